@@ -1,0 +1,200 @@
+"""Everything that Penstock raises, in one tree.
+
+    PenstockError
+    ├── ContractViolation     the caller asked for something that its contract forbids
+    │   ├── SchemaViolation       data does not fit the registered schema
+    │   ├── UnknownType           an event type without a schema, in strict mode
+    │   ├── InvalidRequest        a malformed name, body, option or SQL text
+    │   └── ChecksumMismatch      bytes that are not the ones that were pinned
+    ├── Conflict              true when asked, no longer true now
+    │   ├── VersionConflict       expected version and actual version differ
+    │   ├── IdReused              an event id with other content than before
+    │   └── LeaseLost             another writer took over (fencing)
+    ├── NotFound              no such stream, table, projection, epoch, source
+    ├── Incompatible          versions, schemas or stores that do not go together
+    │   └── StoreDiverged         the same position with other content
+    ├── Unavailable           a part that is down, full or overloaded just now
+    │   ├── Overloaded            a bounded queue is full
+    │   ├── OutcomeUnknown        it may or may not have happened: retry with the same ids
+    │   └── StorageFull           below the free space that is kept in reserve
+    └── Misconfigured         settings or surroundings that a person must mend
+
+Each class says whether a retry can help (`retry`) and what to do (`remedy`). `retry_directive`
+is the only place that decides on a retry, `exit_code` the only one that maps to the shell; the
+HTTP service has the one mapping to problem documents.
+
+Bad data is not in this tree: a record that cannot be used is a value (`schemas.records.Rejected`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Retry(Enum):
+    """What a caller who wants the same thing again should do."""
+
+    NOW = "now"
+    BACKOFF = "backoff"
+    NEVER = "never"
+
+
+class PenstockError(Exception):
+    """Root of the tree. `fields` are for programs, the message is for people.
+
+    The message names the cause; `remedy` names the next command or change.
+    """
+
+    retry: ClassVar[Retry] = Retry.NEVER
+    remedy: str = "See the message; nothing was changed."
+
+    def __init__(self, message: str, *, remedy: str | None = None, **fields: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+        if remedy is not None:
+            self.remedy = remedy
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process borders (Spark's Python workers): keep keyword fields.
+        return _rebuild, (type(self), self.message, self.remedy, self.fields)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _rebuild(
+    kind: type[PenstockError], message: str, remedy: str, fields: dict[str, object]
+) -> PenstockError:
+    return kind(message, remedy=remedy, **fields)
+
+
+class ContractViolation(PenstockError):
+    """The caller asked for something that the contract forbids."""
+
+    remedy = "Correct the request; repeating it unchanged gives the same answer."
+
+
+class SchemaViolation(ContractViolation):
+    """Data does not fit the registered schema."""
+
+    remedy = "Correct the data, or register a compatible schema: penstock schema add TYPE FILE"
+
+
+class UnknownType(ContractViolation):
+    """An event type without a schema, where schemas are not inferred."""
+
+    remedy = "Register its schema first: penstock schema add CATEGORY.TYPE FILE.avsc"
+
+
+class InvalidRequest(ContractViolation):
+    """A malformed name, body, option or SQL text."""
+
+
+class ChecksumMismatch(ContractViolation):
+    """Downloaded bytes are not the ones that the lock file pins."""
+
+    remedy = "Remove the named file and try again; if it repeats, your mirror serves another file."
+
+
+class Conflict(PenstockError):
+    """Something else happened first."""
+
+    remedy = "Read the present state and decide again."
+
+
+class VersionConflict(Conflict):
+    """The expected version and the actual version of a stream differ."""
+
+    remedy = "Read the stream, decide on its present version and append again."
+
+
+class IdReused(Conflict):
+    """An event id that was already used for other content."""
+
+    remedy = "Give every new event an id of its own; repeat an id only for the same event."
+
+
+class LeaseLost(Conflict):
+    """Another writer holds the lease now; this one must not write any more."""
+
+    retry = Retry.BACKOFF
+    remedy = "Nothing to do: the writer that holds the lease goes on."
+
+
+class NotFound(PenstockError):
+    """No such thing by that name."""
+
+    remedy = "Check the name; the list command of its kind shows what there is."
+
+
+class Incompatible(PenstockError):
+    """Versions, schemas or stores that do not go together."""
+
+    remedy = "Use the versions of the lock file; penstock doctor lists what differs."
+
+
+class StoreDiverged(Incompatible):
+    """The same position arrived with other content: the log follows another store."""
+
+    remedy = "The store was restored or replaced. Give it a new store id before going on."
+
+
+class Unavailable(PenstockError):
+    """A part that is down or not ready just now."""
+
+    retry = Retry.BACKOFF
+    remedy = "It is retried by itself; penstock status shows which part is down and why."
+
+
+class Overloaded(Unavailable):
+    """A bounded queue is full."""
+
+    remedy = "Slow down and retry after the time that the answer names."
+
+
+class OutcomeUnknown(Unavailable):
+    """The request may or may not have taken effect."""
+
+    retry = Retry.NOW
+    remedy = "Send the same request again with the same event ids: it happens once."
+
+
+class StorageFull(Unavailable):
+    """Less free space than the reserve that is kept."""
+
+    remedy = "Free disk space, or lower storage.min_free_bytes; work resumes by itself."
+
+
+class Misconfigured(PenstockError):
+    """Settings or surroundings that a person must mend."""
+
+    remedy = "Mend the named setting; penstock doctor checks all of them."
+
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NEEDS_CONFIRMATION = 3
+EXIT_CONFLICT = 4
+EXIT_UNHEALTHY = 5
+EXIT_PARTIAL = 6
+
+
+def exit_code(error: BaseException) -> int:
+    """Map an error to the exit code of the command line."""
+    match error:
+        case Conflict():
+            return EXIT_CONFLICT
+        case Unavailable():
+            return EXIT_UNHEALTHY
+        case InvalidRequest():
+            return EXIT_USAGE
+        case _:
+            return EXIT_FAILED
+
+
+def retry_directive(error: BaseException) -> Retry:
+    """Decide whether the same call may succeed later. Unknown errors are never retried."""
+    return error.retry if isinstance(error, PenstockError) else Retry.NEVER

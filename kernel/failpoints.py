@@ -1,0 +1,89 @@
+"""Named places at which tests make a crash happen.
+
+A failpoint does nothing unless armed, by `arm` in the same process or by the environment variable
+`PENSTOCK_FAILPOINTS=name=action[@n][,…]`. Actions: `kill` (SIGKILL to this process: no cleanup, no
+flush), `raise` (raises `Crash`, which nothing but a test catches). `@n` waits for the n-th hit.
+All names are constants here, so that one page lists every crash point that is tested.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+EPOCH_BEFORE_BIND = "epoch.before_bind"
+EPOCH_AFTER_BIND = "epoch.after_bind"
+EPOCH_AFTER_SCHEMAS = "epoch.after_schemas"
+EPOCH_AFTER_QUARANTINE = "epoch.after_quarantine"
+EPOCH_AFTER_LOG = "epoch.after_log"
+EPOCH_AFTER_FOLD = "epoch.after_fold"
+EPOCH_AFTER_MANIFEST = "epoch.after_manifest"
+EPOCH_AFTER_OFFSETS = "epoch.after_offsets"
+PROJECTION_BEFORE_COMMIT = "projection.before_commit"
+PROJECTION_AFTER_COMMIT = "projection.after_commit"
+REPLAY_AFTER_BUILD = "replay.after_build"
+REPLAY_AFTER_SWAP = "replay.after_swap"
+APPEND_BEFORE_COMMIT = "append.before_commit"
+APPEND_AFTER_COMMIT = "append.after_commit"
+
+ALL = tuple(
+    value for name, value in sorted(globals().items()) if name.isupper() and isinstance(value, str)
+)
+EPOCH_STEPS = tuple(name for name in ALL if name.startswith("epoch."))
+
+
+class Crash(BaseException):
+    """A simulated crash. Not an `Exception`, so that no handler mistakes it for a failure."""
+
+
+class _Armed:
+    def __init__(self, action: str, countdown: int) -> None:
+        self.action = action
+        self.countdown = countdown
+
+
+_lock = threading.Lock()
+_armed: dict[str, _Armed] = {}
+
+
+def arm(name: str, action: str = "raise", *, hit: int = 1) -> None:
+    """Make failpoint `name` act on its `hit`-th pass from now."""
+    if name not in ALL:
+        raise ValueError(f"no failpoint {name!r}; there are: {', '.join(ALL)}")
+    if action not in ("kill", "raise"):
+        raise ValueError(f"no action {action!r}; there are: kill, raise")
+    with _lock:
+        _armed[name] = _Armed(action, hit)
+
+
+def disarm() -> None:
+    """Make every failpoint harmless again."""
+    with _lock:
+        _armed.clear()
+
+
+def arm_from_environment(text: str | None = None) -> None:
+    """Arm what `PENSTOCK_FAILPOINTS` (or `text`) names."""
+    spec = os.environ.get("PENSTOCK_FAILPOINTS", "") if text is None else text
+    for item in filter(None, (part.strip() for part in spec.split(","))):
+        name, _, action = item.partition("=")
+        action, _, nth = action.partition("@")
+        arm(name, action or "kill", hit=int(nth or 1))
+
+
+def hit(name: str) -> None:
+    """Pass a failpoint: return at once unless a test armed it."""
+    if not _armed:
+        return
+    with _lock:
+        armed = _armed.get(name)
+        if armed is None:
+            return
+        armed.countdown -= 1
+        if armed.countdown > 0:
+            return
+        del _armed[name]
+    if armed.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise Crash(name)

@@ -1,0 +1,43 @@
+"""The kinds of position in the system, each its own type, so that none converts silently.
+
+All are integers that only grow within their own scope; comparing two of different kinds is a
+mistake that the type checker refuses.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+Version = NewType("Version", int)
+"""Place of an event in its stream: 0, 1, 2 … without gaps."""
+
+Position = NewType("Position", int)
+"""Place of an event in its whole store: 1, 2, 3 … without gaps, in commit order."""
+
+Lsn = NewType("Lsn", int)
+"""Byte position in a PostgreSQL write-ahead log. Not an order of rows by itself."""
+
+KafkaOffset = NewType("KafkaOffset", int)
+"""Place of a record in a topic partition. Has holes where transactions left markers."""
+
+DeltaVersion = NewType("DeltaVersion", int)
+"""Version of one Delta table."""
+
+Epoch = NewType("Epoch", int)
+"""Penstock's own counter of committed batches: 1, 2, 3 …, never reused."""
+
+
+def lsn_from_text(text: str) -> Lsn:
+    """Parse PostgreSQL's `16/B374D848` notation.
+
+    Raises `ValueError` for anything else.
+    """
+    high, separator, low = text.partition("/")
+    if not separator:
+        raise ValueError(f"not an LSN: {text!r} (expected two hexadecimal numbers, as 16/B374D848)")
+    return Lsn((int(high, 16) << 32) | int(low, 16))
+
+
+def lsn_to_text(lsn: Lsn) -> str:
+    """Render an LSN as PostgreSQL does, `16/B374D848`."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

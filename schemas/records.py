@@ -1,0 +1,145 @@
+"""The records that the parts of Penstock hand to each other.
+
+Two chains, one shared tail:
+
+    Command -> NewEvent -> RecordedEvent -> KafkaRecord -> RecordedEvent -> log -> rows
+    WAL -> KafkaRecord -> Change | TransactionEnd | SnapshotEnd | Rejected -> log -> rows
+
+All are immutable. Times are timezone-aware UTC with microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from kernel.positions import KafkaOffset, Lsn, Position, Version
+
+FORMAT_AVRO = 0
+"""`data_format` of Avro bytes in the Confluent framing."""
+FORMAT_SEALED = 1
+"""`data_format` reserved for encrypted data; readers that do not know it quarantine the record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event that a caller wants to have recorded. `data` is JSON-shaped."""
+
+    id: UUID
+    type: str
+    data: Mapping[str, object]
+    metadata: Mapping[str, object]
+    tags: tuple[str, ...]
+    occurred_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEvent:
+    """A fact in the store, as PostgreSQL, Kafka and the log carry it.
+
+    `data` is Avro in the five-byte framing, `schema_id` the id inside that framing.
+    Identity is (store_id, position, id, content).
+    """
+
+    store_id: str
+    position: Position
+    id: UUID
+    stream: str
+    version: Version
+    category: str
+    type: str
+    schema_id: int
+    data_format: int
+    data: bytes
+    subject: str | None
+    key_id: str | None
+    metadata: Mapping[str, object]
+    tags: tuple[str, ...]
+    occurred_at: datetime
+    recorded_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaRecord:
+    """One record as the broker gives it."""
+
+    topic: str
+    partition: int
+    offset: KafkaOffset
+    timestamp: datetime
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes]
+
+
+class Operation(StrEnum):
+    """What happened to a row, in Debezium's letters."""
+
+    INSERT = "c"
+    UPDATE = "u"
+    DELETE = "d"
+    TRUNCATE = "t"
+    READ = "r"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One row-level change of a captured table.
+
+    Order within a source is (`commit_order`, `total_order`): the commit position of the previous
+    transaction, which grows from one transaction to the next, then the row's place inside its own
+    transaction. An LSN alone is not an order. Rows of a snapshot carry `transaction_id` None, the
+    snapshot's own LSN as `commit_order`, and `snapshot` set.
+    `value` and `key` are the original Avro bytes in the five-byte framing.
+    """
+
+    source: str
+    table: str
+    operation: Operation
+    transaction_id: str | None
+    lsn: Lsn
+    commit_order: int
+    total_order: int
+    snapshot: bool
+    committed_at: datetime
+    event_time: datetime
+    schema_id: int
+    key_schema_id: int | None
+    key: bytes | None
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionEnd:
+    """A committed source transaction: how many rows of which table belong to it."""
+
+    source: str
+    transaction_id: str
+    commit_lsn: Lsn
+    counts: Mapping[str, int]
+    committed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotEnd:
+    """A table's snapshot is complete: how many rows it has. `table` None ends the whole one."""
+
+    source: str
+    table: str | None
+    rows: int
+    finished_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A record that cannot be used, with where and why. It goes to quarantine with its bytes."""
+
+    record: KafkaRecord
+    stage: str
+    reason: str
+
+
+Decoded = RecordedEvent | Change | TransactionEnd | SnapshotEnd | Rejected
