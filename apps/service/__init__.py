@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The HTTP service."""

@@ -1,0 +1,167 @@
+"""Settings: one typed object from flags, environment, `penstock.toml`, the running stack, defaults.
+
+Precedence, first wins: explicit override, environment `PENSTOCK_SECTION_KEY`, `penstock.toml`,
+the endpoints that a running local stack has written to `.penstock/endpoints.json`, default.
+An unknown key is an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from kernel.errors import Misconfigured
+
+ENDPOINTS_FILE = Path(".penstock/endpoints.json")
+CONFIG_FILE = "penstock.toml"
+
+DEFAULTS: Mapping[str, object] = {
+    "workspace.name": "local",
+    "postgres.dsn": "",
+    "kafka.bootstrap": "",
+    "kafka.topic_prefix": "",
+    "kafka.partitions": 2,
+    "registry.url": "",
+    "connect.url": "",
+    "service.host": "127.0.0.1",
+    "service.port": 7070,
+    "service.token": "",
+    "service.max_body_bytes": 4 * 1024 * 1024,
+    "service.url": "",
+    "pipeline.port": 7071,
+    "pipeline.url": "",
+    "pipeline.max_records_per_epoch": 20_000,
+    "pipeline.driver_memory": "1536m",
+    "pipeline.lateness_seconds": 600,
+    "lake.path": "lake",
+    "schemas.mode": "infer",
+    "storage.min_free_bytes": 2 * 1024**3,
+}
+"""Every setting with its default; `docs/reference/settings.md` describes each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One effective value and where it came from (flag, environment, file, stack, default)."""
+
+    value: object
+    origin: str
+
+
+class Settings:
+    """The effective settings of one workspace. Read by key: `settings.text("kafka.bootstrap")`."""
+
+    def __init__(self, workspace: Path, values: Mapping[str, Setting]) -> None:
+        self.workspace = workspace
+        self.values = dict(values)
+
+    def text(self, key: str) -> str:
+        """Return a setting as text."""
+        return str(self.values[key].value)
+
+    def number(self, key: str) -> int:
+        """Return a whole-number setting."""
+        value = self.values[key].value
+        try:
+            return int(str(value))
+        except ValueError:
+            raise Misconfigured(
+                f"{key} must be a whole number, found {value!r} ({self.values[key].origin})"
+            ) from None
+
+    def required(self, key: str) -> str:
+        """Return a text setting that must not be empty.
+
+        Raises `Misconfigured` with the two ways to provide it.
+        """
+        value = self.text(key)
+        if not value:
+            raise Misconfigured(
+                f"{key} is not set and no local stack is running in {self.workspace}",
+                remedy=f"Start the stack with: penstock up. Or set {key} in {CONFIG_FILE}.",
+            )
+        return value
+
+    @property
+    def name(self) -> str:
+        """The workspace's name: part of slot, consumer and connector names."""
+        return self.text("workspace.name")
+
+    @property
+    def lake(self) -> Path:
+        """Where the Delta tables lie."""
+        return self.workspace / self.text("lake.path")
+
+    @property
+    def state_dir(self) -> Path:
+        """Where the local stack keeps what is its own (`.penstock`)."""
+        return self.workspace / ".penstock"
+
+    @property
+    def lateness(self) -> timedelta:
+        """How late an event may be and still correct results by itself, unless a source says."""
+        return timedelta(seconds=self.number("pipeline.lateness_seconds"))
+
+
+def load(workspace: Path | None = None, **overrides: object) -> Settings:
+    """Gather the settings of `workspace` (default: `PENSTOCK_WORKSPACE`, else this folder).
+
+    `overrides` name keys with `__` for the dot: `service__port=0`.
+    Raises `Misconfigured` for an unknown key or an unreadable file.
+    """
+    root = Path(workspace or os.environ.get("PENSTOCK_WORKSPACE") or ".").resolve()
+    values = {key: Setting(value=value, origin="default") for key, value in DEFAULTS.items()}
+    values |= _known(_endpoints(root), origin="running stack")
+    values |= _known(_file(root / CONFIG_FILE), origin=CONFIG_FILE)
+    values |= _known(_environment(os.environ), origin="environment")
+    flags = {key.replace("__", "."): value for key, value in overrides.items() if value is not None}
+    values |= _known(flags, origin="flag")
+    return Settings(root, values)
+
+
+def _known(found: Mapping[str, object], *, origin: str) -> dict[str, Setting]:
+    for key in found:
+        if key not in DEFAULTS:
+            near = difflib.get_close_matches(key, DEFAULTS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise Misconfigured(f"unknown setting {key} from {origin}{hint}")
+    return {key: Setting(value=value, origin=origin) for key, value in found.items()}
+
+
+def _endpoints(root: Path) -> dict[str, object]:
+    path = root / ENDPOINTS_FILE
+    if not path.exists():
+        return {}
+    loaded: dict[str, object] = json.loads(path.read_text())
+    return {key: value for key, value in loaded.items() if key in DEFAULTS}
+
+
+def _file(path: Path) -> dict[str, object]:
+    if not path.exists():
+        return {}
+    try:
+        parsed = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise Misconfigured(f"{path} is not valid TOML: {error}") from error
+    flat: dict[str, object] = {}
+    for section, content in parsed.items():
+        if not isinstance(content, dict):
+            raise Misconfigured(f"{path}: {section} must be a section, as [{section}]")
+        flat |= {f"{section}.{key}": value for key, value in content.items()}
+    return flat
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, object]:
+    names = {"PENSTOCK_" + key.replace(".", "_").upper(): key for key in DEFAULTS}
+    found: dict[str, object] = {
+        key: environ[name] for name, key in names.items() if name in environ
+    }
+    if "PENSTOCK_TOKEN" in environ:
+        found["service.token"] = environ["PENSTOCK_TOKEN"]
+    return found
