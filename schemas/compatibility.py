@@ -1,0 +1,155 @@
+"""Whether data written with one Avro schema can be read with another.
+
+The rules are those of "Schema Resolution" in the Avro 1.11 specification, applied to schemas
+instead of to data: where the specification says "an error is signalled", there is a complaint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import fastavro.schema
+import orjson
+
+from kernel.errors import SchemaViolation
+
+_PROMOTES: Mapping[str, frozenset[str]] = {
+    "long": frozenset({"int"}),
+    "float": frozenset({"int", "long"}),
+    "double": frozenset({"int", "long", "float"}),
+    "string": frozenset({"bytes"}),
+    "bytes": frozenset({"string"}),
+}
+_LOGICAL_ARGUMENTS = ("logicalType", "precision", "scale")
+
+
+def parse(schema_json: str) -> Any:
+    """Parse Avro JSON text with every name resolved in place of its first use.
+
+    Raises `SchemaViolation` when the text is not an Avro schema.
+    """
+    try:
+        return fastavro.schema.parse_schema(orjson.loads(schema_json), _write_hint=False)
+    except orjson.JSONDecodeError as error:
+        raise SchemaViolation(f"not an Avro schema: not JSON: {error}") from error
+    except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        raise SchemaViolation(f"not an Avro schema: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SchemaViolation(f"not an Avro schema: {type(error).__name__} {error}") from error
+
+
+def complaints(*, reader: str, writer: str) -> list[str]:
+    """Return what stops data written with `writer` from being read with `reader`.
+
+    Each complaint begins with the path of the field. Raises `SchemaViolation` when one of the
+    texts is not an Avro schema.
+    """
+    comparison = _Comparison(parse(reader), parse(writer))
+    return comparison.complaints
+
+
+class _Comparison:
+    """One walk over both schemas; recursive types are visited once per pair of names."""
+
+    def __init__(self, reader: Any, writer: Any) -> None:
+        self.complaints: list[str] = []
+        self._names: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+        _collect(reader, self._names[0])
+        _collect(writer, self._names[1])
+        self._seen: set[tuple[str, str]] = set()
+        self._compare(reader, writer, "$")
+
+    def _compare(self, reader: Any, writer: Any, path: str) -> None:
+        reader, writer = self._resolve(reader, 0), self._resolve(writer, 1)
+        if isinstance(writer, list):
+            for branch in writer:
+                self._compare(reader, branch, path)
+            return
+        if isinstance(reader, list):
+            if not any(self._fits(branch, writer) for branch in reader):
+                branches = ", ".join(_kind(self._resolve(branch, 0)) for branch in reader)
+                self._say(path, f"{_kind(writer)} is in no branch of the union [{branches}]")
+            return
+        kind, written = _kind(reader), _kind(writer)
+        if kind != written:
+            if written not in _PROMOTES.get(kind, ()):
+                self._say(path, f"{written} cannot be read as {kind}")
+            return
+        self._compare_alike(kind, reader, writer, path)
+
+    def _compare_alike(self, kind: str, reader: Any, writer: Any, path: str) -> None:
+        match kind:
+            case "record":
+                self._compare_records(reader, writer, path)
+            case "array":
+                self._compare(reader["items"], writer["items"], f"{path}[]")
+            case "map":
+                self._compare(reader["values"], writer["values"], f"{path}{{}}")
+            case "enum":
+                missing = [s for s in writer["symbols"] if s not in reader["symbols"]]
+                if missing and "default" not in reader:
+                    self._say(path, f"the enum lost {', '.join(missing)} and has no default")
+            case "fixed" if reader["size"] != writer["size"]:
+                self._say(path, f"fixed size {writer['size']} became {reader['size']}")
+            case _:
+                self._compare_logical(reader, writer, path)
+
+    def _compare_records(self, reader: Any, writer: Any, path: str) -> None:
+        pair = (str(reader.get("name")), str(writer.get("name")))
+        if pair in self._seen:
+            return
+        self._seen.add(pair)
+        written = {field["name"]: field for field in writer["fields"]}
+        for field in reader["fields"]:
+            names = (field["name"], *field.get("aliases", ()))
+            match = next((written[name] for name in names if name in written), None)
+            if match is not None:
+                self._compare(field["type"], match["type"], f"{path}.{field['name']}")
+            elif "default" not in field:
+                self._say(f"{path}.{field['name']}", "new field without a default")
+
+    def _compare_logical(self, reader: Any, writer: Any, path: str) -> None:
+        """Another meaning of the same bytes (millis read as micros) would be silently wrong."""
+        ours, theirs = _logical(reader), _logical(writer)
+        if ours != theirs:
+            self._say(path, f"logical type {theirs or 'none'} became {ours or 'none'}")
+
+    def _fits(self, branch: Any, writer: Any) -> bool:
+        probe = object.__new__(_Comparison)
+        probe.complaints, probe._names, probe._seen = [], self._names, set(self._seen)
+        probe._compare(branch, writer, "$")
+        return not probe.complaints
+
+    def _resolve(self, schema: Any, side: int) -> Any:
+        return self._names[side].get(schema, schema) if isinstance(schema, str) else schema
+
+    def _say(self, path: str, complaint: str) -> None:
+        text = f"{path}: {complaint}"
+        if text not in self.complaints:
+            self.complaints.append(text)
+
+
+def _collect(schema: Any, names: dict[str, Any]) -> None:
+    match schema:
+        case list():
+            for branch in schema:
+                _collect(branch, names)
+        case {"type": "record" | "error", "fields": fields}:
+            names.setdefault(schema["name"], schema)
+            for field in fields:
+                _collect(field["type"], names)
+        case {"type": "enum" | "fixed", "name": name}:
+            names.setdefault(name, schema)
+        case {"items": inner} | {"values": inner}:
+            _collect(inner, names)
+
+
+def _kind(schema: Any) -> str:
+    return str(schema["type"]) if isinstance(schema, dict) else cast(str, schema)
+
+
+def _logical(schema: Any) -> tuple[object, ...] | None:
+    if not isinstance(schema, dict) or "logicalType" not in schema:
+        return None
+    return tuple(schema.get(argument) for argument in _LOGICAL_ARGUMENTS)
