@@ -1,0 +1,119 @@
+"""Files, functions and names stay within the budget that keeps the tree readable."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.architecture.tree import (
+    checks,
+    functions,
+    name_of,
+    package_inits,
+    parsed,
+    sources,
+)
+
+SOURCE_LINES = 400
+TEST_LINES = 600
+FUNCTION_LINES = 60
+INIT_LINES = 12
+BANNED_MODULES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
+
+
+def line_count(text: str) -> int:
+    return len(text.splitlines())
+
+
+def test_source_files_are_short() -> None:
+    long = {
+        name_of(path): lines
+        for path in sources()
+        if (lines := line_count(path.read_text())) > SOURCE_LINES
+    }
+    assert not long, f"split by concept, at most {SOURCE_LINES} lines: {long}"
+
+
+def test_test_files_are_short() -> None:
+    long = {
+        name_of(path): lines
+        for path in checks()
+        if (lines := line_count(path.read_text())) > TEST_LINES
+    }
+    assert not long, f"split by behaviour, at most {TEST_LINES} lines: {long}"
+
+
+def test_functions_are_short() -> None:
+    long = [
+        f"{name_of(path)}:{function.lineno} {function.name} has {lines} lines"
+        for path in [*sources(), *checks()]
+        for function in functions(parsed(path))
+        if (lines := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES
+    ]
+    assert not long, f"at most {FUNCTION_LINES} lines: {long}"
+
+
+def test_modules_are_nouns_of_the_domain() -> None:
+    banned = [
+        name_of(path)
+        for path in [*sources(), *checks()]
+        if {path.stem, path.parent.name} & BANNED_MODULES
+    ]
+    assert not banned, f"say what it is about instead: {banned}"
+
+
+def test_every_package_says_what_flows_through_it() -> None:
+    faults = []
+    for path in package_inits():
+        docstring = ast.get_docstring(parsed(path)) or ""
+        if missing := [
+            word for word in ("Upstream", "Downstream", "Entry point") if word not in docstring
+        ]:
+            faults.append(f"{name_of(path)} does not say {missing}")
+        if line_count(docstring) > INIT_LINES:
+            faults.append(f"{name_of(path)} takes {line_count(docstring)} lines")
+    assert not faults, faults
+
+
+def test_entry_points_of_package_docstrings_exist() -> None:
+    """A dotted name of ours in a package's docstring is a module or something inside one."""
+    faults = []
+    roots = {name_of(path).split("/")[0] for path in package_inits()}
+    modules = {name_of(path).removesuffix(".py").removesuffix("/__init__") for path in sources()}
+    for path in package_inits():
+        docstring = ast.get_docstring(parsed(path)) or ""
+        for dotted in re.findall(r"`([a-z_]+(?:\.\w+)+)`", docstring):
+            parts = dotted.split(".")
+            if parts[0] in roots and not _exists(parts, modules):
+                faults.append(f"{name_of(path)} names {dotted}")
+    assert not faults, faults
+
+
+def _exists(parts: list[str], modules: set[str]) -> bool:
+    for cut in range(len(parts), 0, -1):
+        if (module := "/".join(parts[:cut])) in modules:
+            return cut == len(parts) or _defines(module, parts[cut])
+    return False
+
+
+def _defines(module: str, name: str) -> bool:
+    (path,) = (
+        path
+        for path in sources()
+        if name_of(path).removesuffix(".py").removesuffix("/__init__") == module
+    )
+    for node in parsed(path).body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() if node.name == name:
+                return True
+            case ast.Assign(targets=[ast.Name(id=found)]) if found == name:
+                return True
+            case ast.AnnAssign(target=ast.Name(id=found)) if found == name:
+                return True
+            case ast.ImportFrom(names=names) if name in {
+                each.asname or each.name for each in names
+            }:
+                return True
+            case _:
+                continue
+    return False

@@ -1,0 +1,90 @@
+"""What the architecture tests read: the repository's files, without what is generated."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("kernel", "schemas", "cdc", "eventstore", "projections", "replay", "stack", "apps")
+SOURCE_ROOTS = (*PACKAGES, "benchmarks", "clients", "examples")
+TEXT_SUFFIXES = {
+    *(".css", ".csv", ".html", ".js", ".md", ".sh", ".sql", ".svg", ".ts", ".txt", ".xml"),
+    *(".avsc", ".cfg", ".json", ".lock", ".properties", ".py", ".toml", ".yaml", ".yml"),
+}
+
+
+def files() -> Iterator[Path]:
+    """Yield every file that belongs to the repository, none that `.gitignore` names."""
+    ignored = [".git", *_ignore_patterns()]
+    folders = [ROOT]
+    while folders:
+        for path in sorted(folders.pop().iterdir()):
+            relative = str(path.relative_to(ROOT))
+            if any(fnmatch(path.name, each) or fnmatch(relative, each) for each in ignored):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                folders.append(path)
+            elif path.is_file():
+                yield path
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Yield every text file of the repository with its content."""
+    for path in files():
+        if path.suffix in TEXT_SUFFIXES or not path.suffix:
+            try:
+                yield path, path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue
+
+
+def sources() -> list[Path]:
+    """Return the Python files of the product, benchmarks and examples; not the tests."""
+    return [
+        path
+        for path in files()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in SOURCE_ROOTS
+    ]
+
+
+def checks() -> list[Path]:
+    """Return the Python files under `tests/`."""
+    return [
+        path
+        for path in files()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] == "tests"
+    ]
+
+
+def package_inits() -> list[Path]:
+    """Return the `__init__.py` of every package of the product, nested ones included."""
+    return [
+        path
+        for path in sources()
+        if path.name == "__init__.py" and path.relative_to(ROOT).parts[0] in PACKAGES
+    ]
+
+
+def parsed(path: Path) -> ast.Module:
+    """Parse a Python file."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield every function of a module, methods and nested ones included."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def name_of(path: Path) -> str:
+    """Return a path as a reader of the repository writes it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def _ignore_patterns() -> list[str]:
+    lines = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    return [line.strip().strip("/") for line in lines if line.strip() and not line.startswith("#")]
