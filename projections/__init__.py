@@ -1,1 +1,7 @@
-"""Placeholder."""
+"""From log to tables: the append-only log, state kept from it, SQL projections over both.
+
+Upstream: schemas (records decoded by cdc and eventstore, handed in by apps).
+Downstream: replay, apps, and any engine that opens Delta tables.
+Entry points: `projections.runner.ingest.Ingest`, `projections.runner.projector.Projector`,
+`projections.sql.plan.plan`, `projections.serve.query`.
+"""

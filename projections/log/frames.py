@@ -1,0 +1,138 @@
+"""The columns of every table that ingest writes, as Arrow schemas.
+
+`DECODED` is what comes out of the decoders, one row per Kafka record, all kinds in one frame;
+the log tables are selections of it plus what ingest adds. Times are UTC microseconds.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+UTC_MICROS = pa.timestamp("us", tz="UTC")
+
+EVENT = "event"
+CHANGE = "change"
+TRANSACTION_END = "end"
+SNAPSHOT_END = "snapshot"
+REJECTED = "rejected"
+IGNORED = "ignored"
+
+TRANSACTIONS_TABLE = "_transactions"
+"""Value of `table` for a transaction's END row in a changes log."""
+SNAPSHOTS_TABLE = "_snapshots"
+"""Value of `table` for the row that ends a snapshot in a changes log."""
+
+DECODED = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("kafka_time", UTC_MICROS),
+        ("source", pa.string()),
+        ("table", pa.string()),
+        ("operation", pa.string()),
+        ("position", pa.int64()),
+        ("event_id", pa.string()),
+        ("stream", pa.string()),
+        ("version", pa.int64()),
+        ("type", pa.string()),
+        ("data_format", pa.int32()),
+        ("subject", pa.string()),
+        ("key_id", pa.string()),
+        ("metadata", pa.string()),
+        ("tags", pa.list_(pa.string())),
+        ("event_time", UTC_MICROS),
+        ("recorded_at", UTC_MICROS),
+        ("transaction_id", pa.string()),
+        ("lsn", pa.int64()),
+        ("commit_order", pa.int64()),
+        ("total_order", pa.int64()),
+        ("snapshot", pa.bool_()),
+        ("counts", pa.string()),
+        ("schema_id", pa.int32()),
+        ("key_schema_id", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("stage", pa.string()),
+        ("reason", pa.string()),
+    ]
+)
+
+_ARRIVAL = [
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("ingested_at", UTC_MICROS),
+    ("watermark", UTC_MICROS),
+    ("closed_late", pa.bool_()),
+]
+
+EVENTS = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("position", pa.int64()),
+        ("category", pa.string()),
+        ("type", pa.string()),
+        ("stream", pa.string()),
+        ("version", pa.int64()),
+        ("event_id", pa.string()),
+        ("occurred_at", UTC_MICROS),
+        ("recorded_at", UTC_MICROS),
+        ("schema_id", pa.int32()),
+        ("data_format", pa.int32()),
+        ("data", pa.binary()),
+        ("subject", pa.string()),
+        ("key_id", pa.string()),
+        ("metadata", pa.string()),
+        ("tags", pa.list_(pa.string())),
+        ("store_id", pa.string()),
+        *_ARRIVAL,
+    ]
+)
+"""`log/events/<store>`, partitioned by category. One row per event; key (store_id, position)."""
+
+CHANGES = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("table", pa.string()),
+        ("operation", pa.string()),
+        ("transaction_id", pa.string()),
+        ("lsn", pa.int64()),
+        ("commit_order", pa.int64()),
+        ("total_order", pa.int64()),
+        ("snapshot", pa.bool_()),
+        ("committed_at", UTC_MICROS),
+        ("event_time", UTC_MICROS),
+        ("counts", pa.string()),
+        ("schema_id", pa.int32()),
+        ("key_schema_id", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        *_ARRIVAL,
+    ]
+)
+"""`log/changes/<source>`, partitioned by table. Rows in no order; `commit_order, total_order`
+is the source's order. END rows have table `_transactions`, ends of snapshots `_snapshots`."""
+
+QUARANTINE = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("stage", pa.string()),
+        ("reason", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.string()),
+        ("kafka_time", UTC_MICROS),
+        ("ingested_at", UTC_MICROS),
+    ]
+)
+"""`quarantine/records`. `headers` is a JSON object of hexadecimal values."""
+
+AVRO_SCHEMAS = pa.schema(
+    [("epoch", pa.int64()), ("schema_id", pa.int32()), ("schema", pa.string())]
+)
+"""`log/_schemas`: the Avro schemas that the log's bytes were written with."""

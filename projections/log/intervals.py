@@ -1,0 +1,65 @@
+"""A set of whole numbers, kept as ranges: which positions of a store have been seen."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+
+
+class IntervalSet:
+    """A set of positive integers with a small footprint where they are nearly contiguous.
+
+    Memory grows with the number of holes, not of members.
+    """
+
+    def __init__(self, ranges: Iterable[Sequence[int]] = ()) -> None:
+        """Take closed ranges `[first, last]` in ascending order, not touching one another."""
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for first, last in ranges:
+            self._starts.append(first)
+            self._ends.append(last)
+
+    def __contains__(self, value: int) -> bool:
+        i = bisect.bisect_right(self._starts, value) - 1
+        return i >= 0 and value <= self._ends[i]
+
+    def add(self, value: int) -> bool:
+        """Add a number; return whether it was new."""
+        i = bisect.bisect_right(self._starts, value) - 1
+        if i >= 0 and value <= self._ends[i]:
+            return False
+        touches_left = i >= 0 and self._ends[i] == value - 1
+        touches_right = i + 1 < len(self._starts) and self._starts[i + 1] == value + 1
+        if touches_left and touches_right:
+            self._ends[i] = self._ends[i + 1]
+            del self._starts[i + 1], self._ends[i + 1]
+        elif touches_left:
+            self._ends[i] = value
+        elif touches_right:
+            self._starts[i + 1] = value
+        else:
+            self._starts.insert(i + 1, value)
+            self._ends.insert(i + 1, value)
+        return True
+
+    @property
+    def head(self) -> int:
+        """The last number of the run that begins at 1; 0 when 1 is missing."""
+        return self._ends[0] if self._starts and self._starts[0] == 1 else 0
+
+    @property
+    def highest(self) -> int:
+        """The greatest member; 0 when empty."""
+        return self._ends[-1] if self._ends else 0
+
+    def __len__(self) -> int:
+        return sum(last - first + 1 for first, last in zip(self._starts, self._ends, strict=True))
+
+    def ranges(self) -> list[list[int]]:
+        """Return the closed ranges, ascending: the form in which the manifest keeps them."""
+        return [[first, last] for first, last in zip(self._starts, self._ends, strict=True)]
+
+    def copy(self) -> IntervalSet:
+        """Return an independent copy."""
+        return IntervalSet(self.ranges())

@@ -1,0 +1,55 @@
+"""Where tables lie. Paths are stable: any engine may open them for ever."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+KINDS = ("log", "typed", "current", "history", "projection", "quarantine", "corrections")
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A folder or object-store prefix that holds all tables of one workspace."""
+
+    root: str
+
+    @classmethod
+    def at(cls, path: Path) -> Lake:
+        """Return the lake in a local folder, made if need be."""
+        path.mkdir(parents=True, exist_ok=True)
+        return cls(str(path.resolve()))
+
+    def path(self, name: str) -> str:
+        """Return the root of the table that is named by kind and name, as `current/shop.orders`."""
+        return f"{self.root}/{name}"
+
+    @property
+    def epochs(self) -> str:
+        """The manifest: one row when an epoch is bound, one when it is committed."""
+        return self.path("epochs")
+
+    @property
+    def catalog(self) -> str:
+        """What is deployed: captured sources, declared sources, projections and generations."""
+        return self.path("catalog")
+
+    @property
+    def avro_schemas(self) -> str:
+        """Avro schemas by id, so that the log can be read without a registry."""
+        return self.path("log/_schemas")
+
+    @property
+    def quarantine(self) -> str:
+        """Records that could not be used, with bytes, place and reason."""
+        return self.path("quarantine/records")
+
+
+def events_log(store_id: str) -> str:
+    """Name the log of one event store."""
+    return f"log/events/{store_id}"
+
+
+def changes_log(source: str) -> str:
+    """Name the log of one captured source."""
+    return f"log/changes/{source}"

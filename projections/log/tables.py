@@ -1,0 +1,103 @@
+"""Delta tables without Spark: opening, creating, reading ranges. One handle per table, kept fresh.
+
+deltalake reads the transaction log in about a millisecond when a handle is kept; opening anew
+costs more with every commit since the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+TABLE_SETTINGS: Mapping[str, str] = {
+    "delta.checkpointInterval": "50",
+    "delta.enableDeletionVectors": "false",
+    "delta.logRetentionDuration": "interval 30 days",
+}
+"""Of every table that Penstock makes: plain reader features, so that any engine opens it."""
+
+
+class Tables:
+    """Opens tables by path and keeps their handles. Safe for use from several threads."""
+
+    def __init__(self) -> None:
+        self._handles: dict[str, DeltaTable] = {}
+        self._lock = threading.Lock()
+
+    def open(self, path: str) -> DeltaTable | None:
+        """Return the table at its newest version, or None where there is none."""
+        with self._lock:
+            handle = self._handles.get(path)
+            if handle is not None:
+                handle.update_incremental()
+                return handle
+            try:
+                handle = DeltaTable(path)
+            except TableNotFoundError:
+                return None
+            self._handles[path] = handle
+            return handle
+
+    def ensure(
+        self, path: str, schema: pa.Schema, *, partition_by: Sequence[str] = ()
+    ) -> DeltaTable:
+        """Return the table at `path`, created empty when it is not there."""
+        handle = self.open(path)
+        if handle is not None:
+            return handle
+        with self._lock:
+            self._handles[path] = DeltaTable.create(
+                path,
+                schema,
+                mode="ignore",
+                partition_by=list(partition_by) or None,
+                configuration=dict(TABLE_SETTINGS),
+            )
+            return self._handles[path]
+
+    def forget(self, path: str) -> None:
+        """Drop a handle, after a restore or a change made by another engine."""
+        with self._lock:
+            self._handles.pop(path, None)
+
+    def read(
+        self,
+        path: str,
+        *,
+        where: pc.Expression | None = None,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+    ) -> pa.Table | None:
+        """Read rows that satisfy `where`; files are skipped by their statistics.
+
+        Returns None where there is no table. Rows come in no order.
+        """
+        if version is not None:
+            table: DeltaTable | None = DeltaTable(path, version=version)
+        else:
+            table = self.open(path)
+        if table is None:
+            return None
+        dataset: ds.Dataset = table.to_pyarrow_dataset()
+        return dataset.to_table(filter=where, columns=list(columns) if columns else None)
+
+
+def schema_of(table: DeltaTable) -> pa.Schema:
+    """Return a table's columns as a pyarrow schema."""
+    return pa.schema(table.schema().to_arrow())
+
+
+def greatest(table: DeltaTable, column: str) -> int | None:
+    """Return the greatest value of an integer column from file statistics; None when empty."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    name = f"max.{column}"
+    if actions.num_rows == 0 or name not in actions.column_names:
+        return None
+    value = pc.max(actions[name]).as_py()
+    return int(value) if value is not None else None

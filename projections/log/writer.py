@@ -1,0 +1,209 @@
+"""Guarded commits to Delta tables: the same write twice has the effect of one.
+
+Every write carries a guard (app id, epoch) that Delta records in the commit. A writer first asks
+the table for the last epoch of that app id and does nothing when it is not older; two writers with
+one app id at the same moment conflict, and one of them fails: that is the fence.
+
+Two implementations stand behind one contract: `ArrowWriter` commits a bounded Arrow table from the
+driver in milliseconds, `SparkWriter` (in `spark_writer`) a frame of any size from the executors.
+deltalake never skips by itself, and a MERGE without effect makes no commit at all: both are
+handled here, so that after every call the table's guard equals the given epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from kernel.errors import LeaseLost, NotFound, Unavailable
+from kernel.positions import DeltaVersion, Epoch
+from projections.log.tables import TABLE_SETTINGS, Tables, schema_of
+
+OP = "__op"
+UPSERT = "upsert"
+DELETE = "delete"
+
+R = TypeVar("R", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Identifies a write: the writer's app id and the epoch that it commits."""
+
+    app_id: str
+    epoch: Epoch
+
+
+class TableWriter(Protocol[R]):
+    """Commits rows under a guard. `R` is what holds them: an Arrow table or a Spark frame.
+
+    Order: one call is one commit. Duplicates: a guard that the table has already reached makes the
+    call do nothing. Durability: when a call returns, readers see the commit.
+    Raises `LeaseLost` when another writer committed under the same app id meanwhile.
+    """
+
+    def append(
+        self, path: str, rows: R, guard: Guard, *, partition_by: Sequence[str] = ()
+    ) -> DeltaVersion:
+        """Append rows; columns that the table lacks are added to it."""
+        ...
+
+    def merge(
+        self, path: str, rows: R, guard: Guard, *, keys: Sequence[str], newer: Sequence[str] = ()
+    ) -> DeltaVersion:
+        """Upsert or delete by key, as column `__op` of each row says.
+
+        One row per key. With `newer`, a row replaces a stored one only when its tuple of these
+        columns is greater or equal.
+        """
+        ...
+
+    def overwrite(self, path: str, rows: R, guard: Guard) -> DeltaVersion:
+        """Replace all rows and the table's columns."""
+        ...
+
+
+def reached(table: DeltaTable | None, guard: Guard) -> bool:
+    """Say whether a table has this guard's epoch, or a later one, already."""
+    if table is None:
+        return False
+    last = table.transaction_version(guard.app_id)
+    return last is not None and last >= guard.epoch
+
+
+class ArrowWriter:
+    """Commits Arrow tables from this process through deltalake."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def append(
+        self, path: str, rows: pa.Table, guard: Guard, *, partition_by: Sequence[str] = ()
+    ) -> DeltaVersion:
+        """Append rows; see `TableWriter`."""
+        table = self._tables.ensure(path, rows.schema, partition_by=partition_by)
+        if not reached(table, guard):
+            self._write(table, rows, guard, mode="append", schema_mode="merge")
+        return DeltaVersion(table.version())
+
+    def overwrite(self, path: str, rows: pa.Table, guard: Guard) -> DeltaVersion:
+        """Replace everything; see `TableWriter`."""
+        table = self._tables.ensure(path, rows.schema)
+        if not reached(table, guard):
+            self._write(table, rows, guard, mode="overwrite", schema_mode="overwrite")
+        return DeltaVersion(table.version())
+
+    def merge(
+        self,
+        path: str,
+        rows: pa.Table,
+        guard: Guard,
+        *,
+        keys: Sequence[str],
+        newer: Sequence[str] = (),
+    ) -> DeltaVersion:
+        """Upsert or delete by key; see `TableWriter`."""
+        table = self._tables.ensure(path, rows.drop_columns([OP]).schema)
+        if reached(table, guard):
+            return DeltaVersion(table.version())
+        added = [f for f in rows.schema if f.name != OP and f.name not in schema_of(table).names]
+        if added:
+            empty = pa.schema(added).empty_table()
+            write_deltalake(table, empty, mode="append", schema_mode="merge")
+            table.update_incremental()
+        if rows.num_rows == 0:
+            return self.append(path, schema_of(table).empty_table(), guard)
+        if table.count() == 0:
+            keep = pa.compute.equal(rows[OP], UPSERT)
+            return self.append(path, rows.filter(keep).drop_columns([OP]), guard)
+        before = table.version()
+        self._merge(table, rows, guard, keys=keys, newer=newer)
+        if table.version() == before:
+            return self.append(path, schema_of(table).empty_table(), guard)
+        return DeltaVersion(table.version())
+
+    def _merge(
+        self,
+        table: DeltaTable,
+        rows: pa.Table,
+        guard: Guard,
+        *,
+        keys: Sequence[str],
+        newer: Sequence[str],
+    ) -> None:
+        match_keys = " AND ".join(f't."{k}" = s."{k}"' for k in keys)
+        columns = {f'"{n}"': f's."{n}"' for n in rows.schema.names if n != OP}
+        upsert = f"s.\"{OP}\" = '{UPSERT}'"
+        update_when = f"{upsert} AND {_not_older(newer)}" if newer else upsert
+        delete_when = f"s.\"{OP}\" = '{DELETE}'"
+        try:
+            (
+                table.merge(
+                    rows,
+                    match_keys,
+                    source_alias="s",
+                    target_alias="t",
+                    commit_properties=_properties(guard),
+                )
+                .when_matched_delete(delete_when)
+                .when_matched_update(columns, predicate=update_when)
+                .when_not_matched_insert(columns, predicate=upsert)
+                .execute()
+            )
+        except CommitFailedError as error:
+            raise _conflict(guard, error) from error
+        except DeltaError as error:
+            raise Unavailable(f"merge into {table.table_uri} failed: {error}") from error
+
+    def _write(
+        self, table: DeltaTable, rows: pa.Table, guard: Guard, *, mode: str, schema_mode: str
+    ) -> None:
+        try:
+            write_deltalake(
+                table,
+                rows,
+                mode=mode,  # "append" or "overwrite"
+                schema_mode=schema_mode,
+                configuration=dict(TABLE_SETTINGS) if mode == "overwrite" else None,
+                commit_properties=_properties(guard),
+            )
+        except CommitFailedError as error:
+            raise _conflict(guard, error) from error
+        except (DeltaError, OSError) as error:
+            raise Unavailable(
+                f"writing {rows.num_rows} rows to {table.table_uri} failed: {error}"
+            ) from error
+
+
+def _properties(guard: Guard) -> CommitProperties:
+    # No retries: a conflict under our own app id means that another writer is alive.
+    return CommitProperties(app_transactions=[Transaction(guard.app_id, int(guard.epoch))])
+
+
+def _conflict(guard: Guard, error: Exception) -> LeaseLost:
+    return LeaseLost(
+        f"another writer committed to {guard.app_id} while epoch {guard.epoch} was written: {error}"
+    )
+
+
+def _not_older(columns: Sequence[str]) -> str:
+    """Compare tuples in SQL: (s.a, s.b) >= (t.a, t.b)."""
+    *firsts, last = columns
+    condition = f's."{last}" >= t."{last}"'
+    for name in reversed(firsts):
+        condition = f's."{name}" > t."{name}" OR (s."{name}" = t."{name}" AND ({condition}))'
+    return f"({condition})"
+
+
+def require(table: DeltaTable | None, name: str) -> DeltaTable:
+    """Return the table, or raise `NotFound` naming it."""
+    if table is None:
+        raise NotFound(
+            f"no table {name} in the lake", remedy="See what there is: penstock table list"
+        )
+    return table

@@ -1,0 +1,126 @@
+"""What ingest remembers from one epoch to the next. It is stored in the epoch's manifest row.
+
+Duplicates are dropped by what row E-1 says was seen, never by looking for the batch's own rows in
+the log: a repeated batch would find itself there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from projections.log.intervals import IntervalSet
+from projections.state.cut import Cut
+
+Mark = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Watermarks:
+    """Event time seen per input (a category or a table) and topic partition.
+
+    The watermark of an input is the least over its partitions of the greatest event time seen:
+    a partition that is read ahead of another must not make the other's rows look late.
+    """
+
+    seen: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def note(self, name: str, place: str, event_time_us: int) -> None:
+        """Take note of a row's event time, in microseconds since 1970 UTC."""
+        places = self.seen.setdefault(name, {})
+        if event_time_us > places.get(place, event_time_us - 1):
+            places[place] = event_time_us
+
+    def of(self, name: str) -> int | None:
+        """Return the watermark in microseconds; None before anything was seen."""
+        places = self.seen.get(name)
+        return min(places.values()) if places else None
+
+    def late(self, name: str, event_time_us: int, lateness: timedelta) -> bool:
+        """Say whether a row comes later than `lateness` after its input's watermark."""
+        mark = self.of(name)
+        return mark is not None and event_time_us < mark - lateness // timedelta(microseconds=1)
+
+
+@dataclass(slots=True)
+class Progress:
+    """Everything carried over: marks, positions, cuts, watermarks."""
+
+    marks: dict[str, Mark] = field(default_factory=dict)
+    positions: dict[str, IntervalSet] = field(default_factory=dict)
+    cuts: dict[str, Cut] = field(default_factory=dict)
+    watermarks: Watermarks = field(default_factory=Watermarks)
+
+    def copy(self) -> Progress:
+        """Return an independent copy: an epoch works on it and fails without a trace."""
+        return Progress.from_json(self.to_json())
+
+    def accept_change(self, place: str, order: Mark) -> bool:
+        """Advance the high-water mark of a topic partition; False for what it has passed."""
+        if order <= self.marks.get(place, (-1, -1)):
+            return False
+        self.marks[place] = order
+        return True
+
+    def accept_position(self, store: str, position: int) -> bool:
+        """Take note of an event's position; False for one seen before."""
+        return self.positions.setdefault(store, IntervalSet()).add(position)
+
+    def head(self, store: str) -> int:
+        """Return the contiguous head: every position up to it has been seen."""
+        return self.positions[store].head if store in self.positions else 0
+
+    def cut(self, source: str) -> Cut:
+        """Return the cut of a source, made if need be."""
+        return self.cuts.setdefault(source, Cut())
+
+    def to_json(self) -> str:
+        """Return the form in which the manifest keeps it."""
+        return json.dumps(
+            {
+                "marks": {place: list(mark) for place, mark in self.marks.items()},
+                "positions": {store: s.ranges() for store, s in self.positions.items()},
+                "cuts": {source: cut.to_json() for source, cut in self.cuts.items()},
+                "watermarks": self.watermarks.seen,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Progress:
+        """Restore what `to_json` gave."""
+        kept: Mapping[str, Mapping[str, object]] = json.loads(text)
+        return cls(
+            marks={place: _mark(mark) for place, mark in kept["marks"].items()},
+            positions={store: _intervals(r) for store, r in kept["positions"].items()},
+            cuts={source: _cut(cut) for source, cut in kept["cuts"].items()},
+            watermarks=Watermarks(json.loads(json.dumps(kept["watermarks"]))),
+        )
+
+
+def micros(moment: datetime) -> int:
+    """Return microseconds since 1970 UTC, exactly."""
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _mark(kept: object) -> Mark:
+    match kept:
+        case [int(high), int(low)]:
+            return high, low
+    raise ValueError(f"not a mark: {kept!r}")
+
+
+def _intervals(kept: object) -> IntervalSet:
+    match kept:
+        case list():
+            return IntervalSet(kept)
+    raise ValueError(f"not ranges: {kept!r}")
+
+
+def _cut(kept: object) -> Cut:
+    match kept:
+        case dict():
+            return Cut.from_json(kept)
+    raise ValueError(f"not a cut: {kept!r}")

@@ -1,0 +1,187 @@
+"""The cut of one captured source: the last commit up to which its state may be folded.
+
+Kafka delivers the rows of one source transaction over several topics, at different times. A
+transaction is complete when, for every table that its END event counts, that many rows arrived
+(duplicates excluded: they never reach this class). The cut is the last complete transaction all of
+whose predecessors are complete too, in the order of the END events, which is commit order. State
+that is folded up to the cut therefore never shows half a transaction.
+
+The rows of the first snapshot come before all transactions and count as one: they become foldable
+together, when every table has as many rows as its end-of-snapshot record says.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """What became complete: transactions in commit order, and whether the snapshot did.
+
+    `from_epoch` is the first epoch whose log rows belong to it; None when nothing did.
+    """
+
+    transactions: tuple[str, ...]
+    snapshot: bool
+    from_epoch: int | None
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is something to fold."""
+        return self.snapshot or bool(self.transactions)
+
+
+@dataclass(slots=True)
+class _Seen:
+    first_epoch: int
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    transaction_id: str
+    lsn: int
+    counts: Mapping[str, int]
+
+
+class Cut:
+    """Tracks one source. Feed it rows and ends in any order; ask it to advance per epoch.
+
+    The footprint is bounded by the transactions that are in flight between topics.
+    """
+
+    def __init__(self) -> None:
+        self.lsn = 0
+        self.snapshot_done = False
+        self._ends: deque[_End] = deque()
+        self._last_end_lsn = 0
+        self._seen: dict[str, _Seen] = {}
+        self._snapshot = _Seen(0, {})
+        self._snapshot_lsn = 0
+        self._expected: dict[str, int] = {}
+        self._snapshot_ended = False
+
+    def row(self, transaction_id: str, table: str, *, epoch: int) -> None:
+        """Count a row of a transaction."""
+        seen = self._seen.setdefault(transaction_id, _Seen(epoch, {}))
+        seen.counts[table] = seen.counts.get(table, 0) + 1
+
+    def snapshot_row(self, table: str, *, lsn: int, epoch: int) -> None:
+        """Count a row of a snapshot. One at a higher LSN starts the snapshot over."""
+        if lsn > self._snapshot_lsn:
+            self._snapshot_lsn = lsn
+            self._snapshot = _Seen(epoch, {})
+        if lsn == self._snapshot_lsn:
+            counts = self._snapshot.counts
+            counts[table] = counts.get(table, 0) + 1
+
+    def snapshot_end(self, table: str | None, rows: int) -> None:
+        """Take note that a table's snapshot has `rows` rows; None: that there is no other table."""
+        if table is None:
+            self._snapshot_ended = True
+        else:
+            self._expected[table] = rows
+
+    def end(self, transaction_id: str, lsn: int, counts: Mapping[str, int]) -> bool:
+        """Take note of a committed transaction; return False for one that was noted before."""
+        if lsn <= self._last_end_lsn:
+            return False
+        self._last_end_lsn = lsn
+        self._ends.append(_End(transaction_id, lsn, dict(counts)))
+        return True
+
+    @property
+    def snapshot_lsn(self) -> int:
+        """LSN of the snapshot whose rows count."""
+        return self._snapshot_lsn
+
+    def advance(self) -> Advance:
+        """Move the cut as far as it goes and say what became foldable."""
+        epochs: list[int] = []
+        snapshot = not self.snapshot_done and self._snapshot_complete()
+        if snapshot:
+            self.snapshot_done = True
+            if self._snapshot.counts:
+                epochs.append(self._snapshot.first_epoch)
+        done: list[str] = []
+        while self.snapshot_done and self._ends and self._complete(self._ends[0]):
+            end = self._ends.popleft()
+            seen = self._seen.pop(end.transaction_id, None)
+            if seen is not None:
+                epochs.append(seen.first_epoch)
+                done.append(end.transaction_id)
+            self.lsn = end.lsn
+        return Advance(
+            transactions=tuple(done),
+            snapshot=snapshot,
+            from_epoch=min(epochs, default=None),
+        )
+
+    def waiting_for(self) -> str | None:
+        """Say what holds the cut: the transaction or snapshot and the rows missing, or None."""
+        if not self.snapshot_done and (self._expected or self._snapshot.counts):
+            return f"snapshot: expected {self._expected}, have {self._snapshot.counts}"
+        if not self._ends:
+            return None
+        end = self._ends[0]
+        seen = self._seen.get(end.transaction_id)
+        have = seen.counts if seen else {}
+        return f"transaction {end.transaction_id}: expected {dict(end.counts)}, have {have}"
+
+    def pending_from_epoch(self, *, default: int) -> int:
+        """Return the oldest epoch with rows that are not foldable yet, else `default`."""
+        epochs = [seen.first_epoch for seen in self._seen.values()]
+        if not self.snapshot_done and self._snapshot.counts:
+            epochs.append(self._snapshot.first_epoch)
+        return min(epochs, default=default)
+
+    def _snapshot_complete(self) -> bool:
+        have = self._snapshot.counts
+        return self._snapshot_ended and all(
+            have.get(table, 0) >= rows for table, rows in self._expected.items()
+        )
+
+    def _complete(self, end: _End) -> bool:
+        seen = self._seen.get(end.transaction_id)
+        have = seen.counts if seen else {}
+        return all(have.get(table, 0) >= rows for table, rows in end.counts.items())
+
+    def to_json(self) -> dict[str, object]:
+        """Return the form in which the manifest keeps it."""
+        return {
+            "lsn": self.lsn,
+            "snapshot_done": self.snapshot_done,
+            "last_end_lsn": self._last_end_lsn,
+            "ends": [[e.transaction_id, e.lsn, dict(e.counts)] for e in self._ends],
+            "seen": {tx: [s.first_epoch, s.counts] for tx, s in self._seen.items()},
+            "snapshot": [self._snapshot_lsn, self._snapshot.first_epoch, self._snapshot.counts],
+            "expected": self._expected,
+            "snapshot_ended": self._snapshot_ended,
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, object]) -> Cut:
+        """Restore what `to_json` gave."""
+        cut = cls()
+        match kept:
+            case {
+                "lsn": int(lsn),
+                "snapshot_done": bool(done),
+                "last_end_lsn": int(last),
+                "ends": list(ends),
+                "seen": dict(seen),
+                "snapshot": [int(at), int(first), dict(counts)],
+                "expected": dict(expected),
+                "snapshot_ended": bool(ended),
+            }:
+                cut.lsn, cut.snapshot_done, cut._last_end_lsn = lsn, done, last
+                cut._ends = deque(_End(tx, at_lsn, wanted) for tx, at_lsn, wanted in ends)
+                cut._seen = {tx: _Seen(epoch, have) for tx, (epoch, have) in seen.items()}
+                cut._snapshot_lsn, cut._snapshot = at, _Seen(first, counts)
+                cut._expected, cut._snapshot_ended = expected, ended
+            case _:
+                raise ValueError(f"not a kept cut: {kept!r}")
+        return cut
