@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +22,14 @@ TABLE_SETTINGS: Mapping[str, str] = {
     "delta.logRetentionDuration": "interval 30 days",
 }
 """Of every table that Penstock makes: plain reader features, so that any engine opens it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAt:
+    """A table's Delta version and the epoch up to which it has taken input."""
+
+    version: int
+    as_of_epoch: int
 
 
 class Tables:

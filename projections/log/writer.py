@@ -181,7 +181,7 @@ class ArrowWriter:
 
 
 def _properties(guard: Guard) -> CommitProperties:
-    # No retries: a conflict under our own app id means that another writer is alive.
+    # Delta retries by itself after commits of others; a commit under our own app id is a conflict.
     return CommitProperties(app_transactions=[Transaction(guard.app_id, int(guard.epoch))])
 
 

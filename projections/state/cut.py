@@ -104,6 +104,7 @@ class Cut:
         snapshot = not self.snapshot_done and self._snapshot_complete()
         if snapshot:
             self.snapshot_done = True
+            self.lsn = max(self.lsn, self._snapshot_lsn)
             if self._snapshot.counts:
                 epochs.append(self._snapshot.first_epoch)
         done: list[str] = []

@@ -1,0 +1,260 @@
+"""Step 3 of ingest: what of a decoded batch is new, and which of it is late.
+
+Pure: it works on a copy of the progress of epoch E-1 and returns the rows of epoch E. Python looks
+only at the few columns that decide; bytes and text stay in Arrow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from projections.log.frames import (
+    CHANGE,
+    CHANGES,
+    EVENT,
+    EVENTS,
+    IGNORED,
+    QUARANTINE,
+    REJECTED,
+    SNAPSHOT_END,
+    SNAPSHOTS_TABLE,
+    TRANSACTION_END,
+    TRANSACTIONS_TABLE,
+    UTC_MICROS,
+)
+from projections.runner.progress import Progress
+
+
+class Lateness(Protocol):
+    """Knows how late a row of an input may be, by the input's name (`events.flight`, a table)."""
+
+    def __call__(self, name: str) -> timedelta:
+        """Return the lateness of an input."""
+        ...
+
+
+@dataclass(slots=True)
+class Arrival:
+    """The rows that epoch E adds to each log table, as Arrow, and counts for people.
+
+    `repeated` are events (`DECODED` columns) whose positions were seen in earlier epochs: the
+    caller compares them with the log before it believes that they are duplicates.
+    """
+
+    events: dict[str, pa.Table] = field(default_factory=dict)
+    changes: dict[str, pa.Table] = field(default_factory=dict)
+    quarantined: pa.Table = field(default_factory=QUARANTINE.empty_table)
+    repeated: dict[str, pa.Table] = field(default_factory=dict)
+    schema_ids: set[int] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class _Row(NamedTuple):
+    """The columns that decide; `event_time` in microseconds."""
+
+    kind: str
+    topic: str
+    partition: int
+    source: str
+    table: str
+    position: int
+    event_time: int
+    transaction_id: str
+    lsn: int
+    commit_order: int
+    total_order: int
+    snapshot: bool
+    counts: str
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Rows of one log table: their places in the batch and the verdicts."""
+
+    rows: list[int] = field(default_factory=list)
+    watermarks: list[int | None] = field(default_factory=list)
+    late: list[bool] = field(default_factory=list)
+
+    def add(self, row: int, watermark: int | None = None, late: bool = False) -> None:
+        self.rows.append(row)
+        self.watermarks.append(watermark)
+        self.late.append(late)
+
+
+def sort_out(
+    decoded: pa.Table,
+    progress: Progress,
+    *,
+    before: Progress,
+    epoch: int,
+    lateness: Lateness,
+    now: datetime,
+) -> Arrival:
+    """Split a decoded batch into the rows of each log table, advancing `progress`.
+
+    `before` is the progress of epoch E-1, by which duplicates and lateness are judged: the verdict
+    does not depend on how rows are spread over one batch. Rows keep the order of their partition.
+    """
+    ordered = decoded.sort_by(
+        [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    )
+    sorter = _Sorter(progress, before, epoch, lateness)
+    for index, row in enumerate(_rows(ordered)):
+        sorter.take(index, row)
+    counts = sorter.counts
+    rejected = ordered.filter(pc.equal(ordered["kind"], REJECTED))
+    for headers in rejected["metadata"].to_pylist():
+        _account_for(json.loads(headers or "{}"), progress)
+    counts["quarantined"] = rejected.num_rows
+    return Arrival(
+        events={s: _events(ordered, kept, epoch, now) for s, kept in sorter.events.items()},
+        changes={s: _changes(ordered, kept, epoch, now) for s, kept in sorter.changes.items()},
+        quarantined=_quarantined(rejected, epoch, now),
+        repeated={s: ordered.take(rows) for s, rows in sorter.repeated.items()},
+        schema_ids=_schema_ids(ordered),
+        counts=Counter({name: n for name, n in counts.items() if n}),
+    )
+
+
+class _Sorter:
+    """Decides row by row; keeps places, not rows."""
+
+    def __init__(
+        self, progress: Progress, before: Progress, epoch: int, lateness: Lateness
+    ) -> None:
+        self._progress = progress
+        self._before = before
+        self._epoch = epoch
+        self._lateness = lateness
+        self.events: dict[str, _Kept] = {}
+        self.changes: dict[str, _Kept] = {}
+        self.repeated: dict[str, list[int]] = {}
+        self.counts: Counter[str] = Counter()
+
+    def take(self, index: int, row: _Row) -> None:
+        match row.kind:
+            case "event":
+                self._event(index, row)
+            case "change":
+                self._change(index, row)
+            case "end":
+                counts = json.loads(row.counts)
+                if self._progress.cut(row.source).end(row.transaction_id, row.lsn, counts):
+                    self.changes.setdefault(row.source, _Kept()).add(index)
+            case "snapshot":
+                cut = self._progress.cut(row.source)
+                cut.snapshot_end(row.table, json.loads(row.counts)["rows"])
+                self.changes.setdefault(row.source, _Kept()).add(index)
+            case "ignored":
+                self.counts[IGNORED] += 1
+
+    def _event(self, index: int, row: _Row) -> None:
+        self.counts["events_read"] += 1
+        if self._progress.accept_position(row.source, row.position):
+            self.counts["events"] += 1
+            kept = self.events.setdefault(row.source, _Kept())
+            kept.add(index, *self._verdict(f"events.{row.table}", row))
+            return
+        self.counts["duplicates"] += 1
+        seen = self._before.positions.get(row.source)
+        if seen is not None and row.position in seen:
+            self.repeated.setdefault(row.source, []).append(index)
+
+    def _change(self, index: int, row: _Row) -> None:
+        self.counts["changes_read"] += 1
+        cut = self._progress.cut(row.source)
+        if row.snapshot:
+            cut.snapshot_row(row.table, lsn=row.commit_order, epoch=self._epoch)
+        else:
+            place = f"{row.topic}/{row.partition}"
+            if not self._progress.accept_change(place, (row.commit_order, row.total_order)):
+                self.counts["duplicates"] += 1
+                return
+            cut.row(row.transaction_id, row.table, epoch=self._epoch)
+        self.counts["changes"] += 1
+        kept = self.changes.setdefault(row.source, _Kept())
+        kept.add(index, *self._verdict(f"{row.source}.{row.table}", row))
+
+    def _verdict(self, name: str, row: _Row) -> tuple[int | None, bool]:
+        """Judge lateness, once: it is stored, so that a rebuild agrees."""
+        watermark = self._before.watermarks.of(name)
+        late = not row.snapshot and self._before.watermarks.late(
+            name, row.event_time, self._lateness(name)
+        )
+        self._progress.watermarks.note(name, f"{row.topic}/{row.partition}", row.event_time)
+        self.counts["closed_late"] += late
+        return watermark, late
+
+
+def _rows(ordered: pa.Table) -> Iterator[_Row]:
+    times = ordered["event_time"].cast(pa.int64())
+    columns = [times if name == "event_time" else ordered[name] for name in _Row._fields]
+    return map(_Row._make, zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def _schema_ids(ordered: pa.Table) -> set[int]:
+    facts = ordered.filter(pc.is_in(ordered["kind"], pa.array([EVENT, CHANGE])))
+    ids = set(facts["schema_id"].unique().to_pylist())
+    ids |= set(facts["key_schema_id"].unique().to_pylist())
+    return ids - {None}
+
+
+def _account_for(headers: Mapping[str, str], progress: Progress) -> None:
+    """A rejected record that names its position is accounted for: it is no hole."""
+    try:
+        store = bytes.fromhex(headers["store_id"]).decode()
+        position = int(bytes.fromhex(headers["position"]).decode())
+    except (KeyError, ValueError):
+        return
+    progress.accept_position(store, position)
+
+
+def _events(ordered: pa.Table, kept: _Kept, epoch: int, now: datetime) -> pa.Table:
+    rows = ordered.take(kept.rows).rename_columns(
+        {"table": "category", "event_time": "occurred_at", "value": "data", "source": "store_id"}
+    )
+    return _shaped(rows, EVENTS, _stamps(kept, epoch, now))
+
+
+def _changes(ordered: pa.Table, kept: _Kept, epoch: int, now: datetime) -> pa.Table:
+    rows = ordered.take(kept.rows).rename_columns({"recorded_at": "committed_at"})
+    table = pc.case_when(
+        pc.make_struct(
+            pc.equal(rows["kind"], TRANSACTION_END), pc.equal(rows["kind"], SNAPSHOT_END)
+        ),
+        TRANSACTIONS_TABLE,
+        SNAPSHOTS_TABLE,
+        rows["table"],
+    )
+    return _shaped(rows, CHANGES, _stamps(kept, epoch, now) | {"table": table})
+
+
+def _quarantined(rejected: pa.Table, epoch: int, now: datetime) -> pa.Table:
+    n = rejected.num_rows
+    stamps = {"epoch": pa.array([epoch] * n), "ingested_at": pa.array([now] * n, UTC_MICROS)}
+    return _shaped(rejected.rename_columns({"metadata": "headers"}), QUARANTINE, stamps)
+
+
+def _stamps(kept: _Kept, epoch: int, now: datetime) -> dict[str, pa.Array]:
+    n = len(kept.rows)
+    return {
+        "epoch": pa.array([epoch] * n, pa.int64()),
+        "ingested_at": pa.array([now] * n, UTC_MICROS),
+        "watermark": pa.array(kept.watermarks, UTC_MICROS),
+        "closed_late": pa.array(kept.late, pa.bool_()),
+    }
+
+
+def _shaped(rows: pa.Table, schema: pa.Schema, stamps: Mapping[str, pa.Array]) -> pa.Table:
+    columns = [stamps[f.name] if f.name in stamps else rows[f.name] for f in schema]
+    return pa.Table.from_arrays(
+        [pa.chunked_array(c) if isinstance(c, pa.Array) else c for c in columns], schema=schema
+    )

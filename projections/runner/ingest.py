@@ -1,0 +1,259 @@
+"""How a batch of Kafka records becomes an epoch. The protocol, with the numbers used below:
+
+1. **Bind.** The manifest binds epoch E to exact offsets before anything is written. Whoever starts
+   next finishes a bound epoch first, over those offsets.
+2. **Decode.** Records become rows in Arrow batches; one that fails becomes a quarantine row.
+   Schemas not yet kept are written to `log/_schemas`.
+3. **Drop duplicates** by what row E-1 of the manifest says was seen (`arrival.sort_out`).
+4. **Append** to the log with `epoch = E`, guarded by (app id, E). From here on the log is read,
+   never the batch.
+5. **Fold** state over the log's rows between cut(E-1) and cut(E), guarded likewise.
+6. **Commit** row E of the manifest. Only now is the epoch visible to who asks for consistency.
+7. **Publish** the offsets to a consumer group, so that any Kafka tool shows the lag.
+
+A crash between any two steps repeats the step and ends in the same rows; each has a failpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kernel import failpoints
+from kernel.errors import NotFound, StoreDiverged
+from kernel.positions import Epoch
+from projections.log.frames import AVRO_SCHEMAS, TRANSACTIONS_TABLE
+from projections.log.layout import Lake, changes_log, events_log
+from projections.log.tables import TableAt, Tables
+from projections.log.writer import ArrowWriter, Guard
+from projections.runner.arrival import Arrival, Lateness, sort_out
+from projections.runner.manifest import Bound, Committed, Manifest, Offsets, first_progress
+from projections.runner.progress import Progress
+from projections.state.current import CurrentTables, current_name
+from projections.state.cut import Advance
+from schemas.registry import SchemaLookup
+
+
+class OffsetPublisher(Protocol):
+    """Tells a consumer group how far ingest has come. Best effort: the manifest is the truth."""
+
+    def publish(self, offsets: Offsets) -> None:
+        """Commit `offsets` (the next ones to read) to the group."""
+        ...
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Milliseconds per step of one epoch."""
+
+    steps: dict[str, float] = field(default_factory=dict)
+    _since: float = field(default_factory=time.perf_counter)
+
+    def lap(self, step: str) -> None:
+        """Book the time since the last lap to `step`."""
+        now = time.perf_counter()
+        self.steps[step] = round(self.steps.get(step, 0.0) + (now - self._since) * 1000, 1)
+        self._since = now
+
+
+class Ingest:
+    """Runs epochs, one at a time. One instance at a time may write a lake (the guards see to it).
+
+    Raises `StoreDiverged` when a known position arrives with other content, `LeaseLost` when
+    another ingest writes the same lake, `Unavailable` when storage or registry do not answer. After
+    any of these nothing of the epoch is visible and the next start finishes it.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        manifest: Manifest,
+        schemas: SchemaLookup,
+        *,
+        lateness: Lateness,
+        offsets: OffsetPublisher,
+    ) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._manifest = manifest
+        self._schemas = schemas
+        self._lateness = lateness
+        self._offsets = offsets
+        self._writer = ArrowWriter(tables)
+        self._current = CurrentTables(lake, tables, schemas)
+        self._last = manifest.last()
+        self._progress = first_progress(self._last)
+        self._kept_schemas = self._read_kept_schemas()
+
+    @property
+    def last(self) -> Committed | None:
+        """The newest committed epoch."""
+        return self._last
+
+    @property
+    def next_epoch(self) -> Epoch:
+        """The epoch that the next batch becomes."""
+        return Epoch(self._last.epoch + 1 if self._last else 1)
+
+    def run_epoch(self, bound: Bound, decode: Callable[[], pa.Table]) -> Committed:
+        """Make epoch `bound.epoch` from the batch that `decode` reads and decodes.
+
+        `decode` is called once and returns `frames.DECODED` rows of exactly the bound offsets.
+        """
+        watch = Stopwatch()
+        epoch = bound.epoch
+        failpoints.hit(failpoints.EPOCH_BEFORE_BIND)
+        self._manifest.bind(bound)  # 1
+        watch.lap("bind")
+        failpoints.hit(failpoints.EPOCH_AFTER_BIND)
+        decoded = decode()  # 2
+        watch.lap("decode")
+        progress = self._progress.copy()
+        arrival = sort_out(  # 3
+            decoded,
+            progress,
+            before=self._progress,
+            epoch=epoch,
+            lateness=self._lateness,
+            now=datetime.now(UTC),
+        )
+        self._compare_repeated(arrival, epoch)
+        watch.lap("dedupe")
+        self._keep_schemas(arrival.schema_ids, epoch)
+        failpoints.hit(failpoints.EPOCH_AFTER_SCHEMAS)
+        tables = self._append(arrival, epoch)  # 4
+        watch.lap("append")
+        tables |= self._fold(progress, arrival, epoch)  # 5
+        watch.lap("fold")
+        failpoints.hit(failpoints.EPOCH_AFTER_FOLD)
+        done = self._committed(bound, progress, tables, arrival, watch)
+        self._manifest.commit(done)  # 6
+        failpoints.hit(failpoints.EPOCH_AFTER_MANIFEST)
+        self._last, self._progress = done, progress
+        self._offsets.publish(bound.end)  # 7
+        failpoints.hit(failpoints.EPOCH_AFTER_OFFSETS)
+        return done
+
+    def waiting_for(self) -> dict[str, str]:
+        """Say per source what holds its cut, for status and alarms."""
+        held = {source: cut.waiting_for() for source, cut in self._progress.cuts.items()}
+        return {source: reason for source, reason in held.items() if reason is not None}
+
+    def _keep_schemas(self, ids: set[int], epoch: Epoch) -> None:
+        new = sorted(ids - self._kept_schemas)
+        if not new:
+            return
+        rows = [{"epoch": epoch, "schema_id": i, "schema": self._schemas.schema(i)} for i in new]
+        table = pa.Table.from_pylist(rows, schema=AVRO_SCHEMAS)
+        self._writer.append(self._lake.avro_schemas, table, Guard("log/_schemas", epoch))
+        self._kept_schemas |= set(new)
+
+    def _read_kept_schemas(self) -> set[int]:
+        rows = self._tables.read(self._lake.avro_schemas, columns=["schema_id"])
+        return set() if rows is None else set(rows["schema_id"].to_pylist())
+
+    def _append(self, arrival: Arrival, epoch: Epoch) -> dict[str, TableAt]:
+        if arrival.quarantined.num_rows:
+            guard = Guard("quarantine/records", epoch)
+            self._writer.append(self._lake.quarantine, arrival.quarantined, guard)
+        failpoints.hit(failpoints.EPOCH_AFTER_QUARANTINE)
+        at: dict[str, TableAt] = {}
+        logs = [(events_log(s), rows, "category") for s, rows in arrival.events.items()]
+        logs += [(changes_log(s), rows, "table") for s, rows in arrival.changes.items()]
+        for name, rows, partition in logs:
+            version = self._writer.append(
+                self._lake.path(name), rows, Guard(name, epoch), partition_by=[partition]
+            )
+            at[name] = TableAt(version=version, as_of_epoch=epoch)
+        failpoints.hit(failpoints.EPOCH_AFTER_LOG)
+        return at
+
+    def _compare_repeated(self, arrival: Arrival, epoch: Epoch) -> None:
+        """Events seen before must have the content that the log has for their positions."""
+        for store, repeated in arrival.repeated.items():
+            positions = pa.array(repeated["position"].to_pylist(), pa.int64())
+            known = self._tables.read(
+                self._lake.path(events_log(store)),
+                where=pc.is_in(pc.field("position"), positions) & (pc.field("epoch") < epoch),
+                columns=["position", "event_id", "stream", "version", "type", "data"],
+            )
+            logged = {row["position"]: row for row in known.to_pylist()} if known else {}
+            for row in repeated.to_pylist():
+                row["data"] = row["value"]
+                before = logged.get(row["position"])
+                if before is not None and any(row[k] != v for k, v in before.items()):
+                    raise StoreDiverged(
+                        f"position {row['position']} of store {store} is event {row['event_id']} "
+                        f"now and was {before['event_id']} in the log",
+                        store=store,
+                        position=row["position"],
+                    )
+
+    def _fold(self, progress: Progress, arrival: Arrival, epoch: Epoch) -> dict[str, TableAt]:
+        at: dict[str, TableAt] = {}
+        for source in arrival.changes:
+            advance = progress.cut(source).advance()
+            if not advance.anything or advance.from_epoch is None:
+                continue
+            for table, rows in self._foldable(source, progress, advance, epoch).items():
+                at[current_name(source, table)] = self._current.fold(source, table, rows, epoch)
+        return at
+
+    def _foldable(
+        self, source: str, progress: Progress, advance: Advance, epoch: Epoch
+    ) -> dict[str, pa.Table]:
+        """Read from the log the rows that became foldable, per table."""
+        of_transactions = pc.is_in(
+            pc.field("transaction_id"), pa.array(advance.transactions, pa.string())
+        )
+        wanted = of_transactions & ~pc.field("snapshot")
+        if advance.snapshot:
+            at_lsn = pc.field("commit_order") == progress.cut(source).snapshot_lsn
+            wanted = wanted | (pc.field("snapshot") & at_lsn)
+        in_epochs = (pc.field("epoch") >= advance.from_epoch) & (pc.field("epoch") <= epoch)
+        rows = self._tables.read(
+            self._lake.path(changes_log(source)),
+            where=in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE),
+        )
+        if rows is None:
+            raise NotFound(f"the log of {source} is missing from the lake")
+        names = pc.unique(rows["table"]).to_pylist()
+        return {name: rows.filter(pc.equal(rows["table"], name)) for name in sorted(names)}
+
+    def _committed(
+        self,
+        bound: Bound,
+        progress: Progress,
+        tables: Mapping[str, TableAt],
+        arrival: Arrival,
+        watch: Stopwatch,
+    ) -> Committed:
+        epoch = bound.epoch
+        before = self._last.tables if self._last else {}
+        unchanged = {
+            name: TableAt(version=at.version, as_of_epoch=epoch) for name, at in before.items()
+        }
+        return Committed(
+            epoch=epoch,
+            run_id=bound.run_id,
+            batch_id=bound.batch_id,
+            end=bound.end,
+            progress=progress.to_json(),
+            heads={store: seen.head for store, seen in progress.positions.items()},
+            cuts={source: cut.lsn for source, cut in progress.cuts.items()},
+            pending_from={
+                source: cut.pending_from_epoch(default=epoch + 1)
+                for source, cut in progress.cuts.items()
+            },
+            tables=unchanged | dict(tables),
+            counts=dict(arrival.counts),
+            timings_ms=dict(watch.steps),
+            at=datetime.now(UTC),
+        )

@@ -1,0 +1,262 @@
+"""The manifest `lake/epochs`: which input offsets became which table versions.
+
+Three kinds of row. `bound`: epoch E will be made of exactly these offsets; written before anything
+else. `committed`: epoch E is complete, with the versions that belong to it; only now do readers
+who ask for consistency see it. `projection`: a projection has taken input up to E; such rows are a
+convenience, rebuilt from the projection's own table.
+An epoch is committed once, and never reused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kernel.errors import NotFound
+from kernel.positions import Epoch
+from projections.log.frames import UTC_MICROS
+from projections.log.layout import Lake
+from projections.log.tables import TableAt, Tables, greatest
+from projections.log.writer import ArrowWriter, Guard
+from projections.runner.progress import Progress
+
+BOUND, COMMITTED, PROJECTION = "bound", "committed", "projection"
+
+Offsets = Mapping[str, Mapping[str, int]]
+"""Topic -> partition -> offset, as Spark writes them."""
+
+SCHEMA = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("run_id", pa.string()),
+        ("batch_id", pa.int64()),
+        ("start_offsets", pa.string()),
+        ("end_offsets", pa.string()),
+        ("progress", pa.string()),
+        ("heads", pa.string()),
+        ("cuts", pa.string()),
+        ("pending_from", pa.string()),
+        ("tables", pa.string()),
+        ("counts", pa.string()),
+        ("timings_ms", pa.string()),
+        ("at", UTC_MICROS),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """An epoch and the offsets `[start, end)` that it is made of."""
+
+    epoch: Epoch
+    run_id: str
+    batch_id: int
+    start: Offsets
+    end: Offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A complete epoch: what it carried over and which table versions belong to it.
+
+    `heads`: store -> contiguous head position. `cuts`: source -> LSN of the last folded commit.
+    `pending_from`: source -> first epoch with rows that are not foldable yet.
+    """
+
+    epoch: Epoch
+    run_id: str
+    batch_id: int
+    end: Offsets
+    progress: str
+    heads: Mapping[str, int]
+    cuts: Mapping[str, int]
+    pending_from: Mapping[str, int]
+    tables: Mapping[str, TableAt]
+    counts: Mapping[str, int]
+    timings_ms: Mapping[str, float]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projected:
+    """A projection's table (or another derived one) after a run up to `epoch`."""
+
+    epoch: Epoch
+    name: str
+    tables: Mapping[str, TableAt]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+class Manifest:
+    """Reads and appends the manifest of one lake."""
+
+    def __init__(self, lake: Lake, tables: Tables, *, app_id: str = "epochs") -> None:
+        self._lake = lake
+        self._tables = tables
+        self._writer = ArrowWriter(tables)
+        self._app_id = app_id
+
+    def bind(self, bound: Bound) -> None:
+        """Bind an epoch to its offsets. Raises `LeaseLost` when another run bound it meanwhile."""
+        row = {
+            "epoch": bound.epoch,
+            "kind": BOUND,
+            "run_id": bound.run_id,
+            "batch_id": bound.batch_id,
+            "start_offsets": _compact(bound.start),
+            "end_offsets": _compact(bound.end),
+        }
+        self._append(row, Guard(f"{self._app_id}/bound", bound.epoch))
+
+    def commit(self, done: Committed) -> None:
+        """Make an epoch visible. Doing it twice has the effect of once."""
+        row = {
+            "epoch": done.epoch,
+            "kind": COMMITTED,
+            "run_id": done.run_id,
+            "batch_id": done.batch_id,
+            "end_offsets": _compact(done.end),
+            "progress": done.progress,
+            "heads": _compact(done.heads),
+            "cuts": _compact(done.cuts),
+            "pending_from": _compact(done.pending_from),
+            "tables": _tables_json(done.tables),
+            "counts": _compact(done.counts),
+            "timings_ms": _compact(done.timings_ms),
+        }
+        self._append(row, Guard(f"{self._app_id}/committed", done.epoch))
+
+    def project(self, done: Projected) -> None:
+        """Note how far a derived table has come."""
+        row = {
+            "epoch": done.epoch,
+            "kind": PROJECTION,
+            "name": done.name,
+            "tables": _tables_json(done.tables),
+            "counts": _compact(done.counts),
+            "timings_ms": _compact(done.timings_ms),
+        }
+        self._append(row, Guard(f"{self._app_id}/{done.name}", done.epoch))
+
+    def last(self) -> Committed | None:
+        """Return the newest committed epoch; None before the first."""
+        table = self._tables.open(self._lake.epochs)
+        top = greatest(table, "epoch") if table is not None else None
+        if top is None:
+            return None
+        # Epoch `top` may be bound only; then `top - 1` is the newest complete one.
+        rows = self._rows((pc.field("epoch") >= top - 1) & (pc.field("kind") == COMMITTED))
+        return max(map(_committed, rows), key=lambda done: done.epoch, default=None)
+
+    def unfinished(self) -> Bound | None:
+        """Return the epoch that is bound and not committed, if there is one."""
+        table = self._tables.open(self._lake.epochs)
+        top = greatest(table, "epoch") if table is not None else None
+        if top is None:
+            return None
+        rows = self._rows((pc.field("epoch") == top) & (pc.field("kind") != PROJECTION))
+        if any(row["kind"] == COMMITTED for row in rows):
+            return None
+        return next((_bound(row) for row in rows if row["kind"] == BOUND), None)
+
+    def at(self, epoch: Epoch) -> Committed:
+        """Return one committed epoch. Raises `NotFound`."""
+        rows = self._rows((pc.field("epoch") == epoch) & (pc.field("kind") == COMMITTED))
+        if not rows:
+            raise NotFound(f"epoch {epoch} is not committed", remedy="penstock epoch list")
+        return _committed(rows[0])
+
+    def between(self, after: Epoch, up_to: Epoch) -> list[Committed]:
+        """Return the committed epochs in (after, up_to], ascending."""
+        where = (pc.field("epoch") > after) & (pc.field("epoch") <= up_to)
+        rows = self._rows(where & (pc.field("kind") == COMMITTED))
+        return sorted(map(_committed, rows), key=lambda done: done.epoch)
+
+    def projected(self) -> dict[str, Projected]:
+        """Return, per derived table, how far it has come."""
+        newest: dict[str, Projected] = {}
+        for row in self._rows(pc.field("kind") == PROJECTION):
+            run = _projected(row)
+            if run.name not in newest or run.epoch > newest[run.name].epoch:
+                newest[run.name] = run
+        return newest
+
+    def history_of(self, name: str) -> list[Projected]:
+        """Return every run of one derived table, ascending by epoch."""
+        rows = self._rows((pc.field("kind") == PROJECTION) & (pc.field("name") == name))
+        return sorted(map(_projected, rows), key=lambda run: run.epoch)
+
+    def _append(self, row: dict[str, object], guard: Guard) -> None:
+        rows = pa.Table.from_pylist([row | {"at": datetime.now(UTC)}], schema=SCHEMA)
+        self._writer.append(self._lake.epochs, rows, guard)
+
+    def _rows(self, where: pc.Expression) -> list[dict[str, object]]:
+        found = self._tables.read(self._lake.epochs, where=where)
+        return [] if found is None else list(found.to_pylist())
+
+
+def first_progress(last: Committed | None) -> Progress:
+    """Return what the next epoch starts from."""
+    return Progress() if last is None else Progress.from_json(last.progress)
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _tables_json(tables: Mapping[str, TableAt]) -> str:
+    return _compact({name: [at.version, at.as_of_epoch] for name, at in tables.items()})
+
+
+def _tables_at(text: object) -> dict[str, TableAt]:
+    return {
+        name: TableAt(version=version, as_of_epoch=epoch)
+        for name, (version, epoch) in json.loads(str(text)).items()
+    }
+
+
+def _bound(row: Mapping[str, object]) -> Bound:
+    return Bound(
+        epoch=Epoch(int(str(row["epoch"]))),
+        run_id=str(row["run_id"]),
+        batch_id=int(str(row["batch_id"])),
+        start=json.loads(str(row["start_offsets"])),
+        end=json.loads(str(row["end_offsets"])),
+    )
+
+
+def _committed(row: Mapping[str, object]) -> Committed:
+    at = row["at"]
+    assert isinstance(at, datetime)
+    return Committed(
+        epoch=Epoch(int(str(row["epoch"]))),
+        run_id=str(row["run_id"]),
+        batch_id=int(str(row["batch_id"])),
+        end=json.loads(str(row["end_offsets"])),
+        progress=str(row["progress"]),
+        heads=json.loads(str(row["heads"])),
+        cuts=json.loads(str(row["cuts"])),
+        pending_from=json.loads(str(row["pending_from"])),
+        tables=_tables_at(row["tables"]),
+        counts=json.loads(str(row["counts"])),
+        timings_ms=json.loads(str(row["timings_ms"])),
+        at=at,
+    )
+
+
+def _projected(row: Mapping[str, object]) -> Projected:
+    return Projected(
+        epoch=Epoch(int(str(row["epoch"]))),
+        name=str(row["name"]),
+        tables=_tables_at(row["tables"]),
+        counts=json.loads(str(row["counts"])),
+        timings_ms=json.loads(str(row["timings_ms"])),
+    )

@@ -1,0 +1,61 @@
+"""Log rows of a captured table to typed row images, in the source's order.
+
+One frame per table: the table's columns from the after-image (for a delete, the key columns only),
+plus `__op` (upsert or delete), `__hi`, `__lo` (order), `__event_time`. Rows whose bytes were
+written with different schemas are brought under one set of columns by name.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from schemas.columns import decode_rows, key_columns
+
+from projections.log.writer import DELETE, OP, UPSERT
+from schemas.records import Operation
+from schemas.registry import SchemaLookup
+
+HI, LO, EVENT_TIME, COMMITTED_AT = "__hi", "__lo", "__event_time", "__committed_at"
+HIDDEN = (OP, HI, LO, EVENT_TIME, COMMITTED_AT)
+
+
+def row_images(changes: pa.Table, schemas: SchemaLookup) -> tuple[pa.Table, tuple[str, ...]]:
+    """Decode log rows (insert, update, delete, read) of one table.
+
+    Returns the frame, ascending by (`__hi`, `__lo`), and the names of the key columns.
+    """
+    keys: tuple[str, ...] = ()
+    parts: list[pa.Table] = []
+    ids = changes.select(["schema_id", "key_schema_id"]).group_by(["schema_id", "key_schema_id"])
+    for group in ids.aggregate([]).to_pylist():
+        mask = pc.equal(changes["schema_id"], group["schema_id"])
+        mask = pc.and_(mask, pc.equal(changes["key_schema_id"], group["key_schema_id"]))
+        key_schema = schemas.schema(group["key_schema_id"])
+        keys = key_columns(key_schema)
+        part = changes.filter(mask)
+        parts.append(_images(part, schemas.schema(group["schema_id"]), key_schema, keys))
+    frame = pa.concat_tables(parts, promote_options="permissive")
+    return frame.sort_by([(HI, "ascending"), (LO, "ascending")]), keys
+
+
+def newest_per_key(frame: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """Keep the last row of each key of a frame that is in order."""
+    numbered = frame.append_column("__row", pa.array(range(frame.num_rows), pa.int64()))
+    last = numbered.select([*keys, "__row"]).group_by(list(keys)).aggregate([("__row", "max")])
+    return frame.take(last["__row_max"].combine_chunks().sort())
+
+
+def _images(part: pa.Table, value_schema: str, key_schema: str, keys: tuple[str, ...]) -> pa.Table:
+    after = decode_rows(part["value"].to_pylist(), value_schema, "after")
+    after = after.drop_columns(["__present"])
+    by_key = decode_rows(part["key"].to_pylist(), key_schema, "self")
+    for name in keys:
+        # A delete has no after-image; its key comes from the record's own key.
+        column = by_key[name].cast(after.schema.field(name).type)
+        after = after.set_column(after.schema.get_field_index(name), name, column)
+    deleted = pc.equal(part["operation"], Operation.DELETE.value)
+    after = after.append_column(OP, pc.if_else(deleted, DELETE, UPSERT))
+    after = after.append_column(HI, part["commit_order"])
+    after = after.append_column(LO, part["total_order"])
+    after = after.append_column(COMMITTED_AT, part["committed_at"])
+    return after.append_column(EVENT_TIME, part["event_time"])
