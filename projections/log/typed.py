@@ -13,7 +13,7 @@ Hidden columns: `_epoch`, `_late` (came later than its lateness allows), `_time`
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,10 +22,10 @@ from schemas.columns import decode_rows
 from kernel.errors import Incompatible
 from kernel.positions import Epoch
 from projections.log.frames import TRANSACTIONS_TABLE
+from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, row_images
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import OP, ArrowWriter, Guard
-from projections.state.images import COMMITTED_AT, EVENT_TIME, HI, LO, row_images
 from schemas.records import FORMAT_AVRO, Operation
 from schemas.registry import SchemaLookup
 
@@ -158,15 +158,19 @@ class TypedTables:
 
     def _changes(self, rows: pa.Table) -> pa.Table:
         keyed = rows.filter(pc.not_equal(rows["operation"], Operation.TRUNCATE.value))
-        images, _ = row_images(keyed, self._schemas)
-        order = keyed.sort_by([("commit_order", "ascending"), ("total_order", "ascending")])
-        columns = images.drop_columns([OP]).rename_columns(
+        images, _ = row_images(
+            keyed,
+            self._schemas,
+            carry={
+                "operation": OPERATION,
+                "closed_late": LATE,
+                EPOCH: EPOCH,
+                "ingested_at": INGESTED_AT,
+            },
+        )
+        return images.drop_columns([OP]).rename_columns(
             {HI: SEQ_HI, LO: SEQ_LO, EVENT_TIME: TIME, COMMITTED_AT: "committed_at"}
         )
-        columns = columns.append_column(OPERATION, order["operation"])
-        columns = columns.append_column(LATE, order["closed_late"])
-        columns = columns.append_column(EPOCH, order[EPOCH])
-        return columns.append_column(INGESTED_AT, order["ingested_at"])
 
 
 def _event_columns(part: pa.Table, data: pa.Table, visible: Visible) -> pa.Table:
@@ -198,13 +202,12 @@ def _event_columns(part: pa.Table, data: pa.Table, visible: Visible) -> pa.Table
 
 
 def _per_schema(rows: pa.Table, schemas: SchemaLookup) -> Iterator[tuple[pa.Table, pa.Table]]:
-    for (schema_id,) in _groups(rows, ["schema_id"]):
+    for schema_id in pc.unique(rows["schema_id"]).to_pylist():
         part = rows.filter(pc.equal(rows["schema_id"], schema_id))
         data = decode_rows(part["data"].to_pylist(), schemas.schema(schema_id), "self")
         yield part, data.drop_columns(["__present"])
 
 
-def _groups(rows: pa.Table, columns: list[str]) -> list[tuple[object, ...]]:
+def _groups(rows: pa.Table, columns: list[str]) -> list[tuple[str, ...]]:
     distinct = rows.select(columns).group_by(columns).aggregate([])
-    order: Callable[[tuple[object, ...]], str] = str
-    return sorted((tuple(row.values()) for row in distinct.to_pylist()), key=order)
+    return sorted(tuple(row.values()) for row in distinct.to_pylist())

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.positions import Epoch
+from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables, schema_of
 from projections.log.writer import ArrowWriter, Guard, reached
-from projections.state.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 

@@ -7,6 +7,8 @@ written with different schemas are brought under one set of columns by name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pyarrow.compute as pc
 from schemas.columns import decode_rows, key_columns
@@ -19,9 +21,12 @@ HI, LO, EVENT_TIME, COMMITTED_AT = "__hi", "__lo", "__event_time", "__committed_
 HIDDEN = (OP, HI, LO, EVENT_TIME, COMMITTED_AT)
 
 
-def row_images(changes: pa.Table, schemas: SchemaLookup) -> tuple[pa.Table, tuple[str, ...]]:
+def row_images(
+    changes: pa.Table, schemas: SchemaLookup, *, carry: Mapping[str, str] | None = None
+) -> tuple[pa.Table, tuple[str, ...]]:
     """Decode log rows (insert, update, delete, read) of one table.
 
+    `carry` names further log columns to take along, and how to call them.
     Returns the frame, ascending by (`__hi`, `__lo`), and the names of the key columns.
     """
     keys: tuple[str, ...] = ()
@@ -33,7 +38,10 @@ def row_images(changes: pa.Table, schemas: SchemaLookup) -> tuple[pa.Table, tupl
         key_schema = schemas.schema(group["key_schema_id"])
         keys = key_columns(key_schema)
         part = changes.filter(mask)
-        parts.append(_images(part, schemas.schema(group["schema_id"]), key_schema, keys))
+        images = _images(part, schemas.schema(group["schema_id"]), key_schema, keys)
+        for column, name in (carry or {}).items():
+            images = images.append_column(name, part[column])
+        parts.append(images)
     frame = pa.concat_tables(parts, promote_options="permissive")
     return frame.sort_by([(HI, "ascending"), (LO, "ascending")]), keys
 

@@ -1,0 +1,145 @@
+"""`lake/catalog`: what is deployed. Append only; the newest row of a kind and name counts.
+
+Kinds: `capture` (a captured source: its tables), `source` (a CREATE SOURCE statement),
+`projection` (a CREATE PROJECTION statement and its live generation). The command line appends,
+the pipeline reads: neither needs the other to be up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from kernel.positions import Epoch
+from projections.log.frames import UTC_MICROS
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.log.writer import ArrowWriter, Guard
+from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
+
+SCHEMA = pa.schema(
+    [
+        ("entry", pa.int64()),
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("generation", pa.int32()),
+        ("status", pa.string()),
+        ("text", pa.string()),
+        ("at", UTC_MICROS),
+    ]
+)
+
+CAPTURE, SOURCE, PROJECTION = "capture", "source", "projection"
+LIVE, PAUSED, DROPPED = "live", "paused", "dropped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One deployed thing. `text` is its SQL, or for a capture its tables, comma separated."""
+
+    kind: str
+    name: str
+    generation: int
+    status: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Everything that is deployed at one version of the catalog."""
+
+    version: int
+    captures: dict[str, tuple[str, ...]]
+    sources: dict[str, SourceDecl]
+    projections: dict[str, tuple[Entry, ProjectionDecl]]
+
+    def lateness(self, name: str, default: timedelta) -> timedelta:
+        """Return how late rows of an input (`events.flight`, `shop.public.orders`) may be."""
+        for source in self.sources.values():
+            if source.on == name and source.lateness is not None:
+                return source.lateness
+        return default
+
+    def event_times(self, capture: str) -> dict[str, str]:
+        """Return, for tables of a captured source, the columns that hold their event time."""
+        found: dict[str, str] = {}
+        for source in self.sources.values():
+            on, _, table = (source.on or "").partition(".")
+            if on == capture and source.event_time:
+                found[table] = source.event_time
+        return found
+
+
+class DeployedCatalog:
+    """Reads and appends the catalog of one lake."""
+
+    def __init__(self, lake: Lake, tables: Tables) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._writer = ArrowWriter(tables)
+
+    def entries(self) -> list[Entry]:
+        """Return the newest entry of each kind and name, in the order of their first deployment."""
+        rows = self._tables.read(self._lake.catalog)
+        newest: dict[tuple[str, str], Entry] = {}
+        for row in sorted(rows.to_pylist(), key=lambda r: int(r["entry"])) if rows else []:
+            newest[row["kind"], row["name"]] = Entry(
+                kind=row["kind"],
+                name=row["name"],
+                generation=row["generation"],
+                status=row["status"],
+                text=row["text"],
+            )
+        return list(newest.values())
+
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Deploy several things in one commit.
+
+        Raises `LeaseLost` when the catalog was changed at the same moment: read it and try again.
+        """
+        table = self._tables.ensure(self._lake.catalog, SCHEMA)
+        number = (table.transaction_version("catalog") or 0) + 1
+        now = datetime.now(UTC)
+        rows = [
+            {
+                "entry": number * 1000 + i,
+                "kind": entry.kind,
+                "name": entry.name,
+                "generation": entry.generation,
+                "status": entry.status,
+                "text": entry.text,
+                "at": now,
+            }
+            for i, entry in enumerate(entries)
+        ]
+        guard = Guard("catalog", Epoch(number))
+        self._writer.append(self._lake.catalog, pa.Table.from_pylist(rows, SCHEMA), guard)
+
+    def version(self) -> int:
+        """Return the catalog's table version; -1 before anything was deployed. Cheap."""
+        table = self._tables.open(self._lake.catalog)
+        return -1 if table is None else table.version()
+
+    def deployment(self) -> Deployment:
+        """Return everything that is deployed and not dropped."""
+        version = self.version()
+        live = [entry for entry in self.entries() if entry.status != DROPPED]
+        sources: dict[str, SourceDecl] = {}
+        projections: dict[str, tuple[Entry, ProjectionDecl]] = {}
+        for entry in live:
+            if entry.kind == CAPTURE:
+                continue
+            script = parse_script(entry.text, origin=f"{entry.kind} {entry.name}")
+            sources |= {source.name: source for source in script.sources}
+            projections |= {decl.name: (entry, decl) for decl in script.projections}
+        captures = {
+            entry.name: tuple(filter(None, entry.text.split(",")))
+            for entry in live
+            if entry.kind == CAPTURE
+        }
+        return Deployment(
+            version=version, captures=captures, sources=sources, projections=projections
+        )
