@@ -1,1 +1,7 @@
-"""Placeholder."""
+"""The local stack: PostgreSQL, Kafka, registry and Connect as plain processes, without Docker.
+
+Upstream: a lock file of jars, the PostgreSQL wheel, a Java runtime. Downstream: endpoints that
+`apps` reads (`<workspace>/.penstock/endpoints.json`); imports the kernel only.
+Chain: `jars.resolve` -> `parts.local_parts` -> `plan.Plan` -> `supervisor` -> one `shim` per part.
+Entry points: `control.up`, `control.down`, `control.status`, `doctor.examine`, `java.find_java`.
+"""

@@ -14,7 +14,7 @@ import typer
 from apps.cli.output import report
 from kernel.errors import PenstockError, exit_code
 
-GROUPS: tuple[str, ...] = ()
+GROUPS: tuple[str, ...] = ("apps.cli.stack",)
 """Modules with commands, in the order in which help shows them."""
 
 

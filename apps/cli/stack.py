@@ -1,0 +1,233 @@
+"""penstock up, down, status, logs, doctor, reset: the local stack."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apps import settings
+from apps.cli.output import emit, table
+from kernel.errors import (
+    EXIT_NEEDS_CONFIRMATION,
+    EXIT_UNHEALTHY,
+    InvalidRequest,
+)
+from stack import control, doctor, logs
+from stack.control import LOCAL_PARTS, Options
+from stack.plan import Part, Probe
+from stack.ports import DEFAULT_BASE
+
+APPLICATIONS = ("service", "pipeline")
+"""The parts that are our own programs; the rest are other people's servers."""
+
+WorkspaceOption = Annotated[
+    Path | None, typer.Option("--workspace", "-w", help="The workspace (default: this folder).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON document.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of the local stack."""
+    app.command("up")(up)
+    app.command("down")(down)
+    app.command("status")(status)
+    app.command("logs")(show_logs)
+    app.command("doctor")(examine)
+    app.command("reset")(reset)
+
+
+def up(
+    workspace: WorkspaceOption = None,
+    only: Annotated[
+        str | None, typer.Option(help="Only these parts, with commas: postgres,kafka,…")
+    ] = None,
+    without: Annotated[str | None, typer.Option(help="All parts but these, with commas.")] = None,
+    postgres: Annotated[
+        str | None, typer.Option(metavar="DSN", help="Use this PostgreSQL instead of a local one.")
+    ] = None,
+    port_base: Annotated[
+        int, typer.Option(help="First choice of ports: this one and the six after it.")
+    ] = DEFAULT_BASE,
+    offline: Annotated[bool, typer.Option(help="Use cached jars only.")] = False,
+    mirror: Annotated[
+        str | None, typer.Option(metavar="URL", help="A Maven mirror to fetch jars from.")
+    ] = None,
+    foreground: Annotated[bool, typer.Option(help="Stay, and stop all on Ctrl-C.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for readiness.")] = 300.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Start the local stack, or attach to the one that runs; returns when all is ready."""
+    found = settings.load(workspace)
+    options = stack_options(
+        found,
+        parts=chosen_parts(only, without),
+        postgres_dsn=postgres,
+        port_base=port_base,
+        offline=offline,
+        mirror=mirror,
+        timeout_s=timeout,
+    )
+
+    def report(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    if foreground:
+        control.up_foreground(found.workspace, options, report)
+        return
+    endpoints = control.up(found.workspace, options, report)
+    shown = {key: _without_password(value) for key, value in endpoints.items()}
+    rows = [[key, value] for key, value in shown.items()]
+    emit(endpoints, as_json=as_json, text=table(["endpoint", "value"], rows))
+
+
+def stack_options(
+    found: settings.Settings,
+    *,
+    parts: Sequence[str],
+    postgres_dsn: str | None = None,
+    port_base: int = DEFAULT_BASE,
+    offline: bool = False,
+    mirror: str | None = None,
+    timeout_s: float = 300.0,
+) -> Options:
+    """Turn settings and a choice of parts into what `stack.control.up` takes."""
+    ours = tuple(name for name in APPLICATIONS if name in parts)
+    wanted = {} if port_base != DEFAULT_BASE else _ports_from_settings(found)
+
+    def applications(ports: Mapping[str, int], env: Mapping[str, str]) -> list[Part]:
+        shared = {**env, "PENSTOCK_WORKSPACE": str(found.workspace)}
+        return [_application(name, ports[name], shared) for name in ours]
+
+    database = f"registry_{found.name}" if postgres_dsn else Options().registry_database
+    return Options(
+        parts=tuple(name for name in LOCAL_PARTS if name in parts),
+        postgres_dsn=postgres_dsn,
+        registry_database=database,
+        port_base=port_base,
+        wanted_ports=wanted,
+        offline=offline,
+        mirror=mirror,
+        extra=applications,
+        extra_ports=ours,
+        timeout_s=timeout_s,
+    )
+
+
+def chosen_parts(only: str | None, without: str | None) -> tuple[str, ...]:
+    """Return the parts that `--only` and `--without` leave. Raises `InvalidRequest`."""
+    everything = (*LOCAL_PARTS, *APPLICATIONS)
+    named = {name.strip() for text in (only, without) if text for name in text.split(",")}
+    unknown = sorted(named - set(everything))
+    if unknown:
+        raise InvalidRequest(f"no part {unknown[0]!r}; there are: {', '.join(everything)}")
+    kept = [name for name in everything if only is None or name in only.split(",")]
+    dropped = without.split(",") if without else []
+    return tuple(name for name in kept if name not in dropped)
+
+
+def down(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+    """Stop the local stack, in order."""
+    root = settings.load(workspace).workspace
+    ran = control.down(root)
+    emit({"stopped": ran}, as_json=as_json, text="stopped" if ran else "nothing was running")
+
+
+def status(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+    """Show each part: state, process, port, version, memory. Exit code 5 unless all is ready."""
+    found = control.status(settings.load(workspace).workspace)
+    columns = ("name", "state", "pid", "port", "version", "memory_mb", "restarts", "reason")
+    parts = found["parts"]
+    assert isinstance(parts, list)
+    rows = [[part[column] for column in columns] for part in parts]
+    summary = f"{found['state']}, {found['memory_mb']} MB in all"
+    emit(found, as_json=as_json, text=f"{table(columns, rows)}\n{summary}" if rows else "stopped")
+    if found["state"] != "ready":
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def show_logs(
+    part: Annotated[str | None, typer.Argument(help="One part; all of them without.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as lines come.")] = False,
+    lines: Annotated[int, typer.Option("-n", "--lines", help="How many last lines.")] = 50,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the last lines of the parts' logs."""
+    files = control.log_files(settings.load(workspace).workspace, part)
+    for name, line in logs.tail(files, lines=lines, follow=follow):
+        if as_json:
+            print(json.dumps({"part": name, "line": line}), flush=True)
+        else:
+            print(line if part else f"{name}: {line}", flush=True)
+
+
+def examine(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+    """Check this machine: what is required, what was found, how to mend it."""
+    found = settings.load(workspace)
+    checks = doctor.examine(
+        found.workspace,
+        ports=_ports_from_settings(found),
+        min_free_bytes=found.number("storage.min_free_bytes"),
+    )
+    rows = [["ok" if c.ok else "NO", c.name, c.required, c.found, c.fix or ""] for c in checks]
+    emit(
+        {"ok": all(check.ok for check in checks), "checks": [c.document() for c in checks]},
+        as_json=as_json,
+        text=table(["", "check", "required", "found", "fix"], rows),
+    )
+    if not all(check.ok for check in checks):
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def reset(
+    yes: Annotated[bool, typer.Option("--yes", help="Really remove it.")] = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop the stack and remove its databases, topics, schemas and logs. The lake stays."""
+    root = settings.load(workspace).workspace
+    if not yes:
+        what = f"This removes every event, topic and schema of the local stack in {root}."
+        emit({"needs": "--yes", "removes": str(root / ".penstock")}, as_json=as_json, text=what)
+        if not as_json:
+            print("  fix: penstock reset --yes", file=sys.stderr)
+        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+    removed = control.reset(root)
+    emit(
+        {"removed": [str(path) for path in removed]},
+        as_json=as_json,
+        text="\n".join(f"removed {path}" for path in removed) or "nothing to remove",
+    )
+
+
+def _application(name: str, port: int, env: Mapping[str, str]) -> Part:
+    needs = {
+        "service": ("postgres", "registry"),
+        "pipeline": ("postgres", "kafka", "registry"),
+    }
+    return Part(
+        name=name,
+        argv=(sys.executable, "-P", "-m", f"apps.{name}"),
+        env={**env, f"PENSTOCK_{name.upper()}_PORT": str(port)},
+        probe=Probe(kind="http", port=port, path="/health/ready"),
+        needs=needs[name],
+        start_timeout_s=180,
+        grace_s=20,
+    )
+
+
+def _ports_from_settings(found: settings.Settings) -> dict[str, int]:
+    return {name: found.number(f"{name}.port") for name in APPLICATIONS}
+
+
+def _without_password(value: object) -> object:
+    if not isinstance(value, str) or "@" not in value:
+        return value
+    head, _, tail = value.rpartition("@")
+    scheme, _, account = head.partition("://")
+    return f"{scheme}://{account.split(':')[0]}@{tail}"

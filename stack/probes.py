@@ -1,0 +1,57 @@
+"""Ask a part, in its own protocol, whether it serves. No client library: a few bytes each."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import assert_never
+
+from stack.plan import Probe
+
+_LIMIT_S = 3.0
+_API_VERSIONS = 18
+_POSTGRES_3_0 = 196608
+
+
+async def serves(probe: Probe) -> str | None:
+    """Return None when the part serves, else in a few words what it answered instead."""
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", probe.port)
+            try:
+                return await _ask(probe, reader, writer)
+            finally:
+                writer.close()
+    except TimeoutError:
+        return f"no answer on port {probe.port} within {_LIMIT_S:.0f} s"
+    except (OSError, EOFError) as error:
+        return f"port {probe.port}: {error}"
+
+
+async def _ask(
+    probe: Probe, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> str | None:
+    match probe.kind:
+        case "port":
+            return None
+        case "http":
+            writer.write(f"GET {probe.path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            line = (await reader.readline()).decode("latin-1").split(" ", 2)
+            good = len(line) > 1 and line[1] == "200"
+            return None if good else f"{probe.path} answers {' '.join(line[1:]).strip()}"
+        case "kafka":
+            # Header version 1: key, version, correlation id, client id.
+            request = struct.pack(">hhih", _API_VERSIONS, 0, 1, -1)
+            writer.write(struct.pack(">i", len(request)) + request)
+            _, correlation, error = struct.unpack(">iih", await reader.readexactly(10))
+            return None if (correlation, error) == (1, 0) else f"Kafka error {error}"
+        case "postgres":
+            body = b"user\0postgres\0database\0postgres\0\0"
+            writer.write(struct.pack(">ii", len(body) + 8, _POSTGRES_3_0) + body)
+            answer = await reader.readexactly(1)
+            # Asking for a password, or refusing it, is serving; starting up is an error 57P03.
+            if answer == b"R":
+                return None
+            return f"not yet: {(await reader.read(512)).decode('utf-8', 'replace')[4:80]}"
+        case _:
+            assert_never(probe.kind)

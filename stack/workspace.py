@@ -1,0 +1,124 @@
+"""The files of the stack in a workspace: `.penstock/` and what lies in it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from kernel.errors import Misconfigured
+from stack.plan import Plan, write_atomically
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """One workspace's folder `.penstock`, which belongs to the stack alone."""
+
+    root: Path
+
+    @staticmethod
+    def at(path: Path) -> Workspace:
+        """Name the workspace at `path`; nothing is made yet."""
+        return Workspace(root=path.expanduser().resolve())
+
+    @property
+    def folder(self) -> Path:
+        """`.penstock`."""
+        return self.root / ".penstock"
+
+    @property
+    def plan_file(self) -> Path:
+        """What the supervisor carries out. Private: it holds passwords."""
+        return self.folder / "plan.json"
+
+    @property
+    def state_file(self) -> Path:
+        """What the supervisor says of its parts."""
+        return self.folder / "state.json"
+
+    @property
+    def endpoints_file(self) -> Path:
+        """Where a running stack is reached."""
+        return self.folder / "endpoints.json"
+
+    @property
+    def logs(self) -> Path:
+        """One log per part, and the supervisor's."""
+        return self.folder / "logs"
+
+    @property
+    def run(self) -> Path:
+        """Locks and process ids."""
+        return self.folder / "run"
+
+    @property
+    def token(self) -> str:
+        """A short name for this folder, the same every time."""
+        return hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
+
+    def make(self) -> None:
+        """Make the folders. Raises `Misconfigured` where that is not possible."""
+        try:
+            for folder in (self.folder, self.logs, self.run):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Misconfigured(
+                f"the workspace {self.root} cannot be written: {error}",
+                remedy="Choose a folder that you may write: penstock up --workspace DIR",
+            ) from error
+
+    def read_plan(self) -> Plan:
+        """Return the plan of the present or last run."""
+        return Plan.from_json(self.plan_file.read_text())
+
+    def write_plan(self, plan: Plan) -> None:
+        """Store the plan for the supervisor."""
+        write_atomically(self.plan_file, plan.to_json(), mode=0o600)
+
+    def write_endpoints(self, endpoints: Mapping[str, str | int]) -> None:
+        """Tell others where the stack is reached. Private: it holds a password."""
+        write_atomically(self.endpoints_file, json.dumps(endpoints, indent=1), mode=0o600)
+
+    def log_of(self, part: str) -> Path:
+        """Return a part's log file."""
+        return self.logs / f"{part}.log"
+
+    def supervisor_pid(self) -> int | None:
+        """Return the process id of a running supervisor, by its lock and not by its number."""
+        try:
+            file = (self.run / "supervisor.lock").open("r+")
+        except FileNotFoundError:
+            return None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = file.read().strip()
+                return int(text) if text else None
+        return None
+
+    def claim(self) -> IO[str] | None:
+        """Take the supervisor's lock for this process; None when another one has it."""
+        file = (self.run / "supervisor.lock").open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        return file
+
+    @contextmanager
+    def one_at_a_time(self) -> Iterator[None]:
+        """Keep two commands from changing the stack at once: the second waits."""
+        with (self.run / "command.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
