@@ -14,7 +14,7 @@ WORKPLACE = {
         r"(?i)\b(claude|anthropic|openai|chatgpt|gpt-\d|copilot|llms?|sub-?agents?|"
         r"(ai|coding) (agent|assistant)s?|helper session|co-authored-by)\b"
     ),
-    "an issue's number": re.compile(r"(?i)\bissues? #?\d+|(?<![\w&/#])#\d{1,5}\b(?!\w|;)"),
+    "an issue's number": re.compile(r"(?i)\bissues? #?\d+|(?<![\w&/#])(?<!PKCS )#\d{1,5}\b(?!;)"),
     "a package index": re.compile(
         r"(?i)pypi\.org|pythonhosted\.org|repo\d*\.maven|maven\.org/|artifactory|"
         r"(?<!emit-)(extra-)?index-url|/simple/"
