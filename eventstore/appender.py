@@ -1,0 +1,295 @@
+"""The one writer: commits whatever is queued, the moment that the last commit ends.
+
+    append() -> queue -> [ all that is queued ] -> GroupCommit.commit -> answer each caller
+
+1. A caller's request joins a bounded queue, or is refused at once (`Overloaded`).
+2. The writer takes everything that is queued, up to a cap, and commits it as one group. There is
+   no timer: an idle store answers after one commit, a busy one makes larger groups.
+3. When the connection breaks, the writer commits the same group again under a new one: ids tell
+   what happened the first time. A request whose deadline passes meanwhile gets `OutcomeUnknown`
+   if its commit may have happened, `Unavailable` if it cannot have.
+4. When the database refuses the group's data, each request is committed alone, so that only the
+   one at fault fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from eventstore.decision import Outcome
+from eventstore.store import Appended, AppendRequest
+from kernel.errors import (
+    ContractViolation,
+    LeaseLost,
+    OutcomeUnknown,
+    Overloaded,
+    PenstockError,
+    StorageFull,
+    Unavailable,
+)
+from kernel.positions import Position
+
+
+class GroupCommit(Protocol):
+    """Makes groups durable. One caller at a time."""
+
+    async def commit(self, requests: Sequence[AppendRequest]) -> tuple[list[Outcome], Position]:
+        """Decide and commit a group; return its answers, in order, and the head afterwards.
+
+        Raises `Unavailable` when certainly nothing was committed, `OutcomeUnknown` when that
+        cannot be told, `ContractViolation` when the group as a whole was refused for its data.
+        """
+        ...
+
+    async def prepare(self) -> Position:
+        """Become, or remain, the one writer; return the head.
+
+        Raises `Unavailable` while another writer holds the lease or nobody answers.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of the lease, so that another writer can follow at once."""
+        ...
+
+
+class AppendObserver(Protocol):
+    """Told what the writer does, for metrics. Must be quick and must not raise."""
+
+    def committed(self, *, requests: int, events: int, head: int) -> None:
+        """A group was committed."""
+        ...
+
+    def queued(self, events: int) -> None:
+        """So many events are waiting or being committed now."""
+        ...
+
+
+class NoObserver:
+    """Watches nothing."""
+
+    def committed(self, *, requests: int, events: int, head: int) -> None:
+        """Do nothing."""
+
+    def queued(self, events: int) -> None:
+        """Do nothing."""
+
+
+class HeadListener(Protocol):
+    """Is told about each new head, in order."""
+
+    def advance(self, head: Position) -> None:
+        """The store's last position is `head` now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendLimits:
+    """What the writer takes on. `answer_s`: how long a caller waits at most."""
+
+    queue_events: int = 20_000
+    queue_bytes: int = 64 * 1024 * 1024
+    group_events: int = 2_000
+    answer_s: float = 15.0
+    retry_s: float = 0.1
+    idle_s: float = 2.0
+
+
+class _Queued:
+    """A request, its size, and who waits for the answer."""
+
+    __slots__ = ("answer", "deadline", "events", "request", "size", "uncertain")
+
+    def __init__(self, request: AppendRequest, answer: asyncio.Future[Appended], deadline: float):
+        self.request = request
+        self.answer = answer
+        self.deadline = deadline
+        self.uncertain = False
+        self.events = sum(len(append.events) for append in request.appends)
+        self.size = sum(len(event.data) for append in request.appends for event in append.events)
+
+
+class Appender:
+    """The queue and the loop over it. Start it once; `append` may be called from many tasks."""
+
+    def __init__(
+        self,
+        group: GroupCommit,
+        head: HeadListener,
+        *,
+        limits: AppendLimits | None = None,
+        observer: AppendObserver | None = None,
+    ) -> None:
+        self._group = group
+        self._head = head
+        self._limits = limits or AppendLimits()
+        self._observer = observer or NoObserver()
+        self._queue: deque[_Queued] = deque()
+        self._group_now: list[_Queued] = []
+        self._work = asyncio.Event()
+        self._events = 0
+        self._bytes = 0
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self.trouble: str | None = "starting"
+
+    def start(self) -> None:
+        """Start the writer's loop."""
+        self._task = asyncio.create_task(self._run(), name="appender")
+        self._task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Refuse new requests, commit what is queued, let go of the lease."""
+        self._stopping = True
+        self._work.set()
+        if self._task is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.answer_s):
+                    await asyncio.shield(self._task)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._give_up(self._queue, Unavailable("the service is stopping"))
+        await self._group.close()
+
+    async def append(self, request: AppendRequest) -> Appended:
+        """Queue a request and wait for its answer. Errors are those of `EventStore.append`."""
+        if self._stopping:
+            raise Unavailable("the service is stopping", remedy="Retry: another one takes over.")
+        if self._task is not None and self._task.done():
+            raise Unavailable("the writer has ended", remedy="Restart the service.")
+        loop = asyncio.get_running_loop()
+        queued = _Queued(request, loop.create_future(), loop.time() + self._limits.answer_s)
+        full = (
+            self._events + queued.events > self._limits.queue_events
+            or self._bytes + queued.size > self._limits.queue_bytes
+        )
+        if full and self._queue:
+            raise Overloaded(f"{self._events} events are waiting to be committed", retry_after_s=1)
+        self._queue.append(queued)
+        self._count(queued, 1)
+        self._work.set()
+        return await queued.answer
+
+    async def _run(self) -> None:
+        while not (self._stopping and not self._queue):
+            await self._ready()
+            if not self._queue:
+                self._work.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._limits.idle_s):
+                        await self._work.wait()
+                continue
+            self._group_now = self._take()
+            await self._commit(self._group_now)
+            self._group_now = []
+
+    def _ended(self, _task: asyncio.Task[None]) -> None:
+        """Leave nobody waiting when the loop ends, however it does."""
+        self.trouble = self.trouble or "the writer has ended"
+        for queued in (*self._group_now, *self._queue):
+            queued.uncertain |= queued in self._group_now
+            if not queued.answer.done():
+                self._give_up([queued], Unavailable("the writer has ended"))
+
+    async def _ready(self) -> None:
+        """Hold the lease. While that fails, only requests past their deadline are answered."""
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.answer_s):
+                    self._head.advance(await self._group.prepare())
+            except (Unavailable, TimeoutError) as error:
+                self.trouble = str(error) or "PostgreSQL does not answer in time"
+                self._expire(self.trouble)
+                if self._stopping:
+                    return
+                await asyncio.sleep(self._limits.retry_s)
+            else:
+                self.trouble = None
+                return
+
+    def _take(self) -> list[_Queued]:
+        group = [self._queue.popleft()]
+        events = group[0].events
+        while self._queue and events + self._queue[0].events <= self._limits.group_events:
+            group.append(self._queue.popleft())
+            events += group[-1].events
+        return group
+
+    async def _commit(self, group: list[_Queued]) -> None:
+        """Commit a group; put it back to the queue's front when that has to be tried again."""
+        try:
+            async with asyncio.timeout(self._limits.answer_s):
+                outcomes, head = await self._group.commit([queued.request for queued in group])
+        except ContractViolation as error:
+            await self._commit_singly(group, error)
+        except (Unavailable, LeaseLost, TimeoutError) as error:
+            await self._try_again(group, error)
+        except PenstockError as error:
+            self._give_up(group, error)
+        else:
+            self._head.advance(head)
+            self._answer(group, outcomes, head)
+
+    async def _commit_singly(self, group: list[_Queued], error: PenstockError) -> None:
+        if len(group) == 1:
+            self._give_up(group, error)
+            return
+        for queued in group:
+            await self._ready()
+            await self._commit([queued])
+
+    async def _try_again(self, group: list[_Queued], error: Exception) -> None:
+        if isinstance(error, StorageFull):
+            self._give_up(group, error)
+            return
+        self.trouble = str(error) or "PostgreSQL does not answer in time"
+        for queued in group:
+            queued.uncertain |= isinstance(error, OutcomeUnknown | TimeoutError)
+        self._queue.extendleft(reversed(group))
+        self._expire(self.trouble)
+        if self._stopping:
+            self._give_up(self._queue, Unavailable(f"the service is stopping: {self.trouble}"))
+        await asyncio.sleep(self._limits.retry_s)
+
+    def _answer(self, group: list[_Queued], outcomes: list[Outcome], head: Position) -> None:
+        events = 0
+        for queued, outcome in zip(group, outcomes, strict=True):
+            self._count(queued, -1)
+            if not isinstance(outcome, PenstockError):
+                events += 0 if outcome.repeated else queued.events
+            if queued.answer.done():
+                continue
+            if isinstance(outcome, PenstockError):
+                queued.answer.set_exception(outcome)
+            else:
+                queued.answer.set_result(outcome)
+        self._observer.committed(requests=len(group), events=events, head=head)
+
+    def _expire(self, trouble: str) -> None:
+        now = asyncio.get_running_loop().time()
+        late = [queued for queued in self._queue if queued.deadline <= now]
+        if late:
+            self._queue = deque(queued for queued in self._queue if queued.deadline > now)
+            self._give_up(late, Unavailable(f"not committed in time: {trouble}"))
+
+    def _give_up(self, group: Sequence[_Queued] | deque[_Queued], error: PenstockError) -> None:
+        for queued in group:
+            self._count(queued, -1)
+            if not queued.answer.done():
+                queued.answer.set_exception(
+                    OutcomeUnknown(f"the commit may have happened: {error.message}")
+                    if queued.uncertain
+                    else error
+                )
+        if group is self._queue:
+            self._queue.clear()
+
+    def _count(self, queued: _Queued, sign: int) -> None:
+        self._events += sign * queued.events
+        self._bytes += sign * queued.size
+        self._observer.queued(self._events)

@@ -1,0 +1,228 @@
+"""What becomes of each append of a group: the rules, without any I/O.
+
+    (requests in queue order, what is stored) -> (answers, events with their places)
+
+Both stores use it, under their own lock; a request sees the effects of those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import assert_never
+from uuid import UUID
+
+from eventstore.store import (
+    Appended,
+    AppendRequest,
+    EncodedEvent,
+    Expected,
+    StreamAppend,
+    StreamAppended,
+)
+from kernel.errors import IdReused, InvalidRequest, PenstockError, VersionConflict
+from kernel.positions import Position, Version
+
+MAX_CATEGORIES = 500
+Outcome = Appended | PenstockError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """An event with its place in stream and store."""
+
+    event: EncodedEvent
+    stream: str
+    category: str
+    version: int
+    position: int
+    occurred_at: datetime
+    recorded_at: datetime
+
+
+SameData = Callable[[EncodedEvent, EncodedEvent], bool]
+"""Whether two events' data say the same, perhaps in different versions of their schema."""
+
+
+def same_bytes(first: EncodedEvent, second: EncodedEvent) -> bool:
+    """Compare data as bytes."""
+    return first.data == second.data
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreState:
+    """What the store holds that the requests of a group touch; updated as they are decided.
+
+    `heads`: last version of each touched stream that exists. `known`: stored events by those ids
+    of the group that are in the store.
+    """
+
+    position: int
+    recorded_at: datetime
+    heads: dict[str, int]
+    known: dict[UUID, Placed]
+    categories: set[str]
+    placed: list[Placed] = field(default_factory=list)
+
+
+def decide_group(
+    requests: Sequence[AppendRequest],
+    state: StoreState,
+    *,
+    same_data: SameData = same_bytes,
+    max_categories: int = MAX_CATEGORIES,
+) -> list[Outcome]:
+    """Answer each request in order; accepted events are added to `state.placed`.
+
+    A refused request changes nothing, and never the answer of another.
+    """
+    outcomes: list[Outcome] = []
+    for request in requests:
+        try:
+            repeated = _repeated(request, state.known, same_data)
+            if repeated is None:
+                _check(request, state, max_categories)
+                outcomes.append(_place(request, state))
+            else:
+                outcomes.append(repeated)
+        except PenstockError as refusal:
+            outcomes.append(refusal)
+    return outcomes
+
+
+def _repeated(
+    request: AppendRequest, known: Mapping[UUID, Placed], same_data: SameData
+) -> Appended | None:
+    """Return the first answer when every event is stored already, None when none is.
+
+    Raises `IdReused` for anything between, and for ids whose stored content is another.
+    """
+    events = [event for append in request.appends for event in append.events]
+    stored = [known[event.id] for event in events if event.id in known]
+    if not stored:
+        return None
+    if len(stored) != len(events):
+        raise _reused(stored[0], "other events of this request are new")
+    places = iter(stored)
+    answers = []
+    for append in request.appends:
+        found = [next(places) for _ in append.events]
+        for index, (event, place) in enumerate(zip(append.events, found, strict=True)):
+            if place.stream != append.stream:
+                raise _reused(place, f"it is in stream {place.stream}")
+            if place.position != found[0].position + index:
+                raise _reused(place, "it was appended in another order or request")
+            if not _same(event, place, same_data):
+                raise _reused(place, "its content is another")
+        answers.append(_answer(append.stream, found[0], found[-1]))
+    return Appended(appends=tuple(answers), repeated=True)
+
+
+def _same(event: EncodedEvent, place: Placed, same_data: SameData) -> bool:
+    """Compare content. A time that the store filled in is not the caller's to repeat."""
+    stored = place.event
+    return (
+        event.type == stored.type
+        and event.tags == stored.tags
+        and event.metadata == stored.metadata
+        and event.occurred_at in (None, place.occurred_at)
+        and (event.data == stored.data or same_data(event, stored))
+    )
+
+
+def _reused(place: Placed, why: str) -> IdReused:
+    return IdReused(
+        f"event id {place.event.id} is used already at position {place.position}: {why}",
+        id=str(place.event.id),
+        position=place.position,
+    )
+
+
+def _check(request: AppendRequest, state: StoreState, max_categories: int) -> None:
+    for append in request.appends:
+        actual = state.heads.get(append.stream)
+        if not _meets(append.expected, actual):
+            found = "does not exist" if actual is None else f"is at version {actual}"
+            raise VersionConflict(
+                f"stream {append.stream} {found}, expected {append.expected}",
+                stream=append.stream,
+                expected=append.expected,
+                actual=actual,
+            )
+    new = {append.category for append in request.appends} - state.categories
+    if new and len(state.categories) + len(new) > max_categories:
+        raise InvalidRequest(
+            f"category {min(new)} would be number {len(state.categories) + 1}, "
+            f"at most {max_categories} are allowed",
+            remedy="Each category is a Kafka topic: put the entity into the part behind the "
+            "first '-' of the stream's name, not into the category.",
+        )
+
+
+def _meets(expected: Expected, actual: int | None) -> bool:
+    match expected:
+        case "any":
+            return True
+        case "no_stream":
+            return actual is None
+        case "stream_exists":
+            return actual is not None
+        case int():
+            return actual == expected
+        case _:
+            assert_never(expected)
+
+
+def _place(request: AppendRequest, state: StoreState) -> Appended:
+    answers = []
+    for append in request.appends:
+        placed = _place_stream(append, state)
+        answers.append(_answer(append.stream, placed[0], placed[-1]))
+        state.placed.extend(placed)
+    return Appended(appends=tuple(answers), repeated=False)
+
+
+def _place_stream(append: StreamAppend, state: StoreState) -> list[Placed]:
+    head = state.heads.get(append.stream, -1)
+    placed = []
+    for index, event in enumerate(append.events, start=1):
+        place = Placed(
+            event=event,
+            stream=append.stream,
+            category=append.category,
+            version=head + index,
+            position=state.position + index,
+            occurred_at=event.occurred_at or state.recorded_at,
+            recorded_at=state.recorded_at,
+        )
+        state.known[event.id] = place
+        placed.append(place)
+    state.heads[append.stream] = head + len(placed)
+    state.position += len(placed)
+    state.categories.add(append.category)
+    return placed
+
+
+def _answer(stream: str, first: Placed, last: Placed) -> StreamAppended:
+    return StreamAppended(
+        stream=stream,
+        first_version=Version(first.version),
+        last_version=Version(last.version),
+        first_position=Position(first.position),
+        last_position=Position(last.position),
+    )
+
+
+def ids_of(requests: Sequence[AppendRequest]) -> list[UUID]:
+    """Return all event ids of a group, in order."""
+    return [event.id for append in _appends(requests) for event in append.events]
+
+
+def streams_of(requests: Sequence[AppendRequest]) -> set[str]:
+    """Return the streams that a group touches."""
+    return {append.stream for append in _appends(requests)}
+
+
+def _appends(requests: Sequence[AppendRequest]) -> list[StreamAppend]:
+    return [append for request in requests for append in request.appends]

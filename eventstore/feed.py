@@ -1,0 +1,110 @@
+"""Readers follow the head: from any position through history into what happens now."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from eventstore.store import EventFilter, EventStore
+from kernel.errors import Conflict
+from kernel.positions import Position
+from schemas.records import RecordedEvent
+
+PAGE = 1_000
+"""Positions looked at in one read; also how often a filtered feed says how far it is."""
+
+
+class Head:
+    """The store's last position as far as this process knows; wakes those who wait for more."""
+
+    def __init__(self) -> None:
+        self.position = Position(0)
+        self._moved = asyncio.Event()
+
+    def advance(self, head: Position) -> None:
+        """Learn of a new head. An older one than known is ignored."""
+        if head > self.position:
+            self.position = head
+            moved, self._moved = self._moved, asyncio.Event()
+            moved.set()
+
+    async def beyond(self, position: int, *, timeout_s: float) -> bool:
+        """Wait until the head is beyond `position`, or the time is up; return whether it is."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.position <= position:
+                    await self._moved.wait()
+        return self.position > position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUp:
+    """All that there was has been delivered; what follows is live. Comes once."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A filtered feed has looked at everything up to here: a place to resume from."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """Nothing happened for a while; the feed lives."""
+
+
+FeedItem = RecordedEvent | CaughtUp | Checkpoint | Idle
+
+
+class BeyondHead(Conflict):
+    """A feed was asked to start behind positions that this store has not reached."""
+
+    remedy = "Start at or below the head. A restored or new store begins again at 1."
+
+
+async def follow(
+    store: EventStore,
+    head: Head,
+    *,
+    after: Position,
+    filter_: EventFilter,
+    idle_s: float,
+    poll_s: float = 1.0,
+) -> AsyncIterator[FeedItem]:
+    """Yield every event behind `after`, in order, each once, without end.
+
+    The head is followed by its signal; `poll_s` only covers appends by another process. Raises
+    `BeyondHead` at once when `after` is beyond the head, `Unavailable` when the store is.
+    """
+    history_end = await store.head()
+    if after > history_end:
+        raise BeyondHead(
+            f"position {after} is beyond the head {history_end}", after=after, head=history_end
+        )
+    loop = asyncio.get_running_loop()
+    caught_up = False
+    position, said, spoke_at = after, after, loop.time()
+    while True:
+        if not caught_up and position >= history_end:
+            caught_up = True
+            yield CaughtUp(position=position)
+        page = await store.read_all(after=position, limit=PAGE, filter_=filter_)
+        for event in page.events:
+            yield event
+            said, spoke_at = event.position, loop.time()
+        if page.scanned_to > position:
+            position = page.scanned_to
+            if not filter_.everything and position - said >= PAGE:
+                said, spoke_at = position, loop.time()
+                yield Checkpoint(position=position)
+            continue
+        if loop.time() - spoke_at >= idle_s:
+            spoke_at = loop.time()
+            yield Idle()
+        head.advance(page.head)
+        await head.beyond(position, timeout_s=min(poll_s, idle_s))

@@ -1,0 +1,181 @@
+"""The event store in memory: for tests of what uses a store, and to think with.
+
+It shares the appender and the rules with the one in PostgreSQL; only the group's commit differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+from eventstore.appender import Appender, AppendLimits, AppendObserver
+from eventstore.decision import (
+    MAX_CATEGORIES,
+    Outcome,
+    Placed,
+    SameData,
+    StoreState,
+    decide_group,
+    ids_of,
+    same_bytes,
+    streams_of,
+)
+from eventstore.feed import Head
+from eventstore.store import (
+    EVERYTHING,
+    Appended,
+    AppendRequest,
+    Direction,
+    EventFilter,
+    EventPage,
+    StreamPage,
+)
+from kernel.clock import Clock, SystemClock
+from kernel.errors import NotFound
+from kernel.positions import Position, Version
+from schemas.records import RecordedEvent
+
+_SCAN = 10_000
+
+
+class MemoryGroupCommit:
+    """Lists and dictionaries; a commit is one step of the event loop."""
+
+    def __init__(self, *, clock: Clock, same_data: SameData, max_categories: int) -> None:
+        self.store_id = str(uuid.uuid4())
+        self.events: list[RecordedEvent] = []
+        self.by_id: dict[UUID, Placed] = {}
+        self.streams: dict[str, list[RecordedEvent]] = defaultdict(list)
+        self._clock = clock
+        self._same_data = same_data
+        self._max_categories = max_categories
+        self._recorded_at = datetime.min.replace(tzinfo=UTC)
+
+    async def prepare(self) -> Position:
+        """Nothing to prepare."""
+        return Position(len(self.events))
+
+    async def commit(self, requests: Sequence[AppendRequest]) -> tuple[list[Outcome], Position]:
+        """Decide a group and keep what was accepted."""
+        await asyncio.sleep(0)  # Others run in between, as they do around a real commit.
+        self._recorded_at = max(self._recorded_at, self._clock.now())
+        state = StoreState(
+            position=len(self.events),
+            recorded_at=self._recorded_at,
+            heads={
+                stream: len(self.streams[stream]) - 1
+                for stream in streams_of(requests)
+                if stream in self.streams
+            },
+            known={id_: self.by_id[id_] for id_ in ids_of(requests) if id_ in self.by_id},
+            categories={event.category for event in self.events},
+        )
+        outcomes = decide_group(
+            requests, state, same_data=self._same_data, max_categories=self._max_categories
+        )
+        for place in state.placed:
+            event = _record(place, self.store_id)
+            self.by_id[event.id] = place
+            self.events.append(event)
+            self.streams[event.stream].append(event)
+        return outcomes, Position(len(self.events))
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class MemoryEventStore:
+    """An `EventStore` without durability. Use as an async context manager."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        limits: AppendLimits | None = None,
+        observer: AppendObserver | None = None,
+        same_data: SameData = same_bytes,
+        max_categories: int = MAX_CATEGORIES,
+    ) -> None:
+        self.feed_head = Head()
+        self._group = MemoryGroupCommit(
+            clock=clock or SystemClock(), same_data=same_data, max_categories=max_categories
+        )
+        self.appender = Appender(self._group, self.feed_head, limits=limits, observer=observer)
+
+    async def __aenter__(self) -> MemoryEventStore:
+        self.appender.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.appender.stop()
+
+    async def append(self, request: AppendRequest) -> Appended:
+        """Commit a request; see `EventStore.append`."""
+        return await self.appender.append(request)
+
+    async def read_stream(
+        self, stream: str, *, from_version: int | None, direction: Direction, limit: int
+    ) -> StreamPage:
+        """Return part of a stream; see `EventStore.read_stream`."""
+        events = self._group.streams.get(stream)
+        if not events:
+            raise NotFound(f"stream {stream} has no events", stream=stream)
+        if direction == "forward":
+            first = from_version or 0
+            found = events[first : first + limit]
+        else:
+            last = len(events) - 1 if from_version is None else from_version
+            found = events[max(last - limit + 1, 0) : last + 1][::-1]
+        return StreamPage(version=Version(len(events) - 1), events=tuple(found))
+
+    async def read_all(
+        self, *, after: int, limit: int, filter_: EventFilter = EVERYTHING
+    ) -> EventPage:
+        """Return part of the store; see `EventStore.read_all`."""
+        head = len(self._group.events)
+        scanned_to = max(after, min(head, after + _SCAN))
+        found: list[RecordedEvent] = []
+        for event in self._group.events[after:scanned_to]:
+            if filter_.passes(event):
+                found.append(event)
+                if len(found) == limit:
+                    scanned_to = event.position
+                    break
+        return EventPage(events=tuple(found), scanned_to=Position(scanned_to), head=Position(head))
+
+    async def event(self, event_id: UUID) -> RecordedEvent:
+        """Return one event; see `EventStore.event`."""
+        place = self._group.by_id.get(event_id)
+        if place is None:
+            raise NotFound(f"no event has the id {event_id}", id=str(event_id))
+        return self._group.events[place.position - 1]
+
+    async def head(self) -> Position:
+        """Return the last position."""
+        return Position(len(self._group.events))
+
+
+def _record(place: Placed, store_id: str) -> RecordedEvent:
+    event = place.event
+    return RecordedEvent(
+        store_id=store_id,
+        position=Position(place.position),
+        id=event.id,
+        stream=place.stream,
+        version=Version(place.version),
+        category=place.category,
+        type=event.type,
+        schema_id=event.schema_id,
+        data_format=event.data_format,
+        data=event.data,
+        subject=event.subject,
+        key_id=event.key_id,
+        metadata=event.metadata,
+        tags=event.tags,
+        occurred_at=place.occurred_at,
+        recorded_at=place.recorded_at,
+    )

@@ -1,0 +1,62 @@
+"""What streams, categories, types and tags may be called."""
+
+from __future__ import annotations
+
+import re
+
+from kernel.errors import InvalidRequest
+
+CATEGORY = r"[a-z][a-z0-9_]{0,62}"
+STREAM_MAX_CHARS = 255
+TAG_MAX_CHARS = 255
+
+_STREAM = re.compile(rf"({CATEGORY})-[^\s\x00-\x1f\x7f]+")
+_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+_TAG = re.compile(r"[^\s\x00-\x1f\x7f]+")
+_CATEGORIES: dict[str, str] = {}
+_CATEGORIES_MAX = 65_536
+
+
+def category_of(stream: str) -> str:
+    """Return the category of a stream, the part before its first `-`.
+
+    Raises `InvalidRequest` when the stream is not named `category-id`.
+    """
+    known = _CATEGORIES.get(stream)
+    if known is not None:
+        return known
+    match = _STREAM.fullmatch(stream)
+    if match is None or len(stream) > STREAM_MAX_CHARS:
+        raise InvalidRequest(
+            f"{stream[:300]!r} is not a stream name",
+            remedy=f"Name streams category-id: the category matches {CATEGORY}, the id has no "
+            f"blanks, the whole at most {STREAM_MAX_CHARS} characters. Example: order-1042",
+        )
+    if len(_CATEGORIES) >= _CATEGORIES_MAX:
+        _CATEGORIES.clear()
+    return _CATEGORIES.setdefault(stream, match.group(1))
+
+
+def check_type(name: object) -> str:
+    """Return an event type's name, or raise `InvalidRequest`."""
+    if isinstance(name, str) and _TYPE.fullmatch(name):
+        return name
+    raise InvalidRequest(
+        f"{name!r} is not an event type",
+        remedy=f"A type matches {_TYPE.pattern}. Example: departed",
+    )
+
+
+def check_tag(tag: object) -> str:
+    """Return a tag, or raise `InvalidRequest`."""
+    if isinstance(tag, str) and len(tag) <= TAG_MAX_CHARS and _TAG.fullmatch(tag):
+        return tag
+    raise InvalidRequest(
+        f"{tag!r} is not a tag",
+        remedy=f"A tag is text without blanks, 1 to {TAG_MAX_CHARS} characters, as course:7",
+    )
+
+
+def subject_of(category: str, type_: str) -> str:
+    """Return the registry subject of an event type."""
+    return f"{category}.{type_}"

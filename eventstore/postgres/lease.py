@@ -1,0 +1,105 @@
+"""Who may append: a lease with a fencing number.
+
+Each take-over counts `number` up, under the append lock. A writer compares the number inside each
+group's transaction, so a stale one, however late it wakes, commits nothing. A lease is taken over
+when the holder's connection is gone, which the advisory lock on it tells at once, or when it has
+not been renewed in time: a process that is stopped, or cut off, still has a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from eventstore.postgres.connect import Connection
+from eventstore.postgres.locks import APPEND_LOCK, LEASE_LOCK
+from eventstore.postgres.queries import query
+from kernel.errors import Unavailable
+
+
+class Lease:
+    """The lease of one writer, on the writer's own connection."""
+
+    def __init__(self, *, holder: str, ttl_s: float) -> None:
+        self.holder = holder
+        self.number: int | None = None
+        self.store_id = ""
+        self.categories: set[str] = set()
+        self.refused = False
+        self._ttl_s = ttl_s
+        self._renew_at = 0.0
+        self._alone = False
+
+    def forget(self) -> None:
+        """Hold nothing: the connection is a new one."""
+        self.number = None
+
+    async def hold(self, connection: Connection) -> int | None:
+        """Take the lease, or renew it when a third of its time is over.
+
+        Returns the store's head when it was read. Raises `Unavailable` while another holds it.
+        """
+        now = asyncio.get_running_loop().time()
+        self.refused = False
+        if self.number is None:
+            head = await self._take(connection)
+        elif now >= self._renew_at:
+            head = await self._renew(connection)
+        else:
+            return None
+        self._renew_at = now + self._ttl_s / 3
+        return head
+
+    async def release(self, connection: Connection) -> None:
+        """Give the lease back, so that the next writer need not wait."""
+        if self.number is not None:
+            await connection.execute(query("release_lease"), {"number": self.number})
+        self.number = None
+
+    async def _take(self, connection: Connection) -> int:
+        self._alone = False
+        await self._mark(connection)
+        cursor = await connection.execute(
+            query("take_lease"),
+            {
+                "append_lock": APPEND_LOCK,
+                "holder": self.holder,
+                "ttl_s": self._ttl_s,
+                "alone": self._alone,
+            },
+        )
+        cursor.nextset()
+        cursor.nextset()
+        taken = await cursor.fetchone()
+        cursor.nextset()
+        holder, head, store_id = cast(tuple[str, int, object], await cursor.fetchone())
+        if taken is None:
+            self.refused = True
+            raise Unavailable(
+                f"{holder} is the writer now",
+                remedy="Send appends there; this service takes over when that one ends.",
+            )
+        cursor.nextset()
+        self.number = taken[0]
+        self.store_id = str(store_id)
+        self.categories = {row[0] for row in await cursor.fetchall()}
+        return head
+
+    async def _renew(self, connection: Connection) -> int:
+        await self._mark(connection)
+        cursor = await connection.execute(
+            query("renew_lease"), {"number": self.number, "ttl_s": self._ttl_s}
+        )
+        row = await cursor.fetchone()
+        if row is None:
+            self.number = None
+            raise Unavailable("another writer took over while this one was silent")
+        return cast(int, row[0])
+
+    async def _mark(self, connection: Connection) -> None:
+        """Hold the lock that says that this connection lives."""
+        if not self._alone:
+            cursor = await connection.execute(
+                "SELECT pg_try_advisory_lock(%(key)s)", {"key": LEASE_LOCK}
+            )
+            (self._alone,) = cast(tuple[bool], await cursor.fetchone())

@@ -1,0 +1,9 @@
+-- Take the append lock, then read all that the group's requests are judged by.
+BEGIN;
+SELECT pg_advisory_xact_lock(%(append_lock)s);
+SELECT number, position, greatest(clock_timestamp(), recorded_at) AS recorded_at
+    FROM es.lease, es.counter;
+SELECT stream, version FROM es.streams WHERE stream = ANY(%(streams)s::text[]);
+SELECT position, id, stream, version, category, type, schema_id, data_format, data, subject,
+       key_id, metadata, tags, occurred_at, recorded_at
+    FROM es.events WHERE id = ANY(%(ids)s::uuid[]);

@@ -1,0 +1,178 @@
+"""The event store in PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from eventstore.appender import Appender, AppendLimits, AppendObserver
+from eventstore.decision import MAX_CATEGORIES, SameData, same_bytes
+from eventstore.feed import Head
+from eventstore.postgres.commit import PostgresGroupCommit
+from eventstore.postgres.connect import SERVICE_ROLE, Connection, conninfo, wrapped
+from eventstore.postgres.queries import query
+from eventstore.postgres.rows import recorded
+from eventstore.store import (
+    EVERYTHING,
+    Appended,
+    AppendRequest,
+    Direction,
+    EventFilter,
+    EventPage,
+    StreamPage,
+)
+from kernel.errors import NotFound, Unavailable
+from kernel.positions import Position, Version
+from schemas.records import RecordedEvent
+
+_POOL_TIMEOUT_S = 5.0
+_SCAN = 10_000
+"""Positions that one read looks at, at most: a rare type cannot hold a connection for long."""
+_MAX_BIGINT = 2**63 - 1
+
+
+class PostgresEventStore:
+    """An `EventStore` in a migrated database. Use as an async context manager.
+
+    Survives a restart of PostgreSQL: readers get `Unavailable` meanwhile, appends wait for their
+    deadline. Several processes may open the same store; one of them is the writer.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        limits: AppendLimits | None = None,
+        observer: AppendObserver | None = None,
+        same_data: SameData = same_bytes,
+        max_categories: int = MAX_CATEGORIES,
+        lease_ttl_s: float = 10.0,
+        readers: int = 4,
+    ) -> None:
+        self.feed_head = Head()
+        self._store_id: str | None = None
+        self._group = PostgresGroupCommit(
+            dsn,
+            holder=f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}",
+            same_data=same_data,
+            max_categories=max_categories,
+            lease_ttl_s=lease_ttl_s,
+        )
+        self.appender = Appender(self._group, self.feed_head, limits=limits, observer=observer)
+        self._pool = AsyncConnectionPool(
+            conninfo(dsn, role=SERVICE_ROLE),
+            kwargs={"autocommit": True},
+            min_size=1,
+            max_size=readers,
+            open=False,
+            timeout=_POOL_TIMEOUT_S,
+            reconnect_timeout=2.0,
+            check=AsyncConnectionPool.check_connection,
+            name="readers",
+        )
+
+    async def __aenter__(self) -> PostgresEventStore:
+        await self._pool.open(wait=False)
+        self.appender.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.appender.stop()
+        await self._pool.close()
+
+    async def append(self, request: AppendRequest) -> Appended:
+        """Commit a request; see `EventStore.append`."""
+        return await self.appender.append(request)
+
+    async def read_stream(
+        self, stream: str, *, from_version: int | None, direction: Direction, limit: int
+    ) -> StreamPage:
+        """Return part of a stream; see `EventStore.read_stream`."""
+        start = from_version
+        if start is None:
+            start = 0 if direction == "forward" else _MAX_BIGINT
+        async with self.reader("reading a stream") as connection:
+            head = await _row(
+                connection, "SELECT version FROM es.streams WHERE stream = %(s)s", {"s": stream}
+            )
+            if head is None:
+                raise NotFound(f"stream {stream} has no events", stream=stream)
+            events = await self._events(
+                connection,
+                f"read_stream_{direction}",
+                {"stream": stream, "from_version": start, "limit": limit},
+            )
+        last = max([head[0], *(event.version for event in events)])
+        return StreamPage(version=Version(last), events=events)
+
+    async def read_all(
+        self, *, after: int, limit: int, filter_: EventFilter = EVERYTHING
+    ) -> EventPage:
+        """Return part of the store; see `EventStore.read_all`."""
+        async with self.reader("reading events") as connection:
+            # The head first: what is read later can only be more.
+            (head,) = await _row(connection, "SELECT position FROM es.counter", {}) or (0,)
+            up_to = max(after, min(head, after + _SCAN))
+            events = await self._events(
+                connection,
+                "read_all",
+                {
+                    "after": after,
+                    "up_to": up_to,
+                    "limit": limit,
+                    "category": filter_.category,
+                    "type": filter_.type,
+                    "stream_prefix": filter_.stream_prefix,
+                },
+            )
+        scanned_to = events[-1].position if len(events) == limit else up_to
+        return EventPage(events=events, scanned_to=Position(scanned_to), head=Position(head))
+
+    async def event(self, event_id: UUID) -> RecordedEvent:
+        """Return one event; see `EventStore.event`."""
+        async with self.reader("reading an event") as connection:
+            found = await self._events(connection, "read_event", {"id": event_id})
+        if not found:
+            raise NotFound(f"no event has the id {event_id}", id=str(event_id))
+        return found[0]
+
+    async def head(self) -> Position:
+        """Return the last position."""
+        async with self.reader("reading the head") as connection:
+            (head,) = await _row(connection, "SELECT position FROM es.counter", {}) or (0,)
+        return Position(head)
+
+    @asynccontextmanager
+    async def reader(self, doing: str) -> AsyncIterator[Connection]:
+        """Lend a connection of the readers' pool; its errors become `Unavailable`."""
+        with wrapped(doing):
+            try:
+                async with self._pool.connection() as connection:
+                    yield connection
+            except PoolTimeout as error:
+                raise Unavailable(f"{doing}: PostgreSQL does not answer") from error
+
+    async def _events(
+        self, connection: Connection, name: str, values: dict[str, object]
+    ) -> tuple[RecordedEvent, ...]:
+        if self._store_id is None:
+            (store_id,) = await _row(connection, "SELECT store_id FROM es.store", {}) or ("",)
+            self._store_id = str(store_id)
+        async with connection.cursor(binary=True) as cursor:
+            await cursor.execute(query(name), values)
+            store_id = self._store_id
+            return tuple([recorded(row, store_id) for row in await cursor.fetchall()])
+
+
+async def _row(
+    connection: Connection, statement: str, values: dict[str, object]
+) -> tuple[Any, ...] | None:
+    cursor = await connection.execute(statement.encode(), values)
+    return await cursor.fetchone()

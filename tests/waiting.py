@@ -1,0 +1,29 @@
+"""Waiting for a state, never for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+PAUSE_S = 0.02
+
+
+def until(holds: Callable[[], bool], what: str, *, deadline_s: float = 30) -> None:
+    """Return as soon as `holds()`; fail when it still does not after `deadline_s`."""
+    end = time.monotonic() + deadline_s
+    while not holds():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline_s} s in vain: {what}")
+        time.sleep(PAUSE_S)
+
+
+async def eventually(
+    holds: Callable[[], Awaitable[bool]], what: str, *, deadline_s: float = 30
+) -> None:
+    """Return as soon as `await holds()`; fail when it still does not after `deadline_s`."""
+    end = time.monotonic() + deadline_s
+    while not await holds():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline_s} s in vain: {what}")
+        await asyncio.sleep(PAUSE_S)
