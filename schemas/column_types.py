@@ -1,0 +1,282 @@
+"""One Avro type to one Arrow type, and how its values are read.
+
+Covers plain Avro with its logical types (events) and Debezium's semantic types (captured rows).
+Time of day, intervals, numerics without a scale or beyond 38 digits, UUID, JSON and enums are
+text, as PostgreSQL prints them where that is unambiguous; `docs/reference/capture.md` lists all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kernel.errors import SchemaViolation
+from schemas import debezium
+
+Convert = Callable[[Any], Any]
+Build = Callable[[list[Any]], pa.Array]
+
+UTC_MICROS = pa.timestamp("us", "UTC")
+LOCAL_MICROS = pa.timestamp("us")
+
+_PLAIN: Mapping[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "enum": pa.string(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """An Arrow type with its reader: `convert` per value, `build` for a whole column at once.
+
+    `convert` None: values go to Arrow as fastavro gives them. `build` None: convert each.
+    """
+
+    arrow: pa.DataType
+    convert: Convert | None = None
+    build: Build | None = None
+
+    def array(self, values: list[Any]) -> pa.Array:
+        """Make a column; None stays null."""
+        if self.build is not None:
+            return self.build(values)
+        if self.convert is not None:
+            convert = self.convert
+            values = [None if value is None else convert(value) for value in values]
+        return pa.array(values, type=self.arrow)
+
+
+def column_type(avro: Any, named: dict[str, Any]) -> ColumnType:
+    """Map an Avro type. `named` collects the record and enum definitions met so far.
+
+    Raises `SchemaViolation` for what is not Avro.
+    """
+    if isinstance(avro, list):
+        return _union(avro, named)
+    if isinstance(avro, str):
+        if avro in _PLAIN:
+            return ColumnType(_PLAIN[avro])
+        if avro in named:
+            return column_type(named[avro], named)
+        raise SchemaViolation(f"Avro type {avro!r} is not defined in the schema")
+    name = full_name(avro)
+    if name is not None:
+        named[name] = avro
+        named.setdefault(str(avro["name"]), avro)
+    meaning = avro.get("connect.name") or avro.get("logicalType")
+    semantic = _SEMANTIC.get(meaning) if meaning else None
+    return semantic(avro) if semantic is not None else _structural(avro, named)
+
+
+def full_name(avro: Mapping[str, Any]) -> str | None:
+    """Return the full name of a named type's definition, None for unnamed types."""
+    if avro.get("type") not in ("record", "enum", "fixed"):
+        return None
+    name, namespace = str(avro["name"]), avro.get("namespace")
+    return f"{namespace}.{name}" if namespace and "." not in name else name
+
+
+def _union(branches: list[Any], named: dict[str, Any]) -> ColumnType:
+    rest = [branch for branch in branches if branch != "null"]
+    if not rest:
+        return ColumnType(pa.null())
+    if len(rest) == 1:
+        return column_type(rest[0], named)
+    return ColumnType(pa.string(), _json_text)
+
+
+def _structural(avro: Mapping[str, Any], named: dict[str, Any]) -> ColumnType:
+    kind = avro.get("type")
+    match kind:
+        case "record":
+            return _struct(avro, named)
+        case "array":
+            return _list(avro, named)
+        case "map":
+            values = column_type(avro["values"], named)
+            return ColumnType(pa.map_(pa.string(), values.arrow), _each_pair(values.convert))
+        case "int" if avro.get("connect.type") in ("int16", "int8"):
+            return ColumnType(pa.int16())
+        case "string":
+            return _text(avro)
+        case str() if kind in _PLAIN:
+            return ColumnType(_PLAIN[kind])
+        case list() | dict():
+            return column_type(kind, named)
+        case _:
+            raise SchemaViolation(f"{avro!r} is not an Avro type")
+
+
+def _text(avro: Mapping[str, Any]) -> ColumnType:
+    source = debezium.source_type(avro.get("connect.parameters") or {})
+    if source is None or source.name not in ("NUMERIC", "MONEY"):
+        return ColumnType(pa.string())
+    return _numeric(source)
+
+
+def _numeric(source: debezium.SourceType) -> ColumnType:
+    if source.decimal is None:
+        return ColumnType(pa.string(), debezium.numeric_text)
+    precision, scale = source.decimal
+    return ColumnType(
+        pa.decimal128(precision, scale), lambda text: debezium.decimal_of(text, scale)
+    )
+
+
+def _list(avro: Mapping[str, Any], named: dict[str, Any]) -> ColumnType:
+    source = debezium.source_type(avro.get("connect.parameters") or {})
+    if source is not None and source.name in ("_NUMERIC", "_MONEY"):
+        item = _numeric(source)
+    else:
+        item = column_type(avro["items"], named)
+    return ColumnType(pa.list_(item.arrow), _each(item.convert))
+
+
+def _struct(avro: Mapping[str, Any], named: dict[str, Any]) -> ColumnType:
+    fields = {str(f["name"]): column_type(f["type"], named) for f in avro["fields"]}
+    arrow = pa.struct([pa.field(name, kind.arrow) for name, kind in fields.items()])
+    if all(kind.convert is None for kind in fields.values()):
+        return ColumnType(arrow)
+
+    def convert(record: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: value if kind.convert is None or value is None else kind.convert(value)
+            for name, kind in fields.items()
+            for value in (record[name],)
+        }
+
+    return ColumnType(arrow, convert)
+
+
+def _each(convert: Convert | None) -> Convert | None:
+    if convert is None:
+        return None
+    return lambda values: [None if value is None else convert(value) for value in values]
+
+
+def _each_pair(convert: Convert | None) -> Convert:
+    if convert is None:
+        return lambda values: list(values.items())
+    return lambda values: [(k, None if v is None else convert(v)) for k, v in values.items()]
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, default=_json_default, separators=(",", ":"))
+
+
+def _json_default(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _date(_: Mapping[str, Any]) -> ColumnType:
+    return ColumnType(pa.date32(), debezium.clamped_date)
+
+
+def _moment(unit_micros: float, arrow: pa.DataType) -> Callable[[Mapping[str, Any]], ColumnType]:
+    """Timestamps kept as integers; `unit_micros` is the number of microseconds in one unit."""
+
+    def convert(value: int) -> int:
+        micros = value // 1000 if unit_micros < 1 else value * int(unit_micros)
+        return debezium.clamped_micros(micros)
+
+    def build(values: list[Any]) -> pa.Array:
+        if unit_micros != 1:
+            return pa.array([None if v is None else convert(v) for v in values], type=arrow)
+        integers = pa.array(values, pa.int64())
+        bounds = pc.min_max(integers)
+        low, high = bounds["min"].as_py(), bounds["max"].as_py()
+        if low is None or (low >= debezium.MICROS_MIN and high <= debezium.MICROS_MAX):
+            return integers.view(arrow)
+        return pa.array([None if v is None else convert(v) for v in values], type=arrow)
+
+    return lambda _: ColumnType(arrow, convert, build)
+
+
+def _zoned(_: Mapping[str, Any]) -> ColumnType:
+    def one(text: str) -> Any:
+        return pa.scalar(debezium.clamped_zoned(text)).cast(UTC_MICROS).as_py()
+
+    def build(values: list[Any]) -> pa.Array:
+        try:
+            return pa.array(values, pa.string()).cast(UTC_MICROS)
+        except pa.ArrowInvalid:
+            texts = [None if value is None else debezium.clamped_zoned(value) for value in values]
+            return pa.array(texts, pa.string()).cast(UTC_MICROS)
+
+    return ColumnType(UTC_MICROS, one, build)
+
+
+def _time(unit_micros: float) -> Callable[[Mapping[str, Any]], ColumnType]:
+    def convert(value: int) -> str:
+        micros = value // 1000 if unit_micros < 1 else value * int(unit_micros)
+        return debezium.time_text(micros)
+
+    return lambda _: ColumnType(pa.string(), convert)
+
+
+def _decimal(avro: Mapping[str, Any]) -> ColumnType:
+    scale = int(avro.get("scale", 0))
+    parameters = avro.get("connect.parameters") or {}
+    precision = int(avro.get("precision") or parameters.get("connect.decimal.precision", 38))
+
+    def convert(value: bytes) -> Decimal:
+        return debezium.unscaled(value, scale)
+
+    if precision <= 38 and scale <= precision:
+        return ColumnType(pa.decimal128(precision, scale), convert)
+    return ColumnType(pa.string(), lambda value: format(convert(value), "f"))
+
+
+def _variable_decimal(_: Mapping[str, Any]) -> ColumnType:
+    def convert(value: Mapping[str, Any]) -> str:
+        return format(debezium.unscaled(value["value"], value["scale"]), "f")
+
+    return ColumnType(pa.string(), convert)
+
+
+def _bits(avro: Mapping[str, Any]) -> ColumnType:
+    parameters = avro.get("connect.parameters") or {}
+    source = debezium.source_type(parameters)
+    length = int(parameters.get("length", "0"))
+    fixed = length if source is None or source.name == "BIT" else None
+    return ColumnType(pa.string(), lambda value: debezium.bits_text(value, fixed))
+
+
+_SEMANTIC: Mapping[str, Callable[[Mapping[str, Any]], ColumnType]] = {
+    "date": _date,
+    "time-millis": _time(1000),
+    "time-micros": _time(1),
+    "timestamp-millis": _moment(1000, UTC_MICROS),
+    "timestamp-micros": _moment(1, UTC_MICROS),
+    "local-timestamp-millis": _moment(1000, LOCAL_MICROS),
+    "local-timestamp-micros": _moment(1, LOCAL_MICROS),
+    "decimal": _decimal,
+    "org.apache.kafka.connect.data.Decimal": _decimal,
+    "org.apache.kafka.connect.data.Date": _date,
+    "org.apache.kafka.connect.data.Time": _time(1000),
+    "org.apache.kafka.connect.data.Timestamp": _moment(1000, UTC_MICROS),
+    "io.debezium.time.Date": _date,
+    "io.debezium.time.Time": _time(1000),
+    "io.debezium.time.MicroTime": _time(1),
+    "io.debezium.time.NanoTime": _time(0.001),
+    "io.debezium.time.Timestamp": _moment(1000, LOCAL_MICROS),
+    "io.debezium.time.MicroTimestamp": _moment(1, LOCAL_MICROS),
+    "io.debezium.time.NanoTimestamp": _moment(0.001, LOCAL_MICROS),
+    "io.debezium.time.ZonedTimestamp": _zoned,
+    "io.debezium.data.VariableScaleDecimal": _variable_decimal,
+    "io.debezium.data.Bits": _bits,
+}
