@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from schemas.columns import decode_rows, key_columns
 
+from projections.log.unchanged import Stored, fill_unchanged
 from projections.log.writer import DELETE, OP, UPSERT
+from schemas.columns import decode_rows, key_columns
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 
@@ -22,11 +23,16 @@ HIDDEN = (OP, HI, LO, EVENT_TIME, COMMITTED_AT)
 
 
 def row_images(
-    changes: pa.Table, schemas: SchemaLookup, *, carry: Mapping[str, str] | None = None
+    changes: pa.Table,
+    schemas: SchemaLookup,
+    *,
+    stored: Stored,
+    carry: Mapping[str, str] | None = None,
 ) -> tuple[pa.Table, tuple[str, ...]]:
     """Decode log rows (insert, update, delete, read) of one table.
 
-    `carry` names further log columns to take along, and how to call them.
+    `stored` finds the last known rows of keys with unchanged TOAST values. `carry` names further
+    log columns to take along, and how to call them.
     Returns the frame, ascending by (`__hi`, `__lo`), and the names of the key columns.
     """
     keys: tuple[str, ...] = ()
@@ -43,7 +49,8 @@ def row_images(
             images = images.append_column(name, part[column])
         parts.append(images)
     frame = pa.concat_tables(parts, promote_options="permissive")
-    return frame.sort_by([(HI, "ascending"), (LO, "ascending")]), keys
+    frame = frame.sort_by([(HI, "ascending"), (LO, "ascending")])
+    return fill_unchanged(frame, keys, stored), keys
 
 
 def newest_per_key(frame: pa.Table, keys: tuple[str, ...]) -> pa.Table:
@@ -63,7 +70,9 @@ def _images(part: pa.Table, value_schema: str, key_schema: str, keys: tuple[str,
         after = after.set_column(after.schema.get_field_index(name), name, column)
     deleted = pc.equal(part["operation"], Operation.DELETE.value)
     after = after.append_column(OP, pc.if_else(deleted, DELETE, UPSERT))
-    after = after.append_column(HI, part["commit_order"])
-    after = after.append_column(LO, part["total_order"])
+    # A transaction that was open while the slot was made may carry an LSN below the snapshot's:
+    # rows of a snapshot come before all streamed ones.
+    after = after.append_column(HI, pc.if_else(part["snapshot"], 0, part["commit_order"]))
+    after = after.append_column(LO, pc.if_else(part["snapshot"], 0, part["total_order"]))
     after = after.append_column(COMMITTED_AT, part["committed_at"])
     return after.append_column(EVENT_TIME, part["event_time"])

@@ -14,24 +14,41 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from schemas.columns import decode_rows
 
 from kernel.errors import Incompatible
 from kernel.positions import Epoch
-from projections.log.frames import TRANSACTIONS_TABLE
+from projections.log.frames import TRANSACTIONS_TABLE, UTC_MICROS
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, row_images
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.tables import TableAt, Tables
+from projections.log.unchanged import Stored, any_of, rows_of_keys
 from projections.log.writer import OP, ArrowWriter, Guard
+from schemas.columns import decode_rows
 from schemas.records import FORMAT_AVRO, Operation
 from schemas.registry import SchemaLookup
 
 EPOCH, LATE, TIME, SEQ_HI, SEQ_LO = "_epoch", "_late", "_time", "_seq_hi", "_seq_lo"
 INGESTED_AT = "_ingested_at"
 OPERATION = "_operation"
+
+
+EVENT_COLUMNS = pa.schema(
+    [
+        ("event_id", pa.string()),
+        ("stream", pa.string()),
+        ("entity_id", pa.string()),
+        ("type", pa.string()),
+        ("version", pa.int64()),
+        ("position", pa.int64()),
+        ("occurred_at", UTC_MICROS),
+        ("recorded_at", UTC_MICROS),
+    ]
+)
+"""What every typed event has beside its own fields."""
 
 
 class Visible:
@@ -92,11 +109,13 @@ class TypedTables:
         *,
         pending_from: int,
         snapshot_lsn: int,
+        current: Mapping[str, TableAt],
     ) -> dict[str, TableAt]:
         """Append the row changes of one source that became visible up to `epoch`.
 
         `pending_from` is the first epoch whose log rows may belong to them, `snapshot_lsn` names
-        the snapshot that counts: rows of an abandoned one never become visible.
+        the snapshot that counts: rows of an abandoned one never become visible. `current` gives
+        the versions of the current tables just before: unchanged TOAST values come from there.
         """
         if not visible.anything:
             return {}
@@ -130,11 +149,23 @@ class TypedTables:
         return {
             f"typed/{source}.{table}": self._append(
                 f"typed/{source}.{table}",
-                self._changes(rows.filter(pc.equal(rows["table"], table))),
+                self._changes(
+                    rows.filter(pc.equal(rows["table"], table)),
+                    partial(self._stored, f"current/{source}.{table}", current),
+                ),
                 epoch,
             )
             for (table,) in _groups(rows, ["table"])
         }
+
+    def _stored(
+        self, name: str, current: Mapping[str, TableAt], wanted: pa.Table
+    ) -> pa.Table | None:
+        at = current.get(name)
+        if at is None:
+            return None
+        rows = self._tables.read(self._lake.path(name), where=any_of(wanted), version=at.version)
+        return rows_of_keys(rows, wanted)
 
     def _append(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
         path = self._lake.path(name)
@@ -156,11 +187,12 @@ class TypedTables:
             promote_options="permissive",
         )
 
-    def _changes(self, rows: pa.Table) -> pa.Table:
+    def _changes(self, rows: pa.Table, stored: Stored) -> pa.Table:
         keyed = rows.filter(pc.not_equal(rows["operation"], Operation.TRUNCATE.value))
         images, _ = row_images(
             keyed,
             self._schemas,
+            stored=stored,
             carry={
                 "operation": OPERATION,
                 "closed_late": LATE,

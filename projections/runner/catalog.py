@@ -7,6 +7,7 @@ the pipeline reads: neither needs the other to be up.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -38,7 +39,7 @@ LIVE, PAUSED, DROPPED = "live", "paused", "dropped"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One deployed thing. `text` is its SQL, or for a capture its tables, comma separated."""
+    """One deployed thing. `text` is its SQL, or for a capture JSON: table -> key columns."""
 
     kind: str
     name: str
@@ -52,9 +53,17 @@ class Deployment:
     """Everything that is deployed at one version of the catalog."""
 
     version: int
-    captures: dict[str, tuple[str, ...]]
+    captures: dict[str, dict[str, tuple[str, ...]]]
     sources: dict[str, SourceDecl]
     projections: dict[str, tuple[Entry, ProjectionDecl]]
+
+    def keys(self) -> dict[str, tuple[str, ...]]:
+        """Return the primary key of every captured table, by `<source>.<table>`."""
+        return {
+            f"{source}.{table}": keys
+            for source, tables in self.captures.items()
+            for table, keys in tables.items()
+        }
 
     def lateness(self, name: str, default: timedelta) -> timedelta:
         """Return how late rows of an input (`events.flight`, `shop.public.orders`) may be."""
@@ -136,7 +145,7 @@ class DeployedCatalog:
             sources |= {source.name: source for source in script.sources}
             projections |= {decl.name: (entry, decl) for decl in script.projections}
         captures = {
-            entry.name: tuple(filter(None, entry.text.split(",")))
+            entry.name: {table: tuple(keys) for table, keys in json.loads(entry.text).items()}
             for entry in live
             if entry.kind == CAPTURE
         }

@@ -14,6 +14,7 @@ from kernel.positions import Epoch
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables, schema_of
+from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import ArrowWriter, Guard, reached
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
@@ -49,7 +50,9 @@ class CurrentTables:
         if rest.num_rows == 0:
             version = self._cleared(path, guard) if truncated else None
             return TableAt(version=version or 0, as_of_epoch=epoch)
-        images, keys = row_images(rest, self._schemas)
+        images, keys = row_images(
+            rest, self._schemas, stored=lambda wanted: self._stored(path, truncated, wanted)
+        )
         rows = newest_per_key(images, keys).drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT])
         if truncated:
             self._tables.ensure(path, rows.drop_columns(["__op"]).schema)
@@ -57,6 +60,11 @@ class CurrentTables:
             return TableAt(version=self._writer.overwrite(path, kept, guard), as_of_epoch=epoch)
         version = self._writer.merge(path, rows, guard, keys=keys)
         return TableAt(version=version, as_of_epoch=epoch)
+
+    def _stored(self, path: str, truncated: bool, wanted: pa.Table) -> pa.Table | None:
+        if truncated:
+            return None
+        return rows_of_keys(self._tables.read(path, where=any_of(wanted)), wanted)
 
     def _cleared(self, path: str, guard: Guard) -> int | None:
         handle = self._tables.open(path)

@@ -1,0 +1,134 @@
+"""Kafka as Spark reads it, and the consumer group that shows how far ingest has come."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+import pyarrow as pa
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from kernel.errors import Unavailable
+from projections.log.decode import BatchDecoder, Router
+from projections.log.frames import DECODED
+from projections.runner.manifest import Offsets
+
+TIMEOUT_S = 15.0
+RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+
+class KafkaTopics:
+    """Asks the broker for topics and offsets."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+
+    def matching(self, pattern: str) -> dict[str, list[int]]:
+        """Return the partitions of every topic whose whole name matches."""
+        try:
+            found = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        except KafkaException as error:
+            raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {error}") from error
+        whole = re.compile(pattern)
+        return {
+            name: sorted(topic.partitions)
+            for name, topic in sorted(found.items())
+            if whole.fullmatch(name)
+        }
+
+    def earliest(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
+        """Return the first offset of each partition."""
+        return self._offsets(topics, OffsetSpec.earliest())
+
+    def ends(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
+        """Return the next offset of each partition."""
+        return self._offsets(topics, OffsetSpec.latest())
+
+    def _offsets(
+        self, topics: Mapping[str, list[int]], spec: OffsetSpec
+    ) -> dict[str, dict[str, int]]:
+        wanted = {TopicPartition(t, p): spec for t, parts in topics.items() for p in parts}
+        found: dict[str, dict[str, int]] = {}
+        if not wanted:
+            return found
+        try:
+            for place, future in self._admin.list_offsets(wanted).items():
+                offset = future.result(timeout=TIMEOUT_S).offset
+                found.setdefault(place.topic, {})[str(place.partition)] = offset
+        except KafkaException as error:
+            raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {error}") from error
+        return found
+
+
+class GroupOffsets:
+    """Publishes ingest's offsets to a consumer group. The manifest stays the truth."""
+
+    def __init__(self, bootstrap: str, group: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+        self.group = group
+        self.failures = 0
+
+    def publish(self, offsets: Offsets) -> None:
+        """Commit offsets to the group. A failure is counted: the next epoch publishes again."""
+        places = [
+            TopicPartition(topic, int(partition), offset)
+            for topic, partitions in offsets.items()
+            for partition, offset in partitions.items()
+        ]
+        if not places:
+            return
+        request = ConsumerGroupTopicPartitions(self.group, places)
+        try:
+            for future in self._admin.alter_consumer_group_offsets([request]).values():
+                future.result(timeout=TIMEOUT_S)
+        except KafkaException:
+            self.failures += 1
+
+
+def stream_records(
+    spark: SparkSession, bootstrap: str, pattern: str, starting: Offsets, *, max_records: int
+) -> DataFrame:
+    """Read topics as a stream, from exact offsets; topics that appear later from their start."""
+    reader = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribePattern", pattern)
+        .option("startingOffsets", json.dumps(starting) if starting else "earliest")
+        .option("maxOffsetsPerTrigger", max_records)
+    )
+    return reader.options(**_COMMON).load()
+
+
+def read_records(spark: SparkSession, bootstrap: str, start: Offsets, end: Offsets) -> DataFrame:
+    """Read exactly the records in `[start, end)`."""
+    reader = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("assign", json.dumps({t: [int(p) for p in ps] for t, ps in end.items()}))
+        .option("startingOffsets", json.dumps(start))
+        .option("endingOffsets", json.dumps(end))
+    )
+    return reader.options(**_COMMON).load()
+
+
+def decode_records(records: DataFrame, router: Router) -> pa.Table:
+    """Decode Kafka records on the executors and bring the rows here, as `frames.DECODED`."""
+    decoded = (
+        records.select(*RECORD_COLUMNS)
+        .coalesce(2)
+        .mapInArrow(BatchDecoder(router), from_arrow_schema(DECODED))
+    )
+    return decoded.toArrow().cast(DECODED)
+
+
+_COMMON = {
+    "includeHeaders": "true",
+    # Lost records must stop the source with a reason, never be skipped.
+    "failOnDataLoss": "true",
+    "kafka.isolation.level": "read_committed",
+}

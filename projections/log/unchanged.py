@@ -1,0 +1,61 @@
+"""Unchanged TOAST values: PostgreSQL does not send what an update left alone.
+
+Such a cell arrives as null with its name in `__unchanged`. It takes the value of the key's last
+known row: an earlier one in the same frame, else the stored one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+UNCHANGED = "__unchanged"
+
+Stored = Callable[[pa.Table], pa.Table | None]
+"""Given a frame of keys, returns the stored rows of those keys (keys and all columns)."""
+
+
+def fill_unchanged(frame: pa.Table, keys: Sequence[str], stored: Stored) -> pa.Table:
+    """Fill the cells that `__unchanged` names and drop that column. `frame` is in order."""
+    if UNCHANGED not in frame.schema.names:
+        return frame
+    names = frame[UNCHANGED].to_pylist()
+    frame = frame.drop_columns([UNCHANGED])
+    columns = sorted({name for row in names if row for name in row})
+    if not columns:
+        return frame
+    needy = frame.filter(pa.array([bool(row) for row in names], pa.bool_()))
+    known = stored(needy.select(list(keys)))
+    last: dict[tuple[object, ...], dict[str, object]] = {}
+    for row in known.to_pylist() if known is not None else []:
+        last[tuple(row[k] for k in keys)] = {c: row.get(c) for c in columns}
+    filled: dict[str, list[object]] = {c: frame[c].to_pylist() for c in columns}
+    places = zip(*(frame[k].to_pylist() for k in keys), strict=True)
+    for i, (key, missing) in enumerate(zip(places, names, strict=True)):
+        before = last.get(key, {})
+        for column in missing or ():
+            filled[column][i] = before.get(column)
+        last[key] = {c: filled[c][i] for c in columns}
+    for column in columns:
+        field = frame.schema.field(column)
+        place = frame.schema.get_field_index(column)
+        frame = frame.set_column(place, field, pa.array(filled[column], field.type))
+    return frame
+
+
+def rows_of_keys(table: pa.Table | None, wanted: pa.Table) -> pa.Table | None:
+    """Return the rows of `table` whose key is among `wanted`."""
+    if table is None:
+        return None
+    keys = wanted.schema.names
+    distinct = wanted.group_by(keys).aggregate([])
+    casted = distinct.cast(pa.schema([table.schema.field(k) for k in keys]))
+    return table.join(casted, keys, join_type="left semi")
+
+
+def any_of(table_keys: pa.Table) -> pc.Expression:
+    """Return a filter that skips files without the first key column's values."""
+    first = table_keys.schema.names[0]
+    return pc.is_in(pc.field(first), pc.unique(table_keys[first]))

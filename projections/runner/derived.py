@@ -1,0 +1,113 @@
+"""Brings typed and history tables from one epoch to another, before projections read them.
+
+The common cursor is the manifest's `typed` row. It only saves work: every table's own guard
+decides what it still lacks, so that losing the row repeats nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernel.errors import NotFound
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import TableAt, Tables, greatest
+from projections.log.typed import TypedTables, Visible
+from projections.runner.manifest import Committed, Manifest, Projected
+from projections.runner.progress import Progress
+from projections.runner.views import DeltaFrames, Range
+from projections.state.history import HistoryOf, HistoryTables
+
+TYPED = "typed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """All derived tables at one epoch, with their versions."""
+
+    epoch: Epoch
+    tables: Mapping[str, TableAt]
+
+
+class DerivedTables:
+    """Typed tables for all of the log, history tables for those that are asked for."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        manifest: Manifest,
+        typed: TypedTables,
+        history: HistoryTables,
+        frames: DeltaFrames,
+    ) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._manifest = manifest
+        self._typed = typed
+        self._history = history
+        self._frames = frames
+
+    def at(self) -> Brought:
+        """Return how far typed tables have come."""
+        run = self._manifest.projected().get(TYPED)
+        return Brought(epoch=run.epoch if run else Epoch(0), tables=run.tables if run else {})
+
+    def bring(self, before: Brought, up_to: Committed, histories: Sequence[HistoryOf]) -> Brought:
+        """Append everything that became visible after `before` up to an epoch, then fold."""
+        made = dict(before.tables)
+        if up_to.epoch > before.epoch:
+            made |= self._bring_typed(before.epoch, up_to)
+        for history in histories:
+            folded = self._fold(history, up_to.epoch)
+            if folded is not None:
+                made[history.name] = folded
+        if made != dict(before.tables) or up_to.epoch > before.epoch:
+            done = Projected(epoch=up_to.epoch, name=TYPED, tables=made)
+            self._manifest.project(done)
+        return Brought(epoch=up_to.epoch, tables=made)
+
+    def _bring_typed(self, after: Epoch, up_to: Committed) -> dict[str, TableAt]:
+        epochs = self._manifest.between(after, up_to.epoch)
+        start = self._manifest.at(after) if after else None
+        made: dict[str, TableAt] = {}
+        for store in up_to.heads:
+            visible = Visible(
+                start.heads.get(store, 0) if start else 0,
+                [(e.epoch, e.heads.get(store, 0)) for e in epochs],
+            )
+            made |= self._typed.add_events(store, visible, up_to.epoch)
+        progress = Progress.from_json(up_to.progress)
+        for source in up_to.cuts:
+            visible = Visible(
+                start.cuts.get(source, 0) if start else 0,
+                [(e.epoch, e.cuts.get(source, 0)) for e in epochs],
+            )
+            made |= self._typed.add_changes(
+                source,
+                visible,
+                up_to.epoch,
+                pending_from=start.pending_from.get(source, 1) if start else 1,
+                snapshot_lsn=progress.cut(source).snapshot_lsn,
+                current=start.tables if start else {},
+            )
+        return made
+
+    def _fold(self, history: HistoryOf, epoch: Epoch) -> TableAt | None:
+        """Fold what the history lacks. Its cursor is its own guard; a new one starts from 0."""
+        path = self._lake.path(history.name)
+        stored = self._tables.open(path)
+        done = (stored.transaction_version(history.name) if stored else None) or 0
+        typed = self._tables.open(self._lake.path(history.typed))
+        if typed is None:
+            return None
+        newest = greatest(typed, "_epoch")
+        if newest is None or newest <= done:
+            version = stored.version() if stored else 0
+            return TableAt(version=version, as_of_epoch=epoch) if stored else None
+        within = Range(column="_epoch", lower=done + 1, upper=epoch + 1)
+        incoming = self._frames.frame(self._lake.path(history.typed), within)
+        if incoming is None:
+            raise NotFound(f"{history.typed} vanished while it was read")
+        return self._history.fold(history, incoming, self._frames.frame(path), epoch)

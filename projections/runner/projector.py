@@ -1,0 +1,255 @@
+"""Runs projections beside ingest: each over the epochs since its own cursor.
+
+A projection's cursor is the guard in its own table's commit; the manifest's entry is written
+afterwards and rebuilt from it, so that a crash between the two repeats nothing. A projection that
+fails keeps its last version and its error; the others go on, and ingest never waits for any.
+
+One run of a projection over the epochs (C, E]:
+1. Find the keys that the new rows affect (`affected_sql`).
+2. Compute the complete new rows of exactly those keys (`changed_sql`) from everything visible at E.
+3. Merge them into the target in one guarded commit; affected keys without a row are deleted.
+4. Note the run in the manifest.
+A first run, and a rebuild, compute the whole (`rows_sql`): the same rows by P6.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from kernel import failpoints
+from kernel.errors import NotFound
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import TableAt, Tables
+from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
+from projections.runner.manifest import Manifest, Projected
+from projections.runner.relations import LakeCatalog
+from projections.runner.views import DeltaFrames, Range
+from projections.sql.plan import Input, InputKind, Plan, Strategy
+
+ORDER = ("_time", "_seq_hi", "_seq_lo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a generation of a projection is written, and how it is guarded.
+
+    The live generation lies at the projection's stable path; another one beneath it in `_gen/N`.
+    """
+
+    name: str
+    path: str
+    app_id: str
+    include_late: bool
+
+
+def live_target(lake: Lake, name: str, generation: int) -> Target:
+    """Return the stable table of a projection, guarded by its live generation."""
+    return Target(
+        name=f"projection/{name}",
+        path=lake.path(f"projection/{name}"),
+        app_id=f"projection/{name}/g{generation}",
+        include_late=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one run did."""
+
+    table: TableAt
+    rows: int
+    deleted: int
+    whole: bool
+    milliseconds: float
+
+
+class Projector:
+    """Runs plans over the typed and history tables of one lake."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, tables: Tables, manifest: Manifest) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._tables = tables
+        self._manifest = manifest
+        self._frames = DeltaFrames(spark, tables)
+        self._writer = ArrowWriter(tables)
+
+    def cursor(self, target: Target) -> Epoch | None:
+        """Return the epoch up to which a target has taken input; None before its first run."""
+        table = self._tables.open(target.path)
+        done = table.transaction_version(target.app_id) if table is not None else None
+        return Epoch(done) if done is not None else None
+
+    def run(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> Run:
+        """Take in everything up to an epoch that typed and history tables have reached."""
+        started = time.perf_counter()
+        cursor = self.cursor(target)
+        if cursor is not None and cursor >= up_to:
+            table = self._tables.open(target.path)
+            version = table.version() if table is not None else 0
+            return _run(TableAt(version=version, as_of_epoch=cursor), 0, 0, False, started)
+        guard = Guard(target.app_id, up_to)
+        if cursor is None:
+            rows = self._whole(plan, target, catalog, up_to)
+            failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
+            version = self._writer.append(target.path, rows, guard)
+            counted = (rows.num_rows, 0, True)
+        else:
+            changes = self._changes(plan, target, catalog, cursor, up_to)
+            failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
+            version = self._writer.merge(
+                target.path,
+                changes,
+                guard,
+                keys=plan.key,
+                newer=ORDER if plan.strategy is Strategy.NEWEST else (),
+            )
+            gone = pc.sum(pc.equal(changes[OP], DELETE)).as_py() or 0
+            counted = (changes.num_rows - gone, gone, False)
+        failpoints.hit(failpoints.PROJECTION_AFTER_COMMIT)
+        run = _run(TableAt(version=version, as_of_epoch=up_to), *counted, started)
+        self._manifest.project(
+            Projected(
+                epoch=up_to,
+                name=target.app_id,
+                tables={target.name: run.table},
+                counts={"rows": run.rows, "deleted": run.deleted},
+                timings_ms={"run": run.milliseconds},
+            )
+        )
+        return run
+
+    def _whole(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> pa.Table:
+        for item in plan.inputs:
+            frame = self._visible(item, target, plan, catalog, up_to, ())
+            frame.createOrReplaceTempView(item.view)
+        rows = self._spark.sql(plan.rows_sql).toArrow()
+        return _stamped(_keyed(rows, plan.key), up_to)
+
+    def _changes(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch, up_to: Epoch
+    ) -> pa.Table:
+        new = Range(column="_epoch", lower=after + 1, upper=up_to + 1)
+        for item in plan.inputs:
+            frame = self._visible(item, target, plan, catalog, up_to, (new,))
+            frame.createOrReplaceTempView(f"{item.view}_new")
+        if plan.affected_sql is None:
+            rows = self._spark.sql(plan.changed_sql).toArrow()
+            return _with_op(_stamped(_keyed(rows, plan.key), up_to), UPSERT)
+        return self._recomputed(plan, target, catalog, up_to)
+
+    def _recomputed(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch
+    ) -> pa.Table:
+        for item in plan.inputs:
+            # The keys may depend on rows that are not new: those whose as-of version changed.
+            frame = self._visible(item, target, plan, catalog, up_to, ())
+            frame.createOrReplaceTempView(item.view)
+        affected = _keyed(self._spark.sql(plan.affected_sql or "").toArrow(), plan.key)
+        if affected.num_rows == 0:
+            return _with_op(self._empty_rows(plan, up_to), UPSERT)
+        self._frames.from_arrow(affected).createOrReplaceTempView("affected")
+        for item in plan.inputs:
+            bounds = self._bounds(item)
+            if bounds is not None:
+                frame = self._visible(item, target, plan, catalog, up_to, (bounds,))
+                frame.createOrReplaceTempView(item.view)
+        rows = _stamped(_keyed(self._spark.sql(plan.changed_sql).toArrow(), plan.key), up_to)
+        keys = affected.select(list(plan.key)).group_by(list(plan.key)).aggregate([])
+        gone = keys.join(rows.select(list(plan.key)), list(plan.key), join_type="left anti")
+        deletes = _with_op(_stamped(gone, up_to), DELETE)
+        return pa.concat_tables(
+            [_with_op(rows, UPSERT), deletes], promote_options="permissive"
+        ).select([*rows.schema.names, OP])
+
+    def _empty_rows(self, plan: Plan, up_to: Epoch) -> pa.Table:
+        empty = self._spark.sql(f"SELECT * FROM ({plan.rows_sql}) WHERE false").toArrow()
+        return _stamped(empty, up_to)
+
+    def _bounds(self, item: Input) -> Range | None:
+        bounds = item.time_bounds
+        if bounds is None:
+            return None
+        row = self._spark.sql(
+            f"SELECT {bounds.lower_sql} AS low, {bounds.upper_sql} AS high FROM affected"
+        ).first()
+        return Range(column=bounds.column, lower=row["low"], upper=row["high"]) if row else None
+
+    def _visible(
+        self,
+        item: Input,
+        target: Target,
+        plan: Plan,
+        catalog: LakeCatalog,
+        up_to: Epoch,
+        ranges: tuple[Range, ...],
+    ) -> DataFrame:
+        match item.kind:
+            case InputKind.STREAM:
+                at_epoch = Range(column="_epoch", lower=None, upper=up_to + 1)
+                frame = self._stream(item.name, catalog, (*ranges, at_epoch))
+                if plan.stateful and not target.include_late:
+                    frame = frame.filter("NOT _late")
+                return frame
+            case InputKind.HISTORY:
+                frame_or_none = self._frames.frame(self._lake.path(f"history/{item.name}"), *ranges)
+                if frame_or_none is None:
+                    raise NotFound(f"history/{item.name} has no rows yet")
+                return frame_or_none
+            case InputKind.LATEST | InputKind.PROJECTION:
+                raise NotFound(f"{item.name}: joins with the latest state are not kept yet")
+
+    def _stream(self, name: str, catalog: LakeCatalog, ranges: tuple[Range, ...]) -> DataFrame:
+        """Put the typed tables of a category or type together under the relation's columns."""
+        relation = catalog.stream(name)
+        frames = [self._frames.frame(self._lake.path(m), *ranges) for m in catalog.members(name)]
+        present = [frame for frame in frames if frame is not None]
+        if relation is None or not present:
+            raise NotFound(f"{name} has no rows yet")
+        hidden = ["_epoch", "_late", *ORDER]
+        types: Mapping[str, str] = {c.name: c.type for c in relation.columns}
+        shaped = [
+            frame.selectExpr(
+                *(
+                    f"CAST(`{n}` AS {t}) AS `{n}`"
+                    if n in frame.columns
+                    else f"CAST(NULL AS {t}) AS `{n}`"
+                    for n, t in types.items()
+                ),
+                *hidden,
+            )
+            for frame in present
+        ]
+        union = shaped[0]
+        for frame in shaped[1:]:
+            union = union.unionByName(frame)
+        return union
+
+
+def _keyed(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """Leave out rows without a complete key: they identify nothing and could not be corrected."""
+    for name in key:
+        rows = rows.filter(pc.is_valid(rows[name]))
+    return rows
+
+
+def _stamped(rows: pa.Table, epoch: Epoch) -> pa.Table:
+    if "_epoch" in rows.schema.names:
+        rows = rows.drop_columns(["_epoch"])
+    return rows.append_column("_epoch", pa.array([epoch] * rows.num_rows, pa.int64()))
+
+
+def _with_op(rows: pa.Table, op: str) -> pa.Table:
+    return rows.append_column(OP, pa.array([op] * rows.num_rows, pa.string()))
+
+
+def _run(table: TableAt, rows: int, deleted: int, whole: bool, started: float) -> Run:
+    elapsed = round((time.perf_counter() - started) * 1000, 1)
+    return Run(table=table, rows=rows, deleted=deleted, whole=whole, milliseconds=elapsed)

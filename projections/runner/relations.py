@@ -1,0 +1,121 @@
+"""What projections may read: the lake's typed tables and what is deployed, as a SQL catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
+
+from projections.log.layout import Lake
+from projections.log.tables import Tables, schema_of
+from projections.log.typed import EVENT_COLUMNS
+from projections.runner.catalog import Deployment
+from projections.sql.catalog import Column, Relation
+from projections.state.history import NOT_COLUMNS, HistoryOf
+
+HIDDEN = NOT_COLUMNS - {"committed_at"}
+
+
+class LakeCatalog:
+    """Answers the planner from typed tables.
+
+    `typed` names those that exist; `fields` gives the columns of event types that are registered
+    but did not occur yet, by `<category>.<type>`.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        deployment: Deployment,
+        *,
+        typed: Iterable[str],
+        fields: Mapping[str, pa.Schema],
+    ) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._deployment = deployment
+        self._typed = frozenset(typed)
+        self._keys = deployment.keys()
+        self._fields = fields
+
+    def members(self, name: str) -> list[str]:
+        """Return the typed tables that make up a stream, existing ones only."""
+        if f"typed/{name}" in self._typed:
+            return [f"typed/{name}"]
+        return sorted(t for t in self._typed if t.startswith(f"typed/{name}."))
+
+    def stream(self, name: str) -> Relation | None:
+        """Return a log by the name of a category, an event type or a captured table."""
+        columns: dict[str, str] = {}
+        for schema in self._schemas(name):
+            for item in schema:
+                if item.name not in HIDDEN:
+                    columns.setdefault(item.name, _spark_type(item.type))
+        if not columns:
+            return None
+        event = name.startswith("events.")
+        if event:
+            for item in EVENT_COLUMNS:
+                columns[item.name] = _spark_type(item.type)
+        return Relation(
+            name=name,
+            columns=tuple(Column(name=n, type=t) for n, t in columns.items()),
+            key=("event_id",) if event else (),
+            event_time="occurred_at" if event else "committed_at",
+        )
+
+    def history(self, name: str) -> Relation | None:
+        """Return a declared source, or a captured table by commit time."""
+        history = self.history_of(name)
+        relation = self.stream(history.typed.removeprefix("typed/")) if history else None
+        if history is None or relation is None:
+            return None
+        columns = tuple(c for c in relation.columns if c.name != "committed_at")
+        return Relation(name=name, columns=columns, key=history.key, event_time="valid_from")
+
+    def latest(self, name: str) -> Relation | None:
+        """No table is joined by its latest state in this version: the planner says what works."""
+        return None
+
+    def projection(self, name: str) -> Relation | None:
+        """No projection is read by another in this version."""
+        return None
+
+    def history_of(self, name: str) -> HistoryOf | None:
+        """Return how the history table of a relation is kept."""
+        declared = self._deployment.sources.get(name)
+        on = declared.on if declared is not None else name
+        if on is None or f"typed/{on}" not in self._typed or on not in self._keys:
+            return None
+        identity = self._keys[on]
+        by_row = declared is not None and bool(declared.event_time or declared.key)
+        key = declared.key if declared is not None and declared.key else identity
+        return HistoryOf(
+            name=f"history/{name}",
+            typed=f"typed/{on}",
+            key=tuple(key),
+            identity=identity,
+            by_row=by_row,
+        )
+
+    def _schemas(self, name: str) -> list[pa.Schema]:
+        found = [
+            schema_of(table)
+            for member in self.members(name)
+            if (table := self._tables.open(self._lake.path(member))) is not None
+        ]
+        event = name.removeprefix("events.")
+        if found or event != name:
+            registered = [
+                schema
+                for subject, schema in sorted(self._fields.items())
+                if subject == event or subject.startswith(f"{event}.")
+            ]
+            return found + registered
+        return found
+
+
+def _spark_type(arrow: pa.DataType) -> str:
+    return str(from_arrow_type(arrow).simpleString())
