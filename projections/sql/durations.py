@@ -1,0 +1,72 @@
+"""Lengths of time as people write them: `10 minutes`, `1 hour 30 minutes`, `INTERVAL '1' HOUR`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from sqlglot import exp
+
+FORM = "write a length of fixed size, as '10 minutes' or '1 hour 30 minutes'"
+
+_UNITS_US = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "ms": 1_000,
+    "second": 1_000_000,
+    "sec": 1_000_000,
+    "s": 1_000_000,
+    "minute": 60_000_000,
+    "min": 60_000_000,
+    "m": 60_000_000,
+    "hour": 3_600_000_000,
+    "h": 3_600_000_000,
+    "day": 86_400_000_000,
+    "d": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*", re.IGNORECASE)
+
+
+def parse_duration(text: str) -> timedelta | None:
+    """Read a duration; None when it is none, has no fixed length (months, years) or is too long."""
+    total_us, end = 0, 0
+    while end < len(text):
+        part = _PART.match(text, end)
+        if part is None:
+            return None
+        unit = part[2].lower()
+        unit_us = _UNITS_US.get(unit) or _UNITS_US.get(unit.removesuffix("s"))
+        if unit_us is None:
+            return None
+        total_us += int(part[1]) * unit_us
+        end = part.end()
+    try:
+        return timedelta(microseconds=total_us) if end else None
+    except OverflowError:
+        return None
+
+
+def duration_of(node: exp.Expression) -> timedelta | None:
+    """Read a duration from a literal or an INTERVAL in parsed SQL; None for anything else."""
+    if isinstance(node, exp.Literal) and node.is_string:
+        return parse_duration(node.name)
+    if isinstance(node, exp.Interval) and isinstance(node.this, exp.Literal):
+        unit = node.args.get("unit")
+        return parse_duration(f"{node.this.name} {unit.name if unit is not None else ''}")
+    return None
+
+
+def in_us(length: timedelta) -> int:
+    """Return a length in whole microseconds, without rounding through a float."""
+    return length // timedelta(microseconds=1)
+
+
+def in_words(length: timedelta) -> str:
+    """Return a length as people say it: the largest units first."""
+    left, words = in_us(length), []
+    for unit in ("day", "hour", "minute", "second", "millisecond", "microsecond"):
+        count, left = divmod(left, _UNITS_US[unit])
+        if count:
+            words.append(f"{count} {unit}{'s' if count > 1 else ''}")
+    return " ".join(words) or "0 seconds"

@@ -1,0 +1,156 @@
+"""What a plan costs and keeps, in words, and the page that `projection explain` prints."""
+
+from __future__ import annotations
+
+from projections.sql.compile import uncertain_sums
+from projections.sql.expressions import render
+from projections.sql.query import Query
+from projections.sql.shape import Input, InputKind, Plan, Strategy
+
+NEW_ROWS = "new rows only"
+TOUCHED_WINDOWS = "rows of the touched windows"
+TOUCHED_KEYS = "all rows of the touched keys"
+
+
+def cost_of(query: Query, strategy: Strategy) -> str:
+    """Return the cost class: what one run reads, apart from finding the keys."""
+    if strategy is Strategy.NEWEST:
+        return NEW_ROWS
+    return TOUCHED_WINDOWS if query.window is not None else TOUCHED_KEYS
+
+
+def notes_of(query: Query, strategy: Strategy, inputs: tuple[Input, ...]) -> tuple[str, ...]:
+    """Say what is kept, what late rows do, and what the author may not expect."""
+    notes = [_state(query, strategy, inputs), _late(query)]
+    if strategy is Strategy.NEWEST and query.where:
+        notes.append(
+            "WHERE: a row that fails it never wins and never removes its key's row; the newest "
+            "row that passes stays"
+        )
+    for lookup in query.lookups:
+        name = lookup.source.relation.name
+        if lookup.as_of is None:
+            notes.append(
+                f"join with the latest {name}: an update there repairs all old rows that read it; "
+                "FOR SYSTEM_TIME AS OF is the cheaper form, and usually the meant one"
+            )
+        else:
+            notes.append(
+                f"join with {name} as of {render(lookup.as_of)}: valid_from <= t < valid_to, never "
+                "a later version; a version that comes late is joined again with the facts in "
+                "its range"
+            )
+    if query.window is not None:
+        notes.append(
+            f"{query.window.words}, [start, end), aligned to 1970-01-01 UTC; rows without a time "
+            "are in no window"
+        )
+    notes += _sums(query)
+    return tuple(notes)
+
+
+def _state(query: Query, strategy: Strategy, inputs: tuple[Input, ...]) -> str:
+    if strategy is Strategy.NEWEST:
+        return "state: the target alone, with event time and sequence of each key's newest row"
+    if query.window is not None:
+        bounds = inputs[0].time_bounds
+        where = f"; scans are limited by {bounds.column}" if bounds is not None else ""
+        return f"state: none beside the inputs; touched windows are computed again{where}"
+    return "state: none beside the inputs; touched keys are computed again from all their rows"
+
+
+def _late(query: Query) -> str:
+    if query.grouped:
+        return (
+            "late rows: within the source's lateness they correct results at once; later ones "
+            "stay in the log and wait for: penstock replay --include-late"
+        )
+    if query.driver.kind is InputKind.STREAM:
+        return "late rows: take part whenever they come; the latest event time wins"
+    return "late rows: the table's state orders them by event time"
+
+
+def _sums(query: Query) -> list[str]:
+    notes = []
+    texts = [render(output.expression) for output in query.outputs]
+    floating = [
+        kind
+        for output in query.outputs
+        for kind in [query.type_of(output.expression)]
+        if kind == "DOUBLE"
+    ]
+    if query.grouped and floating and any("SUM(" in text or "AVG(" in text for text in texts):
+        notes.append(
+            "sums of DOUBLE are added in ascending order of value, so that a rebuild gives the "
+            "same bits; this holds all values of a group in memory at once"
+        )
+    notes += [
+        f"{text}: its type is not known here; if it adds floating-point numbers, the last digits "
+        "may differ after a rebuild (write CAST(… AS DOUBLE) or DECIMAL to settle it)"
+        for text in uncertain_sums(query)
+    ]
+    return notes
+
+
+def document(plan: Plan) -> dict[str, object]:
+    """Return a plan as a JSON-shaped document."""
+    return {
+        "name": plan.name,
+        "fingerprint": plan.fingerprint,
+        "key": list(plan.key),
+        "columns": [{"name": column.name, "type": column.type} for column in plan.columns],
+        "strategy": plan.strategy.value,
+        "stateful": plan.stateful,
+        "cost": plan.cost,
+        "freshness_seconds": plan.freshness.total_seconds(),
+        "inputs": [
+            {
+                "view": one.view,
+                "kind": one.kind.value,
+                "name": one.name,
+                "time_bounds": None
+                if one.time_bounds is None
+                else {
+                    "column": one.time_bounds.column,
+                    "lower": one.time_bounds.lower_sql,
+                    "upper": one.time_bounds.upper_sql,
+                },
+            }
+            for one in plan.inputs
+        ],
+        "notes": list(plan.notes),
+        "rows_sql": plan.rows_sql,
+        "affected_sql": plan.affected_sql,
+        "changed_sql": plan.changed_sql,
+    }
+
+
+def page(plan: Plan) -> str:
+    """Return a plan as text for people."""
+    lines = [
+        f"projection {plan.name}",
+        f"  key        {', '.join(plan.key)}",
+        f"  strategy   {plan.strategy.value} ({'stateful' if plan.stateful else 'stateless'})",
+        f"  cost       {plan.cost}",
+        f"  freshness  {plan.freshness.total_seconds():g} s",
+        "  inputs",
+    ]
+    for one in plan.inputs:
+        lines.append(f"    {one.view}  {one.kind.value:<8} {one.name}")
+        if one.time_bounds is not None:
+            bounds = one.time_bounds
+            lines.append(f"          {bounds.lower_sql} <= {bounds.column} < {bounds.upper_sql}")
+    lines.append("  columns")
+    lines += [
+        f"    {column.name}  {column.type or '(as Spark derives)'}" for column in plan.columns
+    ]
+    lines.append("  notes")
+    lines += [f"    - {note}" for note in plan.notes]
+    for title, text in (
+        ("all rows", plan.rows_sql),
+        ("affected keys", plan.affected_sql),
+        ("changed rows", plan.changed_sql),
+    ):
+        if text is not None:
+            lines += [f"  SQL: {title}", f"    {text}"]
+    return "\n".join(lines)

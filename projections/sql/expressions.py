@@ -1,0 +1,188 @@
+"""Which SQL expressions the dialect has. Everything else is refused by name.
+
+A function is here when its value depends on its arguments alone, and when what sqlglot writes for
+it means the same to Spark as what the author wrote (a test runs both forms of each).
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from projections.sql.places import Script, offset_of
+
+
+def _words(*lines: str) -> frozenset[str]:
+    return frozenset(" ".join(lines).split())
+
+
+AGGREGATES = (
+    exp.Count,
+    exp.Sum,
+    exp.Avg,
+    exp.Min,
+    exp.Max,
+    exp.CountIf,
+    exp.LogicalOr,
+    exp.LogicalAnd,
+)
+
+OPERATORS = _words(
+    "Add Sub Mul Div IntDiv Mod Neg Paren And Or Not EQ NEQ GT GTE LT LTE NullSafeEQ",
+    "NullSafeNEQ Is In Between Like ILike RegexpLike Escape DPipe BitwiseAnd BitwiseOr",
+    "BitwiseXor BitwiseNot Case If Cast TryCast DataType DataTypeParam Interval Literal Boolean",
+    "Null Var Column Identifier Dot Bracket RawString Anonymous Filter Where Distinct Star",
+    "Tuple ColumnDef",
+)
+FUNCTIONS = _words(
+    "Abs Ceil Floor Round Sqrt Cbrt Pow Ln Exp Sign Greatest Least Radians Degrees Sin Cos Tan",
+    "Asin Acos Atan Atan2 Coalesce Nvl2 Nullif Nanvl IsNan Concat ConcatWs Upper Lower Trim",
+    "Length Substring Left Right Replace Translate RegexpReplace RegexpExtract StartsWith",
+    "EndsWith Contains StrPosition Pad Reverse Initcap Repeat RegexpSplit SplitPart",
+    "SubstringIndex MD5 SHA SHA2 Hex Ascii Levenshtein Soundex Year Quarter Month Day",
+    "DayOfMonth DayOfWeek DayOfYear WeekOfYear Hour Minute Second Extract TimestampTrunc",
+    "DateTrunc TsOrDsToDate TsOrDsAdd DateDiff AddMonths MonthsBetween LastDay TimeToStr",
+    "TimeStrToTime UnixMicros UnixMillis UnixSeconds TimestampDiff ArraySize ArrayContains",
+    "Array ArrayMax JSONExtractScalar SafeDivide SafeAdd",
+)
+NAMED = _words(
+    "bround pmod isnull isnotnull btrim octet_length crc32 weekday date_part timestamp_micros",
+    "timestamp_millis timestamp_seconds make_date bigint cardinality zeroifnull xxhash64",
+    "try_to_timestamp",
+)
+"""Functions that sqlglot passes on under their own name."""
+
+_REASONS = {
+    exp.Window: (
+        "OVER (…) is not compiled yet",
+        "For the newest row of a key, leave it out: several rows of one key give the newest. "
+        "For totals use GROUP BY with TUMBLE or HOP.",
+    ),
+    exp.Subquery: ("a subquery is not compiled", "Join the table, or make it a projection."),
+    exp.Select: ("a subquery is not compiled", "Join the table, or make it a projection."),
+    exp.Exists: ("EXISTS is not compiled", "Join the table on its whole key."),
+    exp.Placeholder: ("a placeholder has no value here", "Write the value."),
+    exp.Lambda: ("a lambda is not in the dialect", "Use plain expressions."),
+}
+_UNSTABLE = _words(
+    "Rand Randn CurrentTimestamp CurrentDate CurrentTime CurrentUser Uuid StrToUnix Now",
+)
+_UNSTABLE_NAMES = _words(
+    "now curdate current_timezone localtimestamp random monotonically_increasing_id",
+    "input_file_name spark_partition_id shuffle session_user user",
+)
+
+
+def check(script: Script, node: exp.Expression, *, at: int, aggregates: bool) -> None:
+    """Refuse what `node` contains beyond the dialect; aggregates only where they may stand."""
+    for found in node.walk():
+        _check_one(script, found, offset_of(found, offset_of(node, at)), aggregates)
+
+
+def _check_one(script: Script, found: exp.Expression, at: int, aggregates: bool) -> None:
+    kind = type(found).__name__
+    if isinstance(found, AGGREGATES):
+        _check_aggregate(script, found, at, aggregates)
+    elif isinstance(found, exp.Anonymous) and found.name.lower() in NAMED:
+        return
+    elif kind in _UNSTABLE or (
+        isinstance(found, exp.Anonymous) and found.name.lower() in _UNSTABLE_NAMES
+    ):
+        raise script.refusal(
+            f"{_written(found)} gives another value at every run: a rebuild would differ",
+            at=at,
+            fix="Use a time or an id of the row, as occurred_at or recorded_at.",
+        )
+    elif isinstance(found, exp.Anonymous) and found.name.upper() in ("TUMBLE", "HOP", "CUMULATE"):
+        raise script.refusal(
+            f"{found.name.upper()} stands in GROUP BY only",
+            at=at,
+            fix="Group by it, and select window_start and window_end.",
+        )
+    elif isinstance(found, exp.AggFunc):
+        raise script.refusal(
+            f"the aggregate {_written(found)} is not in the dialect (its result may depend on the "
+            "order of arrival)",
+            at=at,
+            fix="Aggregates: COUNT, SUM, AVG, MIN, MAX, COUNT(DISTINCT …), COUNT_IF, BOOL_AND, "
+            "BOOL_OR. A column beside GROUP BY gives its newest value.",
+        )
+    elif isinstance(found, exp.Anonymous) or (kind not in OPERATORS and kind not in FUNCTIONS):
+        _refuse_other(script, found, at)
+    elif isinstance(found, exp.In) and (found.args.get("query") or found.args.get("unnest")):
+        raise script.refusal(
+            "IN (SELECT …) is not compiled", at=at, fix="Join the table on its whole key."
+        )
+
+
+def _refuse_other(script: Script, found: exp.Expression, at: int) -> None:
+    for kind, (reason, fix) in _REASONS.items():
+        if isinstance(found, kind):
+            raise script.refusal(reason, at=at, fix=fix)
+    raise script.refusal(
+        f"{_written(found)} is not in the dialect",
+        at=at,
+        fix="The functions of the dialect are listed in docs/reference/sql.md.",
+    )
+
+
+def _check_aggregate(script: Script, found: exp.Expression, at: int, allowed: bool) -> None:
+    name = _written(found)
+    if not allowed:
+        raise script.refusal(
+            f"{name} cannot stand here",
+            at=at,
+            fix="Aggregates stand in SELECT and HAVING of a query with GROUP BY.",
+        )
+    for inner in found.walk():
+        if inner is not found and isinstance(inner, exp.AggFunc):
+            raise script.refusal(
+                f"{_written(inner)} inside {name}",
+                at=offset_of(inner, at),
+                fix="Make the inner aggregate a projection of its own first.",
+            )
+    if isinstance(found, exp.Max | exp.Min) and found.expressions:
+        raise script.refusal(
+            f"{name} takes one argument", at=at, fix="Use GREATEST or LEAST for several columns."
+        )
+
+
+def _written(found: exp.Expression) -> str:
+    if isinstance(found, exp.Anonymous):
+        return f"{found.name.upper()}(…)"
+    if isinstance(found, exp.Func):
+        return f"{found.sql_name()}(…)"
+    return type(found).__name__.upper()
+
+
+def conjuncts(node: exp.Expression | None) -> tuple[exp.Expression, ...]:
+    """Return the parts of a condition that are joined by AND, outermost brackets removed."""
+    if node is None:
+        return ()
+    if isinstance(node, exp.Paren):
+        inner = conjuncts(node.this)
+        return inner if len(inner) > 1 else (node.this,)
+    if isinstance(node, exp.And):
+        return (*conjuncts(node.this), *conjuncts(node.expression))
+    return (node,)
+
+
+def has_aggregate(node: exp.Expression) -> bool:
+    """Whether an aggregate function stands anywhere in `node`."""
+    return any(isinstance(found, exp.AggFunc) for found in node.walk())
+
+
+def unwrapped(node: exp.Expression) -> exp.Expression:
+    """Return the expression inside any number of brackets."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def same_text(node: exp.Expression) -> str:
+    """Return a text by which resolved expressions are compared."""
+    return render(unwrapped(node))
+
+
+def render(node: exp.Expression) -> str:
+    """Write a resolved expression as Spark SQL."""
+    return str(node.sql(dialect="spark", comments=False))

@@ -1,0 +1,290 @@
+"""FROM and JOIN: the driving input, and tables that are looked up for each of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from projections.sql.catalog import Catalog, Relation
+from projections.sql.expressions import check, conjuncts, unwrapped
+from projections.sql.places import Script, offset_of
+from projections.sql.scope import Scope, Source, source_of
+from projections.sql.shape import InputKind
+from projections.sql.types import FLOATING, INTEGERS, TEMPORAL, type_of
+
+_JOIN_FORM = "Write [LEFT] JOIN table [FOR SYSTEM_TIME AS OF t] ON table.key = expression."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """A joined table: at most one of its rows for each driving row.
+
+    `pairs` equate every key column with an expression of the driving row; `extra` are the other
+    conditions of ON; `as_of` is the driving row's time for a history.
+    """
+
+    source: Source
+    left: bool
+    pairs: tuple[tuple[exp.Expression, exp.Expression], ...]
+    extra: tuple[exp.Expression, ...]
+    as_of: exp.Expression | None
+
+
+def read_inputs(
+    script: Script, select: exp.Expression, catalog: Catalog, *, at: int
+) -> tuple[Scope, Source, tuple[Lookup, ...]]:
+    """Read FROM and the joins. Raises `InvalidRequest` for what is unknown or not compiled."""
+    clause = select.args.get("from_")
+    if clause is None:
+        raise script.refusal(
+            "a SELECT without FROM", at=at, fix="Read something: FROM STREAM events.<category>."
+        )
+    driver = _source(script, clause.this, catalog, index=0, at=at)
+    if driver.kind is InputKind.HISTORY:
+        raise script.refusal(
+            "FOR SYSTEM_TIME AS OF belongs to a joined table",
+            at=offset_of(clause, at),
+            fix="Read FROM STREAM x, and join the table AS OF a time of x.",
+        )
+    joins = select.args.get("joins") or []
+    sources = [driver]
+    for index, join in enumerate(joins, start=1):
+        _check_join(script, join, at)
+        source = _source(script, join.this, catalog, index=index, at=at)
+        if source.kind is InputKind.STREAM:
+            raise script.refusal(
+                "a join of two streams is not compiled yet",
+                at=offset_of(join.this, at),
+                fix="Join a table: CREATE SOURCE name ON <source>.<table> WITH (key = '…'), then "
+                "JOIN name FOR SYSTEM_TIME AS OF a time of the stream.",
+            )
+        if source.alias.lower() in {known.alias.lower() for known in sources}:
+            raise script.refusal(
+                f"two inputs are named {source.alias}",
+                at=offset_of(join.this, at),
+                fix="Give one of them another alias.",
+            )
+        sources.append(source)
+    scope = Scope(script, sources, at=at)
+    lookups = tuple(
+        _lookup(scope, join, source) for join, source in zip(joins, sources[1:], strict=True)
+    )
+    return scope, driver, lookups
+
+
+def _source(
+    script: Script, node: exp.Expression, catalog: Catalog, *, index: int, at: int
+) -> Source:
+    at = offset_of(node, at)
+    streaming = isinstance(node, exp.Stream)
+    table = node.this if streaming else node
+    if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
+        raise script.refusal(
+            "only tables and streams can be read here",
+            at=at,
+            fix="Make the inner query a projection of its own, or join the table itself.",
+        )
+    for clause, content in table.args.items():
+        if content and clause not in ("this", "db", "catalog", "alias", "version"):
+            raise script.refusal(
+                f"{clause.upper()} after a table is not in the dialect", at=at, fix="Leave it out."
+            )
+    alias = table.args.get("alias")
+    if alias is not None and alias.args.get("columns"):
+        raise script.refusal("an alias with columns", at=at, fix="Write the alias alone.")
+    name = ".".join(str(part.name) for part in table.parts)
+    version = table.args.get("version")
+    if version is not None and (version.name.upper(), version.text("kind").upper()) != (
+        "TIMESTAMP",
+        "AS OF",
+    ):
+        raise script.refusal(
+            "only FOR SYSTEM_TIME AS OF is known here",
+            at=at,
+            fix="Write table FOR SYSTEM_TIME AS OF t alias.",
+        )
+    kind = _kind(streaming, version is not None)
+    relation = _relation(script, catalog, name, kind, at)
+    return source_of(
+        script, relation, kind, alias=str(table.alias or table.name), index=index, at=at
+    )
+
+
+def _kind(streaming: bool, versioned: bool) -> InputKind:
+    if versioned:
+        return InputKind.HISTORY
+    return InputKind.STREAM if streaming else InputKind.LATEST
+
+
+def _relation(script: Script, catalog: Catalog, name: str, kind: InputKind, at: int) -> Relation:
+    match kind:
+        case InputKind.STREAM:
+            found = catalog.stream(name)
+        case InputKind.HISTORY:
+            found = catalog.history(name)
+        case _:
+            found = catalog.latest(name)
+    if found is not None:
+        return found
+    if catalog.projection(name) is not None:
+        raise script.refusal(
+            f"{name} is a projection; reading another projection is not compiled yet",
+            at=at,
+            fix="Read what it reads.",
+        )
+    if kind is InputKind.LATEST and catalog.stream(name) is not None:
+        raise script.refusal(
+            f"{name} is a log, not a table", at=at, fix=f"Write FROM STREAM {name}."
+        )
+    if kind is InputKind.STREAM and catalog.latest(name) is not None:
+        raise script.refusal(
+            f"{name} is a table, not a log", at=at, fix=f"Leave out STREAM: {name}."
+        )
+    if kind is InputKind.HISTORY and catalog.latest(name) is not None:
+        raise script.refusal(
+            f"{name} keeps no versions",
+            at=at,
+            fix=f"Declare it: CREATE SOURCE name ON {name} WITH (key = '…'), and join name.",
+        )
+    what = {InputKind.STREAM: "log", InputKind.HISTORY: "table with versions"}.get(kind, "table")
+    raise script.refusal(
+        f"there is no {what} named {name}",
+        at=at,
+        fix="Logs are events.<category>, events.<category>.<type> and <source>.<schema>.<table>; "
+        "tables are <source>.<schema>.<table> and what CREATE SOURCE … ON declares.",
+    )
+
+
+def _check_join(script: Script, join: exp.Expression, at: int) -> None:
+    place = offset_of(join.this, at)
+    side, kind = join.text("side").upper(), join.text("kind").upper()
+    unknown = [
+        clause
+        for clause, content in join.args.items()
+        if content and clause not in ("this", "side", "kind", "on", "using", "pivots")
+    ]
+    plain = (side, kind) in (("", ""), ("", "INNER"), ("LEFT", ""), ("LEFT", "OUTER"))
+    if unknown or not plain:
+        words = " ".join(filter(None, [*(word.upper() for word in unknown), side, kind]))
+        raise script.refusal(f"{words} JOIN is not compiled yet", at=place, fix=_JOIN_FORM)
+    if not join.args.get("on") and not join.args.get("using"):
+        raise script.refusal("a JOIN without ON", at=place, fix=_JOIN_FORM)
+
+
+def _lookup(scope: Scope, join: exp.Expression, source: Source) -> Lookup:
+    driver = scope.sources[0]
+    at = offset_of(join.this, scope.at)
+    parts = _conditions(scope, join, source, driver)
+    keys = {name.lower(): name for name in source.relation.key}
+    pairs: dict[str, tuple[exp.Expression, exp.Expression]] = {}
+    extra = []
+    for part in parts:
+        pair = _pair(scope, part, source, driver, keys)
+        if pair is not None and pair[0].name.lower() not in pairs:
+            pairs[pair[0].name.lower()] = pair
+        elif scope.used(part) <= {source.alias, driver.alias}:
+            extra.append(part)
+        else:
+            raise scope.script.refusal(
+                f"this condition of {source.alias} reads another joined table",
+                at=offset_of(part, at),
+                fix=f"Compare {source.alias} with columns of {driver.alias} only.",
+            )
+    missing = [name for lower, name in keys.items() if lower not in pairs]
+    if missing or not keys:
+        raise scope.script.refusal(
+            f"the join must equate every key column of {source.relation.name} with an expression "
+            f"of {driver.alias}; missing: {', '.join(missing) or 'it has no key'}",
+            at=at,
+            fix=" AND ".join(f"{source.alias}.{name} = {driver.alias}.…" for name in missing)
+            or f"Declare a key: CREATE SOURCE name ON {source.relation.name} WITH (key = '…').",
+        )
+    return Lookup(
+        source=source,
+        left=join.text("side").upper() == "LEFT",
+        pairs=tuple(pairs.values()),
+        extra=tuple(extra),
+        as_of=_as_of(scope, join.this, source, driver),
+    )
+
+
+def _conditions(
+    scope: Scope, join: exp.Expression, source: Source, driver: Source
+) -> list[exp.Expression]:
+    written = list(conjuncts(join.args.get("on")))
+    for name in join.args.get("using") or []:
+        ours = exp.column(name.name, table=source.alias, quoted=True)
+        written.append(
+            exp.EQ(this=ours, expression=exp.column(name.name, table=driver.alias, quoted=True))
+        )
+    for part in written:
+        check(scope.script, part, at=offset_of(join.this, scope.at), aggregates=False)
+    return [scope.resolve(part) for part in written]
+
+
+def _pair(
+    scope: Scope, part: exp.Expression, source: Source, driver: Source, keys: dict[str, str]
+) -> tuple[exp.Expression, exp.Expression] | None:
+    if not isinstance(part, exp.EQ):
+        return None
+    left, right = unwrapped(part.this), unwrapped(part.expression)
+    for ours, theirs in ((left, right), (right, left)):
+        is_key = (
+            isinstance(ours, exp.Column)
+            and ours.table == source.alias
+            and ours.name.lower() in keys
+        )
+        if is_key and scope.used(theirs) <= {driver.alias}:
+            _check_types(scope, part, ours, theirs)
+            return ours, theirs
+    return None
+
+
+def _check_types(
+    scope: Scope, part: exp.Expression, ours: exp.Expression, theirs: exp.Expression
+) -> None:
+    """Refuse a comparison that converts the table's key: two keys could become one."""
+    kinds = [
+        type_of(side, lambda node: getattr(scope.column(node), "type", ""))
+        for side in (ours, theirs)
+    ]
+    families = [_family(kind) for kind in kinds]
+    if all(families) and families[0] != families[1]:
+        raise scope.script.refusal(
+            f"the join compares {kinds[0]} with {kinds[1]}",
+            at=offset_of(part, scope.at),
+            fix=f"Convert the other side: {ours.table}.{ours.name} = CAST(… AS {kinds[0]}).",
+        )
+
+
+def _family(kind: str) -> str:
+    if kind in INTEGERS or kind in FLOATING or kind.startswith("DECIMAL"):
+        return "number"
+    return "time" if kind in TEMPORAL else kind
+
+
+def _as_of(
+    scope: Scope, table: exp.Expression, source: Source, driver: Source
+) -> exp.Expression | None:
+    if source.kind is not InputKind.HISTORY:
+        return None
+    written = table.args["version"].expression
+    at = offset_of(written, offset_of(table, scope.at))
+    check(scope.script, written, at=at, aggregates=False)
+    time = scope.resolve(written)
+    if scope.used(time) != {driver.alias}:
+        raise scope.script.refusal(
+            f"AS OF must be a time of {driver.alias}, the row that looks the version up",
+            at=at,
+            fix=f"Write FOR SYSTEM_TIME AS OF {driver.alias}."
+            f"{driver.relation.event_time or 'occurred_at'}.",
+        )
+    kind = type_of(time, lambda node: getattr(scope.column(node), "type", ""))
+    if kind and kind not in TEMPORAL:
+        raise scope.script.refusal(
+            f"AS OF is {kind}, not a time",
+            at=at,
+            fix="Convert it: timestamp_millis(x) or CAST(x AS TIMESTAMP).",
+        )
+    return time

@@ -1,0 +1,130 @@
+"""The options of `WITH (…)`: which exist where, how their values are read, what is unknown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from projections.sql.durations import FORM, parse_duration
+from projections.sql.places import Script, nearest
+
+TOPIC_OPTIONS = (
+    "topic",
+    "format",
+    "event_time",
+    "lateness",
+    "idle_timeout",
+    "key",
+    "sequence",
+    "deleted",
+    "identity",
+)
+TABLE_OPTIONS = ("key", "event_time", "lateness", "idle_timeout")
+EVENT_OPTIONS = ("lateness", "idle_timeout")
+PROJECTION_OPTIONS = ("key", "freshness", "emit", "sink")
+FORMATS = ("avro", "json", "csv")
+
+_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,126}")
+_EMIT = re.compile(r"changes|final|every .+|on count [1-9]\d*|when .+", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionValue:
+    """One value as written, and where."""
+
+    text: str
+    at: int
+
+
+class Options:
+    """The options of one statement. Every reader raises `InvalidRequest` at the value's place."""
+
+    def __init__(
+        self,
+        script: Script,
+        given: Mapping[str, tuple[int, OptionValue]],
+        known: tuple[str, ...],
+        *,
+        of: str,
+    ) -> None:
+        self._script = script
+        for name, (at, _) in given.items():
+            if name not in known:
+                raise script.refusal(
+                    f"{of} has no option {name}{nearest(name, known)}",
+                    at=at,
+                    fix=f"Options of {of}: {', '.join(known)}.",
+                )
+        self._values = {name: value for name, (_, value) in given.items()}
+
+    def place(self, name: str, default: int) -> int:
+        """Return where the value of an option stands."""
+        return self._values[name].at if name in self._values else default
+
+    def text(self, name: str) -> str | None:
+        """Return an option as written, without its quotes."""
+        value = self._values.get(name)
+        return None if value is None else value.text
+
+    def duration(self, name: str) -> timedelta | None:
+        """Return an option as a length of time."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        length = parse_duration(value.text)
+        if length is None:
+            raise self._script.refusal(
+                f"{name} = '{value.text}' is no duration",
+                at=value.at,
+                fix=f"{FORM[0].upper()}{FORM[1:]}; months and years have no fixed length.",
+            )
+        return length
+
+    def columns(self, name: str) -> tuple[str, ...]:
+        """Return an option as a list of column names, `'a, b'`; empty when it is absent."""
+        value = self._values.get(name)
+        if value is None:
+            return ()
+        names = tuple(part.strip() for part in value.text.split(","))
+        for column in names:
+            if not _COLUMN.fullmatch(column):
+                raise self._script.refusal(
+                    f"{name} = '{value.text}': {column!r} is no column name",
+                    at=value.at,
+                    fix=f"Name columns and separate them by commas: {name} = 'a, b'.",
+                )
+        if len({column.lower() for column in names}) < len(names):
+            raise self._script.refusal(
+                f"{name} = '{value.text}' names a column twice",
+                at=value.at,
+                fix="Name each column once.",
+            )
+        return names
+
+    def column(self, name: str) -> str | None:
+        """Return an option as one column name."""
+        names = self.columns(name)
+        if len(names) > 1:
+            raise self._script.refusal(
+                f"{name} takes one column, found {len(names)}",
+                at=self._values[name].at,
+                fix=f"Write {name} = {names[0]}.",
+            )
+        return names[0] if names else None
+
+    def emit(self) -> str:
+        """Return the emit policy in lower case; `changes` when it is absent."""
+        value = self._values.get("emit")
+        if value is None:
+            return "changes"
+        if not _EMIT.fullmatch(value.text.strip()):
+            raise self._script.refusal(
+                f"emit = '{value.text}' is no policy",
+                at=value.at,
+                fix="Policies: 'changes', 'final', 'every 5 seconds', 'on count 10', "
+                "'when <expression>'.",
+            )
+        words = " ".join(value.text.split())
+        return words if words.lower().startswith("when ") else words.lower()

@@ -1,0 +1,377 @@
+"""Text to declarations: `CREATE SOURCE` and `CREATE PROJECTION` statements.
+
+The statements' frames are read here, token by token; the query inside is parsed by sqlglot as
+Spark SQL, with `STREAM name` as a table. What the query may contain is the planner's matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
+
+from sqlglot import Dialect, exp
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokens import Token, TokenType
+
+from projections.sql import options as opt
+from projections.sql.options import Options, OptionValue
+from projections.sql.places import Script as Text
+from projections.sql.tokens import Cursor, join_doubled_quotes, retyped, split
+
+DEFAULT_FRESHNESS = timedelta(seconds=1)
+SOURCE_FORM = (
+    "CREATE SOURCE name (columns) WITH (topic = '…', format = 'json');  or  "
+    "CREATE SOURCE name ON <source>.<schema>.<table> WITH (key = '…');"
+)
+PROJECTION_FORM = "CREATE PROJECTION name WITH (key = '…') AS SELECT …;"
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_SPARK = Dialect.get_or_raise("spark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDecl:
+    """A `CREATE SOURCE` statement. Either `on` names what it refines, or `topic` is external.
+
+    `columns` are (name, Spark type) of an external topic. `key`, `event_time`, `lateness` and
+    `idle_timeout` are empty or None where the statement leaves the defaults.
+    """
+
+    name: str
+    on: str | None
+    columns: tuple[tuple[str, str], ...]
+    topic: str | None
+    format: str | None
+    key: tuple[str, ...]
+    event_time: str | None
+    lateness: timedelta | None
+    idle_timeout: timedelta | None
+    sequence: tuple[str, ...]
+    deleted: str | None
+    identity: tuple[str, ...]
+    text: str
+    script: Text = field(repr=False, compare=False)
+    offset: int = field(compare=False)
+
+    @property
+    def on_events(self) -> bool:
+        """Whether it refines a category of the event store."""
+        return self.on is not None and self.on.startswith("events.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectionDecl:
+    """A `CREATE PROJECTION` statement; its query is parsed, not yet planned.
+
+    `fingerprint` names what the rows depend on (name, key, query without comments, spaces and the
+    case of keywords): freshness, emit and sink may change without a new generation.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    freshness: timedelta
+    emit: str
+    sink: str | None
+    query: exp.Expression = field(repr=False, compare=False)
+    text: str
+    fingerprint: str
+    script: Text = field(repr=False, compare=False)
+    offset: int = field(compare=False)
+    key_at: int = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """Everything that one text declares, in its order."""
+
+    sources: tuple[SourceDecl, ...]
+    projections: tuple[ProjectionDecl, ...]
+
+
+def parse_script(text: str, *, origin: str = "<sql>") -> Script:
+    """Read the statements of `text`; `origin` is its name in messages.
+
+    Raises `InvalidRequest` with origin, line and column of the first statement that is refused.
+    """
+    script = Text(origin=origin, text=text)
+    sources: dict[str, SourceDecl] = {}
+    projections: dict[str, ProjectionDecl] = {}
+    for tokens in split(_tokens(script)):
+        cursor = Cursor(script, tokens, form=f"{SOURCE_FORM}  or  {PROJECTION_FORM}")
+        cursor.expect("CREATE")
+        at = cursor.at
+        if cursor.take("SOURCE"):
+            source = _source(cursor, tokens)
+            _once(script, source.name, sources, at)
+            sources[source.name] = source
+        elif cursor.take("PROJECTION"):
+            projection = _projection(cursor, tokens)
+            _once(script, projection.name, projections, at)
+            projections[projection.name] = projection
+        else:
+            raise cursor.refusal(f"expected SOURCE or PROJECTION, found {cursor.found()}")
+    return Script(sources=tuple(sources.values()), projections=tuple(projections.values()))
+
+
+def _tokens(script: Text) -> list[Token]:
+    try:
+        return join_doubled_quotes(script, _SPARK.tokenize(script.text))
+    except TokenError as error:
+        raise script.refusal(
+            f"the text cannot be read: {str(error).splitlines()[0]}",
+            at=len(script.text),
+            fix="Look for a string, comment or backquoted name that is not closed.",
+        ) from error
+
+
+def _once(script: Text, name: str, seen: object, at: int) -> None:
+    if isinstance(seen, dict) and name in seen:
+        raise script.refusal(
+            f"{name} is declared twice", at=at, fix="Give every source and projection its own name."
+        )
+
+
+def _source(cursor: Cursor, tokens: list[Token]) -> SourceDecl:
+    cursor.form = SOURCE_FORM
+    name = _declared_name(cursor, "a source")
+    at = int(tokens[0].start)
+    columns: tuple[tuple[str, str], ...] = ()
+    on = None
+    if cursor.take("ON"):
+        on_at = cursor.at
+        on = cursor.dotted("<source>.<schema>.<table> or events.<category>")
+        _check_on(cursor.script, on, on_at)
+        on_events = on.startswith("events.")
+        given = _options(
+            cursor,
+            opt.EVENT_OPTIONS if on_events else opt.TABLE_OPTIONS,
+            of="a source on events" if on_events else "a source on a table",
+        )
+    else:
+        columns = _columns(cursor)
+        given = _options(cursor, opt.TOPIC_OPTIONS, of="a source on a topic")
+        _check_topic(cursor.script, given, {column.lower() for column, _ in columns}, at)
+    if cursor.rest:
+        raise cursor.refusal(f"expected the end of the statement, found {cursor.found()}")
+    return SourceDecl(
+        name=name,
+        on=on,
+        columns=columns,
+        topic=given.text("topic"),
+        format=given.text("format"),
+        key=given.columns("key"),
+        event_time=given.column("event_time"),
+        lateness=given.duration("lateness"),
+        idle_timeout=given.duration("idle_timeout"),
+        sequence=given.columns("sequence"),
+        deleted=given.text("deleted"),
+        identity=given.columns("identity"),
+        text=_text_of(cursor.script, tokens),
+        script=cursor.script,
+        offset=at,
+    )
+
+
+def _projection(cursor: Cursor, tokens: list[Token]) -> ProjectionDecl:
+    cursor.form = PROJECTION_FORM
+    name = _declared_name(cursor, "a projection")
+    at = int(tokens[0].start)
+    given = _options(cursor, opt.PROJECTION_OPTIONS, of="a projection")
+    key = given.columns("key")
+    if not key:
+        raise cursor.script.refusal(
+            f"projection {name} names no key",
+            at=at,
+            fix="Name the columns that identify a row: WITH (key = 'a, b').",
+        )
+    freshness = given.duration("freshness") or DEFAULT_FRESHNESS
+    cursor.expect("AS")
+    if not cursor.rest:
+        raise cursor.refusal("expected a SELECT after AS")
+    body = list(cursor.rest)
+    return ProjectionDecl(
+        name=name,
+        key=key,
+        freshness=freshness,
+        emit=given.emit(),
+        sink=given.text("sink"),
+        query=_query(cursor.script, body),
+        text=_text_of(cursor.script, tokens),
+        fingerprint=_fingerprint(name, key, body),
+        script=cursor.script,
+        offset=at,
+        key_at=given.place("key", at),
+    )
+
+
+def _declared_name(cursor: Cursor, what: str) -> str:
+    at = cursor.at
+    name = cursor.dotted(f"the name of {what}")
+    if not _NAME.fullmatch(name) or name == "events":
+        raise cursor.script.refusal(
+            f"{name!r} cannot name {what}",
+            at=at,
+            fix="Names have lower-case letters, digits and _, begin with a letter, have at most "
+            "63 characters, and are not 'events'.",
+        )
+    return name
+
+
+def _check_on(script: Text, on: str, at: int) -> None:
+    parts = on.split(".")
+    if parts[0] == "events" and len(parts) != 2:
+        raise script.refusal(
+            f"ON {on}: lateness belongs to a whole category",
+            at=at,
+            fix="Write ON events.<category>.",
+        )
+    if not 2 <= len(parts) <= 3:
+        raise script.refusal(
+            f"ON {on} names no captured table",
+            at=at,
+            fix="Write ON <source>.<schema>.<table>, as ON shop.public.orders.",
+        )
+
+
+def _columns(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+    cursor.expect("(")
+    columns: list[tuple[str, str]] = []
+    while True:
+        at = cursor.at
+        name = cursor.name("a column's name")
+        type_at = cursor.at
+        written = cursor.until_comma()
+        try:
+            kind = exp.DataType.build(written, dialect="spark").sql(dialect="spark")
+        except (ParseError, ValueError) as error:
+            raise cursor.script.refusal(
+                f"column {name}: {written!r} is no type",
+                at=type_at,
+                fix="Write a Spark SQL type, as BIGINT, STRING, TIMESTAMP or DECIMAL(10, 2).",
+            ) from error
+        if name.lower() in {known.lower() for known, _ in columns}:
+            raise cursor.script.refusal(
+                f"column {name} is declared twice", at=at, fix="Name each column once."
+            )
+        columns.append((name, kind))
+        if not cursor.take(","):
+            break
+    cursor.expect(")")
+    return tuple(columns)
+
+
+def _check_topic(script: Text, given: Options, columns: set[str], at: int) -> None:
+    if given.text("topic") is None or given.text("format") is None:
+        raise script.refusal(
+            "a source on a topic needs the options topic and format",
+            at=at,
+            fix=f"Write WITH (topic = '…', format = '{opt.FORMATS[0]}').",
+        )
+    if given.text("format") not in opt.FORMATS:
+        raise script.refusal(
+            f"format = '{given.text('format')}' is not known",
+            at=given.place("format", at),
+            fix=f"Formats: {', '.join(opt.FORMATS)}.",
+        )
+    for option in ("key", "event_time", "sequence", "identity"):
+        for column in given.columns(option):
+            if column.lower() not in columns:
+                raise script.refusal(
+                    f"{option} = {column}: the source declares no such column",
+                    at=given.place(option, at),
+                    fix=f"Declared columns: {', '.join(sorted(columns))}.",
+                )
+
+
+def _options(cursor: Cursor, known: tuple[str, ...], *, of: str) -> Options:
+    given: dict[str, tuple[int, OptionValue]] = {}
+    if cursor.take("WITH"):
+        cursor.expect("(")
+        while True:
+            at = cursor.at
+            name = cursor.name("an option's name").lower()
+            if name in given:
+                raise cursor.script.refusal(
+                    f"option {name} is given twice", at=at, fix="Give each option once."
+                )
+            cursor.expect("=")
+            value_at = cursor.at
+            text = cursor.string()
+            if text is None:
+                text = cursor.name("a quoted string or a bare name")
+            given[name] = (at, OptionValue(text=text, at=value_at))
+            if not cursor.take(","):
+                break
+        cursor.expect(")")
+    return Options(cursor.script, given, known, of=of)
+
+
+def _query(script: Text, body: list[Token]) -> exp.Expression:
+    for token, following in pairwise(body):
+        if token.text.upper() == "SESSION" and following.token_type is TokenType.L_PAREN:
+            raise script.refusal(
+                "SESSION windows are not compiled yet",
+                at=token.start,
+                fix="Group by TUMBLE(t, size) or HOP(t, slide, size).",
+            )
+    if body[0].token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
+        raise script.refusal(
+            f"expected SELECT, found {body[0].text!r}", at=body[0].start, fix=PROJECTION_FORM
+        )
+    try:
+        parsed = _SPARK.parser().parse(_with_streams(body), script.text)
+    except ParseError as error:
+        found = error.errors[0] if error.errors else {}
+        line, column = int(found.get("line") or 1), int(found.get("col") or 1)
+        lines = script.text.split("\n")
+        at = sum(len(text) + 1 for text in lines[: line - 1]) + column
+        at -= max(1, len(str(found.get("highlight") or "")))
+        raise script.refusal(
+            f"the query cannot be read: {found.get('description') or error}",
+            at=at,
+            fix="Correct the SQL at that place; the query is a Spark SQL SELECT.",
+        ) from error
+    query = parsed[0]
+    if not isinstance(query, exp.Select):
+        raise script.refusal(
+            f"a projection is one SELECT, found {type(query).__name__.upper()}",
+            at=body[0].start,
+            fix="Write AS SELECT …; for UNION make one projection for each part.",
+        )
+    return query
+
+
+def _with_streams(body: list[Token]) -> list[Token]:
+    """Mark the word STREAM after FROM and JOIN; elsewhere `stream` stays a name (events have it).
+
+    `FROM stream s` therefore reads the log `s`; a table called stream stands in backquotes.
+    """
+    marked, before = [], None
+    for index, token in enumerate(body):
+        opens = before in (TokenType.FROM, TokenType.JOIN)
+        names = index + 1 < len(body) and body[index + 1].token_type is not TokenType.ALIAS
+        before = token.token_type
+        if opens and names and before is TokenType.VAR and token.text.upper() == "STREAM":
+            token = retyped(token, TokenType.STREAM)
+        marked.append(token)
+    return marked
+
+
+def _text_of(script: Text, tokens: list[Token]) -> str:
+    return script.text[tokens[0].start : tokens[-1].end + 1]
+
+
+def _fingerprint(name: str, key: tuple[str, ...], body: list[Token]) -> str:
+    kept_as_written = (TokenType.VAR, TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER)
+    words = [
+        [token.token_type.name, token.text]
+        if token.token_type in kept_as_written
+        else ["", token.text.upper()]
+        for token in body
+    ]
+    normal = json.dumps([name, list(key), words], ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(normal.encode()).hexdigest()[:32]

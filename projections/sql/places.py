@@ -1,0 +1,53 @@
+"""Places in SQL text, and refusals that name them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from kernel.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A whole text and its name, to turn offsets into lines and columns (both from 1)."""
+
+    origin: str
+    text: str = field(repr=False)
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Return line and column of a character offset."""
+        before = self.text[: max(0, min(offset, len(self.text)))]
+        return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+    def refusal(self, message: str, *, at: int, fix: str) -> InvalidRequest:
+        """Make the error for the caller to raise: place and reason, and a form that works."""
+        line, column = self.place(at)
+        return InvalidRequest(
+            f"{self.origin}:{line}:{column}: {message}",
+            remedy=fix,
+            origin=self.origin,
+            line=line,
+            column=column,
+        )
+
+
+def offset_of(node: exp.Expression, default: int) -> int:
+    """Return where the text of `node` begins: the least offset known inside it.
+
+    Nodes without any text of their own (`*`, operators) are found by their operands.
+    """
+    offsets = [found.meta["start"] for found in node.walk() if "start" in found.meta]
+    return min(offsets, default=default)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean x?`, or what there is when nothing is near."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; there is {', '.join(names)}" if names else ""

@@ -1,0 +1,239 @@
+"""From a declaration to a plan: which inputs, which strategy, which SQL.
+
+A projection over one stream without GROUP BY and joins keeps the newest row of each key. Every
+other one is recomputed for the keys that its new input may have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from sqlglot import exp
+
+from projections.sql import compile as sql
+from projections.sql.catalog import Catalog, Column
+from projections.sql.explain import cost_of, notes_of
+from projections.sql.expressions import same_text, unwrapped
+from projections.sql.parse import ProjectionDecl
+from projections.sql.query import Output, Query, read_query
+from projections.sql.scope import WINDOW_COLUMNS
+from projections.sql.shape import (
+    Input,
+    InputKind,
+    Plan,
+    Strategy,
+    TimeBounds,
+)
+from projections.sql.types import FLOATING
+from projections.sql.windows import WindowKind, bounds_of
+
+__all__ = ["Input", "InputKind", "Plan", "Strategy", "TimeBounds", "plan"]
+
+SEMANTICS = 1
+"""Part of every fingerprint: raise it when the same SQL is to give other rows than before."""
+
+
+def plan(decl: ProjectionDecl, catalog: Catalog) -> Plan:
+    """Compile a projection. Raises `InvalidRequest` with place, reason and a form that works."""
+    _check_delivery(decl)
+    query = read_query(decl, catalog)
+    key = _key(decl, query)
+    if query.grouped:
+        _check_grouped_key(decl, query, key)
+    else:
+        _check_row_key(decl, query, key)
+    strategy = _strategy(query)
+    newest = strategy is Strategy.NEWEST
+    view = query.driver.view
+    inputs = _inputs(query, key)
+    cost = cost_of(query, strategy)
+    return Plan(
+        name=decl.name,
+        key=tuple(part.name for part in key),
+        columns=tuple(
+            Column(name=output.name, type=query.type_of(output.expression))
+            for output in query.outputs
+        ),
+        inputs=inputs,
+        stateful=query.grouped,
+        strategy=strategy,
+        rows_sql=sql.newest_sql(query, key, view=view)
+        if newest
+        else sql.rows_sql(query, key, affected=False),
+        affected_sql=None if newest else sql.affected_sql(query, key),
+        changed_sql=sql.newest_sql(query, key, view=f"{view}_new")
+        if newest
+        else sql.rows_sql(query, key, affected=True),
+        freshness=decl.freshness,
+        fingerprint=_fingerprint(decl, query),
+        cost=cost,
+        notes=notes_of(query, strategy, inputs),
+    )
+
+
+def _check_delivery(decl: ProjectionDecl) -> None:
+    if decl.emit != "changes":
+        raise decl.script.refusal(
+            f"emit = '{decl.emit}' is not compiled yet",
+            at=decl.offset,
+            fix="Write emit = 'changes' or leave it out: every change is published.",
+        )
+    if decl.sink is not None:
+        raise decl.script.refusal(
+            f"sink = '{decl.sink}' is not delivered yet",
+            at=decl.offset,
+            fix="Leave sink out and read the projection's table.",
+        )
+
+
+def _strategy(query: Query) -> Strategy:
+    single = query.driver.kind is InputKind.STREAM and not query.lookups and not query.grouped
+    return Strategy.NEWEST if single else Strategy.RECOMPUTE
+
+
+def _key(decl: ProjectionDecl, query: Query) -> tuple[Output, ...]:
+    outputs = {output.name.lower(): output for output in query.outputs}
+    key = []
+    for name in decl.key:
+        output = outputs.get(name.lower())
+        if output is None:
+            raise decl.script.refusal(
+                f"key = '{', '.join(decl.key)}': the SELECT gives no column {name}",
+                at=decl.key_at,
+                fix=f"Add {name} to SELECT, or name columns that it gives: "
+                f"{', '.join(output.name for output in query.outputs)}.",
+            )
+        if query.type_of(output.expression) in FLOATING:
+            raise decl.script.refusal(
+                f"key column {name} is a floating-point number",
+                at=output.at,
+                fix=f"Convert it: CAST(… AS DECIMAL(18, 6)) AS {name}.",
+            )
+        key.append(output)
+    return tuple(key)
+
+
+def _check_row_key(decl: ProjectionDecl, query: Query, key: tuple[Output, ...]) -> None:
+    """The key of single rows must stay the same whatever the joined tables say."""
+    driver = query.driver
+    for part in key:
+        if query.scope.used(part.expression) - {driver.alias}:
+            raise _moving_key(decl, query, part)
+    if driver.kind is InputKind.STREAM:
+        return
+    own = {name.lower() for name in driver.relation.key}
+    named = {
+        part.expression.name.lower() for part in key if isinstance(part.expression, exp.Column)
+    }
+    if named != own or len(key) != len(own):
+        raise decl.script.refusal(
+            f"a projection of the table {driver.relation.name} must have its key",
+            at=decl.key_at,
+            fix=f"Select {', '.join(driver.relation.key) or 'its key'} and write key = "
+            f"'{', '.join(driver.relation.key)}'; for another key read its changes: "
+            f"FROM STREAM {driver.relation.name}.",
+        )
+
+
+def _check_grouped_key(decl: ProjectionDecl, query: Query, key: tuple[Output, ...]) -> None:
+    """The key must be the groups: every group once, nothing besides, none that moves."""
+    groups = {same_text(group): group for group in query.groups}
+    start, end = (_window_text(query, name) for name in WINDOW_COLUMNS)
+    named = {same_text(part.expression): part for part in key}
+    for text, group in groups.items():
+        used = query.scope.used(group)
+        if text not in named:
+            raise _key_differs(decl, query, f"GROUP BY {_short(group)} is not in the key")
+        if used - {query.driver.alias}:
+            raise _moving_key(decl, query, named[text])
+        if query.driver.kind is InputKind.LATEST:
+            _check_table_group(decl, query, named[text])
+    for text, part in named.items():
+        if text not in groups and text not in (start, end):
+            raise _key_differs(decl, query, f"key column {part.name} is not in GROUP BY")
+    window = query.window
+    if window is not None and end not in named:
+        if start not in named:
+            raise _key_differs(decl, query, f"GROUP BY {window.kind} is not in the key")
+        if window.kind is WindowKind.CUMULATE:
+            raise _key_differs(decl, query, "windows of CUMULATE differ in window_end")
+
+
+def _check_table_group(decl: ProjectionDecl, query: Query, part: Output) -> None:
+    own = {name.lower() for name in query.driver.relation.key}
+    used = {column.name.lower() for column in part.expression.find_all(exp.Column)}
+    if used - own:
+        raise decl.script.refusal(
+            f"grouping the table {query.driver.relation.name} by {', '.join(sorted(used - own))} "
+            "is not compiled yet: an update that moves a row to another group needs the old row",
+            at=part.at,
+            fix=f"Group by columns of its key ({', '.join(query.driver.relation.key)}), or "
+            "group a STREAM.",
+        )
+
+
+def _key_differs(decl: ProjectionDecl, query: Query, reason: str) -> Exception:
+    texts = {same_text(output.expression): output.name for output in query.outputs}
+    wanted = [texts.get(same_text(group), f"{_short(group)} AS …") for group in query.groups]
+    if query.window is not None:
+        name = "window_end" if query.window.kind is WindowKind.CUMULATE else "window_start"
+        wanted.append(texts.get(_window_text(query, name), name))
+    return decl.script.refusal(
+        f"{reason}: a grouped row is identified by its groups",
+        at=decl.key_at,
+        fix=f"Write key = '{', '.join(wanted)}' and select these columns.",
+    )
+
+
+def _moving_key(decl: ProjectionDecl, query: Query, part: Output) -> Exception:
+    driver = query.driver.alias
+    return decl.script.refusal(
+        f"key column {part.name} comes from a joined table: a row that changes there would move "
+        "to another key",
+        at=part.at,
+        fix=f"Use columns of {driver} in the key and select {part.name} beside them.",
+    )
+
+
+def _short(node: exp.Expression) -> str:
+    return str(node.name) if isinstance(node, exp.Column) else same_text(node)
+
+
+def _window_text(query: Query, name: str) -> str:
+    return f"{sql.quoted(query.driver.alias)}.{sql.quoted(WINDOW_COLUMNS[name])}"
+
+
+def _inputs(query: Query, key: tuple[Output, ...]) -> tuple[Input, ...]:
+    sources = (query.driver, *(lookup.source for lookup in query.lookups))
+    return tuple(
+        Input(
+            kind=source.kind,
+            name=source.relation.name,
+            view=source.view,
+            time_bounds=_bounds(query, key) if source is query.driver else None,
+        )
+        for source in sources
+    )
+
+
+def _bounds(query: Query, key: tuple[Output, ...]) -> TimeBounds | None:
+    if query.window is None:
+        return None
+    column = query.scope.column(unwrapped(query.window.time))
+    if column is None:
+        return None
+    texts = {same_text(part.expression): sql.quoted(part.name) for part in key}
+    start, end = (texts.get(_window_text(query, name)) for name in WINDOW_COLUMNS)
+    return bounds_of(query.window, column.name, start, end)
+
+
+def _fingerprint(decl: ProjectionDecl, query: Query) -> str:
+    sources = (query.driver, *(lookup.source for lookup in query.lookups))
+    inputs = [
+        [source.kind.value, source.relation.name, source.relation.key, source.relation.event_time]
+        for source in sources
+    ]
+    return hashlib.sha256(json.dumps([SEMANTICS, decl.fingerprint, inputs]).encode()).hexdigest()[
+        :32
+    ]

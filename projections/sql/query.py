@@ -1,0 +1,300 @@
+"""A parsed SELECT as the planner sees it: every name resolved, everything beyond it refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from kernel.errors import InvalidRequest
+from projections.sql.catalog import Catalog
+from projections.sql.expressions import (
+    AGGREGATES,
+    check,
+    conjuncts,
+    has_aggregate,
+    same_text,
+    unwrapped,
+)
+from projections.sql.inputs import Lookup, read_inputs
+from projections.sql.parse import ProjectionDecl
+from projections.sql.places import Script, offset_of
+from projections.sql.scope import Scope, Source
+from projections.sql.types import TEMPORAL, type_of
+from projections.sql.windows import Window, read_window, window_kind
+
+_REFUSED_CLAUSES = {
+    "with_": ("WITH is not compiled yet", "Make each named query a projection of its own."),
+    "distinct": (
+        "SELECT DISTINCT is not compiled",
+        "The projection's key already keeps one row of each kind: leave DISTINCT out.",
+    ),
+    "order": ("ORDER BY has no meaning in a table", "Order when you read it."),
+    "limit": ("LIMIT is not compiled yet", "Limit when you read it, or use WHERE."),
+    "offset": ("OFFSET is not compiled", "Skip rows when you read it."),
+    "qualify": ("QUALIFY is not compiled yet", "Several rows of one key already give the newest."),
+    "laterals": ("LATERAL VIEW is not compiled yet", "Publish one event for each element."),
+    "windows": ("WINDOW is not compiled yet", "Group by TUMBLE(t, size)."),
+}
+_KNOWN_CLAUSES = ("expressions", "from_", "joins", "where", "group", "having")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One column of the result."""
+
+    name: str
+    expression: exp.Expression
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A resolved query. `groups` are the grouping expressions besides the window.
+
+    `grouped` is false for a query of single rows; then `groups`, `window`, `having` are empty.
+    """
+
+    scope: Scope
+    driver: Source
+    lookups: tuple[Lookup, ...]
+    where: tuple[exp.Expression, ...]
+    grouped: bool
+    groups: tuple[exp.Expression, ...]
+    window: Window | None
+    having: exp.Expression | None
+    outputs: tuple[Output, ...]
+
+    def type_of(self, node: exp.Expression) -> str:
+        """Return the type of a resolved expression, or the empty text."""
+        return type_of(node, self._column_type)
+
+    def driver_only(self) -> tuple[exp.Expression, ...]:
+        """Return the conditions of WHERE that read the driving input alone."""
+        own = {self.driver.alias}
+        return tuple(part for part in self.where if self.scope.used(part) <= own)
+
+    def _column_type(self, node: exp.Expression) -> str:
+        column = self.scope.column(node)
+        return column.type if column is not None else ""
+
+
+def read_query(decl: ProjectionDecl, catalog: Catalog) -> Query:
+    """Resolve a projection's query. Raises `InvalidRequest` for what the dialect lacks."""
+    script, select, at = decl.script, decl.query, decl.offset
+    _refuse_clauses(script, select, at)
+    scope, driver, lookups = read_inputs(script, select, catalog, at=at)
+    items = _items(script, select, at)
+    window, group_nodes = _group(scope, select, driver, items)
+    scope.window = window is not None
+    groups = tuple(_group_expression(scope, node, items) for node in group_nodes)
+    grouped = select.args.get("group") is not None
+    outputs = tuple(_output(scope, item, grouped) for item in items)
+    _unique(script, outputs)
+    having = select.args.get("having")
+    if having is not None and not grouped:
+        raise script.refusal(
+            "HAVING without GROUP BY", at=offset_of(having, at), fix="Use WHERE for single rows."
+        )
+    where = select.args.get("where")
+    return Query(
+        scope=scope,
+        driver=driver,
+        lookups=lookups,
+        where=tuple(
+            _resolved(scope, part, aggregates=False)
+            for part in conjuncts(where.this if where is not None else None)
+        ),
+        grouped=grouped,
+        groups=groups,
+        window=window,
+        having=None if having is None else _having(scope, having.this, items, groups),
+        outputs=outputs,
+    )
+
+
+def _refuse_clauses(script: Script, select: exp.Expression, at: int) -> None:
+    for clause, content in select.args.items():
+        if not content or clause in _KNOWN_CLAUSES:
+            continue
+        where = content[0] if isinstance(content, list) else content
+        place = offset_of(where, at) if isinstance(where, exp.Expression) else at
+        reason, fix = _REFUSED_CLAUSES.get(
+            clause,
+            (f"the clause {clause.strip('_').upper()} is not in the dialect", "Leave it out."),
+        )
+        raise script.refusal(reason, at=place, fix=fix)
+
+
+def _resolved(scope: Scope, node: exp.Expression, *, aggregates: bool) -> exp.Expression:
+    check(scope.script, node, at=scope.at, aggregates=aggregates)
+    return scope.resolve(node)
+
+
+def _items(script: Script, select: exp.Expression, at: int) -> list[Output]:
+    items = []
+    for node in select.expressions:
+        place = offset_of(node, at)
+        if isinstance(node, exp.Star):
+            raise script.refusal(
+                "* does not name columns: a new field would change the projection",
+                at=place,
+                fix="Name the columns.",
+            )
+        value = node.this if isinstance(node, exp.Alias) else node
+        named = isinstance(node, exp.Alias | exp.Column | exp.Dot)
+        name = str(node.alias_or_name if not isinstance(node, exp.Dot) else node.expression.name)
+        if not named:
+            raise script.refusal(
+                "an expression without a name", at=place, fix="Name it: … AS total."
+            )
+        if isinstance(value, exp.Column) and isinstance(value.this, exp.Star):
+            name = "star"
+        if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
+            raise script.refusal(
+                f"{name!r} cannot name a column of a table",
+                at=place,
+                fix="Use letters, digits and _, not first: … AS total.",
+            )
+        items.append(Output(name=name, expression=value, at=place))
+    return items
+
+
+def _output(scope: Scope, item: Output, grouped: bool) -> Output:
+    if not grouped and has_aggregate(item.expression):
+        raise scope.script.refusal(
+            f"an aggregate in {item.name} without GROUP BY: the result would have no key",
+            at=item.at,
+            fix="Add GROUP BY with the columns of the key; for one total of everything select "
+            "'all' AS scope, GROUP BY 'all', key = 'scope'.",
+        )
+    check(scope.script, item.expression, at=item.at, aggregates=grouped)
+    return replace(item, expression=scope.resolve(item.expression))
+
+
+def _unique(script: Script, outputs: tuple[Output, ...]) -> None:
+    seen: set[str] = set()
+    for output in outputs:
+        if output.name.lower() in seen:
+            raise script.refusal(
+                f"two columns are named {output.name}", at=output.at, fix="Name one of them by AS."
+            )
+        seen.add(output.name.lower())
+
+
+def _group(
+    scope: Scope,
+    select: exp.Expression,
+    driver: Source,
+    items: list[Output],
+) -> tuple[Window | None, list[exp.Expression]]:
+    group = select.args.get("group")
+    if group is None:
+        return None, []
+    for clause, content in group.args.items():
+        if content and clause != "expressions":
+            raise scope.script.refusal(
+                f"GROUP BY {clause.replace('_', ' ').upper()} is not compiled",
+                at=offset_of(group, scope.at),
+                fix="Name the columns; make one projection for each set of them.",
+            )
+    window: Window | None = None
+    rest = []
+    for node in group.expressions:
+        kind = window_kind(node)
+        if kind is None:
+            rest.append(node)
+            continue
+        if window is not None:
+            raise scope.script.refusal(
+                "two windows in one GROUP BY",
+                at=offset_of(node, scope.at),
+                fix="Make one projection for each window.",
+            )
+        window = _window(scope, read_window(scope.script, node, kind, at=scope.at), driver)
+    return window, rest
+
+
+def _window(scope: Scope, window: Window, driver: Source) -> Window:
+    time = _resolved(scope, window.time, aggregates=False)
+    at = offset_of(window.time, scope.at)
+    if scope.used(time) != {driver.alias}:
+        raise scope.script.refusal(
+            f"the time of {window.kind} must come from {driver.relation.name} alone",
+            at=at,
+            fix=f"Use a time of {driver.alias}, as {driver.alias}."
+            f"{driver.relation.event_time or 'occurred_at'}.",
+        )
+    kind = type_of(time, lambda node: getattr(scope.column(node), "type", ""))
+    if kind and kind not in TEMPORAL:
+        raise scope.script.refusal(
+            f"the time of {window.kind} is {kind}, not a time",
+            at=at,
+            fix="Convert it: TUMBLE(timestamp_millis(x), size) or CAST(x AS TIMESTAMP).",
+        )
+    return Window(kind=window.kind, time=time, step=window.step, size=window.size)
+
+
+def _group_expression(scope: Scope, node: exp.Expression, items: list[Output]) -> exp.Expression:
+    """Resolve a grouping expression: an ordinal, a name given by AS, or an expression.
+
+    As in Spark, a column of the input comes before a name given by AS.
+    """
+    at = offset_of(node, scope.at)
+    if isinstance(node, exp.Literal) and not node.is_string:
+        if not (node.name.isdigit() and 1 <= int(node.name) <= len(items)):
+            raise scope.script.refusal(
+                f"GROUP BY {node.name}: there are {len(items)} columns",
+                at=at,
+                fix="Group by the column's name.",
+            )
+        node = items[int(node.name) - 1].expression
+    elif isinstance(node, exp.Column) and len(node.parts) == 1 and not scope.knows(node.name):
+        node = _by_name(items, node.name) or node
+    return unwrapped(_resolved(scope, node, aggregates=False))
+
+
+def _by_name(items: list[Output], name: str) -> exp.Expression | None:
+    return next((item.expression for item in items if item.name.lower() == name.lower()), None)
+
+
+def _having(
+    scope: Scope,
+    node: exp.Expression,
+    items: list[Output],
+    groups: tuple[exp.Expression, ...],
+) -> exp.Expression:
+    """Resolve HAVING; a name given by AS stands for its expression, except inside aggregates."""
+    group_texts = {same_text(group) for group in groups}
+
+    def replaced(found: exp.Expression) -> exp.Expression:
+        if isinstance(found, AGGREGATES):
+            return found.copy()
+        if not isinstance(found, exp.Column) or len(found.parts) != 1:
+            return found
+        value = _by_name(items, found.name)
+        if value is None:
+            return found
+        if scope.knows(found.name):
+            return _unless_ambiguous(scope, found, value, group_texts)
+        return exp.Paren(this=value.copy())
+
+    check(scope.script, node, at=scope.at, aggregates=True)
+    return scope.resolve(node.copy().transform(replaced))
+
+
+def _unless_ambiguous(
+    scope: Scope, found: exp.Expression, value: exp.Expression, group_texts: set[str]
+) -> exp.Expression:
+    column = same_text(scope.resolve(found))
+    if column == same_text(scope.resolve(value)) or column in group_texts:
+        return found
+    raise _ambiguous(scope, found)
+
+
+def _ambiguous(scope: Scope, found: exp.Expression) -> InvalidRequest:
+    return scope.script.refusal(
+        f"{found.name} in HAVING is a column of the input and a name given by AS",
+        at=offset_of(found, scope.at),
+        fix="Give the result another name, and use that in HAVING.",
+    )

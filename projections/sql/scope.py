@@ -1,0 +1,169 @@
+"""Names in a query: which column of which input each of them means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from projections.sql.catalog import Column, Relation
+from projections.sql.places import Script, nearest, offset_of
+from projections.sql.shape import HIDDEN_TABLE, InputKind
+
+WINDOW_COLUMNS = {"window_start": "__window_start", "window_end": "__window_end"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """An input under its alias. Columns by lower-case name, as Spark compares them."""
+
+    alias: str
+    index: int
+    kind: InputKind
+    relation: Relation
+    columns: dict[str, Column]
+
+    @property
+    def view(self) -> str:
+        """The view that the runner registers for this input."""
+        return f"in_{self.index}"
+
+
+def source_of(
+    script: Script, relation: Relation, kind: InputKind, *, alias: str, index: int, at: int
+) -> Source:
+    """Make a source; refuse a relation with columns under names that the runner needs."""
+    versions = ("valid_from", "valid_to") if kind is InputKind.HISTORY else ()
+    columns = {column.name.lower(): column for column in relation.columns}
+    for name in (*HIDDEN_TABLE, *WINDOW_COLUMNS.values(), *versions):
+        if name in columns:
+            raise script.refusal(
+                f"{relation.name} has a column {name}, which is a name of Penstock's own",
+                at=at,
+                fix=f"Rename the field at its origin; reserved: {', '.join(HIDDEN_TABLE)}, "
+                "valid_from, valid_to.",
+            )
+    columns |= {name: Column(name=name, type="TIMESTAMP") for name in versions}
+    return Source(alias=alias, index=index, kind=kind, relation=relation, columns=columns)
+
+
+class Scope:
+    """The sources of one query, first the driving one. `window` adds window_start, window_end."""
+
+    def __init__(self, script: Script, sources: Sequence[Source], *, at: int) -> None:
+        self.script = script
+        self.sources = tuple(sources)
+        self.at = at
+        self.window = False
+
+    def resolve(self, node: exp.Expression) -> exp.Expression:
+        """Return a copy in which every column is `alias`.`column`, in its own spelling."""
+        return node.copy().transform(self._resolve_one)
+
+    def knows(self, name: str) -> bool:
+        """Whether an unqualified name means a column of an input or of the window."""
+        return (self.window and name.lower() in WINDOW_COLUMNS) or any(
+            name.lower() in source.columns for source in self.sources
+        )
+
+    def used(self, node: exp.Expression) -> set[str]:
+        """Return the aliases that a resolved expression reads."""
+        return {column.table for column in node.find_all(exp.Column)}
+
+    def column(self, node: exp.Expression) -> Column | None:
+        """Return the column that a resolved expression is, if it is one and nothing more."""
+        if not isinstance(node, exp.Column):
+            return None
+        if node.name in WINDOW_COLUMNS.values():
+            return Column(name=node.name, type="TIMESTAMP")
+        source = next(source for source in self.sources if source.alias == node.table)
+        return source.columns[node.name.lower()]
+
+    def _resolve_one(self, node: exp.Expression) -> exp.Expression:
+        if not isinstance(node, exp.Column):
+            return node
+        at = offset_of(node, self.at)
+        if isinstance(node.this, exp.Star):
+            raise self.script.refusal(
+                "* does not name columns: a new field would change the projection",
+                at=at,
+                fix=f"Name them: {', '.join(c.name for c in self.sources[0].relation.columns)}.",
+            )
+        parts = [str(part.name) for part in node.parts]
+        if len(parts) == 1 and self.window and parts[0].lower() in WINDOW_COLUMNS:
+            return _made(self.sources[0].alias, WINDOW_COLUMNS[parts[0].lower()], at)
+        source = self._by_alias(parts[0]) if len(parts) > 1 else None
+        if source is None:
+            source = self._by_column(parts, at)
+            fields = parts[1:]
+            name = parts[0]
+        else:
+            name, fields = parts[1], parts[2:]
+        column = source.columns.get(name.lower())
+        if column is None:
+            raise self.script.refusal(
+                f"{source.relation.name} has no column {name}{nearest(name, source.columns)}",
+                at=at,
+                fix=f"Columns of {source.relation.name}: "
+                f"{', '.join(column.name for column in source.columns.values())}.",
+            )
+        return self._with_fields(_made(source.alias, column.name, at), fields, column, at)
+
+    def _with_fields(
+        self, made: exp.Expression, fields: list[str], column: Column, at: int
+    ) -> exp.Expression:
+        kind = column.type.upper()
+        if fields and kind and not kind.startswith(("STRUCT", "MAP", "ARRAY")):
+            raise self.script.refusal(
+                f"{column.name} is {column.type} and has no field {fields[0]}",
+                at=at,
+                fix=f"Write {column.name} alone.",
+            )
+        for field in fields:
+            made = exp.Dot(this=made, expression=exp.to_identifier(field, quoted=True))
+        return made
+
+    def _by_alias(self, alias: str) -> Source | None:
+        return next((s for s in self.sources if s.alias.lower() == alias.lower()), None)
+
+    def _by_column(self, parts: list[str], at: int) -> Source:
+        name = parts[0].lower()
+        having = [source for source in self.sources if name in source.columns]
+        if len(having) == 1:
+            return having[0]
+        aliases = [source.alias for source in self.sources]
+        if having:
+            raise self.script.refusal(
+                f"{parts[0]} is a column of {' and of '.join(s.alias for s in having)}",
+                at=at,
+                fix=f"Say which one: {having[0].alias}.{parts[0]}.",
+            )
+        if len(parts) > 1:
+            raise self.script.refusal(
+                f"{parts[0]} is neither an alias nor a column{nearest(name, aliases)}",
+                at=at,
+                fix=f"Aliases of this query: {', '.join(aliases)}.",
+            )
+        if name in WINDOW_COLUMNS:
+            raise self.script.refusal(
+                f"{parts[0]} needs a window",
+                at=at,
+                fix="Add GROUP BY TUMBLE(t, size) or HOP(t, slide, size).",
+            )
+        known = {column for source in self.sources for column in source.columns}
+        raise self.script.refusal(
+            f"no input has a column {parts[0]}{nearest(name, known)}",
+            at=at,
+            fix="An expression's own AS name cannot be used beside it in SELECT or WHERE: "
+            "repeat the expression. Qualify columns by an alias: "
+            f"{', '.join(aliases)}.",
+        )
+
+
+def _made(alias: str, name: str, at: int) -> exp.Expression:
+    column = exp.Column(
+        this=exp.to_identifier(name, quoted=True), table=exp.to_identifier(alias, quoted=True)
+    )
+    column.meta["start"] = at
+    return column

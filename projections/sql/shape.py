@@ -1,0 +1,86 @@
+"""What a plan is made of: the contract between the planner and the runner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from projections.sql.catalog import Column
+
+HIDDEN_STREAM = ("_epoch", "_time", "_seq_hi", "_seq_lo")
+HIDDEN_TABLE = (*HIDDEN_STREAM, "_deleted")
+ORDER = ("_time", "_seq_hi", "_seq_lo")
+"""Order of the rows of one stream: event time, then the source's own sequence."""
+
+
+class InputKind(StrEnum):
+    """How a plan reads an input.
+
+    STREAM: immutable facts, with `HIDDEN_STREAM` beside the relation's columns.
+    LATEST: one row for each key, with `_deleted`.
+    HISTORY: versions, with `valid_from`, `valid_to` (exclusive, NULL while valid) and `_deleted`.
+    """
+
+    STREAM = "stream"
+    LATEST = "latest"
+    HISTORY = "history"
+    PROJECTION = "projection"
+
+
+class Strategy(StrEnum):
+    """How a plan is kept up to date.
+
+    NEWEST: `changed_sql` reads `in_0_new` and gives one candidate for each key with its order
+    columns; the runner merges it where it is newer than the target's row.
+    RECOMPUTE: `affected_sql` gives the keys that may have changed, `changed_sql` their new rows.
+    """
+
+    NEWEST = "newest"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBounds:
+    """Which rows of an input the affected keys can depend on: lower <= column < upper.
+
+    `lower_sql` and `upper_sql` are aggregates over the view `affected`; NULL when it is empty.
+    """
+
+    column: str
+    lower_sql: str
+    upper_sql: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One input: the runner registers it as `view`, and its new rows as `<view>_new`."""
+
+    kind: InputKind
+    name: str
+    view: str
+    time_bounds: TimeBounds | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How to compute a projection, as Spark SQL text over the views of its inputs.
+
+    `columns` is the target's shape in order, without the order columns that NEWEST adds.
+    `rows_sql` computes all rows from the whole inputs: the rebuild, and the oracle of P6.
+    `stateful`: a row depends on several facts, so rows closed as late must be left out.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    inputs: tuple[Input, ...]
+    stateful: bool
+    strategy: Strategy
+    rows_sql: str
+    affected_sql: str | None
+    changed_sql: str
+    freshness: timedelta
+    fingerprint: str
+    cost: str
+    notes: tuple[str, ...]

@@ -1,0 +1,139 @@
+"""Reading tokens one after the other, with a refusal at the place of a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot.tokens import Token, TokenType
+
+from kernel.errors import InvalidRequest
+from projections.sql.places import Script
+
+_QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
+
+
+def split(tokens: Sequence[Token]) -> list[list[Token]]:
+    """Cut tokens into statements at semicolons; empty statements are left out."""
+    statements: list[list[Token]] = [[]]
+    for token in tokens:
+        if token.token_type is TokenType.SEMICOLON:
+            statements.append([])
+        else:
+            statements[-1].append(token)
+    return [statement for statement in statements if statement]
+
+
+def retyped(token: Token, kind: TokenType) -> Token:
+    """Return a token of another kind at the same place."""
+    return Token(kind, token.text, token.line, token.col, token.start, token.end, token.comments)
+
+
+def join_doubled_quotes(script: Script, tokens: Sequence[Token]) -> list[Token]:
+    """Read `'it''s'` as Spark does, as one string with a quote inside.
+
+    sqlglot gives two strings, which it would join without the quote. Two strings with a space
+    between them are refused: engines differ on what they mean.
+    """
+    joined: list[Token] = []
+    for token in tokens:
+        last = joined[-1] if joined else None
+        if last is None or {last.token_type, token.token_type} != {TokenType.STRING}:
+            joined.append(token)
+            continue
+        quote = script.text[last.end]
+        if token.start != last.end + 1 or script.text[token.start] != quote:
+            raise script.refusal(
+                "two strings in a row", at=token.start, fix="Write one string, or use concat(a, b)."
+            )
+        joined[-1] = Token(
+            TokenType.STRING,
+            last.text + quote + token.text,
+            token.line,
+            token.col,
+            last.start,
+            token.end,
+            last.comments,
+        )
+    return joined
+
+
+class Cursor:
+    """A place in one statement's tokens. `form` is shown by every refusal."""
+
+    def __init__(self, script: Script, tokens: Sequence[Token], *, form: str) -> None:
+        self.script = script
+        self.form = form
+        self._tokens = tokens
+        self._next = 0
+
+    @property
+    def rest(self) -> Sequence[Token]:
+        """The tokens that were not read yet."""
+        return self._tokens[self._next :]
+
+    @property
+    def at(self) -> int:
+        """The offset of the next token, or of the statement's end."""
+        if self._next < len(self._tokens):
+            return int(self._tokens[self._next].start)
+        return int(self._tokens[-1].end) + 1
+
+    def refusal(self, message: str) -> InvalidRequest:
+        """Make an error at the next token."""
+        return self.script.refusal(message, at=self.at, fix=f"The form is: {self.form}")
+
+    def found(self) -> str:
+        """Return what stands next, for messages."""
+        return repr(self._tokens[self._next].text) if self.rest else "the end of the statement"
+
+    def take(self, word: str) -> bool:
+        """Pass an unquoted word or sign if it stands next. Words are read in any case."""
+        rest = self.rest
+        if not rest or rest[0].token_type in _QUOTED or rest[0].text.upper() != word:
+            return False
+        self._next += 1
+        return True
+
+    def expect(self, word: str) -> None:
+        """Pass a word or sign that must stand next."""
+        if not self.take(word):
+            raise self.refusal(f"expected {word}, found {self.found()}")
+
+    def name(self, what: str) -> str:
+        """Pass a name: a word, or anything in backquotes."""
+        rest = self.rest
+        is_name = bool(rest) and (
+            rest[0].token_type is TokenType.IDENTIFIER
+            or (rest[0].token_type is not TokenType.STRING and rest[0].text.isidentifier())
+        )
+        if not is_name:
+            raise self.refusal(f"expected {what}, found {self.found()}")
+        self._next += 1
+        return str(rest[0].text)
+
+    def dotted(self, what: str) -> str:
+        """Pass a name of several parts joined by dots."""
+        parts = [self.name(what)]
+        while self.take("."):
+            parts.append(self.name(what))
+        return ".".join(parts)
+
+    def string(self) -> str | None:
+        """Pass a quoted string if one stands next."""
+        rest = self.rest
+        if not rest or rest[0].token_type is not TokenType.STRING:
+            return None
+        self._next += 1
+        return str(rest[0].text)
+
+    def until_comma(self) -> str:
+        """Pass everything up to a comma or closing bracket of this level; return its text."""
+        start, depth = self._next, 0
+        while self.rest:
+            sign = self.rest[0].text if self.rest[0].token_type not in _QUOTED else ""
+            if depth == 0 and sign in (",", ")"):
+                break
+            depth += (sign in ("(", "<")) - (sign in (")", ">"))
+            self._next += 1
+        passed = self._tokens[start : self._next]
+        return self.script.text[passed[0].start : passed[-1].end + 1] if passed else ""

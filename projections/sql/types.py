@@ -1,0 +1,153 @@
+"""Types of expressions, as far as they follow from the catalog without asking Spark.
+
+Only what is certain is answered; the empty text means that Spark has to be asked. The compiler
+needs it for one decision: whether a sum adds floating-point numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+
+FLOATING = ("FLOAT", "DOUBLE", "REAL")
+INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+TEMPORAL = ("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "DATE")
+
+_ALIASES = {
+    "BYTE": "TINYINT",
+    "SHORT": "SMALLINT",
+    "INTEGER": "INT",
+    "LONG": "BIGINT",
+    "REAL": "FLOAT",
+    "TIMESTAMP_LTZ": "TIMESTAMP",
+}
+_BOOLEANS = (
+    exp.Predicate,
+    exp.Not,
+    exp.And,
+    exp.Or,
+    exp.Boolean,
+    exp.StartsWith,
+    exp.EndsWith,
+    exp.Contains,
+    exp.IsNan,
+    exp.LogicalAnd,
+    exp.LogicalOr,
+)
+_STRINGS = (
+    exp.Concat,
+    exp.ConcatWs,
+    exp.Upper,
+    exp.Lower,
+    exp.Trim,
+    exp.DPipe,
+    exp.TimeToStr,
+    exp.Substring,
+    exp.Replace,
+    exp.RegexpReplace,
+    exp.RegexpExtract,
+)
+_DOUBLES = (exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow, exp.Sin, exp.Cos, exp.Tan)
+_BIGINTS = (exp.Count, exp.CountIf, exp.UnixMicros, exp.UnixMillis, exp.UnixSeconds)
+_INTS = (exp.Year, exp.Quarter, exp.Month, exp.Day, exp.DayOfMonth, exp.DayOfWeek, exp.DayOfYear)
+_MORE_INTS = (exp.WeekOfYear, exp.Hour, exp.Minute, exp.Second, exp.Length)
+
+
+def normal(text: str) -> str:
+    """Return a type's name as Spark's SQL shows it, in upper case."""
+    upper = " ".join(text.upper().split())
+    return _ALIASES.get(upper, upper)
+
+
+def type_of(node: exp.Expression, column: Callable[[exp.Expression], str]) -> str:
+    """Return the Spark type of a resolved expression, or the empty text where it is not certain."""
+    match node:
+        case exp.Column():
+            return normal(column(node))
+        case exp.Paren() | exp.Neg() | exp.Abs() | exp.Min() | exp.Max() | exp.Filter():
+            return type_of(node.this, column)
+        case exp.Round() | exp.Nullif():
+            kind = type_of(node.this, column)
+            return "" if kind.startswith("DECIMAL") else kind
+        case exp.Cast():
+            return normal(node.to.sql(dialect="spark"))
+        case exp.Literal():
+            return _literal(node)
+        case exp.Sum() | exp.Avg():
+            return _total(node, type_of(_argument(node), column))
+        case exp.TimestampTrunc():
+            return "TIMESTAMP"
+        case exp.Add() | exp.Sub() | exp.Mul() | exp.Mod():
+            return _arithmetic(type_of(node.this, column), type_of(node.expression, column))
+        case exp.Div():
+            sides = (type_of(node.this, column), type_of(node.expression, column))
+            return "DOUBLE" if all(side in INTEGERS + FLOATING for side in sides) else ""
+        case exp.Coalesce() | exp.Greatest() | exp.Least():
+            return _common([type_of(part, column) for part in (node.this, *node.expressions)])
+        case exp.Case() | exp.If():
+            return _case(node, column)
+        case _:
+            return _by_class(node)
+
+
+def _by_class(node: exp.Expression) -> str:
+    if isinstance(node, _BOOLEANS):
+        return "BOOLEAN"
+    if isinstance(node, _STRINGS):
+        return "STRING"
+    if isinstance(node, _DOUBLES):
+        return "DOUBLE"
+    if isinstance(node, _BIGINTS):
+        return "BIGINT"
+    return "INT" if isinstance(node, (*_INTS, *_MORE_INTS)) else ""
+
+
+def _argument(node: exp.Expression) -> exp.Expression:
+    return node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
+
+
+def _literal(node: exp.Expression) -> str:
+    if node.is_string:
+        return "STRING"
+    text = node.name
+    if text.isdigit():
+        return "INT" if int(text) <= 2_147_483_647 else "BIGINT"
+    return "DOUBLE" if "e" in text.lower() else ""
+
+
+def _total(node: exp.Expression, argument: str) -> str:
+    if argument in FLOATING:
+        return "DOUBLE"
+    if argument in INTEGERS:
+        return "BIGINT" if isinstance(node, exp.Sum) else "DOUBLE"
+    return ""
+
+
+def _arithmetic(left: str, right: str) -> str:
+    sides = {left, right}
+    if not all(side in INTEGERS + FLOATING for side in sides):
+        # A double and a decimal make a double; anything with an interval is left to Spark.
+        mixed = "DOUBLE" in sides and all(s == "DOUBLE" or s.startswith("DECIMAL") for s in sides)
+        return "DOUBLE" if mixed else ""
+    return _common([left, right])
+
+
+def _common(kinds: list[str]) -> str:
+    known = set(kinds)
+    if len(known) == 1:
+        return known.pop()
+    if all(kind in INTEGERS for kind in known):
+        return max(known, key=INTEGERS.index)
+    if all(kind in INTEGERS + FLOATING for kind in known):
+        return "DOUBLE"
+    return ""
+
+
+def _case(node: exp.Expression, column: Callable[[exp.Expression], str]) -> str:
+    branches = [branch.args["true"] for branch in node.args.get("ifs") or [node]]
+    default = node.args.get("default") or node.args.get("false")
+    if default is not None:
+        branches.append(default)
+    known = [branch for branch in branches if not isinstance(branch, exp.Null)]
+    return _common([type_of(branch, column) for branch in known]) if known else ""

@@ -1,0 +1,156 @@
+"""Windows over event time: `TUMBLE`, `HOP`, `CUMULATE` in GROUP BY.
+
+All are `[start, end)` and aligned to 1970-01-01 UTC. A row is put into its windows before anything
+else happens to it, so `window_start` and `window_end` are columns of the driving stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from sqlglot import exp
+
+from projections.sql.durations import FORM, duration_of, in_us, in_words
+from projections.sql.expressions import render
+from projections.sql.places import Script, offset_of
+from projections.sql.shape import TimeBounds
+
+MOST_WINDOWS_OF_A_ROW = 1_000
+
+
+class WindowKind(StrEnum):
+    """How windows lie in time."""
+
+    TUMBLE = "TUMBLE"
+    HOP = "HOP"
+    CUMULATE = "CUMULATE"
+
+
+_FORMS = {
+    WindowKind.TUMBLE: "TUMBLE(t, '1 hour')",
+    WindowKind.HOP: "HOP(t, '10 minutes', '1 hour')",
+    WindowKind.CUMULATE: "CUMULATE(t, '1 hour', '1 day')",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One window function. `time` is resolved; `step` is the slide or step, or the size."""
+
+    kind: WindowKind
+    time: exp.Expression
+    step: timedelta
+    size: timedelta
+
+    @property
+    def of_a_row(self) -> int:
+        """How many windows a row can be in."""
+        return -(-in_us(self.size) // in_us(self.step))
+
+    @property
+    def words(self) -> str:
+        """Describe the window for people."""
+        if self.kind is WindowKind.TUMBLE:
+            return f"tumbling windows of {in_words(self.size)}"
+        each = "every" if self.kind is WindowKind.HOP else "growing by"
+        return f"windows of {in_words(self.size)} {each} {in_words(self.step)}"
+
+
+def window_kind(node: exp.Expression) -> WindowKind | None:
+    """Return which window function a parsed expression is, if any."""
+    if isinstance(node, exp.Anonymous) and node.name.upper() in WindowKind.__members__:
+        return WindowKind[node.name.upper()]
+    return None
+
+
+def read_window(script: Script, node: exp.Expression, kind: WindowKind, *, at: int) -> Window:
+    """Read a window function; its time expression is left as written."""
+    at, form = offset_of(node, at), f"The form is {_FORMS[kind]}."
+    arguments = list(node.expressions)
+    if len(arguments) != (2 if kind is WindowKind.TUMBLE else 3):
+        raise script.refusal(f"{kind} has {len(arguments)} arguments", at=at, fix=form)
+    lengths: list[timedelta] = []
+    for argument in arguments[1:]:
+        length = duration_of(argument)
+        if not length:
+            raise script.refusal(
+                f"{kind}: {render(argument)} is no length of a window",
+                at=offset_of(argument, at),
+                fix=f"{FORM[0].upper()}{FORM[1:]}. {form}",
+            )
+        lengths.append(length)
+    step, size = lengths[0], lengths[-1]
+    if step > size:
+        raise script.refusal(
+            f"{kind}: the step {in_words(step)} is longer than the size {in_words(size)}",
+            at=at,
+            fix=f"The smaller length comes first. {form}",
+        )
+    if kind is WindowKind.CUMULATE and in_us(size) % in_us(step):
+        raise script.refusal(
+            f"CUMULATE: {in_words(size)} is not a multiple of {in_words(step)}", at=at, fix=form
+        )
+    window = Window(kind=kind, time=arguments[0], step=step, size=size)
+    if window.of_a_row > MOST_WINDOWS_OF_A_ROW:
+        raise script.refusal(
+            f"{kind}: every row would be in {window.of_a_row} windows",
+            at=at,
+            fix=f"Choose a step that puts a row into at most {MOST_WINDOWS_OF_A_ROW} windows.",
+        )
+    return window
+
+
+def windowed(window: Window, view: str, alias: str) -> str:
+    """Return a FROM item: the rows of `view`, each once for each of its windows.
+
+    Adds `__window_start` and `__window_end`. Rows without a time are in no window.
+    Arithmetic in whole microseconds, so that times before 1970 fall right too.
+    """
+    time = render(window.time)
+    at_us = f"unix_micros(CAST({time} AS TIMESTAMP))"
+    size, step = in_us(window.size), in_us(window.step)
+    match window.kind:
+        case WindowKind.TUMBLE:
+            start, end, keep = (
+                f"__us - pmod(__us, {size})",
+                f"{size} + __us - pmod(__us, {size})",
+                "",
+            )
+        case WindowKind.HOP:
+            start = f"__us - pmod(__us, {step}) - __i * {step}"
+            end = f"{start} + {size}"
+            keep = f" WHERE {end} > __us"
+        case WindowKind.CUMULATE:
+            start = f"__us - pmod(__us, {size})"
+            end = f"{start} + (__i + 1) * {step}"
+            keep = f" WHERE {end} > __us"
+    several = window.kind is not WindowKind.TUMBLE
+    view_each = (
+        f" LATERAL VIEW explode(sequence(0L, {window.of_a_row - 1}L)) __each AS __i"
+        if several
+        else ""
+    )
+    rows = f"SELECT {alias}.*, {at_us} AS __us FROM {view} AS {alias} WHERE {time} IS NOT NULL"
+    return (
+        f"(SELECT *, timestamp_micros({start}) AS __window_start, "
+        f"timestamp_micros({end}) AS __window_end FROM ({rows}) AS {alias}{view_each}{keep})"
+        f" AS {alias}"
+    )
+
+
+def bounds_of(window: Window, column: str, start: str | None, end: str | None) -> TimeBounds | None:
+    """Return which times the windows named by the key cover.
+
+    `start` and `end` are the key columns (quoted) that hold window_start and window_end.
+    """
+    size = f"INTERVAL '{in_us(window.size)}' MICROSECOND"
+    if end is not None:
+        lower = f"min({start})" if start is not None else f"min({end}) - {size}"
+        return TimeBounds(column=column, lower_sql=lower, upper_sql=f"max({end})")
+    if start is not None:
+        return TimeBounds(
+            column=column, lower_sql=f"min({start})", upper_sql=f"max({start}) + {size}"
+        )
+    return None
