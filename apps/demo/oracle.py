@@ -24,6 +24,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "departure_weather": ("flight_id",),
 }
 """The expected tables and their keys."""
+AWAITING_REPLAY = frozenset({"carrier_delays"})
+"""Tables from which a row that came too late stays out until a replay; it passes the others, where
+a row depends on no other fact than itself."""
 
 _SETUP = """
 SET TimeZone = 'UTC';
@@ -147,9 +150,15 @@ class Oracle:
         self._db.execute(_DEPARTED)
         self._amend(readings)
 
-    def tables(self, *, without: Sequence[HeldBack] = ()) -> dict[str, pa.Table]:
-        """Return the expected tables by name; `without` are events that have not counted yet."""
-        return {name: self.table(name, without=without) for name in KEYS}
+    def tables(self, *, unsent: Sequence[HeldBack] = ()) -> dict[str, pa.Table]:
+        """Return the expected tables by name; `unsent` are events that nobody has seen yet."""
+        return {name: self.table(name, without=unsent) for name in KEYS}
+
+    def tables_awaiting_replay(self, late: Sequence[HeldBack]) -> dict[str, pa.Table]:
+        """Return the expected tables once `late` came in, later than the lateness allows."""
+        return {
+            name: self.table(name, without=late if name in AWAITING_REPLAY else ()) for name in KEYS
+        }
 
     def table(self, name: str, *, without: Sequence[HeldBack] = ()) -> pa.Table:
         """Return one expected table, in no order."""
