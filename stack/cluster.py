@@ -25,7 +25,7 @@ def make(spec: dict[str, Any]) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     password.unlink(missing_ok=True)
     password.touch(mode=0o600)
-    password.write_text(spec["password"])
+    password.write_text(Path(spec["password_file"]).read_text())
     if uid is not None:
         os.chown(place.parent, uid, gid)
         os.chown(password, uid, gid)

@@ -27,13 +27,12 @@ _JVM = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the definitions need to know. `folder` is `.penstock`; `dsn` reaches PostgreSQL."""
+    """What the definitions need to know. `folder` is `.penstock`."""
 
     folder: Path
     ports: Mapping[str, int]
     jars: Jars
     java: Java
-    dsn: str
 
 
 def local_dsn(port: int, password: str, database: str = EVENTS_DATABASE) -> str:
@@ -46,14 +45,14 @@ def with_database(dsn: str, database: str) -> str:
     return urlsplit(dsn)._replace(path=f"/{database}").geturl()
 
 
-def postgres(place: PostgresPlace, port: int, password: str) -> Part:
+def postgres(place: PostgresPlace, port: int, password_file: Path) -> Part:
     """PostgreSQL with logical decoding on, reached by TCP on the loopback interface only."""
     spec = {
         "programs": str(place.programs),
         "data": str(place.data),
         "uid": place.account.uid,
         "gid": place.account.gid,
-        "password": password,
+        "password_file": str(password_file),
         "databases": [EVENTS_DATABASE, REGISTRY_DATABASE],
     }
     options = {
@@ -146,11 +145,13 @@ def kafka(around: Surroundings) -> Part:
     )
 
 
-def registry(around: Surroundings, database: str, needs: tuple[str, ...]) -> Part:
+def registry(around: Surroundings, dsn: str, needs: tuple[str, ...]) -> Part:
     """The schema registry, which keeps its schemas in PostgreSQL."""
-    address = urlsplit(with_database(around.dsn, database))
+    address = urlsplit(dsn)
     port = around.ports["registry"]
     jdbc = f"jdbc:postgresql://{address.hostname}:{address.port or 5432}{address.path}"
+    if address.query:
+        jdbc += f"?{address.query}"
     home = around.jars.registry_home()
     runner = next(home.glob("*-runner.jar"))
     return Part(

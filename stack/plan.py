@@ -7,10 +7,11 @@ supervisor knows nothing of Kafka or PostgreSQL and is tested with small scripts
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from kernel.errors import InvalidRequest
 
@@ -85,12 +86,13 @@ class Restarts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All parts of one workspace and the endpoints that they give."""
+    """All parts of one workspace and the endpoints that they give. `id` differs for every plan."""
 
     parts: tuple[Part, ...]
     endpoints: Mapping[str, str | int] = field(default_factory=dict)
     restarts: Restarts = field(default_factory=Restarts)
     log_bytes: int = 8 * 1024 * 1024
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
         in_order(self.parts)
@@ -108,6 +110,7 @@ class Plan:
             endpoints=raw["endpoints"],
             restarts=Restarts(**raw["restarts"]),
             log_bytes=raw["log_bytes"],
+            id=raw["id"],
         )
 
 
@@ -134,21 +137,14 @@ def in_order(parts: Iterable[Part]) -> list[Part]:
     return ordered
 
 
-def _part(raw: dict[str, object]) -> Part:
-    known = dict(raw)
-    probe, steps = known.pop("probe"), known.pop("steps")
-    fields = {key: tuple(v) if isinstance(v, list) else v for key, v in known.items()}
-    return Part(
-        probe=Probe(**probe) if isinstance(probe, dict) else None,
-        steps=tuple(_step(item) for item in steps) if isinstance(steps, list) else (),
-        **fields,  # type: ignore[arg-type]
+def _part(raw: dict[str, Any]) -> Part:
+    fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in raw.items()}
+    probe = raw["probe"]
+    fields["probe"] = Probe(**probe) if probe else None
+    fields["steps"] = tuple(
+        Step(argv=tuple(step["argv"]), creates=step["creates"]) for step in raw["steps"]
     )
-
-
-def _step(raw: Mapping[str, object]) -> Step:
-    argv = raw["argv"]
-    assert isinstance(argv, list)
-    return Step(argv=tuple(argv), creates=str(raw["creates"]))
+    return Part(**fields)
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import io
 import json
 import os
 import select
@@ -30,12 +31,12 @@ EXIT_NOT_STARTED = 127
 
 
 class Log:
-    """A file of at most `limit` bytes, and its predecessor. A full disk loses lines, not the part."""
+    """A file of at most `limit` bytes and its predecessor. A full disk loses lines only."""
 
     def __init__(self, path: str, limit: int) -> None:
         self.path, self.limit = path, limit
-        self.file = open(path, "ab", buffering=0)  # noqa: SIM115
-        self.size = os.path.getsize(path)
+        self.file = _open_log(path)
+        self.size = os.fstat(self.file.fileno()).st_size
 
     def write(self, data: bytes) -> None:
         """Append, starting a new file when this one is full."""
@@ -43,7 +44,7 @@ class Log:
             if self.size + len(data) > self.limit:
                 self.file.close()
                 os.replace(self.path, self.path + ".1")
-                self.file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+                self.file = _open_log(self.path)
                 self.size = 0
             self.size += self.file.write(data) or 0
         except OSError:
@@ -176,12 +177,22 @@ class Shim:
 
     def _write_pid(self, pid: int) -> None:
         fresh = self.spec["pidfile"] + ".new"
-        with open(fresh, "w") as file:
-            json.dump({"pid": pid, "shim": os.getpid()}, file)
-        os.replace(fresh, self.spec["pidfile"])
+        try:
+            with open(fresh, "w") as file:
+                json.dump({"pid": pid, "shim": os.getpid()}, file)
+            os.replace(fresh, self.spec["pidfile"])
+        except OSError as error:
+            self._say(f"the process id cannot be written: {error}")
 
     def _say(self, line: str) -> None:
         self.log.write(f"penstock: {line}\n".encode())
+
+
+def _open_log(path: str) -> io.FileIO:
+    try:
+        return io.FileIO(path, "a")
+    except OSError:
+        return io.FileIO(os.devnull, "a")
 
 
 def _become_subreaper() -> None:

@@ -1,8 +1,8 @@
 """The supervisor: starts parts in order, keeps them up, stops them in order, leaves no orphan.
 
-`python -m stack.supervisor WORKSPACE` carries out the workspace's plan until SIGTERM or SIGINT.
-SIGUSR1 makes it read the plan again: new parts are started, failed ones tried once more.
-What it knows is in `state.json`, replaced whole at every change.
+`python -m stack.supervisor WORKSPACE` detaches one, which carries out the workspace's plan until
+SIGTERM or SIGINT. SIGUSR1 makes it read the plan again: new parts are started, failed ones tried
+once more. What it knows is in `state.json`, replaced whole at every change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stack.plan import Part, Plan, in_order, write_atomically
+from stack.plan import Plan, in_order, write_atomically
 from stack.probes import serves
 from stack.running import Running
 from stack.workspace import Workspace
@@ -24,6 +24,8 @@ from stack.workspace import Workspace
 _PROBE_PAUSE_S = 0.1
 _HEALTH_PAUSE_S = 5.0
 _HEALTH_STRIKES = 3
+EXIT_CLAIMED = 4
+"""Another supervisor has the workspace."""
 
 
 class Supervisor:
@@ -169,6 +171,7 @@ class Supervisor:
 
     def _publish(self) -> None:
         document = {
+            "plan": self.plan.id,
             "supervisor": {"pid": os.getpid(), "started_at": self.started_at.isoformat()},
             "parts": {name: running.describe() for name, running in self.parts.items()},
         }
@@ -178,19 +181,21 @@ class Supervisor:
             print(f"state cannot be written: {error}", file=sys.stderr, flush=True)
 
 
-def command_line(part: Part) -> str:
-    """Return a part's command as people would type it, for messages."""
-    return " ".join(part.argv)
-
-
 def main(arguments: list[str]) -> int:
-    """Supervise the given workspace; 4 when another supervisor already does."""
+    """Detach a supervisor for the given workspace; returns when it has the workspace's lock."""
     workspace = Workspace.at(Path(arguments[0]))
+    # Until its handler is there, a request to read the plan again must not kill it.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     lock = workspace.claim()
     if lock is None:
-        return 4
-    with lock:
-        asyncio.run(_supervise(workspace))
+        return EXIT_CLAIMED
+    child = os.fork()
+    if child:
+        lock.owned_by(child)
+        return 0
+    # The lock belongs to the open file, which both processes have: it passes on to the child.
+    asyncio.run(_supervise(workspace))
+    lock.release()
     return 0
 
 

@@ -6,7 +6,9 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,27 @@ from typing import IO
 
 from kernel.errors import Misconfigured
 from stack.plan import Plan, write_atomically
+
+_POLL_S = 0.05
+_CLAIM_S = 1.0
+_RELEASE_S = 25.0
+
+
+class Claim:
+    """The supervisor's lock, held for as long as the file is open in any process."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def owned_by(self, pid: int) -> None:
+        """Write down which process the supervisor is."""
+        self._file.truncate(0)
+        self._file.write(str(pid))
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let go of the lock in this process."""
+        self._file.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,24 +120,43 @@ class Workspace:
             return None
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 text = file.read().strip()
                 return int(text) if text else None
         return None
 
-    def claim(self) -> IO[str] | None:
-        """Take the supervisor's lock for this process; None when another one has it."""
+    def claim(self) -> Claim | None:
+        """Take the supervisor's lock; None when another one has it."""
         file = (self.run / "supervisor.lock").open("a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        return file
+        limit = time.monotonic() + _CLAIM_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                # Someone who only looks holds it for a moment.
+                if time.monotonic() > limit:
+                    file.close()
+                    return None
+                time.sleep(_POLL_S)
+        claim = Claim(file)
+        claim.owned_by(os.getpid())
+        return claim
+
+    def await_release(self, *, report: Callable[[str], None] | None = None) -> None:
+        """Wait until parts of a supervisor that was killed have wound down; kill what does not."""
+        limit = time.monotonic() + _RELEASE_S
+        for lock in sorted(self.run.glob("*.lock")):
+            if lock.stem in ("supervisor", "command"):
+                continue
+            while _held(lock):
+                if report is not None:
+                    report(f"{lock.stem}: waiting for an earlier process to end")
+                    report = None
+                if time.monotonic() > limit:
+                    _kill_recorded(lock.with_suffix(".pid"))
+                time.sleep(_POLL_S)
 
     @contextmanager
     def one_at_a_time(self) -> Iterator[None]:
@@ -122,3 +164,20 @@ class Workspace:
         with (self.run / "command.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _held(lock: Path) -> bool:
+    with lock.open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _kill_recorded(pid_file: Path) -> None:
+    try:
+        recorded = json.loads(pid_file.read_text())
+        os.killpg(int(recorded["pid"]), signal.SIGKILL)
+    except (OSError, ValueError, KeyError):
+        return

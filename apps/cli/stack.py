@@ -18,8 +18,8 @@ from kernel.errors import (
     InvalidRequest,
 )
 from stack import control, doctor, logs
-from stack.control import LOCAL_PARTS, Options
 from stack.plan import Part, Probe
+from stack.planning import LOCAL_PARTS, Options
 from stack.ports import DEFAULT_BASE
 
 APPLICATIONS = ("service", "pipeline")
