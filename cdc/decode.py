@@ -46,7 +46,7 @@ class _Unusable(Exception):
     """Why a record cannot be used; becomes `Rejected`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ChangeDecoder:
     """Decodes every topic of one captured source. Call it with a record.
 

@@ -113,6 +113,8 @@ def _structural(avro: Mapping[str, Any], named: dict[str, Any]) -> ColumnType:
             return ColumnType(pa.int16())
         case "string":
             return _text(avro)
+        case "bytes" if _is_foreign(avro):
+            return ColumnType(pa.string(), bytes.decode)
         case str() if kind in _PLAIN:
             return ColumnType(_PLAIN[kind])
         case list() | dict():
@@ -126,6 +128,12 @@ def _text(avro: Mapping[str, Any]) -> ColumnType:
     if source is None or source.name not in ("NUMERIC", "MONEY"):
         return ColumnType(pa.string())
     return _numeric(source)
+
+
+def _is_foreign(avro: Mapping[str, Any]) -> bool:
+    """Types that Debezium does not know (pg_lsn, multirange) come as their text's bytes."""
+    source = debezium.source_type(avro.get("connect.parameters") or {})
+    return source is not None and source.name != "BYTEA" and "connect.name" not in avro
 
 
 def _numeric(source: debezium.SourceType) -> ColumnType:

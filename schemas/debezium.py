@@ -71,7 +71,7 @@ class SourceType:
 
     @property
     def decimal(self) -> tuple[int, int] | None:
-        """Precision and scale of a numeric that fits 38 digits, else None (kept as text)."""
+        """Precision and scale of a numeric of at most 38 digits, else None (kept as text)."""
         if self.name.lstrip("_") == "MONEY":
             return 19, 2
         if self.name.lstrip("_") != "NUMERIC":
@@ -79,7 +79,7 @@ class SourceType:
         # Debezium reads a negative scale as an 11-bit number: numeric(5,-2) has 2046.
         scale = self.scale - 2048 if self.scale > 1023 else self.scale
         precision = max(self.length - min(scale, 0), scale)
-        return (precision, max(scale, 0)) if precision <= 38 else None
+        return (precision, max(scale, 0)) if 0 < precision <= 38 else None
 
 
 def source_type(parameters: Mapping[str, str]) -> SourceType | None:

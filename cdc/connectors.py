@@ -1,0 +1,241 @@
+"""What connectors are configured with: typed here, rendered to the JSON that Connect takes.
+
+Choices that keep data whole, each tried against the real connector:
+- numerics as text: as decimals, NaN and infinities become null without an error;
+- intervals as text: as durations, a month becomes 30.4 days;
+- values that cannot be converted stop the connector: by default they become null;
+- unknown types are included as their text: by default the column is missing;
+- TRUNCATE is captured: by default it is dropped;
+- the source's types travel in the schema, so that text columns know what they were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kernel.errors import InvalidRequest
+from schemas.debezium import PLACEHOLDER
+
+SECRET_KEYS = frozenset({"database.password"})
+EVENT_HEADERS = (
+    *("store_id", "type", "stream", "category", "version", "position", "schema_id"),
+    *("data_format", "subject", "key_id", "metadata", "tags", "occurred_at", "recorded_at"),
+)
+"""Columns of an event that travel as headers; `id` is added by the router itself."""
+
+_IDENTIFIER_BYTES = 63
+_CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
+
+
+def replication_name(workspace: str, source: str) -> str:
+    """Name the slot and the publication of a source: `penstock_<workspace>_<source>`.
+
+    Raises `InvalidRequest` when PostgreSQL would cut the name.
+    """
+    name = re.sub(r"[^a-z0-9_]", "_", f"penstock_{workspace}_{source}".lower())
+    if len(name) > _IDENTIFIER_BYTES:
+        raise InvalidRequest(
+            f"slot name {name} is longer than the {_IDENTIFIER_BYTES} bytes of PostgreSQL",
+            remedy="Choose a shorter source name, or a shorter workspace.name.",
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """Where a connector reads, as seen from the Connect worker."""
+
+    host: str
+    port: int
+    name: str
+    user: str
+    password: str = field(repr=False)
+    sslmode: str = "prefer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What connectors of one workspace share: its name and where topics and schemas go."""
+
+    workspace: str
+    topic_prefix: str
+    partitions: int
+    registry_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureConnector:
+    """Captures tables as Avro change envelopes to `<prefix><source>.<schema>.<table>`.
+
+    `keys` declares key columns for tables without a primary key.
+    """
+
+    source: str
+    database: Database
+    tables: tuple[str, ...]
+    placement: Placement
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the connector in Connect."""
+        return f"{self.placement.workspace}-{self.source}"
+
+    @property
+    def slot(self) -> str:
+        """Name of the replication slot and of the publication."""
+        return replication_name(self.placement.workspace, self.source)
+
+    @property
+    def topics(self) -> str:
+        """Prefix of its topics, without the last dot."""
+        return f"{self.placement.topic_prefix}{self.source}"
+
+    def render(self) -> dict[str, str]:
+        """Return the configuration as Connect takes it."""
+        single = (
+            rf"({re.escape(self.topics)}\.(transaction|notifications)|__debezium-heartbeat\..*)"
+        )
+        config = {
+            **_reader(self.database, self.slot, self.tables),
+            **_topics(self.placement.partitions, single=single),
+            **_avro("key", self.placement.registry_url),
+            **_avro("value", self.placement.registry_url),
+            "topic.prefix": self.topics,
+            "snapshot.mode": "initial",
+            "snapshot.fetch.size": "10240",
+            "provide.transaction.metadata": "true",
+            "skipped.operations": "none",
+            "tombstones.on.delete": "false",
+            "notification.enabled.channels": "sink",
+            "notification.sink.topic.name": f"{self.topics}.notifications",
+            "decimal.handling.mode": "string",
+            "interval.handling.mode": "string",
+            "binary.handling.mode": "bytes",
+            "time.precision.mode": "adaptive",
+            "include.unknown.datatypes": "true",
+            "column.propagate.source.type": ".*",
+            "event.converting.failure.handling.mode": "fail",
+            "unavailable.value.placeholder": PLACEHOLDER,
+        }
+        if self.keys:
+            config["message.key.columns"] = ";".join(
+                f"{re.escape(table)}:{','.join(columns)}"
+                for table, columns in sorted(self.keys.items())
+            )
+        return config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxConnector:
+    """Sends rows of `es.events` to `<prefix>events.<category>`, bytes unchanged.
+
+    Events that are there before the slot is made are sent first, in order of position.
+    """
+
+    database: Database
+    placement: Placement
+    table: str = "es.events"
+
+    @property
+    def name(self) -> str:
+        """Name of the connector in Connect."""
+        return f"{self.placement.workspace}-outbox"
+
+    @property
+    def slot(self) -> str:
+        """Name of the replication slot and of the publication."""
+        return replication_name(self.placement.workspace, "outbox")
+
+    def render(self) -> dict[str, str]:
+        """Return the configuration as Connect takes it."""
+        router = "transforms.outbox"
+        return {
+            **_reader(self.database, self.slot, (self.table,)),
+            **_topics(self.placement.partitions, single=r"__debezium-heartbeat\..*"),
+            "topic.prefix": f"{self.placement.topic_prefix}{self.name}",
+            "snapshot.mode": "initial",
+            "snapshot.select.statement.overrides": self.table,
+            f"snapshot.select.statement.overrides.{self.table}": (
+                f"SELECT * FROM {self.table} ORDER BY position"
+            ),
+            "tombstones.on.delete": "false",
+            "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+            "value.converter": "io.debezium.converters.BinaryDataConverter",
+            "value.converter.delegate.converter.type": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.delegate.converter.type.schemas.enable": "false",
+            "transforms": "outbox",
+            f"{router}.type": "io.debezium.transforms.outbox.EventRouter",
+            f"{router}.table.field.event.id": "id",
+            f"{router}.table.field.event.key": "stream",
+            f"{router}.table.field.event.payload": "data",
+            f"{router}.table.op.invalid.behavior": "fatal",
+            f"{router}.route.by.field": "category",
+            f"{router}.route.topic.replacement": (
+                f"{self.placement.topic_prefix}events.${{routedByValue}}"
+            ),
+            f"{router}.table.fields.additional.placement": ",".join(
+                f"{column}:header" for column in EVENT_HEADERS
+            ),
+        }
+
+
+Connector = CaptureConnector | OutboxConnector
+
+
+def masked(config: Mapping[str, str]) -> dict[str, str]:
+    """Return a configuration that may be shown: secrets replaced."""
+    return {key: "***" if key in SECRET_KEYS else value for key, value in config.items()}
+
+
+def _reader(database: Database, slot: str, tables: tuple[str, ...]) -> dict[str, str]:
+    return {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "tasks.max": "1",
+        "database.hostname": database.host,
+        "database.port": str(database.port),
+        "database.user": database.user,
+        "database.password": database.password,
+        "database.dbname": database.name,
+        "database.sslmode": database.sslmode,
+        "plugin.name": "pgoutput",
+        "slot.name": slot,
+        "publication.name": slot,
+        "publication.autocreate.mode": "disabled",
+        "table.include.list": ",".join(re.escape(table) for table in tables),
+        "extended.headers.enabled": "false",
+        "heartbeat.interval.ms": "5000",
+        "poll.interval.ms": "50",
+        "max.batch.size": "4096",
+        "max.queue.size": "16384",
+        "exactly.once.support": "required",
+        "transaction.boundary": "poll",
+    }
+
+
+def _topics(partitions: int, *, single: str) -> dict[str, str]:
+    # Replication factor -1 takes the broker's default. BEGIN and END of a transaction keep their
+    # order only in one partition.
+    return {
+        "topic.creation.default.replication.factor": "-1",
+        "topic.creation.default.partitions": str(partitions),
+        "topic.creation.groups": "single",
+        "topic.creation.single.include": single,
+        "topic.creation.single.partitions": "1",
+        "topic.creation.single.replication.factor": "-1",
+    }
+
+
+def _avro(side: str, registry_url: str) -> dict[str, str]:
+    registry = f"{side}.converter.apicurio.registry"
+    return {
+        f"{side}.converter": _CONVERTER,
+        f"{registry}.url": f"{registry_url.rstrip('/')}/apis/registry/v2",
+        f"{registry}.auto-register": "true",
+        f"{registry}.find-latest": "false",
+        f"{registry}.as-confluent": "true",
+        f"{registry}.use-id": "contentId",
+        f"{registry}.headers.enabled": "false",
+    }
