@@ -34,10 +34,10 @@ class TopicRouter:
             return decode_event
         if source in self.captures:
             return ChangeDecoder(
-                source,
-                self.prefix,
-                ConfluentRegistry(self.registry_url),
-                dict(self.captures[source]),
+                source=source,
+                topic_prefix=self.prefix,
+                schemas=ConfluentRegistry(self.registry_url),
+                event_times=dict(self.captures[source]),
             )
         return None
 

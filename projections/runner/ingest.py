@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from kernel import failpoints
 from kernel.errors import NotFound, StoreDiverged
 from kernel.positions import Epoch
-from projections.log.frames import AVRO_SCHEMAS, TRANSACTIONS_TABLE
+from projections.log.frames import AVRO_SCHEMAS, TRANSACTIONS_TABLE, UTC_MICROS
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
@@ -244,7 +244,7 @@ class Ingest:
             epoch=epoch,
             run_id=bound.run_id,
             batch_id=bound.batch_id,
-            end=bound.end,
+            end={**(self._last.end if self._last else {}), **bound.end},
             progress=progress.to_json(),
             heads={store: seen.head for store, seen in progress.positions.items()},
             cuts={source: cut.lsn for source, cut in progress.cuts.items()},
@@ -253,7 +253,25 @@ class Ingest:
                 for source, cut in progress.cuts.items()
             },
             tables=unchanged | dict(tables),
-            counts=dict(arrival.counts),
+            counts=dict(arrival.counts) | _freshness(arrival),
             timings_ms=dict(watch.steps),
             at=datetime.now(UTC),
         )
+
+
+def _freshness(arrival: Arrival) -> dict[str, int]:
+    """Return milliseconds from the append of the epoch's events to now: p50, p95, max."""
+    now = pa.scalar(datetime.now(UTC), UTC_MICROS)
+    ages = [
+        age / 1000
+        for rows in arrival.events.values()
+        for age in pc.subtract(now, rows["recorded_at"]).cast(pa.int64()).to_pylist()
+    ]
+    if not ages:
+        return {}
+    ages.sort()
+    return {
+        "freshness_ms_p50": round(ages[len(ages) // 2]),
+        "freshness_ms_p95": round(ages[int(len(ages) * 0.95)]),
+        "freshness_ms_max": round(ages[-1]),
+    }

@@ -1,0 +1,49 @@
+"""Run the pipeline of the workspace that `PENSTOCK_WORKSPACE` names."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+
+from apps.pipeline.heads import PostgresHeads
+from apps.pipeline.metrics import PipelineMetrics, serve
+from apps.pipeline.pipeline import Pipeline
+from apps.pipeline.session import start_session, warm
+from apps.settings import load
+from kernel import failpoints
+from kernel.errors import PenstockError, exit_code
+from stack.jars import resolve
+from stack.java import find_java
+
+
+def main() -> None:
+    """Start Spark, then ingest and projections; end in order on SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    failpoints.arm_from_environment()
+    settings = load()
+    spark = start_session(
+        resolve("spark").spark_jars(),
+        scratch=settings.state_dir / "spark",
+        memory=settings.text("pipeline.driver_memory"),
+        java_home=find_java().home,
+    )
+    warm(spark)
+    metrics = PipelineMetrics()
+    heads = PostgresHeads(settings.required("postgres.dsn"))
+    pipeline = Pipeline(spark, settings, metrics, heads)
+    server = serve("127.0.0.1", settings.number("pipeline.port"), metrics, pipeline.health)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: pipeline.stop())
+    pipeline.run()
+    server.shutdown()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except PenstockError as error:
+        print(f"error: {error.message}\n  fix: {error.remedy}", file=sys.stderr)
+        raise SystemExit(exit_code(error)) from error

@@ -1,0 +1,47 @@
+"""How far the event store has come, read from PostgreSQL itself.
+
+Kafka's end offsets would understate the lag: what Debezium has not read yet is not in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import psycopg
+
+from kernel.errors import Unavailable
+
+_LAG = """
+SELECT (SELECT store_id::text FROM es.store),
+       (SELECT coalesce(max(position), 0) FROM es.events),
+       (SELECT extract(epoch FROM clock_timestamp() - recorded_at)::float8
+          FROM es.events WHERE position = %(next)s)
+"""
+
+
+class PostgresHeads:
+    """Reads the store's head over one connection, made anew when it breaks."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connection: psycopg.Connection[tuple[str, int, float | None]] | None = None
+        self._head = 0
+
+    def lag(self, heads: Mapping[str, int]) -> tuple[str, int, float]:
+        """Return (store, events behind, age in seconds of the oldest one missing).
+
+        `heads` are the log's contiguous heads. Raises `Unavailable`.
+        """
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = psycopg.connect(self._dsn, autocommit=True)
+            have = max(heads.values(), default=0)
+            row = self._connection.execute(_LAG, {"next": have + 1}).fetchone()
+        except psycopg.Error as error:
+            self._connection = None
+            raise Unavailable(f"the event store's database does not answer: {error}") from error
+        if row is None or row[0] is None:
+            return "none", 0, 0.0
+        store, head, age = str(row[0]), int(row[1]), row[2]
+        behind = max(0, head - heads.get(store, 0))
+        return store, behind, float(age or 0.0) if behind else 0.0

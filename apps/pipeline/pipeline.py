@@ -1,0 +1,238 @@
+"""The pipeline process: ingest in one thread, projections in another, both with a stated health.
+
+What fails is started again with a growing pause; what cannot be mended by trying stands still
+with its reason and the command that helps, and the other goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from apps.pipeline.kafka import GroupOffsets, KafkaTopics
+from apps.pipeline.metrics import PipelineMetrics
+from apps.pipeline.projecting import Projecting
+from apps.pipeline.routing import router_of
+from apps.pipeline.stream import IngestRun
+from apps.settings import Settings
+from kernel.errors import Retry, Unavailable, retry_directive
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.catalog import DeployedCatalog, Deployment
+from projections.runner.ingest import Ingest
+from projections.runner.manifest import Committed, Manifest
+from projections.runner.projector import Run
+from schemas.registry import ConfluentRegistry
+
+log = logging.getLogger("penstock.pipeline")
+
+IDLE_S = 0.1
+PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class StoreHeads(Protocol):
+    """Reads how far the event store itself has come, so that lag is never understated."""
+
+    def lag(self, heads: Mapping[str, int]) -> tuple[str, int, float]:
+        """Return (store, events behind, age in seconds of the oldest one missing)."""
+        ...
+
+
+@dataclass(slots=True)
+class PartState:
+    """State of one thread: running, waiting, paused, failed; and why."""
+
+    state: str = "starting"
+    reason: str | None = None
+
+
+class Pipeline:
+    """Wires ingest and projections for one workspace and runs them until stopped."""
+
+    def __init__(
+        self, spark: SparkSession, settings: Settings, metrics: PipelineMetrics, heads: StoreHeads
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._metrics = metrics
+        self._heads = heads
+        self._lake = Lake.at(settings.lake)
+        self._registry = ConfluentRegistry(settings.required("registry.url"))
+        self._tables = Tables()
+        self._manifest = Manifest(self._lake, self._tables)
+        self._deployed = DeployedCatalog(self._lake, self._tables)
+        self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
+        self._projecting = Projecting(spark, self._lake, self._registry, on_run=self._ran)
+        self._stop = threading.Event()
+        self._last: Committed | None = None
+        self.ingest = PartState()
+        self.projections = PartState()
+
+    def run(self) -> None:
+        """Run until `stop`: ingest here, projections and lag in threads of their own."""
+        workers = [
+            threading.Thread(target=self._project, name="projections", daemon=True),
+            threading.Thread(target=self._watch_lag, name="lag", daemon=True),
+        ]
+        for worker in workers:
+            worker.start()
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                if self._one_run():
+                    failures = 0
+            except Exception as error:
+                if not self._note_failure(error):
+                    self._stop.wait()
+                    break
+                self._stop.wait(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+                failures += 1
+        for worker in workers:
+            worker.join(timeout=30)
+        self.ingest = PartState("stopped")
+
+    def stop(self) -> None:
+        """Ask for an end between two epochs."""
+        self._stop.set()
+
+    def health(self) -> tuple[bool, Mapping[str, object]]:
+        """Return readiness and the state of each part, for `/health/ready`."""
+        ready = self.ingest.state in ("running", "waiting", "paused")
+        states = self._projecting.states.values()
+        return ready, {
+            "ingest": {"state": self.ingest.state, "reason": self.ingest.reason},
+            "projecting": {"state": self.projections.state, "reason": self.projections.reason},
+            "epoch": self._last.epoch if self._last else 0,
+            "projections": {
+                s.name: {"epoch": s.epoch, "error": s.error, "run_ms": s.last_ms} for s in states
+            },
+        }
+
+    def _one_run(self) -> bool:
+        """Run ingest until the topology changes, it fails, or the pipeline stops."""
+        deployment = self._deployed.deployment()
+        ingest = Ingest(
+            self._lake,
+            self._tables,
+            self._manifest,
+            self._registry,
+            lateness=lambda name: deployment.lateness(name, self._settings.lateness),
+            offsets=GroupOffsets(self._topics.bootstrap, f"penstock.{self._settings.name}.ingest"),
+        )
+        self._last = ingest.last
+        router = router_of(
+            deployment,
+            prefix=self._settings.text("kafka.topic_prefix"),
+            registry_url=self._settings.required("registry.url"),
+        )
+        run = IngestRun(
+            self._spark,
+            self._topics,
+            router,
+            ingest,
+            checkpoints=self._settings.state_dir / "checkpoints",
+            max_records=self._settings.number("pipeline.max_records_per_epoch"),
+            before_epoch=self._wait_for_space,
+            after_epoch=self._committed,
+        )
+        run.finish_unfinished(self._manifest)
+        try:
+            run.start()
+        except Unavailable as waiting:
+            self.ingest = PartState("waiting", waiting.message)
+            self._stop.wait(IDLE_S * 5)
+            return True
+        self.ingest = PartState("running")
+        while run.active and not self._stop.is_set() and not self._moved(deployment):
+            held = ingest.waiting_for()
+            if self.ingest.state == "running":
+                self.ingest.reason = "; ".join(f"{s}: {r}" for s, r in held.items()) or None
+            time.sleep(IDLE_S)
+        if run.active:
+            run.stop()
+        if run.error is not None:
+            raise run.error
+        return True
+
+    def _moved(self, deployment: Deployment) -> bool:
+        if self._deployed.version() == deployment.version:
+            return False
+        now = self._deployed.deployment()
+        return (now.captures, now.sources) != (deployment.captures, deployment.sources)
+
+    def _note_failure(self, error: Exception) -> bool:
+        """Note why ingest ended; return whether to start it again."""
+        again = retry_directive(error) is not Retry.NEVER or not hasattr(error, "remedy")
+        remedy = getattr(error, "remedy", "penstock logs pipeline")
+        self.ingest = PartState(
+            "restarting" if again else "failed", f"{str(error)[:800]} | fix: {remedy}"
+        )
+        self._metrics.restarts.inc()
+        log.error("ingest ended: %s", self.ingest.reason, exc_info=error)
+        return again
+
+    def _committed(self, done: Committed) -> None:
+        self._last = done
+        self._metrics.committed(done)
+        log.info(
+            "epoch %d: %s in %.0f ms",
+            done.epoch,
+            dict(done.counts),
+            sum(done.timings_ms.values()),
+        )
+
+    def _ran(self, name: str, run: Run) -> None:
+        self._metrics.projection_seconds.labels(name).observe(run.milliseconds / 1000)
+        self._metrics.projection_epoch.labels(name).set(run.table.as_of_epoch)
+
+    def _wait_for_space(self) -> None:
+        """Pause while the lake's disk is below its reserve: better late than half written."""
+        reserve = self._settings.number("storage.min_free_bytes")
+        while not self._stop.is_set():
+            free = shutil.disk_usage(self._lake.root).free
+            if free >= reserve:
+                if self.ingest.state == "paused":
+                    self.ingest = PartState("running")
+                return
+            self.ingest = PartState(
+                "paused",
+                f"{free // 2**20} MiB free at {self._lake.root}, {reserve // 2**20} MiB are kept "
+                "in reserve | fix: free space, or lower storage.min_free_bytes",
+            )
+            self._stop.wait(1.0)
+
+    def _project(self) -> None:
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "projections")
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                busy = self._projecting.step()
+                self.projections = PartState("running")
+                failures = 0
+            except Exception as error:
+                remedy = getattr(error, "remedy", "penstock logs pipeline")
+                self.projections = PartState("restarting", f"{str(error)[:500]} | fix: {remedy}")
+                log.error("projections: %s", self.projections.reason, exc_info=error)
+                self._stop.wait(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+                failures += 1
+                continue
+            if not busy:
+                self._stop.wait(IDLE_S)
+
+    def _watch_lag(self) -> None:
+        while not self._stop.wait(1.0):
+            last = self._last
+            try:
+                store, events, seconds = self._heads.lag(last.heads if last else {})
+            except Unavailable as error:
+                log.warning("lag unknown: %s", error.message)
+                continue
+            self._metrics.lag_events.labels(store).set(events)
+            self._metrics.lag_seconds.labels(store).set(seconds)

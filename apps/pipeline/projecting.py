@@ -1,0 +1,202 @@
+"""The loop that keeps derived tables and projections up with ingest, each at its own freshness."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from kernel.errors import PenstockError
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.log.typed import TypedTables
+from projections.runner.catalog import LIVE, DeployedCatalog, Deployment
+from projections.runner.derived import Brought, DerivedTables
+from projections.runner.manifest import Committed, Manifest
+from projections.runner.projector import Projector, Run, live_target
+from projections.runner.relations import LakeCatalog
+from projections.runner.views import DeltaFrames
+from projections.sql.catalog import DeclaredCatalog
+from projections.sql.parse import ProjectionDecl
+from projections.sql.plan import InputKind, Plan, plan
+from projections.state.history import HistoryTables
+from schemas.columns import shape_of
+from schemas.registry import SchemaRegistry
+
+MAX_EVENTS_PER_STEP = 60_000
+"""Derived tables are brought forward by at most about this many log rows at a time."""
+FIELDS_TTL_S = 10.0
+
+
+@dataclass(slots=True)
+class ProjectionState:
+    """What the status shows of one projection."""
+
+    name: str
+    epoch: int = 0
+    error: str | None = None
+    runs: int = 0
+    last_ms: float = 0.0
+    due_at: float = 0.0
+
+
+@dataclass(slots=True)
+class _Fields:
+    read_at: float = -1e9
+    schemas: dict[str, pa.Schema] = field(default_factory=dict)
+
+
+class Projecting:
+    """Brings typed and history tables forward, then runs the projections that are due."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        registry: SchemaRegistry,
+        *,
+        on_run: Callable[[str, Run], None],
+    ) -> None:
+        # Handles and temporary views of its own: ingest works in another thread.
+        tables = Tables()
+        session = spark.newSession()
+        frames = DeltaFrames(session, tables)
+        self._lake = lake
+        self._tables = tables
+        self._registry = registry
+        self._manifest = Manifest(lake, tables)
+        self._deployed = DeployedCatalog(lake, tables)
+        self._deployment: Deployment | None = None
+        self._derived = DerivedTables(
+            lake,
+            tables,
+            self._manifest,
+            TypedTables(lake, tables, registry),
+            HistoryTables(session, lake, tables),
+            frames,
+        )
+        self._projector = Projector(session, lake, tables, self._manifest)
+        self._on_run = on_run
+        self._fields = _Fields()
+        self.states: dict[str, ProjectionState] = {}
+
+    def step(self) -> bool:
+        """Do what is due; return whether anything was done. Errors of one projection stay its own.
+
+        Raises what derived tables raise: without them no projection can go on.
+        """
+        last = self._manifest.last()
+        if last is None:
+            return False
+        deployment = self._current_deployment()
+        brought = self._derived.at()
+        up_to = self._within_budget(brought, last)
+        catalog = self._catalog(deployment, brought)
+        plans = self._plans(deployment, catalog)
+        histories = {
+            history.name: history
+            for made in plans.values()
+            for item in made.inputs
+            if item.kind is InputKind.HISTORY
+            and (history := catalog.history_of(item.name)) is not None
+        }
+        behind = up_to.epoch > brought.epoch
+        missing = any(name not in brought.tables for name in histories)
+        if behind or missing:
+            brought = self._derived.bring(brought, up_to, list(histories.values()))
+            catalog = self._catalog(deployment, brought)
+        ran = False
+        for name, made in plans.items():
+            ran |= self._run(name, made, deployment, catalog, brought.epoch)
+        return behind or ran
+
+    def _within_budget(self, brought: Brought, last: Committed) -> Committed:
+        rows = 0
+        chosen = last
+        for epoch in self._manifest.between(brought.epoch, last.epoch):
+            rows += epoch.counts.get("events", 0) + epoch.counts.get("changes", 0)
+            chosen = epoch
+            if rows >= MAX_EVENTS_PER_STEP:
+                break
+        return chosen
+
+    def _run(
+        self,
+        name: str,
+        made: Plan,
+        deployment: Deployment,
+        catalog: LakeCatalog,
+        up_to: Epoch,
+    ) -> bool:
+        entry, decl = deployment.projections[name]
+        state = self.states.setdefault(name, ProjectionState(name))
+        if entry.status != LIVE or state.epoch >= up_to or time.monotonic() < state.due_at:
+            return False
+        target = live_target(self._lake, name, entry.generation)
+        state.due_at = time.monotonic() + decl.freshness.total_seconds()
+        try:
+            run = self._projector.run(made, target, catalog, up_to)
+        except PenstockError as error:
+            state.error = f"{error.message} | fix: {error.remedy}"
+            return False
+        except Exception as error:
+            state.error = f"{type(error).__name__}: {str(error)[:500]}"
+            return False
+        state.epoch, state.error, state.last_ms = up_to, None, run.milliseconds
+        state.runs += 1
+        self._on_run(name, run)
+        return True
+
+    def _plans(self, deployment: Deployment, catalog: LakeCatalog) -> dict[str, Plan]:
+        plans: dict[str, Plan] = {}
+        for name, (_, decl) in deployment.projections.items():
+            made = self._plan(name, decl, deployment, catalog)
+            if made is not None:
+                plans[name] = made
+        return plans
+
+    def _plan(
+        self, name: str, decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog
+    ) -> Plan | None:
+        state = self.states.setdefault(name, ProjectionState(name))
+        try:
+            declared = DeclaredCatalog(catalog, tuple(deployment.sources.values()))
+            return plan(decl, declared)
+        except PenstockError as error:
+            state.error = f"waits: {error.message}"
+            return None
+
+    def _current_deployment(self) -> Deployment:
+        if self._deployment is None or self._deployment.version != self._deployed.version():
+            self._deployment = self._deployed.deployment()
+            gone = set(self.states) - set(self._deployment.projections)
+            for name in gone:
+                del self.states[name]
+            for state in self.states.values():
+                state.epoch, state.due_at = 0, 0.0
+        return self._deployment
+
+    def _catalog(self, deployment: Deployment, brought: Brought) -> LakeCatalog:
+        return LakeCatalog(
+            self._lake,
+            self._tables,
+            deployment,
+            typed=[name for name in brought.tables if name.startswith("typed/")],
+            fields=self._registered(),
+        )
+
+    def _registered(self) -> dict[str, pa.Schema]:
+        """Return the columns of registered event types, by `<category>.<type>`."""
+        if time.monotonic() - self._fields.read_at < FIELDS_TTL_S:
+            return self._fields.schemas
+        found: dict[str, pa.Schema] = {}
+        for subject in self._registry.subjects():
+            latest = self._registry.latest(subject)
+            if latest is not None and subject.count(".") == 1:
+                found[subject] = shape_of(latest.schema).schema
+        self._fields = _Fields(read_at=time.monotonic(), schemas=found)
+        return found

@@ -1,0 +1,179 @@
+"""Ingest as a Structured Streaming query: Spark plans offsets, every batch becomes an epoch.
+
+The manifest is the truth, Spark's checkpoint is scratch: each start is a new run with a fresh
+checkpoint that begins at the manifest's offsets, after the epoch that a crash left unfinished was
+finished over exactly its own offsets. A change of topology (a new captured source) is a new run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from apps.pipeline.kafka import KafkaTopics, decode_records, read_records, stream_records
+from apps.pipeline.routing import TopicRouter
+from kernel.errors import Unavailable
+from projections.runner.ingest import Ingest
+from projections.runner.manifest import Bound, Committed, Manifest, Offsets
+
+
+class Stopped(Exception):
+    """Ends a run between two epochs."""
+
+
+class IngestRun:
+    """One run of the streaming query, from `start` to `stop` or to an error."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        topics: KafkaTopics,
+        router: TopicRouter,
+        ingest: Ingest,
+        *,
+        checkpoints: Path,
+        max_records: int,
+        before_epoch: Callable[[], None],
+        after_epoch: Callable[[Committed], None],
+    ) -> None:
+        self._spark = spark
+        self._topics = topics
+        self._router = router
+        self._ingest = ingest
+        self._checkpoints = checkpoints
+        self._max_records = max_records
+        self._before_epoch = before_epoch
+        self._after_epoch = after_epoch
+        self._run_id = uuid.uuid4().hex
+        self._busy = threading.Lock()
+        self._stopping = False
+        self._error: BaseException | None = None
+        self._start: Offsets = {}
+        self._query: StreamingQuery | None = None
+
+    def finish_unfinished(self, manifest: Manifest) -> Committed | None:
+        """Finish the epoch that was bound and not committed, over exactly its offsets."""
+        bound = manifest.unfinished()
+        if bound is None:
+            return None
+        records = read_records(self._spark, self._topics.bootstrap, bound.start, bound.end)
+        done = self._ingest.run_epoch(bound, lambda: decode_records(records, self._router))
+        self._after_epoch(done)
+        return done
+
+    def start(self) -> None:
+        """Start the query at the manifest's offsets; partitions it does not know, at their first.
+
+        Raises `Unavailable` while there is no topic to read.
+        """
+        partitions = self._topics.matching(self._router.pattern())
+        if not partitions:
+            raise Unavailable(f"no topic matches {self._router.pattern()} yet")
+        first = self._topics.earliest(partitions)
+        known = self._ingest.last.end if self._ingest.last else {}
+        self._start = {
+            topic: {p: known.get(topic, {}).get(p, offset) for p, offset in places.items()}
+            for topic, places in first.items()
+        }
+        for old in self._checkpoints.glob("*"):
+            shutil.rmtree(old, ignore_errors=True)
+        records = stream_records(
+            self._spark,
+            self._topics.bootstrap,
+            self._router.pattern(),
+            self._start,
+            max_records=self._max_records,
+        )
+        self._query = (
+            records.writeStream.foreachBatch(self._batch)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime="100 milliseconds")
+            .start()
+        )
+
+    @property
+    def active(self) -> bool:
+        """Whether the query runs."""
+        return self._query is not None and bool(self._query.isActive)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the run, our own error first; None while it runs or after `stop`."""
+        if self._error is not None:
+            return self._error
+        failure = self._query.exception() if self._query is not None else None
+        return None if self._stopping else failure
+
+    def stop(self) -> None:
+        """End the run between two epochs; an epoch under way is finished first."""
+        self._stopping = True
+        with self._busy:
+            if self._query is not None:
+                self._query.stop()
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self._checkpoints / self._run_id
+
+    def _batch(self, records: DataFrame, batch_id: int) -> None:
+        with self._busy:
+            if self._stopping:
+                raise Stopped
+            try:
+                self._before_epoch()
+                bound = self._bind(batch_id)
+                done = self._ingest.run_epoch(bound, lambda: decode_records(records, self._router))
+            except BaseException as error:
+                # Spark wraps what a callback raises in text: keep the error itself.
+                self._error = error
+                raise
+        self._after_epoch(done)
+
+    def _bind(self, batch_id: int) -> Bound:
+        end = self._planned(batch_id)
+        start = self._ingest.last.end if self._ingest.last else {}
+        new = {
+            topic: [int(p) for p in places if p not in start.get(topic, {})]
+            for topic, places in end.items()
+        }
+        first = self._topics.earliest({t: parts for t, parts in new.items() if parts})
+        return Bound(
+            epoch=self._ingest.next_epoch,
+            run_id=self._run_id,
+            batch_id=batch_id,
+            start={
+                topic: {
+                    p: start.get(topic, {}).get(
+                        p, self._start.get(topic, {}).get(p, first.get(topic, {}).get(p, 0))
+                    )
+                    for p in places
+                }
+                for topic, places in end.items()
+            },
+            end=end,
+        )
+
+    def _planned(self, batch_id: int) -> Offsets:
+        """Read the end offsets of a batch from the checkpoint's write-ahead log.
+
+        The format (a version line, metadata, one line per source) is Spark's `OffsetSeqLog`.
+        """
+        path = f"{self._checkpoint}/offsets/{batch_id}"
+        jvm = self._spark.sparkContext._jvm
+        assert jvm is not None
+        hadoop = jvm.org.apache.hadoop.fs.Path(path)
+        files = hadoop.getFileSystem(self._spark.sparkContext._jsc.hadoopConfiguration())
+        stream = files.open(hadoop)
+        try:
+            text: str = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        offsets: Offsets = json.loads(text.splitlines()[2])
+        return offsets
