@@ -182,3 +182,20 @@ def test_the_image_leaves_out_what_git_ignores() -> None:
     for line in lines:
         if line.startswith("!"):
             assert (ROOT / line[1:]).exists(), line
+
+
+def test_alerts_ask_for_figures_that_the_code_gives() -> None:
+    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    rules = [
+        rule
+        for name in config["rule_files"]
+        for group in yaml.safe_load((ROOT / "deploy/prometheus" / name).read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    code = "".join(path.read_text() for path in (ROOT / "apps").rglob("*.py"))
+    assert rules
+    for rule in rules:
+        for metric in re.findall(r"penstock_\w+", rule["expr"]):
+            assert f'"{metric}"' in code, f"{rule['alert']} asks for {metric}"
+        assert {"summary", "description"} <= set(rule["annotations"])
+        assert "Begin with: penstock " in rule["annotations"]["description"]
