@@ -26,6 +26,8 @@ EVENT_HEADERS = (
 """Columns of an event that travel as headers; `id` is added by the router itself."""
 
 _IDENTIFIER_BYTES = 63
+_HEARTBEATS = r"__debezium-heartbeat\..*"
+_JSON = "org.apache.kafka.connect.json.JsonConverter"
 _CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 
 
@@ -154,7 +156,7 @@ class OutboxConnector:
         router = "transforms.outbox"
         return {
             **_reader(self.database, self.slot, (self.table,)),
-            **_topics(self.placement.partitions, single=r"__debezium-heartbeat\..*"),
+            **_topics(self.placement.partitions, single=_HEARTBEATS),
             "topic.prefix": f"{self.placement.topic_prefix}{self.name}",
             "snapshot.mode": "initial",
             "snapshot.select.statement.overrides": self.table,
@@ -164,7 +166,7 @@ class OutboxConnector:
             "tombstones.on.delete": "false",
             "key.converter": "org.apache.kafka.connect.storage.StringConverter",
             "value.converter": "io.debezium.converters.BinaryDataConverter",
-            "value.converter.delegate.converter.type": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.delegate.converter.type": _JSON,
             "value.converter.delegate.converter.type.schemas.enable": "false",
             "transforms": "outbox",
             f"{router}.type": "io.debezium.transforms.outbox.EventRouter",

@@ -1,0 +1,103 @@
+"""The source database: one connection, errors of ours, and what a DSN says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import dict_row
+
+from cdc.connectors import Database
+from kernel.errors import InvalidRequest, Misconfigured, PenstockError, Unavailable
+
+Row = dict[str, object]
+Connection = psycopg.Connection[Row]
+
+_CONNECT_TIMEOUT_S = 10
+
+
+@contextmanager
+def connected(dsn: str) -> Iterator[Connection]:
+    """Open an autocommit connection; its errors come out as errors of ours.
+
+    Raises `Unavailable` when the server does not answer, `Misconfigured` for the rest.
+    """
+    try:
+        with psycopg.connect(
+            dsn,
+            autocommit=True,
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            application_name="penstock",
+            row_factory=dict_row,
+        ) as connection:
+            yield connection
+    except psycopg.Error as error:
+        raise _wrapped(error, dsn) from error
+
+
+def database_of(dsn: str) -> Database:
+    """Read a libpq URL or key=value string as a connector needs it.
+
+    Raises `InvalidRequest` when it is malformed or names no database.
+    """
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise InvalidRequest(f"not a PostgreSQL DSN: {error}") from error
+    name = parts.get("dbname")
+    if not name:
+        raise InvalidRequest(
+            "the DSN names no database", remedy="Write postgresql://USER@HOST:PORT/DATABASE"
+        )
+    return Database(
+        host=str(parts.get("host") or "127.0.0.1"),
+        port=int(str(parts.get("port") or 5432)),
+        name=str(name),
+        user=str(parts.get("user") or "postgres"),
+        password=str(parts.get("password") or ""),
+        sslmode=str(parts.get("sslmode") or "prefer"),
+    )
+
+
+def split_password(dsn: str) -> tuple[str, str | None]:
+    """Part a DSN from its password: the first may be written to a file, the second not."""
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise InvalidRequest(f"not a PostgreSQL DSN: {error}") from error
+    password = parts.pop("password", None)
+    rest = {key: str(value) for key, value in parts.items() if value is not None}
+    return make_conninfo("", **rest), None if password is None else str(password)
+
+
+def with_password(dsn: str, password: str | None) -> str:
+    """Put a password back into a DSN."""
+    return dsn if password is None else make_conninfo(dsn, password=password)
+
+
+def split_table(table: str) -> tuple[str, str]:
+    """Part `schema.table`; a bare name is in `public`. Raises `InvalidRequest`."""
+    schema, dot, name = table.rpartition(".")
+    if not name or (dot and not schema) or "." in schema:
+        raise InvalidRequest(f"{table!r} is not a table name", remedy="Write schema.table.")
+    return schema or "public", name
+
+
+def _wrapped(error: psycopg.Error, dsn: str) -> PenstockError:
+    where = database_of(dsn)
+    place = f"{where.host}:{where.port}/{where.name} as {where.user}"
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    match error:
+        case psycopg.errors.InvalidPassword() | psycopg.errors.InsufficientPrivilege():
+            return Misconfigured(f"{place}: {first}", remedy="Grant the role what it lacks.")
+        case psycopg.OperationalError() if error.sqlstate is None:
+            return Unavailable(
+                f"the source database does not answer at {place}: {first}",
+                remedy="Check host, port, database, role and password of the DSN.",
+            )
+        case psycopg.OperationalError():
+            return Unavailable(f"{place}: {first}")
+        case _:
+            return Misconfigured(f"{place}: {first}")

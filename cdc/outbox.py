@@ -1,0 +1,27 @@
+"""The event store's outbox: from `es.events` to the topics `events.<category>`."""
+
+from __future__ import annotations
+
+from cdc.capture import READY_TIMEOUT_S, ensure_connector
+from cdc.connect import ConnectClient, ConnectorStatus
+from cdc.connectors import OutboxConnector, Placement
+from cdc.database import connected, database_of
+from cdc.replication import ensure_publication
+
+
+def ensure(
+    dsn: str,
+    placement: Placement,
+    connect: ConnectClient,
+    *,
+    timeout_s: float = READY_TIMEOUT_S,
+) -> ConnectorStatus:
+    """Make the outbox run; return when its connector and task are RUNNING.
+
+    Call it after the event store's migrations. Events appended before are sent too, so that the
+    order of the two does not matter. Idempotent. Errors as `cdc.capture.ensure`.
+    """
+    desired = OutboxConnector(database=database_of(dsn), placement=placement)
+    with connected(dsn) as connection:
+        ensure_publication(connection, desired.slot, (desired.table,), publish="insert")
+        return ensure_connector(desired, connection, connect, timeout_s=timeout_s)
