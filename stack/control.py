@@ -30,6 +30,10 @@ from stack.workspace import Workspace
 _POLL_S = 0.05
 
 
+class SupervisorEnded(Unavailable):
+    """The supervisor was stopped, or died, while its parts were awaited."""
+
+
 def up(path: Path, options: Options | None = None, report: Report = silent) -> dict[str, object]:
     """Start what is asked for, or attach to what runs already; return the endpoints once ready.
 
@@ -38,7 +42,14 @@ def up(path: Path, options: Options | None = None, report: Report = silent) -> d
     did start goes on. Ctrl-C stops again what this call has started.
     """
     options = options or Options()
-    workspace = Workspace.at(path)
+    try:
+        return _up(Workspace.at(path), options, report)
+    except SupervisorEnded:
+        # It attached to a supervisor that was just being stopped or killed.
+        return _up(Workspace.at(path), options, report)
+
+
+def _up(workspace: Workspace, options: Options, report: Report) -> dict[str, object]:
     workspace.make()
     with workspace.one_at_a_time():
         if workspace.supervisor_pid() is None:
@@ -50,7 +61,7 @@ def up(path: Path, options: Options | None = None, report: Report = silent) -> d
     except KeyboardInterrupt:
         if started:
             report("interrupted: stopping what was started")
-            down(path)
+            down(workspace.root)
         raise
 
 
@@ -119,7 +130,7 @@ def wait_ready(
     said: dict[str, str] = {part.name: "waiting" for part in plan.parts}
     while True:
         alive = workspace.supervisor_pid() is not None
-        states = _states(workspace, plan_id=plan.id)
+        states = _states(workspace, since=plan.number)
         for name in said:
             state = str(states.get(name, {}).get("state", "waiting"))
             if said[name] != state:
@@ -136,7 +147,7 @@ def wait_ready(
             return endpoints
         late = ", ".join(f"{name} ({state})" for name, state in said.items() if state != "ready")
         if not alive:
-            raise Unavailable(
+            raise SupervisorEnded(
                 f"the supervisor ended before all was ready: {late}",
                 remedy=f"See {workspace.log_of('supervisor')}. Then again: penstock up",
             )
@@ -232,13 +243,13 @@ def log_files(path: Path, part: str | None) -> list[Path]:
     return [workspace.log_of(part)]
 
 
-def _states(workspace: Workspace, plan_id: str | None = None) -> dict[str, dict[str, object]]:
-    """Return what the supervisor says of its parts; nothing if it has not read `plan_id` yet."""
+def _states(workspace: Workspace, since: int = 0) -> dict[str, dict[str, object]]:
+    """Return what the supervisor says of its parts; nothing before it has read plan `since`."""
     try:
         document = json.loads(workspace.state_file.read_text())
     except FileNotFoundError:
         return {}
-    if plan_id is not None and document["plan"] != plan_id:
+    if document["plan"] < since:
         return {}
     parts: dict[str, dict[str, object]] = document["parts"]
     return parts

@@ -7,7 +7,7 @@ supervisor knows nothing of Kafka or PostgreSQL and is tested with small scripts
 from __future__ import annotations
 
 import json
-import uuid
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,12 +23,13 @@ class Probe:
     """How to tell that a part serves: an answer in its own protocol, on 127.0.0.1.
 
     `http` wants status 200 on `path`, `kafka` an answer to ApiVersions, `postgres` an answer to a
-    start-up packet, `port` an accepted connection.
+    start-up packet, `port` an accepted connection; each within `limit_s` seconds.
     """
 
     kind: ProbeKind
     port: int
     path: str = "/"
+    limit_s: float = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +87,18 @@ class Restarts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All parts of one workspace and the endpoints that they give. `id` differs for every plan."""
+    """All parts of one workspace and the endpoints that they give.
+
+    A later plan of a workspace has a greater `number`. A ready part is asked again every
+    `health_pause_s` seconds.
+    """
 
     parts: tuple[Part, ...]
     endpoints: Mapping[str, str | int] = field(default_factory=dict)
     restarts: Restarts = field(default_factory=Restarts)
     log_bytes: int = 8 * 1024 * 1024
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    health_pause_s: float = 5.0
+    number: int = field(default_factory=time.time_ns)
 
     def __post_init__(self) -> None:
         in_order(self.parts)
@@ -110,7 +116,8 @@ class Plan:
             endpoints=raw["endpoints"],
             restarts=Restarts(**raw["restarts"]),
             log_bytes=raw["log_bytes"],
-            id=raw["id"],
+            health_pause_s=raw["health_pause_s"],
+            number=raw["number"],
         )
 
 

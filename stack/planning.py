@@ -112,8 +112,9 @@ class _Builder:
             made.extend(self._java_parts(java))
         if self.options.extra is not None:
             env = {} if java is None else {"JAVA_HOME": str(java.home)}
-            names = {part.name for part in made}
-            for part in self.options.extra(self.ports, env):
+            extra = self.options.extra(self.ports, env)
+            names = {part.name for part in (*made, *extra)}
+            for part in extra:
                 # What this stack does not run itself is somewhere else, by the settings.
                 made.append(replace(part, needs=tuple(n for n in part.needs if n in names)))
         return made

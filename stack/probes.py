@@ -8,7 +8,6 @@ from typing import assert_never
 
 from stack.plan import Probe
 
-_LIMIT_S = 3.0
 _API_VERSIONS = 18
 _POSTGRES_3_0 = 196608
 
@@ -16,14 +15,14 @@ _POSTGRES_3_0 = 196608
 async def serves(probe: Probe) -> str | None:
     """Return None when the part serves, else in a few words what it answered instead."""
     try:
-        async with asyncio.timeout(_LIMIT_S):
+        async with asyncio.timeout(probe.limit_s):
             reader, writer = await asyncio.open_connection("127.0.0.1", probe.port)
             try:
                 return await _ask(probe, reader, writer)
             finally:
                 writer.close()
     except TimeoutError:
-        return f"no answer on port {probe.port} within {_LIMIT_S:.0f} s"
+        return f"no answer on port {probe.port} within {probe.limit_s:g} s"
     except (OSError, EOFError) as error:
         return f"port {probe.port}: {error}"
 

@@ -22,7 +22,6 @@ from stack.running import Running
 from stack.workspace import Workspace
 
 _PROBE_PAUSE_S = 0.1
-_HEALTH_PAUSE_S = 5.0
 _HEALTH_STRIKES = 3
 EXIT_CLAIMED = 4
 """Another supervisor has the workspace."""
@@ -124,7 +123,7 @@ class Supervisor:
                 self._set(running, "ready", None)
                 return None
             if asyncio.get_running_loop().time() > limit:
-                return f"not ready within {part.start_timeout_s:.0f} s: {complaint}"
+                return f"not ready within {part.start_timeout_s:g} s: {complaint}"
             await asyncio.wait({died}, timeout=_PROBE_PAUSE_S)
         return None
 
@@ -132,7 +131,7 @@ class Supervisor:
         """Watch a ready part until it dies; say so when it stops to answer."""
         strikes = 0
         while not died.done():
-            await asyncio.wait({died}, timeout=_HEALTH_PAUSE_S)
+            await asyncio.wait({died}, timeout=self.plan.health_pause_s)
             if died.done() or running.part.probe is None:
                 continue
             complaint = await serves(running.part.probe)
@@ -171,7 +170,7 @@ class Supervisor:
 
     def _publish(self) -> None:
         document = {
-            "plan": self.plan.id,
+            "plan": self.plan.number,
             "supervisor": {"pid": os.getpid(), "started_at": self.started_at.isoformat()},
             "parts": {name: running.describe() for name, running in self.parts.items()},
         }

@@ -1,0 +1,229 @@
+"""The supervisor on small parts: order, restarts, giving up, attaching, stopping."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kernel.errors import InvalidRequest, NotFound, Unavailable
+from stack import control, logs
+from stack.plan import Part, Plan, Probe, Step
+from stack.planning import Options
+from tests.faults.dummy import QUICK, Bench, bench
+from tests.waiting import until
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Bench]:
+    # A space, a quote and a length beyond what a socket path may have: folders look like this.
+    with bench(tmp_path / ("a clone's long path " * 8).strip()) as made:
+        yield made
+
+
+def test_a_part_starts_when_those_that_it_needs_are_ready(stack: Bench) -> None:
+    stack.up(stack.part("top", "middle"), stack.part("bottom"), stack.part("middle", "bottom"))
+    assert stack.events() == [
+        ("started", "bottom"),
+        ("serving", "bottom"),
+        ("started", "middle"),
+        ("serving", "middle"),
+        ("started", "top"),
+        ("serving", "top"),
+    ]
+
+
+def test_independent_parts_do_not_wait_for_each_other(stack: Bench, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    plan = stack.launch(stack.part("slow", gate=gate), stack.part("quick"))
+    until(lambda: stack.states().get("quick", {}).get("state") == "ready", "quick is ready")
+    assert stack.states()["slow"]["state"] == "starting"
+    gate.touch()
+    control.wait_ready(stack.workspace, plan, timeout_s=20)
+
+
+def test_a_part_that_waits_says_for_what(stack: Bench, tmp_path: Path) -> None:
+    stack.launch(stack.part("base", gate=tmp_path / "gate"), stack.part("top", "base"))
+    until(
+        lambda: stack.states().get("top", {}).get("reason") == "waits for base, which is starting",
+        "top says what it waits for",
+    )
+
+
+def test_parts_stop_in_the_reverse_order(stack: Bench) -> None:
+    stack.up(stack.part("base"), stack.part("left", "base"), stack.part("right", "base"))
+    assert control.down(stack.root)
+    ended = [name for event, name in stack.events() if event == "ended"]
+    assert sorted(ended[:2]) == ["left", "right"]
+    assert ended[2:] == ["base"]
+    assert not stack.living()
+    assert control.status(stack.root)["state"] == "stopped"
+    assert not control.down(stack.root)
+
+
+def test_a_killed_part_comes_back(stack: Bench) -> None:
+    stack.up(stack.part("part"))
+    before = control.kill_part(stack.root, "part", signal.SIGKILL)
+    until(lambda: stack.states()["part"]["restarts"] == 1, "the death is noticed")
+    until(lambda: stack.states()["part"]["state"] == "ready", "the part is back")
+    assert stack.states()["part"]["pid"] != before
+    assert stack.living() == {stack.states()["part"]["pid"]}
+
+
+def test_killing_what_does_not_run_is_refused(stack: Bench) -> None:
+    with pytest.raises(NotFound, match="no part called ghost"):
+        control.kill_part(stack.root, "ghost")
+
+
+def test_a_part_that_dies_again_and_again_fails_with_its_last_words(
+    stack: Bench, tmp_path: Path
+) -> None:
+    mended = tmp_path / "mended"
+    part = stack.part("poor", says="no such disk", dies=mended)
+    with pytest.raises(Unavailable, match=r"poor failed: exit status 7; last lines: .*no such disk"):
+        stack.up(part, stack.part("fine"))
+    state = stack.states()["poor"]
+    assert state["restarts"] == QUICK.cap
+    assert state["pid"] is None
+    assert stack.events().count(("started", "poor")) == QUICK.cap + 1
+    until(lambda: stack.states()["fine"]["state"] == "ready", "others are left alone")
+
+    mended.touch()
+    stack.up(part)
+    assert stack.states()["poor"]["state"] == "ready"
+
+
+def test_a_program_that_is_not_there_is_named(stack: Bench) -> None:
+    part = Part(name="absent", argv=("/nowhere/program",), probe=Probe(kind="port", port=1))
+    with pytest.raises(Unavailable, match="cannot start /nowhere/program"):
+        stack.up(part)
+
+
+def test_a_part_that_never_answers_is_given_up(stack: Bench, tmp_path: Path) -> None:
+    part = stack.part("mute", gate=tmp_path / "never", start_timeout_s=0.2)
+    with pytest.raises(
+        Unavailable, match=r"mute failed: not ready within 0.2 s: port \d+: .*failed"
+    ):
+        stack.up(part)
+    assert not stack.living()
+
+
+def test_a_part_that_hangs_is_shown_until_it_answers_again(stack: Bench) -> None:
+    stack.up(stack.part("frozen"))
+    pid = control.kill_part(stack.root, "frozen", signal.SIGSTOP)
+    until(lambda: stack.states()["frozen"]["state"] == "unready", "it hangs")
+    assert "no answer on port" in str(stack.states()["frozen"]["reason"])
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: stack.states()["frozen"]["state"] == "ready", "it answers again")
+    assert stack.states()["frozen"]["restarts"] == 0
+
+
+def test_a_second_up_attaches(stack: Bench) -> None:
+    part = stack.part("part")
+    stack.up(part)
+    before = control.status(stack.root)
+    stack.up(part, stack.part("more"))
+    after = control.status(stack.root)
+    assert after["supervisor"] == before["supervisor"]
+    assert stack.events().count(("started", "part")) == 1
+    assert stack.states()["more"]["state"] == "ready"
+
+
+def test_two_at_the_same_moment_share_one_supervisor(stack: Bench) -> None:
+    part = stack.part("part")
+    options = Options(parts=(), extra=lambda ports, env: [part])
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: control.up(stack.root, options), range(4)))
+    assert stack.events() == [("started", "part"), ("serving", "part")]
+
+
+def test_a_part_deaf_to_signals_is_killed(stack: Bench) -> None:
+    stack.up(stack.part("deaf", stubborn=True, grace_s=0.2))
+    control.down(stack.root)
+    assert not stack.living()
+    assert ("ended", "deaf") not in stack.events()
+
+
+def test_logs_stay_within_bounds(stack: Bench, tmp_path: Path) -> None:
+    script = "import time\nfor n in range(20000): print(f'line {n:06}')\nprint('done', flush=True)"
+    script += "\nwhile True: time.sleep(1)"
+    stack.up(Part(name="loud", argv=("python3", "-S", "-c", script)), log_bytes=50_000)
+    log = stack.workspace.log_of("loud")
+    until(lambda: log.exists() and log.read_text().endswith("done\n"), "all is printed")
+    assert sum(file.stat().st_size for file in log.parent.glob("loud.log*")) <= 2 * (50_000 + 65536)
+    assert list(logs.tail([log], lines=1)) == [("loud", "done")]
+    control.kill_part(stack.root, "loud")
+
+
+def test_steps_run_once_before_the_first_start(stack: Bench, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    script = f"open({str(made)!r}, 'a').write('x')"
+    part = stack.part("part")
+    stepped = Part(
+        name="part",
+        argv=part.argv,
+        probe=part.probe,
+        steps=(Step(argv=("python3", "-c", script), creates=str(made)),),
+    )
+    stack.up(stepped)
+    control.kill_part(stack.root, "part")
+    until(lambda: stack.states()["part"]["restarts"] == 1, "it has died")
+    until(lambda: stack.states()["part"]["state"] == "ready", "it is back")
+    assert made.read_text() == "x"
+
+
+def test_a_step_that_fails_is_the_reason(stack: Bench) -> None:
+    failing = Step(argv=("python3", "-c", "raise SystemExit('no space')"), creates="/nowhere")
+    part = Part(name="part", argv=("true",), steps=(failing,))
+    with pytest.raises(Unavailable, match=r"python3 exited with 1: .*no space"):
+        stack.up(part)
+
+
+def test_endpoints_are_there_while_it_runs(stack: Bench) -> None:
+    plan = Plan(parts=(stack.part("part"),), endpoints={"service.port": 1}, restarts=QUICK)
+    control.launch(stack.workspace, plan)
+    assert control.wait_ready(stack.workspace, plan, timeout_s=20) == {"service.port": 1}
+    assert stack.workspace.endpoints_file.stat().st_mode & 0o077 == 0
+    control.down(stack.root)
+    assert not stack.workspace.endpoints_file.exists()
+
+
+def test_reset_removes_the_stack_and_nothing_else(stack: Bench) -> None:
+    stack.up(stack.part("part"))
+    (stack.root / "lake").mkdir()
+    control.reset(stack.root)
+    assert sorted(path.name for path in stack.root.iterdir()) == ["journal", "lake"]
+    assert not stack.living()
+    assert control.reset(stack.root) == []
+
+
+@pytest.mark.parametrize(
+    ("needs", "complaint"),
+    [({"a": ("b",), "b": ("a",)}, "circle"), ({"a": ("ghost",)}, "needs ghost")],
+)
+def test_a_plan_that_cannot_be_ordered_is_refused(
+    needs: dict[str, tuple[str, ...]], complaint: str
+) -> None:
+    parts = [Part(name=name, argv=("true",), needs=need) for name, need in needs.items()]
+    with pytest.raises(InvalidRequest, match=complaint):
+        Plan(parts=tuple(parts))
+
+
+def test_a_plan_survives_its_file(stack: Bench) -> None:
+    part = stack.part("part")
+    plan = Plan(
+        parts=(Part(name="x", argv=("a", "b"), steps=(Step(argv=("c",), creates="d"),)), part),
+        endpoints={"a.b": "c", "d.e": 1},
+    )
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_the_bench_sees_the_living(stack: Bench) -> None:
+    """Or else the tests of who is left over prove nothing."""
+    stack.up(stack.part("part", offspring=1))
+    assert len(stack.living()) == 2
+    assert stack.states()["part"]["pid"] in stack.living()
