@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,10 +76,15 @@ def remedies(path: Path) -> Iterator[str]:
                 continue
 
 
+@cache
+def all_commands() -> list[list[str]]:
+    return [name.split()[1:] for name, _ in leaves()]
+
+
 def exists(words: str) -> bool:
     """Say whether one or two words after `penstock` begin a command or name a group."""
     first, *rest = words.split()
-    commands = [name.split()[1:] for name, _ in leaves()]
+    commands = all_commands()
     if [first] in commands:
         return True
     seconds = {name[1] for name in commands if name[0] == first and len(name) > 1}

@@ -23,6 +23,7 @@ CHAINS = {"command": "command step", "capture": "capture step"}
 class Step:
     """One row: a step of a chain, as the page tells it.
 
+    `takes` is a type, or a field of the type that came before (`Brought.epoch`).
     `function` and `file` are None where the step happens outside of our code (in PostgreSQL,
     Debezium or Kafka): then types are names of records only.
     """
@@ -77,6 +78,14 @@ def signature(function: str, file: str) -> Signature:
         takes=frozenset(takes | ({owner} if owner else set())),
         gives=frozenset(_names(read.return_annotation, vars(module))),
     )
+
+
+def type_of_field(place: str, file: str) -> frozenset[str]:
+    """Return the type names of `Class.field` of a dataclass that `file` defines."""
+    name, _, attribute = place.partition(".")
+    module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
+    annotation = inspect.get_annotations(getattr(module, name))[attribute]
+    return frozenset(_names(annotation, vars(module)))
 
 
 def is_there(place: str) -> bool:

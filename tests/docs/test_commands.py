@@ -1,0 +1,60 @@
+"""What README and tutorial tell a newcomer to type works, in the order of the page."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from apps import settings
+from tests.architecture.tree import ROOT, name_of
+from tests.docs.console import Command, commands, run
+from tests.docs.markdown import blocks, pages
+
+WRITTEN_URL = "http://127.0.0.1:7070"
+"""The service's default address, which pages use; the tests' own stack may listen elsewhere."""
+
+
+class Stack(Protocol):
+    """What these tests need of the warm stack: its workspace, and that it runs."""
+
+    @property
+    def workspace(self) -> Path: ...
+
+
+def executed(page: Path, argument: str) -> list[Command]:
+    """Return the commands of a page's blocks that are marked `run`, with this argument."""
+    return [
+        command
+        for block in blocks(page)
+        if block.mark == ("run", argument)
+        for command in commands(block.text)
+    ]
+
+
+def with_blocks(argument: str) -> list[Path]:
+    return [page for page in pages() if executed(page, argument)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, **more}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", with_blocks("stack"), ids=name_of)
+def test_commands_of_a_page_work_on_the_running_stack(
+    page: Path, stack: Stack, tmp_path: Path
+) -> None:
+    url = settings.load(stack.workspace).required("service.url")
+    env = environment(PENSTOCK_WORKSPACE=str(stack.workspace))
+    for command in executed(page, "stack"):
+        typed = Command(text=command.text.replace(WRITTEN_URL, url), expected=command.expected)
+        run(typed, folder=tmp_path, environment=env)
+
+
+def test_pages_for_newcomers_have_commands_that_run() -> None:
+    assert {ROOT / "README.md", ROOT / "docs/tutorial/first-stream.md"} <= set(with_blocks("stack"))
