@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import stat
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,10 +85,25 @@ def postgres_place(workspace: Workspace) -> PostgresPlace:
 
 
 def data_folder(workspace: Workspace, account: Account) -> Path:
-    """Return the folder of a workspace's PostgreSQL data (not made yet)."""
-    if account.uid is None or reachable(workspace.folder, account):
-        return workspace.folder / "postgres"
-    return shared_folder(account) / f"postgres-{workspace.token}"
+    """Return the folder of a workspace's PostgreSQL data (it need not exist yet).
+
+    Data that exist stay where they are. Raises `Misconfigured` when `account` has lost the way to
+    them: starting with an empty database instead would look like a loss.
+    """
+    own = workspace.folder / "postgres"
+    if account.uid is None:
+        return own
+    if own.exists():
+        if not reachable(own, account):
+            raise Misconfigured(
+                f"{account.name} cannot reach PostgreSQL's data in {own} any more",
+                remedy="Let others pass the folders above it again (chmod o+x), or give the data"
+                " up: penstock reset --yes",
+            )
+        return own
+    shared = shared_folder(account) / f"postgres-{workspace.token}"
+    nearest = next(path for path in (own, *own.parents) if path.exists())
+    return shared if shared.exists() or not reachable(nearest, account) else own
 
 
 def shared_folder(account: Account) -> Path:
@@ -97,13 +111,17 @@ def shared_folder(account: Account) -> Path:
 
     Raises `Misconfigured` when there is none.
     """
-    tried: Iterable[Path] = (cache_dir(), *_SHARED)
+    tried = (cache_dir(), *_SHARED)
     for folder in tried:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if not folder.exists():
+                folder.mkdir(parents=True)
+                folder.chmod(0o755)
+            # In a folder that all may write, somebody else may have been there first.
+            ours = folder.stat().st_uid == os.geteuid()
         except OSError:
             continue
-        if os.access(folder, os.W_OK) and reachable(folder, account):
+        if ours and reachable(folder, account):
             return folder
     raise Misconfigured(
         f"no folder that {account.name} can pass: {', '.join(map(str, tried))}",

@@ -102,6 +102,14 @@ def resolve(
     return Jars(root=root, paths=paths)
 
 
+def absent(artifacts: Sequence[Artifact]) -> list[Artifact]:
+    """Return which of the artefacts are not in the cache yet.
+
+    Raises `ChecksumMismatch` for one that is there with other bytes.
+    """
+    return _Store(cache_dir() / "jars").missing(artifacts)
+
+
 class _Store:
     """Verified jars. A file is hashed again only when its size or time stamp changed."""
 

@@ -87,6 +87,11 @@ class Workspace:
 
     def make(self) -> None:
         """Make the folders. Raises `Misconfigured` where that is not possible."""
+        complaint = path_complaint(self.root)
+        if complaint is not None:
+            raise Misconfigured(
+                complaint, remedy="Choose another folder: penstock up --workspace DIR"
+            )
         try:
             for folder in (self.folder, self.logs, self.run):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -164,6 +169,15 @@ class Workspace:
         with (self.run / "command.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def path_complaint(path: Path) -> str | None:
+    """Say what in a path the parts' configuration files cannot carry; None when all is well.
+
+    Spaces and letters of any script are fine; commas separate Kafka's lists of folders.
+    """
+    found = [character for character in ',"\\\n\r' if character in str(path)]
+    return f"the path {str(path)!r} contains {found[0]!r}" if found else None
 
 
 def _held(lock: Path) -> bool:

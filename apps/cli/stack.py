@@ -20,7 +20,7 @@ from kernel.errors import (
 from stack import control, doctor, logs
 from stack.plan import Part, Probe
 from stack.planning import LOCAL_PARTS, Options
-from stack.ports import DEFAULT_BASE
+from stack.ports import DEFAULT_BASE, NAMES
 
 APPLICATIONS = ("service", "pipeline")
 """The parts that are our own programs; the rest are other people's servers."""
@@ -171,7 +171,8 @@ def examine(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> N
     found = settings.load(workspace)
     checks = doctor.examine(
         found.workspace,
-        ports=_ports_from_settings(found),
+        ports={name: DEFAULT_BASE + rank for rank, name in enumerate(NAMES)}
+        | _ports_from_settings(found),
         min_free_bytes=found.number("storage.min_free_bytes"),
     )
     rows = [["ok" if c.ok else "NO", c.name, c.required, c.found, c.fix or ""] for c in checks]
