@@ -54,6 +54,7 @@ class Poster:
         url: str,
         *,
         token: str = "",
+        tally: Tally | None = None,
         per_request: int = EVENTS_PER_REQUEST,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -66,7 +67,7 @@ class Poster:
         )
         self._per_request = per_request
         self._sleep = sleep
-        self.tally = Tally()
+        self.tally = tally or Tally()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,57 @@
+"""penstock demo: the whole system on a year of real flights, with every figure checked."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apps.cli.output import emit
+from apps.cli.stack import JsonOption
+from apps.demo.narration import Narration
+from apps.demo.posting_order import DEFAULT_FLIGHTS
+from apps.demo.run import run
+from apps.demo.scene import Options
+from apps.demo.workspace import DEFAULT
+from kernel.errors import EXIT_FAILED
+from stack.ports import DEFAULT_BASE
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("demo")(demo)
+
+
+def demo(
+    flights: Annotated[
+        int, typer.Option(help="How many flights of the year, from the first.")
+    ] = DEFAULT_FLIGHTS,
+    everything: Annotated[bool, typer.Option("--all", help="All 336,776 flights.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the stack up.")] = False,
+    seed: Annotated[int, typer.Option(help="Decides which events come late.")] = 2013,
+    port_base: Annotated[
+        int, typer.Option(help="First choice of ports: this one and the six after it.")
+    ] = DEFAULT_BASE,
+    offline: Annotated[bool, typer.Option(help="Use cached jars only.")] = False,
+    workspace: Annotated[
+        Path, typer.Option("--workspace", "-w", help="An empty folder, or that of an earlier demo.")
+    ] = DEFAULT,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the whole system on real flights and check every figure. Exit code 1 if one is wrong."""
+    options = Options(
+        flights=None if everything else flights,
+        folder=workspace,
+        keep=keep,
+        seed=seed,
+        port_base=port_base,
+        offline=offline,
+    )
+    narration = Narration(sys.stderr if as_json else sys.stdout)
+    held = run(options, narration)
+    if as_json:
+        emit(narration.document(), as_json=True)
+    if not held:
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,156 @@
+"""The end of the demo: replays, figures, where the tables are, and what to try next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from apps.demo.commands import Penstock
+from apps.demo.comparison import Comparison, compare
+from apps.demo.freshness import Freshness
+from apps.demo.narration import Check, Narration
+from apps.demo.oracle import AWAITING_REPLAY, KEYS, Oracle
+from apps.demo.tables import rows_of
+
+
+def as_check(title: str, found: Comparison) -> Check:
+    """Turn a comparison into a check."""
+    return Check(title=title, holds=found.equal, found=found.describe(), samples=found.samples)
+
+
+def hashes_agree(verified: Any, *, tables: Iterable[str]) -> list[Check]:
+    """Turn the answer of `penstock source verify` into a check per table."""
+    answers = {answer["table"].rpartition(".")[2]: answer for answer in verified["tables"]}
+    return [
+        Check(
+            title=f"{name}: row hashes of source and mirror",
+            holds=name in answers and bool(answers[name]["equal"]),
+            found=_figures(answers.get(name)),
+        )
+        for name in tables
+    ]
+
+
+def rebuild(penstock: Penstock, narration: Narration) -> None:
+    """Build every projection anew from the log and compare it with the live one."""
+    for name in KEYS:
+        penstock("replay", "plan", name)
+        built = penstock("replay", "apply", name)
+        generation = str(built["generation"])
+        verified = penstock("replay", "verify", name, "--generation", generation, accept=(0, 1))
+        narration.check(
+            Check(
+                title=f"{name}, rebuilt as generation {generation} = the live one",
+                holds=bool(verified["equal"]),
+                found=_figures(verified),
+            )
+        )
+        penstock("replay", "cancel", name, "--generation", generation)
+
+
+def include_late(penstock: Penstock, narration: Narration, lake: Path, oracle: Oracle) -> None:
+    """Let a replay bring in what came too late, and make the result the live one."""
+    complete = oracle.tables()
+    for name in sorted(AWAITING_REPLAY):
+        built = penstock("replay", "apply", name, "--include-late")
+        penstock("replay", "swap", name, "--generation", str(built["generation"]))
+    for name, key in KEYS.items():
+        found = compare(name, complete[name], rows_of(lake, f"projection/{name}"), key=key)
+        narration.check(as_check(f"projection {name} = oracle with every event", found))
+
+
+def figures(
+    narration: Narration, lake: Path, fresh: Sequence[Freshness], throughput: Mapping[str, float]
+) -> None:
+    """Print throughput, freshness, and where the tables lie."""
+    narration.step("Figures")
+    narration.figures |= {name: round(value, 3) for name, value in throughput.items()}
+    narration.figures["freshness"] = {
+        each.name: {"p50_s": round(each.p50_s, 3), "p95_s": round(each.p95_s, 3)} for each in fresh
+    }
+    narration.say(
+        f"{throughput['events']:,.0f} events posted in {throughput['posting_s']:.1f} s "
+        f"({throughput['events'] / throughput['posting_s']:,.0f}/s); from the first post until "
+        f"every table had them {throughput['through_s']:.1f} s "
+        f"({throughput['events'] / throughput['through_s']:,.0f}/s, a crash included)"
+    )
+    narration.say("From the commit of an event to a table that has it:")
+    for each in fresh:
+        narration.say(f"  {each.describe()} ({each.events:,} events)")
+    narration.say(f"The tables lie in {lake}:")
+    for kind in ("log", "typed", "current", "history", "projection"):
+        for table in _tables(lake / kind):
+            narration.say(f"  {table.relative_to(lake)}  {_rows(table):,} rows")
+
+
+def try_next(folder: Path, lake: Path) -> list[str]:
+    """Return five commands that work with the stack stopped: the lake is plain Delta."""
+    status, delays, weather = (
+        str(lake / "projection" / name)
+        for name in ("flight_status", "carrier_delays", "departure_weather")
+    )
+    where = shlex.quote(str(folder))
+    return [
+        f"penstock query --workspace {where} "
+        + shlex.quote("SELECT status, count(*) AS flights FROM flight_status GROUP BY status"),
+        f"penstock query --workspace {where} "
+        + shlex.quote(
+            "SELECT carrier, sum(departures) / 3 AS departures, max(max_delay_minutes) AS worst "
+            "FROM carrier_delays GROUP BY carrier ORDER BY worst DESC"
+        ),
+        _python(
+            "import duckdb; from deltalake import DeltaTable; "
+            f"weather = DeltaTable({weather!r}).to_pyarrow_dataset(); "
+            "print(duckdb.sql('SELECT visib, avg(departure_delay_minutes) AS delay, count(*) "
+            "FROM weather GROUP BY visib ORDER BY visib'))"
+        ),
+        _python(f"import polars; print(polars.read_delta({status!r}).head())"),
+        _python(f"from deltalake import DeltaTable; print(DeltaTable({delays!r}).history(3))"),
+    ]
+
+
+def verdict(narration: Narration, folder: Path, lake: Path, *, kept: bool) -> None:
+    """Print the outcome and what to try next."""
+    failures = narration.failures
+    held = len(narration.checks) - len(failures)
+    narration.step(
+        f"All {held} checks hold" if not failures else f"{len(failures)} checks do NOT hold"
+    )
+    for check in failures:
+        narration.say(f"NO  {check.title}: {check.found}")
+    if kept:
+        where = shlex.quote(str(folder))
+        narration.say(f"The stack is still up. Stop it with: penstock down --workspace {where}")
+    narration.say("To try next (they work with the stack stopped):")
+    for command in try_next(folder, lake):
+        narration.say(f"  {command}")
+
+
+def _figures(answer: Mapping[str, Any] | None) -> str:
+    if answer is None:
+        return "no answer"
+    flat = (
+        f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}"
+        for key, value in answer.items()
+        if isinstance(value, str | int | float) and not isinstance(value, bool) and key != "table"
+    )
+    return ", ".join(flat)
+
+
+def _python(code: str) -> str:
+    return f"python -c {shlex.quote(code)}"
+
+
+def _tables(kind: Path) -> list[Path]:
+    """Return the tables beneath a folder, generations not counted."""
+    return sorted(
+        log.parent for log in kind.rglob("_delta_log") if "_gen" not in log.relative_to(kind).parts
+    )
+
+
+def _rows(table: Path) -> int:
+    return int(DeltaTable(str(table)).count())

@@ -1,0 +1,113 @@
+"""Kills the pipeline with -9 in the middle of an epoch, and shows what it did afterwards.
+
+In the middle means: the manifest has bound the epoch to its offsets and has not committed it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from kernel.errors import Unavailable
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.manifest import Bound, Manifest
+from stack import control
+
+_POLL_S = 0.01
+_ATTEMPTS = 3
+_PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killed:
+    """A pipeline process that ended in mid-epoch, and the offsets that the epoch was bound to."""
+
+    pid: int
+    bound: Bound
+    ready_after_s: float
+
+
+class Killer(threading.Thread):
+    """Waits for an epoch under way and kills the pipeline in it; then waits until it is back."""
+
+    def __init__(self, workspace: Path, lake: Path) -> None:
+        super().__init__(name="killer", daemon=True)
+        self._workspace = workspace
+        self._lake = lake
+        self._found: Killed | Exception | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether it was sent on its way."""
+        return self.ident is not None
+
+    def run(self) -> None:
+        """Do it once; the outcome is what `result` returns."""
+        try:
+            self._found = self._kill()
+        except Exception as error:  # handed to the thread that asks for the result
+            self._found = error
+
+    def result(self) -> Killed:
+        """Wait for the end. Raises what went wrong."""
+        self.join()
+        if isinstance(self._found, Exception):
+            raise self._found
+        assert self._found is not None, "a thread that ended has an outcome"
+        return self._found
+
+    def _kill(self) -> Killed:
+        for _ in range(_ATTEMPTS):
+            manifest = Manifest(Lake.at(self._lake), Tables())
+            bound = _under_way(manifest)
+            pid = control.kill_part(self._workspace, "pipeline")
+            started = time.monotonic()
+            psutil.wait_procs(_process(pid), timeout=_PATIENCE_S)
+            still_open = manifest.unfinished() == bound
+            self._until_ready(after=pid)
+            if still_open:
+                return Killed(pid=pid, bound=bound, ready_after_s=time.monotonic() - started)
+        raise Unavailable(f"no epoch was open at any of {_ATTEMPTS} kills")
+
+    def _until_ready(self, *, after: int) -> None:
+        limit = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < limit:
+            parts = control.status(self._workspace)["parts"]
+            assert isinstance(parts, list)
+            (pipeline,) = (part for part in parts if part["name"] == "pipeline")
+            if pipeline["state"] == "ready" and pipeline["pid"] != after:
+                return
+            time.sleep(0.1)
+        raise Unavailable(
+            f"the pipeline did not come back within {_PATIENCE_S:.0f} s",
+            remedy="See its log: penstock logs pipeline",
+        )
+
+
+def finished_as_bound(lake: Path, killed: Killed) -> bool:
+    """Return whether the epoch was completed over exactly the offsets that it was bound to."""
+    done = Manifest(Lake.at(lake), Tables()).at(Epoch(killed.bound.epoch))
+    return done.end == killed.bound.end
+
+
+def _process(pid: int) -> list[psutil.Process]:
+    try:
+        return [psutil.Process(pid)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _under_way(manifest: Manifest) -> Bound:
+    limit = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < limit:
+        bound = manifest.unfinished()
+        if bound is not None:
+            return bound
+        time.sleep(_POLL_S)
+    raise Unavailable("the pipeline began no epoch", remedy="See its log: penstock logs pipeline")

@@ -1,0 +1,158 @@
+"""The demo's story, step by step, through the commands and calls that users have.
+
+    stack up -> capture, schemas, projections -> post the flights; meanwhile rows change and the
+    pipeline dies -> every count and table checked -> the very late few -> rebuild, replay, figures
+
+Everything that must hold is a `Check`; the run is good when all hold. Whatever happens, nothing is
+left running unless it was asked for.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from apps import settings
+from apps.cli.stack import APPLICATIONS, stack_options
+from apps.demo import closing, freshness, posting, source_database, verification, workspace
+from apps.demo.amendments import script
+from apps.demo.commands import Penstock
+from apps.demo.narration import Narration
+from apps.demo.oracle import KEYS
+from apps.demo.posting_order import FlightRiver
+from apps.demo.scene import Options, Scene
+from stack import control
+from stack.planning import LOCAL_PARTS
+
+
+def run(options: Options, narration: Narration) -> bool:
+    """Run the whole demo. Return whether everything held.
+
+    Raises what a step raises; the stack is stopped then too, even with `keep`.
+    """
+    with _signals_stop():
+        folder = workspace.prepare(options.folder)
+        try:
+            _start(options, narration, folder)
+            scene = _open(options, narration, folder)
+            _declare(scene)
+            posting.post_flights(scene)
+            verification.check_hops(scene)
+            verification.check_mirrors(scene)
+            verification.check_projections(scene)
+            verification.check_late_few(scene)
+            _replay(scene)
+            closing.figures(narration, scene.lake, _fresh(scene), _throughput(scene))
+        finally:
+            _stop(options, narration, folder)
+    closing.verdict(narration, folder, scene.lake, kept=options.keep)
+    return not narration.failures
+
+
+def _start(options: Options, narration: Narration, folder: Path) -> None:
+    narration.step("Starting PostgreSQL, Kafka, Connect with Debezium, registry, service, Spark")
+    narration.command("penstock up")
+    chosen = stack_options(
+        settings.load(folder),
+        parts=(*LOCAL_PARTS, *APPLICATIONS),
+        port_base=options.port_base,
+        offline=options.offline,
+    )
+    control.up(folder, chosen, narration.say)
+
+
+def _open(options: Options, narration: Narration, folder: Path) -> Scene:
+    narration.step(f"Filling an ordinary database, {source_database.NAME}, and reading the flights")
+    found = settings.load(folder)
+    scene = Scene(
+        options=options,
+        narration=narration,
+        folder=folder,
+        found=found,
+        river=FlightRiver(options.flights, seed=options.seed),
+        script=script(),
+        penstock=Penstock(folder, narration),
+        source_dsn=source_database.create(found.required("postgres.dsn")),
+    )
+    counts = source_database.row_counts(scene.source_dsn)
+    narration.say(", ".join(f"{name} {rows:,}" for name, rows in counts.items()) + " rows")
+    kinds = ", ".join(f"{kind} {n:,}" for kind, n in scene.river.counts.items())
+    narration.say(f"{scene.river.flights:,} flights are {scene.events:,} events: {kinds}")
+    return scene
+
+
+def _declare(scene: Scene) -> None:
+    scene.narration.step("Capturing the database, declaring schemas and projections")
+    tables = ",".join(f"public.{name}" for name in source_database.TABLES)
+    scene.penstock(
+        "source", "add", source_database.NAME, "--dsn", scene.source_dsn, "--tables", tables
+    )
+    for file in sorted((scene.folder / "schemas").glob("*.avsc")):
+        scene.penstock("schema", "add", file.stem, str(file))
+    scene.penstock("projection", "apply", str(scene.folder / "projections"))
+
+
+def _replay(scene: Scene) -> None:
+    scene.narration.step("Every projection built anew from the log, beside the live one")
+    closing.rebuild(scene.penstock, scene.narration)
+    scene.narration.step("A replay that brings in what came too late")
+    closing.include_late(scene.penstock, scene.narration, scene.lake, scene.oracle)
+
+
+def _fresh(scene: Scene) -> list[freshness.Freshness]:
+    after, up_to = scene.tail
+    store = scene.catch_up().store
+    return freshness.measure(scene.lake, store, after=after, up_to=up_to, projections=tuple(KEYS))
+
+
+def _throughput(scene: Scene) -> dict[str, float]:
+    return {
+        "events": scene.posted_in_bulk,
+        "posting_s": scene.posting_s,
+        "through_s": scene.through_s,
+    }
+
+
+def _stop(options: Options, narration: Narration, folder: Path) -> None:
+    if options.keep and sys.exc_info()[0] is None:
+        return
+    narration.step("Stopping everything")
+    with _signals_wait():
+        control.down(folder)
+
+
+@contextmanager
+def _signals_stop() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an exception, as Ctrl-C is one: then everything is stopped."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    with _handled({signal.SIGTERM: stop, signal.SIGHUP: stop}):
+        yield
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let a second Ctrl-C not leave half a stack behind."""
+    ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    with _handled(dict.fromkeys(ignored, signal.SIG_IGN)):
+        yield
+
+
+@contextmanager
+def _handled(handlers: dict[signal.Signals, signal._HANDLER]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

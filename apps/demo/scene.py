@@ -1,0 +1,98 @@
+"""What the steps of the demo share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from apps import settings
+from apps.demo import workspace
+from apps.demo.amendments import Amendment, final_weather
+from apps.demo.commands import Penstock
+from apps.demo.narration import Narration
+from apps.demo.oracle import KEYS, Oracle
+from apps.demo.poster import Poster, Tally
+from apps.demo.posting_order import DEFAULT_FLIGHTS, FlightRiver
+from apps.demo.tables import Caught, until_caught_up
+from stack.ports import DEFAULT_BASE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a run is asked for. `flights` None takes all of the year."""
+
+    flights: int | None = DEFAULT_FLIGHTS
+    folder: Path = workspace.DEFAULT
+    keep: bool = False
+    seed: int = 2013
+    port_base: int = DEFAULT_BASE
+    offline: bool = False
+    deadline_s: float = 900.0
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """One run, from the moment when the stack is up.
+
+    `posting_s` and `through_s` are the seconds from the first post to the last answer and to the
+    moment when every table had every event, the steady tail not included.
+    """
+
+    options: Options
+    narration: Narration
+    folder: Path
+    found: settings.Settings
+    river: FlightRiver
+    script: tuple[Amendment, ...]
+    penstock: Penstock
+    source_dsn: str
+    tally: Tally = field(default_factory=Tally)
+    posted_in_bulk: int = 0
+    posting_s: float = 0.0
+    through_s: float = 0.0
+    tail: tuple[int, int] = (0, 0)
+
+    @property
+    def lake(self) -> Path:
+        """Where the tables lie."""
+        return self.found.lake
+
+    @cached_property
+    def events(self) -> int:
+        """How many events there are in all, the held back ones included."""
+        return sum(self.river.counts.values())
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        """What every projection must hold."""
+        return Oracle(flights=self.river.flights, readings=final_weather(self.script))
+
+    def poster(self) -> Poster:
+        """Open a connection to the service that adds to the one tally."""
+        url = self.found.required("service.url")
+        return Poster(url, token=self.found.text("service.token"), tally=self.tally)
+
+    def catch_up(self, projections: Sequence[str] = tuple(KEYS)) -> Caught:
+        """Wait until every table has what was acknowledged."""
+        return until_caught_up(
+            self.lake,
+            self.tally.last_position,
+            self.narration,
+            projections=projections,
+            deadline_s=self.options.deadline_s,
+        )
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self._start

@@ -1,0 +1,50 @@
+"""The demo's own workspace: made anew for each run, with what a user's workspace has."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from kernel.errors import Conflict, Misconfigured
+from stack import control
+
+DEFAULT = Path(".penstock") / "demo"
+"""Beneath the current folder, out of the way of a workspace that is there."""
+MARKER = ".penstock-demo"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flights"
+_SETTINGS = """\
+# Made by `penstock demo`; a second run begins with an empty folder.
+[workspace]
+name = "demo"
+
+[schemas]
+mode = "strict"
+"""
+
+
+def prepare(folder: Path) -> Path:
+    """Empty the demo's folder, stop what a kept run left in it, and fill it with the example.
+
+    Raises `Conflict` for a folder with content that is not a demo's, `Misconfigured` where the
+    example's files are not at hand.
+    """
+    if not EXAMPLE.is_dir():
+        raise Misconfigured(
+            f"the example's files are not in {EXAMPLE}",
+            remedy="Run the demo from a clone of the repository: make demo",
+        )
+    folder = folder.resolve()
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARKER).exists():
+            raise Conflict(
+                f"{folder} has content that is not the demo's",
+                remedy="Give it a folder of its own: penstock demo --workspace DIR",
+            )
+        control.reset(folder)
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).touch()
+    (folder / "penstock.toml").write_text(_SETTINGS)
+    for name in ("schemas", "projections"):
+        shutil.copytree(EXAMPLE / name, folder / name)
+    return folder
