@@ -1,8 +1,9 @@
 """Posts events over HTTP as any service would, and believes only what was acknowledged.
 
-Many streams travel in one `POST /v1/append`. Requests follow each other, so that positions keep
-the order of sending: with a year in a minute, two requests that overtake each other would be hours
-apart in event time, and no lateness would be what it says. The next body is encoded meanwhile.
+Many streams travel in one `POST /v1/append`, each once. Requests follow each other, so that
+positions keep the order of sending: with a year in a minute, two requests that overtake each other
+would be hours apart in event time, and no lateness would be what it says. Within a request events
+are put together by stream, so one spans at most `SPAN`. The next body is encoded meanwhile.
 A request that got no clear answer is sent again unchanged: its event ids make that harmless.
 """
 
@@ -12,8 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby, islice
-from operator import attrgetter
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +25,8 @@ from kernel.errors import ContractViolation, Overloaded, PenstockError, StorageF
 from kernel.retry import Backoff, retrying
 
 EVENTS_PER_REQUEST = 500
+SPAN = timedelta(hours=2)
+"""How much event time one request covers at most."""
 _TIMEOUT_S = 30.0
 _PATIENCE = Backoff(attempts=60, base_s=0.05, cap_s=2.0)
 _BUSY = {httpx.codes.TOO_MANY_REQUESTS}
@@ -89,16 +91,12 @@ class Poster:
         when it does not answer for about a minute and a half: what was sent before is in.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="encode") as encoder:
-            for body, count in _ahead(encoder, self._bodies(events)):
+            bodies = ((body_of(b), len(b)) for b in batches(events, most=self._per_request))
+            for body, count in _ahead(encoder, bodies):
                 self._send(body, count)
                 if acknowledged is not None:
                     acknowledged(self.tally)
         return self.tally
-
-    def _bodies(self, events: Iterable[PostedEvent]) -> Iterator[tuple[bytes, int]]:
-        remaining = iter(events)
-        while batch := list(islice(remaining, self._per_request)):
-            yield body_of(batch), len(batch)
 
     def _send(self, body: bytes, count: int) -> None:
         attempts = 0
@@ -130,17 +128,28 @@ class Poster:
         )
 
 
+def batches(events: Iterable[PostedEvent], *, most: int) -> Iterator[list[PostedEvent]]:
+    """Cut events, in order, into batches of at most `most` events and `SPAN` of time."""
+    batch: list[PostedEvent] = []
+    for event in events:
+        if batch and (len(batch) == most or event.posted_at - batch[0].posted_at > SPAN):
+            yield batch
+            batch = []
+        batch.append(event)
+    if batch:
+        yield batch
+
+
 def body_of(events: Sequence[PostedEvent]) -> bytes:
-    """Encode one `POST /v1/append`. Entries keep the order of `events`: a stream may come twice."""
+    """Encode one `POST /v1/append`: streams in the order of their first event, each once."""
+    streams: dict[str, list[dict[str, object]]] = {}
+    for each in events:
+        streams.setdefault(each.stream, []).append(_document(each))
     return orjson.dumps(
         {
             "appends": [
-                {
-                    "stream": stream,
-                    "expected_version": "any",
-                    "events": [_document(each) for each in run],
-                }
-                for stream, run in groupby(events, key=attrgetter("stream"))
+                {"stream": stream, "expected_version": "any", "events": documents}
+                for stream, documents in streams.items()
             ]
         }
     )

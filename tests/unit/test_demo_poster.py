@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from apps.demo.flights import event_id
-from apps.demo.poster import Poster, body_of
-from apps.demo.posting_order import PostedEvent
+from apps.demo.poster import SPAN, Poster, batches, body_of
+from apps.demo.posting_order import LATENESS, PostedEvent
 from kernel.errors import ContractViolation, Unavailable
 from schemas.records import NewEvent
 
@@ -96,11 +96,20 @@ def test_events_keep_their_order_over_requests() -> None:
     assert seen == [3, 6, 8]
 
 
-def test_a_stream_that_comes_again_later_keeps_its_place() -> None:
+def test_a_request_names_each_stream_once_in_the_order_of_its_events() -> None:
     events = [event(1), event(1, "departed"), event(2), event(1, "arrived")]
     appends = orjson.loads(body_of(events))["appends"]
-    assert [append["stream"] for append in appends] == ["flight-1", "flight-2", "flight-1"]
-    assert [len(append["events"]) for append in appends] == [2, 1, 1]
+    assert [append["stream"] for append in appends] == ["flight-1", "flight-2"]
+    kinds = [[each["type"] for each in append["events"]] for append in appends]
+    assert kinds == [["scheduled", "departed", "arrived"], ["scheduled"]]
+
+
+def test_a_request_spans_less_time_than_lateness_allows() -> None:
+    """Minutes 0 to 120 are one span; what is late besides must still be within the lateness."""
+    cut = list(batches(map(event, [0, 60, 120, 121, 500]), most=100))
+    assert [len(each) for each in cut] == [3, 1, 1]
+    assert [len(each) for each in batches(map(event, range(7)), most=3)] == [3, 3, 1]
+    assert SPAN + timedelta(hours=2) < LATENESS
 
 
 def test_an_event_says_who_it_is_and_when_it_happened() -> None:
