@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from eventstore.store import EventFilter, EventStore
@@ -21,7 +21,13 @@ class Head:
 
     def __init__(self) -> None:
         self.position = Position(0)
+        self.closed = False
         self._moved = asyncio.Event()
+
+    def close(self) -> None:
+        """Wake everybody for the last time: feeds end after what they have read."""
+        self.closed = True
+        self._moved.set()
 
     def advance(self, head: Position) -> None:
         """Learn of a new head. An older one than known is ignored."""
@@ -34,7 +40,7 @@ class Head:
         """Wait until the head is beyond `position`, or the time is up; return whether it is."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self.position <= position:
+                while self.position <= position and not self.closed:
                     await self._moved.wait()
         return self.position > position
 
@@ -75,36 +81,40 @@ async def follow(
     filter_: EventFilter,
     idle_s: float,
     poll_s: float = 1.0,
-) -> AsyncIterator[FeedItem]:
-    """Yield every event behind `after`, in order, each once, without end.
+) -> AsyncGenerator[list[FeedItem], None]:
+    """Yield every event behind `after`, in order, each once, as much at a time as was read.
 
-    The head is followed by its signal; `poll_s` only covers appends by another process. Raises
-    `BeyondHead` at once when `after` is beyond the head, `Unavailable` when the store is.
+    Ends only when `head` is closed. The head is followed by its signal; `poll_s` only covers
+    appends by another process. Raises `BeyondHead` at once when `after` is beyond the head,
+    `Unavailable` when the store is.
     """
     history_end = await store.head()
     if after > history_end:
         raise BeyondHead(
             f"position {after} is beyond the head {history_end}", after=after, head=history_end
         )
-    loop = asyncio.get_running_loop()
-    caught_up = False
-    position, said, spoke_at = after, after, loop.time()
-    while True:
-        if not caught_up and position >= history_end:
-            caught_up = True
-            yield CaughtUp(position=position)
+    now = asyncio.get_running_loop().time
+    caught_up = after == history_end
+    position, said, spoke_at = after, after, now()
+    if caught_up:
+        yield [CaughtUp(position=position)]
+    while not head.closed:
         page = await store.read_all(after=position, limit=PAGE, filter_=filter_)
-        for event in page.events:
-            yield event
-            said, spoke_at = event.position, loop.time()
+        items: list[FeedItem] = [*page.events]
         if page.scanned_to > position:
             position = page.scanned_to
+            said = page.events[-1].position if page.events else said
             if not filter_.everything and position - said >= PAGE:
-                said, spoke_at = position, loop.time()
-                yield Checkpoint(position=position)
-            continue
-        if loop.time() - spoke_at >= idle_s:
-            spoke_at = loop.time()
-            yield Idle()
-        head.advance(page.head)
-        await head.beyond(position, timeout_s=min(poll_s, idle_s))
+                said = position
+                items.append(Checkpoint(position=position))
+            if not caught_up and position >= history_end:
+                caught_up = True
+                items.append(CaughtUp(position=position))
+        elif now() - spoke_at >= idle_s:
+            items.append(Idle())
+        if items:
+            spoke_at = now()
+            yield items
+        if page.scanned_to >= page.head:
+            head.advance(page.head)
+            await head.beyond(position, timeout_s=min(poll_s, idle_s))

@@ -10,11 +10,12 @@ CATEGORY = r"[a-z][a-z0-9_]{0,62}"
 STREAM_MAX_CHARS = 255
 TAG_MAX_CHARS = 255
 
-_STREAM = re.compile(rf"({CATEGORY})-[^\s\x00-\x1f\x7f]+")
+_STREAM = re.compile(rf"({CATEGORY})-[^\s\x00-\x1f\x7f/]+")
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _TAG = re.compile(r"[^\s\x00-\x1f\x7f]+")
+_REMEMBERED = 65_536
 _CATEGORIES: dict[str, str] = {}
-_CATEGORIES_MAX = 65_536
+_TYPES: set[str] = set()
 
 
 def category_of(stream: str) -> str:
@@ -30,16 +31,19 @@ def category_of(stream: str) -> str:
         raise InvalidRequest(
             f"{stream[:300]!r} is not a stream name",
             remedy=f"Name streams category-id: the category matches {CATEGORY}, the id has no "
-            f"blanks, the whole at most {STREAM_MAX_CHARS} characters. Example: order-1042",
+            f"blanks and no '/', the whole at most {STREAM_MAX_CHARS} characters. "
+            "Example: order-1042",
         )
-    if len(_CATEGORIES) >= _CATEGORIES_MAX:
+    if len(_CATEGORIES) >= _REMEMBERED:
         _CATEGORIES.clear()
     return _CATEGORIES.setdefault(stream, match.group(1))
 
 
 def check_type(name: object) -> str:
     """Return an event type's name, or raise `InvalidRequest`."""
-    if isinstance(name, str) and _TYPE.fullmatch(name):
+    if isinstance(name, str) and (name in _TYPES or _TYPE.fullmatch(name)):
+        if len(_TYPES) < _REMEMBERED:
+            _TYPES.add(name)
         return name
     raise InvalidRequest(
         f"{name!r} is not an event type",

@@ -1,0 +1,77 @@
+"""Run the HTTP service: `python -m apps.service`. Settings come from `apps.settings`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from socket import socket
+
+import uvicorn
+
+from apps.cli.output import report
+from apps.service.app import build
+from apps.service.config import service_config
+from apps.service.runtime import Runtime
+from apps.settings import load
+from kernel import failpoints
+from kernel.errors import PenstockError, exit_code
+from schemas.registry import ConfluentRegistry
+
+_GRACE_S = 20
+
+
+class Server(uvicorn.Server):
+    """Lets subscribers go before it waits for open connections."""
+
+    def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
+        super().__init__(config)
+        self._runtime = runtime
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """End feeds, then stop as uvicorn does."""
+        self._runtime.end_feeds()
+        await super().shutdown(sockets)
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT; what is queued by then is committed and answered."""
+    parser = argparse.ArgumentParser(prog="python -m apps.service", description=__doc__)
+    parser.add_argument("--workspace", type=Path, default=None)
+    arguments = parser.parse_args()
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    # The readers' pool says each second that PostgreSQL is away; readiness says it too.
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        failpoints.arm_from_environment()
+        config = service_config(load(arguments.workspace))
+    except PenstockError as error:
+        report(error, as_json=False)
+        raise SystemExit(exit_code(error)) from error
+    runtime = Runtime(config, ConfluentRegistry(config.registry_url))
+    server = Server(
+        uvicorn.Config(
+            build(runtime),
+            host=config.host,
+            port=config.port,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_S,
+        ),
+        runtime,
+    )
+    server.run()
+    if not server.started:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The application: routes, errors, the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from apps.service import health, reads, schema_routes
+from apps.service.edge import Edge
+from apps.service.openapi import APPEND_PATHS
+from apps.service.problems import CONTENT_TYPE, HttpRefusal, problem_of, refusal
+from apps.service.runtime import Runtime
+from kernel.errors import InvalidRequest, PenstockError
+
+VERSION = "0.1.0"
+
+
+class Application(FastAPI):
+    """Describes all routes in its OpenAPI document, the appends at the edge included."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI 3.1 document."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            for path, operations in APPEND_PATHS.items():
+                document["paths"].setdefault(path, {}).update(operations)
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
+def build(runtime: Runtime) -> Edge:
+    """Assemble the ASGI application of one service. Serving it starts and stops `runtime`."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        runtime.start()
+        try:
+            yield
+        finally:
+            await runtime.stop()
+
+    app = Application(
+        title="Penstock",
+        version=VERSION,
+        description="Append events, read them, follow them.",
+        lifespan=lifespan,
+        redoc_url=None,
+        docs_url=None,
+    )
+    app.state.runtime = runtime
+    app.include_router(reads.router, tags=["events"])
+    app.include_router(schema_routes.router, tags=["schemas"])
+    app.include_router(health.router, tags=["operation"])
+    for kind in (PenstockError, HttpRefusal, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _answer)
+    return Edge(app, runtime)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    problem = problem_of(_translated(error))
+    reads.runtime_of(request).metrics.refusals.labels(problem.type).inc()
+    headers = dict(problem.headers) | {"content-type": CONTENT_TYPE}
+    return Response(problem.body(), status_code=problem.status, headers=headers)
+
+
+def _translated(error: Exception) -> Exception:
+    """Turn the framework's own errors into ours."""
+    match error:
+        case RequestValidationError():
+            first = error.errors()[0]
+            if first["type"] == "json_invalid":
+                return refusal(
+                    400,
+                    "malformed-body",
+                    "The body is not JSON",
+                    str(first.get("ctx", {}).get("error", first["msg"])),
+                    "Send one JSON document in UTF-8.",
+                )
+            place = ".".join(str(part) for part in first["loc"])
+            return InvalidRequest(f"{place}: {first['msg']}")
+        case HTTPException(status_code=404):
+            return refusal(
+                404, "not-found", "There is no such thing", "no such path", "See /openapi.json."
+            )
+        case HTTPException():
+            return refusal(
+                error.status_code,
+                "method-not-allowed" if error.status_code == 405 else "http-error",
+                str(error.detail),
+                str(error.detail),
+                "See /openapi.json.",
+                *(error.headers or {}).items(),
+            )
+        case _:
+            return error

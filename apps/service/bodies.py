@@ -1,0 +1,214 @@
+"""Request bodies of appends: JSON in, `NewEvent` out, every complaint with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+from uuid import UUID
+
+import orjson
+
+from apps.service.problems import refusal
+from eventstore.ids import new_id
+from eventstore.names import category_of, check_tag, check_type
+from eventstore.store import Expected
+from kernel.errors import InvalidRequest
+from kernel.positions import Version
+from schemas.records import NewEvent
+
+_EVENT_KEYS: Final = frozenset({"id", "type", "data", "metadata", "tags", "occurred_at"})
+_BODY_KEYS: Final = frozenset({"expected_version", "events"})
+_ENTRY_KEYS: Final = _BODY_KEYS | {"stream"}
+_EXPECTED_WORDS: Final = ("any", "no_stream", "stream_exists")
+_NUL: Final = b"\\u0000"
+_EXAMPLE: Final = 'Example: {"events": [{"type": "placed", "data": {"total": 12}}]}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamBody:
+    """Events for one stream. `expected` is None where the body does not say."""
+
+    stream: str
+    category: str
+    expected: Expected | None
+    events: tuple[NewEvent, ...]
+
+
+def parse_json(body: bytes) -> Any:
+    """Parse JSON, or refuse with 400."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise refusal(
+            400,
+            "malformed-body",
+            "The body is not JSON",
+            f"{error.msg}: line {error.lineno} column {error.colno}" if body else "no body",
+            "Send one JSON document in UTF-8. " + _EXAMPLE,
+        ) from None
+
+
+def stream_body(stream: str, body: bytes) -> StreamBody:
+    """Parse the body of `POST /v1/streams/{stream}`."""
+    return _entry(stream, parse_json(body), _BODY_KEYS, "$", nul=_NUL in body)
+
+
+def append_bodies(body: bytes) -> tuple[StreamBody, ...]:
+    """Parse the body of `POST /v1/append`: entries for different streams."""
+    document = _object(parse_json(body), frozenset({"appends", "condition"}), "$")
+    if document.get("condition") is not None:
+        raise InvalidRequest(
+            "$.condition: this version takes no conditions",
+            remedy="Use expected_version of the streams that the decision was made on.",
+        )
+    entries = document.get("appends")
+    if not isinstance(entries, list) or not entries:
+        raise InvalidRequest("$.appends: expected a list with at least one entry")
+    bodies = []
+    for index, entry in enumerate(entries):
+        place = f"$.appends[{index}]"
+        stream = entry.get("stream") if isinstance(entry, dict) else None
+        if not isinstance(stream, str):
+            raise InvalidRequest(f"{place}.stream: expected the name of a stream")
+        bodies.append(_entry(stream, entry, _ENTRY_KEYS, place, nul=_NUL in body))
+    if len({entry.stream for entry in bodies}) < len(bodies):
+        raise InvalidRequest(
+            "$.appends: a stream is named twice",
+            remedy="Put all events of a stream into one entry, in order.",
+        )
+    _check_ids(bodies)
+    return tuple(bodies)
+
+
+def _entry(
+    stream: str, document: Any, keys: frozenset[str], place: str, *, nul: bool
+) -> StreamBody:
+    category = category_of(stream)
+    document = _object(document, keys, place)
+    events = document.get("events")
+    if not isinstance(events, list) or not events:
+        raise InvalidRequest(
+            f"{place}.events: expected a list with at least one event", remedy=_EXAMPLE
+        )
+    parsed = StreamBody(
+        stream=stream,
+        category=category,
+        expected=_expected(document.get("expected_version"), place),
+        events=tuple(
+            [
+                _event(event, f"{place}.events[{index}]", nul=nul)
+                for index, event in enumerate(events)
+            ]
+        ),
+    )
+    if len(events) > 1:
+        _check_ids([parsed])
+    return parsed
+
+
+def _expected(value: object, place: str) -> Expected | None:
+    if value is None:
+        return None
+    if type(value) is int and value >= 0:
+        return Version(value)
+    if value in _EXPECTED_WORDS:
+        return cast(Expected, value)
+    raise InvalidRequest(
+        f"{place}.expected_version: {value!r} is no version",
+        remedy=f"Send a whole number from 0, or one of: {', '.join(_EXPECTED_WORDS)}",
+    )
+
+
+def _event(event: Any, place: str, *, nul: bool) -> NewEvent:
+    if not isinstance(event, dict) or not event.keys() <= _EVENT_KEYS:
+        event = _object(event, _EVENT_KEYS, place)
+    data = event.get("data")
+    metadata = event.get("metadata")
+    tags = event.get("tags")
+    if not isinstance(data, dict):
+        raise InvalidRequest(f"{place}.data: expected an object", remedy=_EXAMPLE)
+    if metadata is not None:
+        _check_metadata(metadata, place, nul=nul)
+    return NewEvent(
+        id=_id(event.get("id"), place),
+        type=check_type(event.get("type")),
+        data=data,
+        metadata=metadata or {},
+        tags=_tags(tags, place) if tags else (),
+        occurred_at=_time(event.get("occurred_at"), place),
+    )
+
+
+def _id(value: object, place: str) -> UUID:
+    if value is None:
+        return new_id()
+    try:
+        return UUID(cast(str, value))
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidRequest(
+            f"{place}.id: {value!r} is no UUID",
+            remedy="Send a UUID of your own per event; it makes a retry safe.",
+        ) from None
+
+
+def _time(value: object, place: str) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(cast(str, value))
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise InvalidRequest(
+        f"{place}.occurred_at: {value!r} is no time with an offset",
+        remedy="Send ISO 8601 with an offset, as 2013-01-01T05:15:00Z",
+    )
+
+
+def _tags(tags: object, place: str) -> tuple[str, ...]:
+    if not isinstance(tags, list):
+        raise InvalidRequest(f'{place}.tags: expected a list of texts, as ["course:7"]')
+    return tuple(dict.fromkeys(check_tag(tag) for tag in tags))
+
+
+def _check_metadata(metadata: object, place: str, *, nul: bool) -> None:
+    if not isinstance(metadata, dict):
+        raise InvalidRequest(f"{place}.metadata: expected an object")
+    if nul and _has_nul(metadata):
+        raise InvalidRequest(f"{place}.metadata: the character U+0000 cannot be stored")
+
+
+def _has_nul(value: object) -> bool:
+    match value:
+        case str():
+            return "\x00" in value
+        case dict():
+            return any(_has_nul(key) or _has_nul(item) for key, item in value.items())
+        case list():
+            return any(_has_nul(item) for item in value)
+        case _:
+            return False
+
+
+def _object(value: Any, keys: frozenset[str], place: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{place}: expected an object", remedy=_EXAMPLE)
+    unknown = value.keys() - keys
+    if unknown:
+        raise InvalidRequest(
+            f"{place}: unknown field {min(unknown)!r}",
+            remedy=f"The fields are: {', '.join(sorted(keys))}",
+        )
+    return value
+
+
+def _check_ids(bodies: list[StreamBody]) -> None:
+    ids = [event.id for body in bodies for event in body.events]
+    if len(set(ids)) < len(ids):
+        raise InvalidRequest(
+            "$: an event id occurs twice in the request",
+            remedy="Give every event an id of its own.",
+        )

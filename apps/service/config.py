@@ -1,0 +1,66 @@
+"""What the service needs to know, read once from the settings."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from apps.settings import Settings
+from eventstore.intake import Mode
+from kernel.errors import Misconfigured
+
+MODES = ("infer", "strict")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceConfig:
+    """The service's settings. An empty `token` lets everybody in, on loopback only."""
+
+    dsn: str
+    registry_url: str
+    host: str = "127.0.0.1"
+    port: int = 7070
+    token: str = ""
+    max_body_bytes: int = 4 * 1024 * 1024
+    mode: Mode = "infer"
+    min_free_bytes: int = 0
+    workspace: Path = Path()
+    heartbeat_s: float = 15.0
+    lease_ttl_s: float = 10.0
+
+
+def service_config(settings: Settings) -> ServiceConfig:
+    """Read the service's settings.
+
+    Raises `Misconfigured` for a missing address, an unknown mode, and for a bind address that
+    others can reach without a token.
+    """
+    mode = settings.text("schemas.mode")
+    if mode not in MODES:
+        raise Misconfigured(f"schemas.mode is {mode!r}, must be one of: {', '.join(MODES)}")
+    config = ServiceConfig(
+        dsn=settings.required("postgres.dsn"),
+        registry_url=settings.required("registry.url"),
+        host=settings.text("service.host"),
+        port=settings.number("service.port"),
+        token=settings.text("service.token"),
+        max_body_bytes=settings.number("service.max_body_bytes"),
+        mode=cast(Mode, mode),
+        min_free_bytes=settings.number("storage.min_free_bytes"),
+        workspace=settings.workspace,
+    )
+    if not config.token and not _is_loopback(config.host):
+        raise Misconfigured(
+            f"service.host {config.host} can be reached by others, and no token is set",
+            remedy="Set PENSTOCK_TOKEN to a long random text, or service.host to 127.0.0.1.",
+        )
+    return config
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,92 @@
+"""The outermost layer: who may come in, where appends go, how errors leave.
+
+Errors of every route, the framework's own included, leave as problem documents and are counted.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import MutableMapping
+from typing import Any, Protocol
+
+from apps.service.appends import (
+    APPEND_PATH,
+    STREAMS_PREFIX,
+    append_to_stream,
+    append_to_streams,
+)
+from apps.service.http import Receive, Scope, Send, header, respond_problem
+from apps.service.problems import problem_of, refusal
+from apps.service.runtime import Runtime
+
+_log = logging.getLogger("penstock.service")
+_OPEN_PREFIX = "/health/"
+
+
+class Asgi(Protocol):
+    """An ASGI application."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        ...
+
+
+class Edge:
+    """Wraps the application that has all routes but the two appends."""
+
+    def __init__(self, inner: Asgi, runtime: Runtime) -> None:
+        self._inner = inner
+        self._runtime = runtime
+        token = runtime.config.token
+        self._bearer = f"Bearer {token}".encode() if token else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        started = False
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            self._admit(scope)
+            await self._route(scope, receive, watched)
+        except Exception as error:
+            problem = problem_of(error)
+            self._runtime.metrics.refusals.labels(problem.type).inc()
+            if problem.status == 500:
+                _log.exception("%s %s failed", scope["method"], scope["path"])
+            if started:
+                raise
+            await respond_problem(send, problem)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
+            path: str = scope["path"]
+            if path.startswith(STREAMS_PREFIX) and "/" not in path[len(STREAMS_PREFIX) :]:
+                await append_to_stream(self._runtime, scope, receive, send)
+                return
+            if path == APPEND_PATH:
+                await append_to_streams(self._runtime, scope, receive, send)
+                return
+        await self._inner(scope, receive, send)
+
+    def _admit(self, scope: Scope) -> None:
+        """Let the bearer of the token in; health needs none, so that probes carry no secret."""
+        if self._bearer is None or scope["path"].startswith(_OPEN_PREFIX):
+            return
+        given = header(scope, b"authorization") or ""
+        if not hmac.compare_digest(given.encode("latin-1"), self._bearer):
+            raise refusal(
+                401,
+                "unauthorized",
+                "A token is needed",
+                "the Authorization header is missing or wrong",
+                "Send: Authorization: Bearer TOKEN, with the value of PENSTOCK_TOKEN.",
+                ("www-authenticate", "Bearer"),
+            )

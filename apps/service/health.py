@@ -1,0 +1,57 @@
+"""Is it alive, is it ready, what does it count."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from apps.service.metrics import CONTENT_TYPE
+from apps.service.reads import runtime_of
+from apps.service.runtime import Runtime
+from kernel.errors import PenstockError
+
+router = APIRouter()
+
+
+@router.get("/health/live", summary="Does the process answer")
+async def live() -> Response:
+    """Answer 200 as long as the process serves requests at all."""
+    return Response(b'{"status":"live"}', media_type="application/json")
+
+
+@router.get("/health/ready", summary="Are appends and reads accepted")
+async def ready(request: Request) -> Response:
+    """Answer 200 when appends and reads are accepted, else 503 with the reason of each part.
+
+    The registry is not among them: it is needed for new event types only.
+    """
+    reasons = await _reasons(runtime_of(request))
+    document = {
+        "status": "unready" if reasons else "ready",
+        "reasons": [{"part": part, "reason": reason} for part, reason in reasons.items()],
+    }
+    return Response(
+        orjson.dumps(document),
+        status_code=503 if reasons else 200,
+        media_type="application/json",
+    )
+
+
+@router.get("/metrics", summary="Metrics for Prometheus")
+async def metrics(request: Request) -> Response:
+    """Return all metrics in Prometheus' text format."""
+    runtime = runtime_of(request)
+    runtime.metrics.up.set(0 if await _reasons(runtime) else 1)
+    return Response(runtime.metrics.render(), media_type=CONTENT_TYPE)
+
+
+async def _reasons(runtime: Runtime) -> dict[str, str]:
+    if runtime.stopping:
+        return {"service": "stopping"}
+    try:
+        store = runtime.opened.store
+        runtime.metrics.head.set(await store.head())
+        runtime.opened.storage.check()
+    except PenstockError as error:
+        return {"store": error.message}
+    return {} if store.appender.trouble is None else {"appender": store.appender.trouble}

@@ -1,0 +1,114 @@
+"""The parts of a running service, and how they come up.
+
+HTTP answers at once; the store opens in the background and is tried until it is there. Until then
+whatever needs it answers 503, and `/health/ready` says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from apps.service.config import ServiceConfig
+from apps.service.metrics import ServiceMetrics
+from apps.service.storage import StorageGuard
+from eventstore.codecs import Codecs
+from eventstore.intake import Intake
+from eventstore.postgres.connect import connect
+from eventstore.postgres.migrate import migrate
+from eventstore.postgres.schema_cache import PostgresSchemaCache
+from eventstore.postgres.store import PostgresEventStore
+from kernel.errors import PenstockError, Unavailable
+from schemas.registry import SchemaRegistry
+
+_OPEN_AGAIN_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What is there once PostgreSQL was reached."""
+
+    store: PostgresEventStore
+    intake: Intake
+    storage: StorageGuard
+
+
+class Runtime:
+    """One service's parts. `start` and `stop` belong to the server's life."""
+
+    def __init__(self, config: ServiceConfig, registry: SchemaRegistry) -> None:
+        self.config = config
+        self.registry = registry
+        self.metrics = ServiceMetrics()
+        self.trouble = "starting"
+        self.stopping = False
+        self._opened: Opened | None = None
+        self._stack = contextlib.AsyncExitStack()
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def opened(self) -> Opened:
+        """The open store. Raises `Unavailable` while there is none."""
+        if self._opened is None:
+            raise Unavailable(f"the event store is not open: {self.trouble}")
+        return self._opened
+
+    def start(self) -> None:
+        """Begin to open the store."""
+        self._opening = asyncio.create_task(self._open_until_done(), name="open store")
+
+    def end_feeds(self) -> None:
+        """Let subscribers go: called before the server waits for its connections to end."""
+        self.stopping = True
+        if self._opened is not None:
+            self._opened.store.feed_head.close()
+
+    async def stop(self) -> None:
+        """Commit what is queued and close everything."""
+        self.end_feeds()
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def _open_until_done(self) -> None:
+        while self._opened is None:
+            try:
+                self._opened = await self._open()
+            except PenstockError as error:
+                self.trouble = f"{error.message} ({error.remedy})"
+                await asyncio.sleep(_OPEN_AGAIN_S)
+
+    async def _open(self) -> Opened:
+        config = self.config
+        await migrate(config.dsn)
+        folders = await _folders(config)
+        codecs = Codecs()
+        store = PostgresEventStore(
+            config.dsn,
+            observer=self.metrics,
+            same_data=codecs.same_data,
+            lease_ttl_s=config.lease_ttl_s,
+        )
+        intake = Intake(self.registry, PostgresSchemaCache(store), config.mode, codecs)
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(store)
+            await intake.load()
+            self._stack = stack.pop_all()
+        return Opened(
+            store=store, intake=intake, storage=StorageGuard(folders, config.min_free_bytes)
+        )
+
+
+async def _folders(config: ServiceConfig) -> tuple[Path, ...]:
+    """Return the folders whose disks must keep room: the workspace's and PostgreSQL's, where
+    that is a folder of this machine.
+    """
+    async with await connect(config.dsn, role=None) as connection:
+        cursor = await connection.execute(
+            "SELECT setting FROM pg_settings WHERE name = 'data_directory'"
+        )
+        row = await cursor.fetchone()
+    return (config.workspace, *([Path(row[0])] if row is not None else []))

@@ -1,0 +1,86 @@
+"""Schemas of event types over HTTP."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Body, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from apps.service.reads import runtime_of
+from eventstore.names import CATEGORY
+from kernel.errors import InvalidRequest
+from schemas.registry import RegisteredSchema
+
+router = APIRouter(prefix="/v1/schemas")
+_SUBJECT = re.compile(rf"{CATEGORY}\.[A-Za-z][A-Za-z0-9_]{{0,127}}")
+
+
+class SchemaBody(BaseModel):
+    """A schema to add: Avro as JSON, or as text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    subject: str
+    schema_: dict[str, object] | str = Field(alias="schema")
+
+
+@router.get("", summary="List the schemas of event types")
+async def list_schemas(request: Request) -> Response:
+    """Return the newest version of each event type's schema."""
+    intake = runtime_of(request).opened.intake
+    found = await intake.all_latest(lambda subject: _SUBJECT.fullmatch(subject) is not None)
+    return _json({"schemas": [_document(schema) for schema in found]})
+
+
+@router.get("/{subject}", summary="All versions of one schema")
+async def show_schema(request: Request, subject: str) -> Response:
+    """Return every version of an event type's schema, oldest first."""
+    versions = await runtime_of(request).opened.intake.versions(_checked(subject))
+    return _json({"subject": subject, "versions": [_document(schema) for schema in versions]})
+
+
+@router.post("", summary="Add a schema", status_code=201)
+async def add_schema(
+    request: Request,
+    body: Annotated[SchemaBody, Body()],
+    check: Annotated[bool, Query(description="Only say what would stop it")] = False,
+) -> Response:
+    """Register a schema that can read everything stored with earlier versions.
+
+    201 when it is new, 200 when it was there; with `check` nothing is registered.
+    """
+    intake = runtime_of(request).opened.intake
+    subject, text = _checked(body.subject), _text(body.schema_)
+    if check:
+        complaints = await intake.complaints(subject, text)
+        return _json({"subject": subject, "compatible": not complaints, "complaints": complaints})
+    registered, new = await intake.add(subject, text)
+    return _json(_document(registered), status=201 if new else 200)
+
+
+def _checked(subject: str) -> str:
+    if _SUBJECT.fullmatch(subject):
+        return subject
+    raise InvalidRequest(
+        f"{subject!r} is no subject", remedy="Name it CATEGORY.TYPE, as order.placed"
+    )
+
+
+def _text(schema: dict[str, object] | str) -> str:
+    return schema if isinstance(schema, str) else orjson.dumps(schema).decode()
+
+
+def _document(schema: RegisteredSchema) -> dict[str, object]:
+    return {
+        "subject": schema.subject,
+        "id": schema.id,
+        "version": schema.version,
+        "schema": orjson.loads(schema.schema),
+    }
+
+
+def _json(document: object, *, status: int = 200) -> Response:
+    return Response(orjson.dumps(document), status_code=status, media_type="application/json")
