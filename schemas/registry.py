@@ -21,6 +21,9 @@ from schemas.compatibility import complaints
 API_PATH = "/apis/ccompat/v7"
 _TIMEOUT_S = 10.0
 _SCHEMAS: dict[tuple[str, int], str] = {}
+# One client per registry and process: decoders are made anew for every batch.
+_CLIENTS: dict[str, httpx.Client] = {}
+_CLIENTS_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,24 +79,22 @@ class SchemaRegistry(SchemaLookup, Protocol):
 class ConfluentRegistry:
     """A registry behind the Confluent HTTP API (Apicurio's `ccompat`, for one).
 
-    Pickles as its address alone: the client opens on first use in each process.
+    Pickles as its address alone: connections open on first use in each process and are shared.
     """
 
     def __init__(self, url: str, *, api_path: str = API_PATH) -> None:
         self.url = url.rstrip("/")
         self._api_path = api_path
-        self._lock = threading.Lock()
-        self._client: httpx.Client | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return _confluent, (self.url, self._api_path)
 
     def close(self) -> None:
-        """Close the connections that this process opened; the next call opens new ones."""
-        with self._lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+        """Close this process's connections to the registry; the next call opens new ones."""
+        with _CLIENTS_LOCK:
+            client = _CLIENTS.pop(self.url, None)
+        if client is not None:
+            client.close()
 
     def schema(self, schema_id: int) -> str:
         """Return the Avro JSON text of a schema id, from the cache after the first time."""
@@ -174,14 +175,14 @@ class ConfluentRegistry:
                 raise Unavailable(f"schema registry {self.url} answered {status} to {path}")
 
     def _http(self) -> httpx.Client:
-        with self._lock:
-            if self._client is None:
+        with _CLIENTS_LOCK:
+            if self.url not in _CLIENTS:
                 # A proxy from the environment must not stand between us and our own machine.
                 local = urlsplit(self.url).hostname in {"127.0.0.1", "localhost", "::1"}
-                self._client = httpx.Client(
+                _CLIENTS[self.url] = httpx.Client(
                     base_url=self.url, timeout=_TIMEOUT_S, trust_env=not local
                 )
-            return self._client
+            return _CLIENTS[self.url]
 
 
 class MemoryRegistry:
