@@ -158,8 +158,10 @@ def _table(connection: Connection, table: str, key: Sequence[str]) -> Iterator[C
         required="an ordinary, logged table",
         found=_kind(found),
         ok=ordinary,
-        fix=None if ordinary else "Views, foreign, temporary and unlogged tables have no changes",
+        fix=None if ordinary else "Name tables only: nothing else has a stream of changes",
     )
+    if not ordinary:
+        return
     yield Check(
         subject=subject,
         required="SELECT",
@@ -208,7 +210,7 @@ def _columns(
 ) -> Iterator[Check]:
     columns = connection.execute(
         """
-        SELECT a.attname, a.attnotnull, a.attgenerated, a.attstorage, t.typname, t.typtype,
+        SELECT a.attname, a.attnotnull, a.attgenerated, a.attstorage, a.atttypmod, t.typname,
                coalesce(d.adbin IS NOT NULL AND a.attgenerated = '', false) AS defaulted
           FROM pg_attribute a
           JOIN pg_type t ON t.oid = a.atttypid
@@ -255,7 +257,9 @@ def _unmarked(column: Row) -> bool:
     name = str(column["typname"])
     if name.startswith("_"):
         return name not in (*_MARKED_ARRAYS, *_MARKED_NUMBERS)
-    return name in ("bit", "varbit")
+    # A bit string shorter than 8,000 bits is never stored out of line.
+    length = int(str(column["atttypmod"]))
+    return name in ("bit", "varbit") and not 0 <= length < 8000
 
 
 def _kind(found: Row) -> str:

@@ -21,7 +21,7 @@ from cdc.replication import (
     slot_blockers,
 )
 from cdc.sources import Source
-from kernel.errors import NotFound, Unavailable
+from kernel.errors import Incompatible, NotFound, Unavailable
 
 READY_TIMEOUT_S = 90.0
 _BLOCKED_LOOKS = 50
@@ -70,8 +70,8 @@ def ensure(
     """Make the source run as declared; return when its connector and task are RUNNING.
 
     Refuses what is not admitted (`Misconfigured`, every cause and fix), names the session that
-    holds a lock or keeps the slot from being made (`Unavailable`), and the cause of a connector
-    that fails (`Misconfigured`). A snapshot that was cut short is begun anew.
+    holds a lock or keeps the slot from being made (`Unavailable`), a slot that is lost
+    (`Incompatible`), and the cause of a connector that fails (`Misconfigured`).
     """
     desired = connector_of(source, dsn, placement)
     with connected(dsn) as connection:
@@ -138,12 +138,12 @@ def _refuse_lost_slot(desired: Connector, connection: Connection, connect: Conne
     """A connector that has read before and whose slot is gone has a gap that nothing can fill."""
     at = slot(connection, desired.slot)
     if at is not None and at.wal_status == "lost":
-        raise Unavailable(
+        raise Incompatible(
             f"slot {desired.slot} has lost its WAL: changes since {at.confirmed_lsn} are gone",
             remedy=_RESNAPSHOT,
         )
     if at is None and connect.config(desired.name) is not None and connect.offsets(desired.name):
-        raise Unavailable(
+        raise Incompatible(
             f"slot {desired.slot} is gone, but connector {desired.name} has read from it before:"
             " changes since then are lost",
             remedy=_RESNAPSHOT,

@@ -26,6 +26,9 @@ MICROS_MIN, MICROS_MAX = -62135596800000000, 253402300799999999
 _INFINITE_DATES = frozenset((-622191234, 2146033979))
 """+infinity as Debezium's snapshot and its stream write it; every other one below is -infinity."""
 
+_MINUS_INFINITY = -(2**63)
+_EARLIEST_MICROS = -210866803200000000
+
 _SOURCE = "__debezium.source.column."
 _SPECIAL = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
 
@@ -119,6 +122,9 @@ def clamped_date(days: int) -> int:
 
 def clamped_micros(micros: int) -> int:
     """Saturate microseconds since 1970 to the lake's range, infinities included."""
+    if _MINUS_INFINITY < micros < _EARLIEST_MICROS:
+        # PostgreSQL has nothing that early: a year above 292277 has overflowed on its way.
+        return MICROS_MAX
     return min(max(micros, MICROS_MIN), MICROS_MAX)
 
 
