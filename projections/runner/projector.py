@@ -9,23 +9,25 @@ One run of a projection over the epochs (C, E]:
 2. Compute the complete new rows of exactly those keys (`changed_sql`) from everything visible at E.
 3. Merge them into the target in one guarded commit; affected keys without a row are deleted.
 4. Note the run in the manifest.
-A first run, and a rebuild, compute the whole (`rows_sql`): the same rows by P6.
+A first run, and a rebuild, compute the whole (`rows_sql`): the same rows by P6. What would be too
+large for this process is written from the executors.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from kernel import failpoints
-from kernel.errors import NotFound
-from kernel.positions import Epoch
+from kernel.errors import LeaseLost, NotFound
+from kernel.positions import DeltaVersion, Epoch
 from projections.log.layout import Lake
+from projections.log.spark_writer import SparkWriter
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 from projections.runner.manifest import Manifest, Projected
@@ -35,18 +37,25 @@ from projections.sql.plan import Input, InputKind, Plan, Strategy
 
 ORDER = ("_time", "_seq_hi", "_seq_lo")
 
+CLOSED = Epoch(2**62)
+"""Cursor of a generation that was replaced: its writer must not touch the table any more."""
+BOUNDED_BYTES = 64 * 2**20
+"""Input files up to this size give a result that is collected here and committed at once."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """Where a generation of a projection is written, and how it is guarded.
 
     The live generation lies at the projection's stable path; another one beneath it in `_gen/N`.
+    `versions` pins history tables, for a run up to an epoch that they have passed.
     """
 
     name: str
     path: str
     app_id: str
     include_late: bool
+    versions: Mapping[str, int] = field(default_factory=dict)
 
 
 def live_target(lake: Lake, name: str, generation: int) -> Target:
@@ -73,13 +82,23 @@ class Run:
 class Projector:
     """Runs plans over the typed and history tables of one lake."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, tables: Tables, manifest: Manifest) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        tables: Tables,
+        manifest: Manifest,
+        *,
+        bounded_bytes: int = BOUNDED_BYTES,
+    ) -> None:
         self._spark = spark
         self._lake = lake
         self._tables = tables
         self._manifest = manifest
         self._frames = DeltaFrames(spark, tables)
         self._writer = ArrowWriter(tables)
+        self._spark_writer = SparkWriter(spark, tables)
+        self._bounded_bytes = bounded_bytes
 
     def cursor(self, target: Target) -> Epoch | None:
         """Return the epoch up to which a target has taken input; None before its first run."""
@@ -88,19 +107,30 @@ class Projector:
         return Epoch(done) if done is not None else None
 
     def run(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> Run:
-        """Take in everything up to an epoch that typed and history tables have reached."""
+        """Take in everything up to an epoch that typed and history tables have reached.
+
+        Raises `LeaseLost` when another generation has taken this one's place.
+        """
         started = time.perf_counter()
         cursor = self.cursor(target)
+        if cursor == CLOSED:
+            raise LeaseLost(
+                f"{target.app_id} was replaced by another generation of {target.name}",
+                remedy=f"Finish what was begun: penstock replay status, then penstock replay swap "
+                f"{plan.name}",
+            )
         if cursor is not None and cursor >= up_to:
             table = self._tables.open(target.path)
             version = table.version() if table is not None else 0
-            return _run(TableAt(version=version, as_of_epoch=cursor), 0, 0, False, started)
+            run = _run(TableAt(version=version, as_of_epoch=cursor), 0, 0, False, started)
+            if cursor == up_to:
+                # A crash may have come between this epoch's commit and its note.
+                self._note(target, run)
+            return run
         guard = Guard(target.app_id, up_to)
         if cursor is None:
-            rows = self._whole(plan, target, catalog, up_to)
-            failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
-            version = self._writer.append(target.path, rows, guard)
-            counted = (rows.num_rows, 0, True)
+            version, rows = self._write_whole(plan, target, catalog, guard)
+            counted = (rows, 0, True)
         else:
             changes = self._changes(plan, target, catalog, cursor, up_to)
             failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
@@ -115,23 +145,45 @@ class Projector:
             counted = (changes.num_rows - gone, gone, False)
         failpoints.hit(failpoints.PROJECTION_AFTER_COMMIT)
         run = _run(TableAt(version=version, as_of_epoch=up_to), *counted, started)
+        self._note(target, run)
+        return run
+
+    def _note(self, target: Target, run: Run) -> None:
         self._manifest.project(
             Projected(
-                epoch=up_to,
+                epoch=Epoch(run.table.as_of_epoch),
                 name=target.app_id,
                 tables={target.name: run.table},
                 counts={"rows": run.rows, "deleted": run.deleted},
                 timings_ms={"run": run.milliseconds},
             )
         )
-        return run
 
-    def _whole(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> pa.Table:
+    def _write_whole(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard
+    ) -> tuple[DeltaVersion, int]:
+        """Compute everything and replace what lies at the target; return version and rows."""
         for item in plan.inputs:
-            frame = self._visible(item, target, plan, catalog, up_to, ())
+            frame = self._visible(item, target, plan, catalog, guard.epoch, ())
             frame.createOrReplaceTempView(item.view)
-        rows = self._spark.sql(plan.rows_sql).toArrow()
-        return _stamped(_keyed(rows, plan.key), up_to)
+        result = self._spark.sql(plan.rows_sql)
+        if self._input_bytes(plan, catalog) <= self._bounded_bytes:
+            rows = _stamped(_keyed(result.toArrow(), plan.key), guard.epoch)
+            failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
+            return self._writer.overwrite(target.path, rows, guard), rows.num_rows
+        keyed = result.dropna(subset=list(plan.key))
+        stamped = keyed.withColumn("_epoch", functions.lit(int(guard.epoch)).cast("bigint"))
+        failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
+        version = self._spark_writer.overwrite(target.path, stamped, guard)
+        table = self._tables.open(target.path)
+        return version, table.count() if table is not None else 0
+
+    def _input_bytes(self, plan: Plan, catalog: LakeCatalog) -> int:
+        names: list[str] = []
+        for item in plan.inputs:
+            stream = item.kind is InputKind.STREAM
+            names += catalog.members(item.name) if stream else [f"history/{item.name}"]
+        return sum(self._frames.bytes_of(self._lake.path(name)) for name in names)
 
     def _changes(
         self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch, up_to: Epoch
@@ -199,7 +251,10 @@ class Projector:
                     frame = frame.filter("NOT _late")
                 return frame
             case InputKind.HISTORY:
-                frame_or_none = self._frames.frame(self._lake.path(f"history/{item.name}"), *ranges)
+                name = f"history/{item.name}"
+                frame_or_none = self._frames.frame(
+                    self._lake.path(name), *ranges, version=target.versions.get(name)
+                )
                 if frame_or_none is None:
                     raise NotFound(f"history/{item.name} has no rows yet")
                 return frame_or_none

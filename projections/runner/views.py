@@ -10,7 +10,7 @@ column mapping, no partition columns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,9 +37,14 @@ class DeltaFrames:
         self._spark = spark
         self._tables = tables
 
-    def frame(self, path: str, *ranges: Range) -> DataFrame | None:
-        """Return a table's rows within all `ranges`; None where there is no table."""
+    def frame(self, path: str, *ranges: Range, version: int | None = None) -> DataFrame | None:
+        """Return a table's rows within all `ranges`; None where there is no table.
+
+        Reads the newest version, or the one that is asked for.
+        """
         table = self._tables.open(path)
+        if table is not None and version is not None and version != table.version():
+            table = DeltaTable(path, version=version)
         if table is None:
             return None
         schema = from_arrow_schema(schema_of(table))
@@ -53,6 +58,13 @@ class DeltaFrames:
             if within.upper is not None:
                 frame = frame.filter(frame[within.column] < within.upper)
         return frame
+
+    def bytes_of(self, path: str) -> int:
+        """Return the size of a table's files; 0 where there is no table."""
+        table = self._tables.open(path)
+        if table is None:
+            return 0
+        return pc.sum(pa.table(table.get_add_actions())["size_bytes"]).as_py() or 0
 
     def from_arrow(self, rows: pa.Table) -> DataFrame:
         """Return an Arrow table as a frame."""
@@ -78,6 +90,9 @@ def _files(table: DeltaTable, ranges: tuple[Range, ...]) -> list[str]:
 
 
 def _at_least(column: pa.ChunkedArray, bound: datetime | int) -> pa.ChunkedArray:
+    if isinstance(bound, datetime):
+        # Delta's statistics cut times to milliseconds: the greatest value may lie above `column`.
+        bound -= timedelta(milliseconds=1)
     return pc.greater_equal(column, pa.scalar(bound, column.type))
 
 

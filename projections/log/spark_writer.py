@@ -1,0 +1,168 @@
+"""Guarded commits of Spark frames of any size: the other writer behind `TableWriter`.
+
+Spark skips a write whose guard the table has reached, silently, also when another writer got there
+between our look and our commit. Every commit therefore carries a token of its own: a call that
+leaves no commit with its token behind was overtaken, and says so with `LeaseLost`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from delta.tables import DeltaTable as SparkDeltaTable
+from deltalake import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from kernel.errors import LeaseLost, Unavailable
+from kernel.positions import DeltaVersion
+from projections.log.tables import Tables, schema_of
+from projections.log.writer import DELETE, OP, UPSERT, Guard, reached
+
+CONFLICTS = ("Concurrent", "DELTA_CONCURRENT")
+"""Delta's own names for another writer's commit that got in between."""
+TOKEN = "userMetadata"
+_WRITE = "spark.databricks.delta.write"
+_TOKEN_CONF = f"spark.databricks.delta.commitInfo.{TOKEN}"
+
+
+class SparkWriter:
+    """Commits frames from the executors through Delta's Spark API."""
+
+    def __init__(self, spark: SparkSession, tables: Tables) -> None:
+        self._spark = spark
+        self._tables = tables
+
+    def append(
+        self, path: str, rows: DataFrame, guard: Guard, *, partition_by: Sequence[str] = ()
+    ) -> DeltaVersion:
+        """Append rows; see `TableWriter`."""
+        table = self._tables.ensure(path, to_arrow_schema(rows.schema), partition_by=partition_by)
+        return self._write(table, rows, guard, mode="append", options={"mergeSchema": "true"})
+
+    def overwrite(self, path: str, rows: DataFrame, guard: Guard) -> DeltaVersion:
+        """Replace everything; see `TableWriter`."""
+        table = self._tables.ensure(path, to_arrow_schema(rows.schema))
+        return self._write(
+            table, rows, guard, mode="overwrite", options={"overwriteSchema": "true"}
+        )
+
+    def merge(
+        self,
+        path: str,
+        rows: DataFrame,
+        guard: Guard,
+        *,
+        keys: Sequence[str],
+        newer: Sequence[str] = (),
+    ) -> DeltaVersion:
+        """Upsert or delete by key; see `TableWriter`."""
+        table = self._tables.ensure(path, to_arrow_schema(rows.drop(OP).schema))
+        if reached(table, guard):
+            return DeltaVersion(table.version())
+        token = uuid.uuid4().hex
+        # The guard of a MERGE is taken from the session: it must not leak into other writes.
+        session = self._spark.newSession()
+        session.conf.set(f"{_WRITE}.txnAppId", guard.app_id)
+        session.conf.set(f"{_WRITE}.txnVersion", str(int(guard.epoch)))
+        session.conf.set(_TOKEN_CONF, token)
+        # One session's frame is read by another through the views that all of them share.
+        view = f"merge_{token}"
+        rows.createOrReplaceGlobalTempView(view)
+        try:
+            source = session.table(f"global_temp.{view}")
+            done = self._commit(
+                table, guard, token, lambda: _merge(session, table, source, keys, newer)
+            )
+        finally:
+            self._spark.catalog.dropGlobalTempView(view)
+        if done is not None:
+            return done
+        # A MERGE without effect makes no commit; the guard must be there all the same.
+        empty = self._spark.createDataFrame([], from_arrow_schema(schema_of(table)))
+        return self._write(table, empty, guard, mode="append", options={})
+
+    def _write(
+        self,
+        table: DeltaTable,
+        rows: DataFrame,
+        guard: Guard,
+        *,
+        mode: str,
+        options: Mapping[str, str],
+    ) -> DeltaVersion:
+        if reached(table, guard):
+            return DeltaVersion(table.version())
+        token = uuid.uuid4().hex
+        writer = (
+            rows.write.format("delta")
+            .mode(mode)
+            .options(**options)
+            .option("txnAppId", guard.app_id)
+            .option("txnVersion", int(guard.epoch))
+            .option(TOKEN, token)
+        )
+        done = self._commit(table, guard, token, lambda: writer.save(table.table_uri))
+        if done is None:
+            raise _overtaken(guard)
+        return done
+
+    def _commit(
+        self, table: DeltaTable, guard: Guard, token: str, write: Callable[[], None]
+    ) -> DeltaVersion | None:
+        """Run a write; return the version that carries its token, None where there is none."""
+        before = table.version()
+        try:
+            write()
+        except (PySparkException, Py4JJavaError) as error:
+            if any(name in str(error) for name in CONFLICTS):
+                raise _overtaken(guard) from error
+            raise Unavailable(f"writing to {table.table_uri} failed: {str(error)[:500]}") from error
+        table.update_incremental()
+        behind = table.version() - before
+        commits = table.history(behind) if behind else []
+        for commit in commits:
+            if commit.get(TOKEN) == token:
+                return DeltaVersion(int(commit["version"]))
+        if reached(table, guard):
+            raise _overtaken(guard)
+        return None
+
+
+def _merge(
+    session: SparkSession,
+    table: DeltaTable,
+    source: DataFrame,
+    keys: Sequence[str],
+    newer: Sequence[str],
+) -> None:
+    stored = schema_of(table).names
+    columns = {f"`{name}`": f"s.`{name}`" for name in source.columns if name != OP}
+    upsert = f"s.`{OP}` = '{UPSERT}'"
+    target = SparkDeltaTable.forPath(session, table.table_uri).alias("t")
+    merge = target.merge(source.alias("s"), " AND ".join(f"t.`{k}` = s.`{k}`" for k in keys))
+    if any(name not in stored for name in source.columns if name != OP):
+        merge = merge.withSchemaEvolution()
+    (
+        merge.whenMatchedDelete(f"s.`{OP}` = '{DELETE}'")
+        .whenMatchedUpdate(
+            condition=f"{upsert} AND {_not_older(newer)}" if newer else upsert, set=columns
+        )
+        .whenNotMatchedInsert(condition=upsert, values=columns)
+        .execute()
+    )
+
+
+def _not_older(columns: Sequence[str]) -> str:
+    """Compare tuples: Spark orders structs field by field."""
+    new, old = (", ".join(f"{side}.`{name}`" for name in columns) for side in "st")
+    return f"struct({new}) >= struct({old})"
+
+
+def _overtaken(guard: Guard) -> LeaseLost:
+    return LeaseLost(
+        f"another writer committed to {guard.app_id} while epoch {guard.epoch} was written"
+    )
