@@ -1,0 +1,99 @@
+"""The whole demo on a few thousand events, and what it leaves: plain tables, no process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from apps.demo import closing
+from stack import control
+
+FLIGHTS = 1_500
+PORT_BASE = 24_000
+TIMEOUT_S = 540
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = tmp_path_factory.mktemp("demo") / "a place with spaces"
+    yield made
+    control.reset(made)
+
+
+@pytest.fixture(scope="module")
+def outcome(folder: Path) -> dict[str, Any]:
+    words = ("--flights", str(FLIGHTS), "--port-base", str(PORT_BASE), "--workspace", str(folder))
+    done = subprocess.run(
+        [BIN / "penstock", "demo", "--json", *words],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6_000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.timeout(TIMEOUT_S + 60)
+def test_every_check_of_the_demo_holds(outcome: dict[str, Any]) -> None:
+    assert outcome["holds"]
+    assert all(check["holds"] for check in outcome["checks"])
+    titles = "\n".join(check["title"] for check in outcome["checks"])
+    for each in (
+        *("acknowledged", "PostgreSQL", "Kafka", "log/events", "typed/events"),
+        *("airlines", "airports", "planes", "weather", "finished by the new process"),
+        *("flight_status = oracle", "carrier_delays = oracle", "departure_weather = oracle"),
+        *("closed_late", "waiting for a replay", "rebuilt", "with every event"),
+    ):
+        assert each in titles
+
+
+@pytest.mark.timeout(TIMEOUT_S + 60)
+def test_the_demo_measures_throughput_and_freshness(outcome: dict[str, Any]) -> None:
+    assert outcome["figures"]["events"] > FLIGHTS
+    assert {"log", "flight_status", "carrier_delays", "departure_weather"} <= set(
+        outcome["figures"]["freshness"]
+    )
+
+
+@pytest.mark.timeout(TIMEOUT_S + 60)
+def test_the_demo_leaves_nothing_running(outcome: dict[str, Any], folder: Path) -> None:
+    assert outcome["holds"]
+    assert control.status(folder)["state"] == "stopped"
+    left = [
+        process.info["cmdline"]
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(folder) in word for word in process.info["cmdline"] or ())
+    ]
+    assert not left
+
+
+@pytest.mark.timeout(TIMEOUT_S + 120)
+def test_what_the_demo_tells_to_try_works_with_the_stack_stopped(
+    outcome: dict[str, Any], folder: Path
+) -> None:
+    assert outcome["holds"]
+    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    commands = closing.try_next(folder, folder / "lake")
+    assert len(commands) == 5
+    for command in commands:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=environment,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr[-2_000:]}"
+        assert done.stdout.strip()
