@@ -62,7 +62,7 @@ class AppendObserver(Protocol):
     """Told what the writer does, for metrics. Must be quick and must not raise."""
 
     def committed(self, *, requests: int, events: int, head: int) -> None:
-        """A group was committed."""
+        """A group was committed: so many requests were accepted, others are not counted."""
         ...
 
     def queued(self, events: int) -> None:
@@ -257,18 +257,20 @@ class Appender:
         await asyncio.sleep(self._limits.retry_s)
 
     def _answer(self, group: list[_Queued], outcomes: list[Outcome], head: Position) -> None:
-        events = 0
+        accepted = events = 0
         for queued, outcome in zip(group, outcomes, strict=True):
             self._count(queued, -1)
-            if not isinstance(outcome, PenstockError):
-                events += 0 if outcome.repeated else queued.events
+            if isinstance(outcome, Appended) and not outcome.repeated:
+                accepted += 1
+                events += queued.events
             if queued.answer.done():
                 continue
             if isinstance(outcome, PenstockError):
                 queued.answer.set_exception(outcome)
             else:
                 queued.answer.set_result(outcome)
-        self._observer.committed(requests=len(group), events=events, head=head)
+        if accepted:
+            self._observer.committed(requests=accepted, events=events, head=head)
 
     def _expire(self, trouble: str) -> None:
         now = asyncio.get_running_loop().time()

@@ -14,7 +14,11 @@ import typer
 from apps.cli.output import report
 from kernel.errors import PenstockError, exit_code
 
-GROUPS: tuple[str, ...] = ("apps.cli.stack",)
+GROUPS: tuple[str, ...] = (
+    "apps.cli.stack",
+    "apps.cli.events",
+    "apps.cli.schema",
+)
 """Modules with commands, in the order in which help shows them."""
 
 

@@ -51,6 +51,7 @@ def build(runtime: Runtime) -> Edge:
         lifespan=lifespan,
         redoc_url=None,
         docs_url=None,
+        strict_content_type=False,
     )
     app.state.runtime = runtime
     app.include_router(reads.router, tags=["events"])

@@ -1,0 +1,127 @@
+"""How commands talk to the HTTP service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import orjson
+
+from apps.settings import Settings
+from kernel.errors import (
+    Conflict,
+    ContractViolation,
+    InvalidRequest,
+    NotFound,
+    PenstockError,
+    Unavailable,
+)
+
+_TIMEOUT_S = 30.0
+
+
+class ServiceClient:
+    """A client of one workspace's service. Use as a context manager."""
+
+    def __init__(self, settings: Settings) -> None:
+        host = settings.text("service.host")
+        host = f"[{host}]" if ":" in host else host
+        url = settings.text("service.url") or f"http://{host}:{settings.number('service.port')}"
+        token = settings.text("service.token")
+        local = urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
+        self.url = url
+        self._http = httpx.Client(
+            base_url=url,
+            timeout=_TIMEOUT_S,
+            headers={"authorization": f"Bearer {token}"} if token else {},
+            trust_env=not local,
+        )
+
+    def __enter__(self) -> ServiceClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: object) -> Any:
+        """Return the document at a path. Parameters that are None are left out."""
+        return self._call("GET", path, query=query)
+
+    def post(self, path: str, document: object, **query: object) -> Any:
+        """Send a document and return the answer."""
+        return self._call("POST", path, query=query, body=orjson.dumps(document))
+
+    @contextmanager
+    def lines(self, path: str, **query: object) -> Iterator[Iterator[str]]:
+        """Open an answer without end and lend its lines."""
+        timeout = httpx.Timeout(_TIMEOUT_S, read=None)
+        with (
+            self._reached(),
+            self._http.stream("GET", path, params=_given(query), timeout=timeout) as answer,
+        ):
+            if answer.status_code >= 400:
+                raise error_of(answer.status_code, answer.read())
+            yield answer.iter_lines()
+
+    def _call(
+        self, method: str, path: str, *, query: Mapping[str, object], body: bytes | None = None
+    ) -> Any:
+        with self._reached():
+            answer = self._http.request(
+                method,
+                path,
+                params=_given(query),
+                content=body,
+                headers={"content-type": "application/json"},
+            )
+        if answer.status_code >= 400:
+            raise error_of(answer.status_code, answer.content)
+        return orjson.loads(answer.content)
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.HTTPError as error:
+            raise Unavailable(
+                f"the service at {self.url} does not answer: {error}",
+                remedy="Start it with: penstock up. Or name it: PENSTOCK_SERVICE_URL=http://…",
+            ) from error
+
+
+def error_of(status: int, body: bytes) -> PenstockError:
+    """Return the error that a problem document stands for."""
+    try:
+        problem = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        problem = {"detail": body.decode(errors="replace")[:500]}
+    kind: type[PenstockError]
+    match status:
+        case 404:
+            kind = NotFound
+        case 409 | 412:
+            kind = Conflict
+        case 400 | 413:
+            kind = InvalidRequest
+        case 429 | 503 | 507:
+            kind = Unavailable
+        case _ if status < 500:
+            kind = ContractViolation
+        case _:
+            kind = PenstockError
+    known = {"type", "title", "status", "detail", "remedy", "message"}
+    fields = {key: value for key, value in problem.items() if key not in known}
+    return kind(
+        str(problem.get("detail", f"HTTP {status}")),
+        remedy=problem.get("remedy"),
+        problem=problem.get("type", "unknown"),
+        status=status,
+        **fields,
+    )
+
+
+def _given(query: Mapping[str, object]) -> dict[str, str]:
+    return {key: str(value) for key, value in query.items() if value is not None}

@@ -1,0 +1,188 @@
+"""`penstock append`, `read`, `tail`: events, through the HTTP service."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+from urllib.parse import quote
+
+import orjson
+import typer
+
+from apps import settings
+from apps.cli.client import ServiceClient
+from apps.cli.output import emit, table
+from kernel.errors import InvalidRequest
+
+Workspace = Annotated[Path | None, typer.Option(help="Folder of the workspace")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
+_COLUMNS = ("position", "stream", "version", "type", "occurred_at", "data")
+_PAGE = 1_000
+_MAX_LIMIT = 5_000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(append)
+    app.command()(read)
+    app.command()(tail)
+
+
+def append(
+    stream: Annotated[str, typer.Argument(help="category-id, as order-1042")],
+    type_: Annotated[str | None, typer.Argument(metavar="[TYPE]")] = None,
+    data: Annotated[str | None, typer.Argument(help="JSON object")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="NDJSON, one event per line; - is standard input"),
+    ] = None,
+    expect: Annotated[str, typer.Option(help="A version, any, no_stream or stream_exists")] = "any",
+    event_id: Annotated[
+        str | None,
+        typer.Option("--id", help="UUID of the event: makes a retry safe"),
+    ] = None,
+    workspace: Workspace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Append an event, or a file of events, to one stream."""
+    events = _events(type_, data, file, event_id)
+    expected = int(expect) if expect.isdigit() else expect
+    with ServiceClient(settings.load(workspace)) as client:
+        answer = client.post(
+            f"/v1/streams/{quote(stream, safe='')}",
+            {"expected_version": expected, "events": events},
+        )
+    emit(
+        answer,
+        as_json=as_json,
+        text=f"{answer['stream']}: versions {answer['first_version']} to "
+        f"{answer['last_version']}, positions {answer['first_position']} to "
+        f"{answer['last_position']}",
+    )
+
+
+def read(
+    stream: Annotated[str | None, typer.Argument(help="A stream; none: all")] = None,
+    after: Annotated[int, typer.Option(help="All events: behind this position")] = 0,
+    from_version: Annotated[int | None, typer.Option(help="A stream: from here")] = None,
+    backward: Annotated[bool, typer.Option(help="A stream: newest first")] = False,
+    category: Annotated[str | None, typer.Option()] = None,
+    type_: Annotated[str | None, typer.Option("--type")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Events at most")] = 100,
+    workspace: Workspace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the events of a stream, or of the whole store."""
+    with ServiceClient(settings.load(workspace)) as client:
+        if stream is not None:
+            answer = client.get(
+                f"/v1/streams/{quote(stream, safe='')}",
+                from_version=from_version,
+                direction="backward" if backward else "forward",
+                limit=min(limit, _MAX_LIMIT),
+            )
+        else:
+            answer = _read_all(client, after, limit, category, type_)
+    emit(answer, as_json=as_json, text=table(_COLUMNS, list(map(_row, answer["events"]))))
+
+
+def tail(
+    after: Annotated[str, typer.Option(help="A position, or end")] = "end",
+    category: Annotated[str | None, typer.Option()] = None,
+    type_: Annotated[str | None, typer.Option("--type")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many")] = None,
+    until_caught_up: Annotated[bool, typer.Option(help="Stop where history ends")] = False,
+    workspace: Workspace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Follow events as they happen; with --json one JSON document per line."""
+    seen = 0
+    with (
+        ServiceClient(settings.load(workspace)) as client,
+        client.lines("/v1/events/subscribe", after=after, category=category, type=type_) as lines,
+    ):
+        for kind, document in _messages(lines):
+            if kind == "caught-up" and until_caught_up:
+                return
+            if kind:
+                continue
+            seen += 1
+            if as_json:
+                print(orjson.dumps(document).decode(), flush=True)
+            else:
+                print("  ".join(map(str, _row(document))), flush=True)
+            if seen == limit:
+                return
+
+
+def _read_all(
+    client: ServiceClient, after: int, limit: int, category: str | None, type_: str | None
+) -> dict[str, Any]:
+    events: list[Any] = []
+    while True:
+        page = client.get(
+            "/v1/events",
+            after=after,
+            limit=min(limit - len(events), _PAGE),
+            category=category,
+            type=type_,
+        )
+        events += page["events"]
+        after = page["next_after"]
+        if len(events) >= limit or after >= page["head"]:
+            return {"events": events, "head": page["head"], "next_after": after}
+
+
+def _messages(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+    """Yield (event name, document) of each server-sent message; the name of an event is empty."""
+    name, data = "", ""
+    for line in lines:
+        if not line:
+            if data:
+                yield name, orjson.loads(data)
+            name, data = "", ""
+        elif line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            data = line[6:]
+
+
+def _events(
+    type_: str | None, data: str | None, file: Path | None, event_id: str | None
+) -> list[object]:
+    if file is not None:
+        if type_ is not None or event_id is not None:
+            raise InvalidRequest("--file brings types and ids of its own; leave TYPE and --id out")
+        return _lines(sys.stdin.buffer if str(file) == "-" else file.open("rb"), str(file))
+    if type_ is None or data is None:
+        raise InvalidRequest(
+            "no event was given",
+            remedy="penstock append order-1 placed '{\"total\": 12}', or --file events.ndjson",
+        )
+    event = {"type": type_, "data": _json(data, "DATA")}
+    return [event | ({"id": event_id} if event_id else {})]
+
+
+def _lines(source: BinaryIO, name: str) -> list[object]:
+    with source:
+        return [
+            _json(line, f"{name} line {number}")
+            for number, line in enumerate(source, start=1)
+            if line.strip()
+        ]
+
+
+def _json(text: str | bytes, place: str) -> object:
+    try:
+        document: object = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"{place} is not JSON: {error}") from None
+    return document
+
+
+def _row(event: dict[str, Any]) -> list[object]:
+    row = [event[column] for column in _COLUMNS]
+    row[-1] = orjson.dumps(row[-1]).decode()
+    return row

@@ -1,0 +1,80 @@
+"""`penstock schema add|list|check`: the schemas of event types, through the HTTP service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apps import settings
+from apps.cli.client import ServiceClient
+from apps.cli.events import AsJson, Workspace
+from apps.cli.output import emit, table
+from kernel.errors import Incompatible, InvalidRequest
+
+Subject = Annotated[str, typer.Argument(metavar="CATEGORY.TYPE", help="As order.placed")]
+File = Annotated[Path, typer.Argument(metavar="FILE.avsc", help="An Avro schema")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(help="Schemas of event types.", no_args_is_help=True)
+    group.command("add")(add)
+    group.command("list")(list_)
+    group.command("check")(check)
+    app.add_typer(group, name="schema")
+
+
+def add(subject: Subject, file: File, workspace: Workspace = None, as_json: AsJson = False) -> None:
+    """Register a schema that can read everything stored with earlier ones."""
+    with ServiceClient(settings.load(workspace)) as client:
+        answer = client.post("/v1/schemas", {"subject": subject, "schema": _read(file)})
+    emit(
+        answer,
+        as_json=as_json,
+        text=f"{subject}: version {answer['version']}, schema id {answer['id']}",
+    )
+
+
+def list_(workspace: Workspace = None, as_json: AsJson = False) -> None:
+    """List the newest schema of each event type."""
+    with ServiceClient(settings.load(workspace)) as client:
+        answer = client.get("/v1/schemas")
+    rows = [
+        (
+            schema["subject"],
+            schema["version"],
+            schema["id"],
+            "inferred" if schema["schema"].get("penstock") else "registered",
+            ", ".join(field["name"] for field in schema["schema"]["fields"]),
+        )
+        for schema in answer["schemas"]
+    ]
+    emit(
+        answer,
+        as_json=as_json,
+        text=table(("subject", "version", "id", "origin", "fields"), rows),
+    )
+
+
+def check(
+    subject: Subject, file: File, workspace: Workspace = None, as_json: AsJson = False
+) -> None:
+    """Say whether a schema could be added, and what stops it; nothing is registered."""
+    with ServiceClient(settings.load(workspace)) as client:
+        answer = client.post("/v1/schemas", {"subject": subject, "schema": _read(file)}, check=True)
+    if answer["complaints"]:
+        raise Incompatible(
+            f"{subject}: " + "; ".join(answer["complaints"]),
+            remedy="Make the change readable from old data (new fields need defaults), or use a "
+            "new event type.",
+        )
+    emit(answer, as_json=as_json, text=f"{subject}: can be added")
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{file} cannot be read: {error}") from error
