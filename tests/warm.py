@@ -1,0 +1,65 @@
+"""The warm stack: real PostgreSQL, Kafka, registry and Connect, and one Spark session, per run.
+
+A pytest plugin module. Tests keep apart by names: each takes a fresh topic prefix, lake, database
+or source. A part that does not come up fails the tests that ask for it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from apps.pipeline.session import start_session, warm
+from apps.settings import Settings, load
+from projections.log.layout import Lake
+from stack.control import Options, down, up
+from stack.jars import resolve
+from stack.java import find_java
+
+PARTS = ("postgres", "kafka", "registry", "connect")
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Settings]:
+    """Settings of a running stack without service and pipeline, shared by the whole run."""
+    workspace = Path(tempfile.mkdtemp(prefix="penstock-tests-"))
+    # PostgreSQL refuses root and runs as a user that must be able to pass this folder.
+    workspace.chmod(0o711)
+    try:
+        up(workspace, Options(port_base=27100, parts=PARTS))
+        yield load(workspace)
+    finally:
+        down(workspace)
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark session with Kafka and Delta, in this process."""
+    session = start_session(
+        resolve("spark").spark_jars(),
+        scratch=tmp_path_factory.mktemp("spark"),
+        memory="1g",
+        java_home=find_java().home,
+    )
+    warm(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Return an empty lake."""
+    return Lake.at(tmp_path / "lake")
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Return a topic prefix of this test's own."""
+    return f"t{uuid.uuid4().hex[:10]}."
