@@ -6,6 +6,7 @@ Choices that keep data whole, each tried against the real connector:
 - values that cannot be converted stop the connector: by default they become null;
 - unknown types are included as their text: by default the column is missing;
 - TRUNCATE is captured: by default it is dropped;
+- nulls are kept: by default the converter writes the column's default instead (`KeepNulls`);
 - the source's types travel in the schema, so that text columns know what they were.
 """
 
@@ -121,6 +122,8 @@ class CaptureConnector:
             "column.propagate.source.type": ".*",
             "event.converting.failure.handling.mode": "fail",
             "unavailable.value.placeholder": PLACEHOLDER,
+            "transforms": "nulls",
+            "transforms.nulls.type": "penstock.connect.KeepNulls",
         }
         if self.keys:
             config["message.key.columns"] = ";".join(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kernel.errors import ChecksumMismatch, Unavailable
 from stack.cache import cache_dir
+from stack.connect import JAR as KEEP_NULLS_JAR
 from stack.ivy import Fetch, default_environ
 from stack.java import find_java
 from stack.lock import GROUPS, LOCK_FILE, Artifact, read_lock
@@ -47,7 +48,7 @@ class Jars:
         return os.pathsep.join(str(path) for path in self.paths[group])
 
     def plugin_dir(self) -> Path:
-        """Return Connect's plugin path: Debezium and the Avro converter, each in a folder."""
+        """Return Connect's plugin path: Debezium, and the converter with our transformation."""
         return _unpacked(self.root / "unpacked" / "plugins", self._plugin_sources(), _fill_plugins)
 
     def registry_home(self) -> Path:
@@ -61,7 +62,7 @@ class Jars:
 
     def _plugin_sources(self) -> tuple[Path, ...]:
         converter = [path for path in self.paths["apicurio"] if not path.name.startswith(_CLASHING)]
-        return (*self.paths["debezium"], *converter)
+        return (*self.paths["debezium"], *converter, KEEP_NULLS_JAR)
 
 
 def resolve(

@@ -1,0 +1,46 @@
+"""Builds `penstock-connect.jar` from its one source file: `python -m stack.connect.build`.
+
+The jar is kept in the repository because running Penstock needs a Java runtime, not a compiler.
+Equal sources give equal bytes: entries carry a fixed time.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from stack.connect import JAR
+from stack.jars import resolve
+
+FOLDER = Path(__file__).parent
+SOURCE = FOLDER / "KeepNulls.java"
+
+RELEASE = "17"
+_TIME = (1980, 1, 1, 0, 0, 0)
+_SERVICE = "META-INF/services/org.apache.kafka.connect.transforms.Transformation"
+
+
+def build(target: Path) -> None:
+    """Compile the source and write the jar. Raises `CalledProcessError` with javac's complaint."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [
+                *("javac", "--release", RELEASE, "-g:none", "-Xlint:all", "-Werror", "-proc:none"),
+                *("-cp", resolve("kafka").classpath("kafka"), "-d", folder, str(SOURCE)),
+            ],
+            check=True,
+        )
+        classes = sorted(Path(folder).rglob("*.class"))
+        entries = {str(path.relative_to(folder)): path.read_bytes() for path in classes}
+    entries[_SERVICE] = b"penstock.connect.KeepNulls\n"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as jar:
+        for name, content in sorted(entries.items()):
+            jar.writestr(zipfile.ZipInfo(name, _TIME), content)
+
+
+if __name__ == "__main__":
+    build(JAR)
+    sys.stdout.write(f"{JAR}: {JAR.stat().st_size} bytes\n")
