@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from apps import settings
 from tests.architecture.tree import ROOT, name_of
+from tests.docs.conftest import Newcomer
 from tests.docs.console import Command, commands, run
 from tests.docs.markdown import blocks, pages
 
 WRITTEN_URL = "http://127.0.0.1:7070"
 """The service's default address, which pages use; the tests' own stack may listen elsewhere."""
-
-
-class Stack(Protocol):
-    """What these tests need of the warm stack: its workspace, and that it runs."""
-
-    @property
-    def workspace(self) -> Path: ...
 
 
 def executed(page: Path, argument: str) -> list[Command]:
@@ -39,21 +30,15 @@ def with_blocks(argument: str) -> list[Path]:
     return [page for page in pages() if executed(page, argument)]
 
 
-def environment(**more: str) -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, **more}
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", with_blocks("stack"), ids=name_of)
-def test_commands_of_a_page_work_on_the_running_stack(
-    page: Path, stack: Stack, tmp_path: Path
+def test_commands_of_a_page_work_on_a_running_stack(
+    page: Path, newcomer: Newcomer, tmp_path: Path
 ) -> None:
-    url = settings.load(stack.workspace).required("service.url")
-    env = environment(PENSTOCK_WORKSPACE=str(stack.workspace))
+    url = settings.load(newcomer.workspace).required("service.url")
     for command in executed(page, "stack"):
         typed = Command(text=command.text.replace(WRITTEN_URL, url), expected=command.expected)
-        run(typed, folder=tmp_path, environment=env)
+        run(typed, folder=tmp_path, environment=newcomer.environment)
 
 
 def test_pages_for_newcomers_have_commands_that_run() -> None:
