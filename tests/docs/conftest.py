@@ -1,4 +1,4 @@
-"""The stack of a newcomer: a workspace of its own, brought up and down by the commands of README."""
+"""A newcomer's stack: a workspace of its own, brought up and down by README's commands."""
 
 from __future__ import annotations
 
