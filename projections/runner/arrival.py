@@ -96,17 +96,19 @@ def sort_out(
     before: Progress,
     epoch: int,
     lateness: Lateness,
+    partitions: Mapping[str, int],
     now: datetime,
 ) -> Arrival:
     """Split a decoded batch into the rows of each log table, advancing `progress`.
 
     `before` is the progress of epoch E-1, by which duplicates and lateness are judged: the verdict
-    does not depend on how rows are spread over one batch. Rows keep the order of their partition.
+    does not depend on how rows are spread over one batch. `partitions` says how many each topic
+    has. Rows keep the order of their partition.
     """
     ordered = decoded.sort_by(
         [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
     )
-    sorter = _Sorter(progress, before, epoch, lateness)
+    sorter = _Sorter(progress, before, epoch, lateness, partitions)
     for index, row in enumerate(_rows(ordered)):
         sorter.take(index, row)
     counts = sorter.counts
@@ -128,12 +130,18 @@ class _Sorter:
     """Decides row by row; keeps places, not rows."""
 
     def __init__(
-        self, progress: Progress, before: Progress, epoch: int, lateness: Lateness
+        self,
+        progress: Progress,
+        before: Progress,
+        epoch: int,
+        lateness: Lateness,
+        partitions: Mapping[str, int],
     ) -> None:
         self._progress = progress
         self._before = before
         self._epoch = epoch
         self._lateness = lateness
+        self._partitions = partitions
         self.events: dict[str, _Kept] = {}
         self.changes: dict[str, _Kept] = {}
         self.repeated: dict[str, list[int]] = {}
@@ -189,7 +197,12 @@ class _Sorter:
         late = not row.snapshot and self._before.watermarks.late(
             name, row.event_time, self._lateness(name)
         )
-        self._progress.watermarks.note(name, f"{row.topic}/{row.partition}", row.event_time)
+        self._progress.watermarks.note(
+            name,
+            f"{row.topic}/{row.partition}",
+            row.event_time,
+            partitions=self._partitions.get(row.topic, 1),
+        )
         self.counts["closed_late"] += late
         return watermark, late
 

@@ -122,6 +122,7 @@ class Ingest:
             before=self._progress,
             epoch=epoch,
             lateness=self._lateness,
+            partitions={topic: len(places) for topic, places in bound.end.items()},
             now=datetime.now(UTC),
         )
         self._compare_repeated(arrival, epoch)

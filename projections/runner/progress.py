@@ -22,21 +22,29 @@ class Watermarks:
     """Event time seen per input (a category or a table) and topic partition.
 
     The watermark of an input is the least over its partitions of the greatest event time seen:
-    a partition that is read ahead of another must not make the other's rows look late.
+    a partition that is read ahead of another must not make the other's rows look late. While a
+    partition has given nothing yet there is no watermark, and nothing is late.
     """
 
     seen: dict[str, dict[str, int]] = field(default_factory=dict)
+    partitions: dict[str, int] = field(default_factory=dict)
 
-    def note(self, name: str, place: str, event_time_us: int) -> None:
-        """Take note of a row's event time, in microseconds since 1970 UTC."""
+    def note(self, name: str, place: str, event_time_us: int, *, partitions: int) -> None:
+        """Take note of a row's event time, in microseconds since 1970 UTC.
+
+        `partitions` is the number that the input's topic has.
+        """
+        self.partitions[name] = partitions
         places = self.seen.setdefault(name, {})
         if event_time_us > places.get(place, event_time_us - 1):
             places[place] = event_time_us
 
     def of(self, name: str) -> int | None:
-        """Return the watermark in microseconds; None before anything was seen."""
+        """Return the watermark in microseconds; None before every partition was heard of."""
         places = self.seen.get(name)
-        return min(places.values()) if places else None
+        if not places or len(places) < self.partitions.get(name, 1):
+            return None
+        return min(places.values())
 
     def late(self, name: str, event_time_us: int, lateness: timedelta) -> bool:
         """Say whether a row comes later than `lateness` after its input's watermark."""
@@ -84,6 +92,7 @@ class Progress:
                 "positions": {store: s.ranges() for store, s in self.positions.items()},
                 "cuts": {source: cut.to_json() for source, cut in self.cuts.items()},
                 "watermarks": self.watermarks.seen,
+                "partitions": self.watermarks.partitions,
             },
             separators=(",", ":"),
         )
@@ -96,13 +105,23 @@ class Progress:
             marks={place: _mark(mark) for place, mark in kept["marks"].items()},
             positions={store: _intervals(r) for store, r in kept["positions"].items()},
             cuts={source: _cut(cut) for source, cut in kept["cuts"].items()},
-            watermarks=Watermarks(json.loads(json.dumps(kept["watermarks"]))),
+            watermarks=Watermarks(
+                seen={name: _numbers(places) for name, places in kept["watermarks"].items()},
+                partitions=_numbers(kept["partitions"]),
+            ),
         )
 
 
 def micros(moment: datetime) -> int:
     """Return microseconds since 1970 UTC, exactly."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _numbers(kept: object) -> dict[str, int]:
+    match kept:
+        case dict():
+            return {str(name): int(number) for name, number in kept.items()}
+    raise ValueError(f"not numbers by name: {kept!r}")
 
 
 def _mark(kept: object) -> Mark:

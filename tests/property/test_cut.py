@@ -1,0 +1,139 @@
+"""The cut shows whole transactions in commit order, however Kafka interleaves them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from projections.state.cut import Cut
+
+
+@dataclass(frozen=True)
+class Item:
+    """A row of a transaction, or its END when `table` is None."""
+
+    transaction: int
+    table: str | None
+
+
+@st.composite
+def interleavings(draw: st.DrawFn) -> tuple[list[dict[str, int]], list[list[Item]]]:
+    """Transactions (rows per table) and their records, each topic in order, cut into epochs."""
+    transactions = draw(
+        st.lists(
+            st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    topics: dict[str | None, list[Item]] = {None: [], "a": [], "b": [], "c": []}
+    for number, counts in enumerate(transactions):
+        topics[None].append(Item(number, None))
+        for table, rows in counts.items():
+            topics[table].extend([Item(number, table)] * rows)
+    arrived: list[Item] = []
+    while any(topics.values()):
+        topic = draw(st.sampled_from([name for name, items in topics.items() if items]))
+        arrived.append(topics[topic].pop(0))
+    epochs: list[list[Item]] = [[]]
+    for item in arrived:
+        if draw(st.booleans()):
+            epochs.append([])
+        epochs[-1].append(item)
+    return transactions, epochs
+
+
+def feed(cut: Cut, items: list[Item], transactions: list[dict[str, int]], epoch: int) -> None:
+    for item in items:
+        if item.table is None:
+            cut.end(f"t{item.transaction}", item.transaction + 1, transactions[item.transaction])
+        else:
+            cut.row(f"t{item.transaction}", item.table, epoch=epoch)
+
+
+@given(interleavings())
+def test_p4_transactions_become_foldable_whole_once_and_in_commit_order(
+    drawn: tuple[list[dict[str, int]], list[list[Item]]],
+) -> None:
+    transactions, epochs = drawn
+    cut = Cut()
+    cut.snapshot_end(None, 0)
+    arrived: list[Item] = []
+    folded: list[str] = []
+    for epoch, items in enumerate(epochs, start=1):
+        feed(cut, items, transactions, epoch)
+        arrived += items
+        advance = cut.advance()
+        # What it says must survive the manifest.
+        cut = Cut.from_json(json.loads(json.dumps(cut.to_json())))
+        folded += advance.transactions
+        for name in advance.transactions:
+            number = int(name[1:])
+            rows = [i for i in arrived if i.transaction == number and i.table is not None]
+            assert len(rows) == sum(transactions[number].values())
+            assert advance.from_epoch is not None
+            assert advance.from_epoch <= epoch
+    assert folded == [f"t{n}" for n, counts in enumerate(transactions) if counts]
+    assert cut.lsn == len(transactions)
+    assert cut.waiting_for() is None
+    assert cut.pending_from_epoch(default=99) == 99
+
+
+@given(interleavings(), st.data())
+def test_p4_a_missing_row_holds_the_cut_and_is_named(
+    drawn: tuple[list[dict[str, int]], list[list[Item]]], data: st.DataObject
+) -> None:
+    transactions, epochs = drawn
+    items = [item for epoch in epochs for item in epoch]
+    rows = [i for i, item in enumerate(items) if item.table is not None]
+    if not rows:
+        return
+    lost = data.draw(st.sampled_from(rows))
+    missing = items.pop(lost)
+    cut = Cut()
+    cut.snapshot_end(None, 0)
+    feed(cut, items, transactions, 1)
+    advance = cut.advance()
+    assert all(int(name[1:]) < missing.transaction for name in advance.transactions)
+    assert f"t{missing.transaction}" in (cut.waiting_for() or "")
+
+
+def test_the_end_of_a_transaction_that_was_seen_is_a_duplicate() -> None:
+    cut = Cut()
+    assert cut.end("t1", 10, {})
+    assert not cut.end("t1", 10, {})
+    assert not cut.end("t0", 9, {})
+
+
+def test_p4_a_snapshot_is_foldable_only_when_every_table_is_complete() -> None:
+    cut = Cut()
+    for _ in range(3):
+        cut.snapshot_row("a", lsn=5, epoch=1)
+    cut.end("t1", 20, {})
+    cut.snapshot_end("a", 3)
+    cut.snapshot_end("b", 1)
+    cut.snapshot_end(None, 0)
+    assert not cut.advance().anything
+    assert "snapshot" in (cut.waiting_for() or "")
+    cut.snapshot_row("b", lsn=5, epoch=2)
+    advance = cut.advance()
+    assert advance.snapshot
+    assert advance.from_epoch == 1
+    assert cut.lsn == 20
+
+
+def test_p4_rows_of_an_abandoned_snapshot_do_not_count() -> None:
+    cut = Cut()
+    cut.snapshot_row("a", lsn=5, epoch=1)
+    cut.snapshot_row("a", lsn=5, epoch=1)
+    cut.snapshot_end("a", 2)
+    cut.snapshot_row("a", lsn=9, epoch=2)
+    cut.snapshot_end("a", 2)
+    cut.snapshot_end(None, 0)
+    assert not cut.advance().snapshot
+    cut.snapshot_row("a", lsn=9, epoch=3)
+    assert cut.advance().snapshot
+    assert cut.snapshot_lsn == 9

@@ -1,0 +1,36 @@
+"""An interval set is a set of numbers with few ranges."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from projections.log.intervals import IntervalSet
+
+
+@given(st.lists(st.integers(1, 40)))
+def test_p2_it_knows_exactly_what_was_added(numbers: list[int]) -> None:
+    seen: set[int] = set()
+    intervals = IntervalSet()
+    for number in numbers:
+        assert intervals.add(number) == (number not in seen)
+        seen.add(number)
+    assert [n for n in range(50) if n in intervals] == sorted(seen)
+    assert len(intervals) == len(seen)
+    assert intervals.highest == max(seen, default=0)
+    head = 0
+    while head + 1 in seen:
+        head += 1
+    assert intervals.head == head
+
+
+@given(st.lists(st.integers(1, 40)))
+def test_ranges_are_canonical_and_restore_it(numbers: list[int]) -> None:
+    intervals = IntervalSet()
+    for number in numbers:
+        intervals.add(number)
+    ranges = intervals.ranges()
+    assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(ranges))
+    assert IntervalSet(ranges).ranges() == ranges
