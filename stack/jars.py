@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 import sys
 import tarfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,9 @@ from stack.ivy import Fetch, default_environ
 from stack.java import find_java
 from stack.lock import GROUPS, LOCK_FILE, Artifact, read_lock
 from stack.progress import Progress, Report, silent
+
+# Counts how often the way of unpacking has changed.
+_LAYOUT = 2
 
 # The worker brings these itself; a second copy beside the converter breaks its plugin scan.
 _CLASHING = (
@@ -49,12 +54,11 @@ class Jars:
 
     def plugin_dir(self) -> Path:
         """Return Connect's plugin path: Debezium, and the converter with our transformation."""
-        return _unpacked(self.root / "unpacked" / "plugins", self._plugin_sources(), _fill_plugins)
+        return _unpacked("plugins", self.root, self._plugin_sources(), _fill_plugins)
 
     def registry_home(self) -> Path:
         """Return the unpacked registry."""
-        folder = self.root / "unpacked" / "registry"
-        return _unpacked(folder, self.paths["registry"], _fill_registry)
+        return _unpacked("registry", self.root, self.paths["registry"], _fill_registry)
 
     def spark_jars(self) -> list[Path]:
         """Return what Spark needs for Kafka and Delta."""
@@ -186,26 +190,36 @@ def _exclusive(path: Path) -> Iterator[None]:
 
 
 def _unpacked(
-    folder: Path, sources: Sequence[Path], fill: Callable[[Path, Sequence[Path]], None]
+    name: str, root: Path, sources: Sequence[Path], fill: Callable[[Path, Sequence[Path]], None]
 ) -> Path:
-    """Unpack once per set of sources; a half-unpacked folder is never used."""
-    print_ = "\n".join(f"{s.name} {s.stat().st_size} {s.stat().st_mtime_ns}" for s in sources)
-    mark = folder / ".complete"
-    if mark.exists() and mark.read_text() == print_:
+    """Unpack once per set of sources; a half-unpacked folder is never used.
+
+    Another set gets another folder: the stack of another workspace may run from the old one.
+    """
+    listed = "\n".join([f"layout {_LAYOUT}", *(source.name for source in sources)])
+    folder = root / "unpacked" / f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:8]}"
+    if folder.exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _exclusive(folder.with_name(f"{folder.name}.guard")):
-        if not (mark.exists() and mark.read_text() == print_):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            fill(folder, sources)
-            mark.write_text(print_)
+    with _exclusive(folder.with_name(f"{name}.guard")):
+        if not folder.exists():
+            fresh = folder.with_name(f"{name}.new")
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir()
+            fill(fresh, sources)
+            fresh.rename(folder)
     return folder
 
 
 def _fill_plugins(folder: Path, sources: Sequence[Path]) -> None:
     converter = folder / "apicurio-converter"
     converter.mkdir()
+    # The converter's own jar names no service, so that Connect would have to read every class.
+    with zipfile.ZipFile(converter / "manifest.jar", "w") as manifest:
+        manifest.writestr(
+            "META-INF/services/org.apache.kafka.connect.storage.Converter",
+            "io.apicurio.registry.utils.converter.AvroConverter\n",
+        )
     for source in sources:
         if source.suffix == ".gz":
             _extract(source, folder)
