@@ -21,6 +21,7 @@ def main() -> None:
     """Start Spark, then ingest and projections; end in order on SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.ERROR)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     failpoints.arm_from_environment()
     settings = load()
     spark = start_session(

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from apps.pipeline.connectors import ConnectorKeeper
 from apps.pipeline.kafka import GroupOffsets, KafkaTopics
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.projecting import Projecting
@@ -69,6 +70,7 @@ class Pipeline:
         self._manifest = Manifest(self._lake, self._tables)
         self._deployed = DeployedCatalog(self._lake, self._tables)
         self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
+        self._keeper = ConnectorKeeper(settings, self._lake)
         self._projecting = Projecting(spark, self._lake, self._registry, on_run=self._ran)
         self._stop = threading.Event()
         self._last: Committed | None = None
@@ -80,6 +82,7 @@ class Pipeline:
         workers = [
             threading.Thread(target=self._project, name="projections", daemon=True),
             threading.Thread(target=self._watch_lag, name="lag", daemon=True),
+            threading.Thread(target=self._keep_connectors, name="connectors", daemon=True),
         ]
         for worker in workers:
             worker.start()
@@ -109,6 +112,7 @@ class Pipeline:
         return ready, {
             "ingest": {"state": self.ingest.state, "reason": self.ingest.reason},
             "projecting": {"state": self.projections.state, "reason": self.projections.reason},
+            "connectors": dict(self._keeper.states),
             "epoch": self._last.epoch if self._last else 0,
             "projections": {
                 s.name: {"epoch": s.epoch, "error": s.error, "run_ms": s.last_ms} for s in states
@@ -225,6 +229,15 @@ class Pipeline:
                 continue
             if not busy:
                 self._stop.wait(IDLE_S)
+
+    def _keep_connectors(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._keeper.run(self._stop)
+            except Exception as error:
+                # Connectors that run go on without us; what we could not do is tried again.
+                log.error("connectors: %s", error, exc_info=error)
+                self._stop.wait(PAUSES_S[-1])
 
     def _watch_lag(self) -> None:
         while not self._stop.wait(1.0):
