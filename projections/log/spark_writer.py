@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
+import pyarrow as pa
 from delta.tables import DeltaTable as SparkDeltaTable
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
@@ -40,12 +41,12 @@ class SparkWriter:
         self, path: str, rows: DataFrame, guard: Guard, *, partition_by: Sequence[str] = ()
     ) -> DeltaVersion:
         """Append rows; see `TableWriter`."""
-        table = self._tables.ensure(path, to_arrow_schema(rows.schema), partition_by=partition_by)
+        table = self._tables.ensure(path, _columns(rows), partition_by=partition_by)
         return self._write(table, rows, guard, mode="append", options={"mergeSchema": "true"})
 
     def overwrite(self, path: str, rows: DataFrame, guard: Guard) -> DeltaVersion:
         """Replace everything; see `TableWriter`."""
-        table = self._tables.ensure(path, to_arrow_schema(rows.schema))
+        table = self._tables.ensure(path, _columns(rows))
         return self._write(
             table, rows, guard, mode="overwrite", options={"overwriteSchema": "true"}
         )
@@ -60,7 +61,7 @@ class SparkWriter:
         newer: Sequence[str] = (),
     ) -> DeltaVersion:
         """Upsert or delete by key; see `TableWriter`."""
-        table = self._tables.ensure(path, to_arrow_schema(rows.drop(OP).schema))
+        table = self._tables.ensure(path, _columns(rows.drop(OP)))
         if reached(table, guard):
             return DeltaVersion(table.version())
         token = uuid.uuid4().hex
@@ -154,6 +155,11 @@ def _merge(
         .whenNotMatchedInsert(condition=upsert, values=columns)
         .execute()
     )
+
+
+def _columns(rows: DataFrame) -> pa.Schema:
+    schema: pa.Schema = to_arrow_schema(rows.schema, timezone="UTC")
+    return schema
 
 
 def _not_older(columns: Sequence[str]) -> str:

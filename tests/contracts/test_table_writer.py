@@ -1,0 +1,249 @@
+"""What every `TableWriter` promises; the Arrow and the Spark writer run the same suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyspark.sql import SparkSession
+
+from kernel.errors import LeaseLost
+from kernel.positions import Epoch
+from projections.log.spark_writer import SparkWriter
+from projections.log.tables import TABLE_SETTINGS, Tables
+from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, TableWriter
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("n", pa.int64()),
+        ("m", pa.int64()),
+        ("at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+AT = datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC)
+WRITERS = ("arrow", "spark")
+
+Row = tuple[int, str | None, int]
+
+
+def rows_of(*rows: Row, ops: Sequence[str] = ()) -> pa.Table:
+    """Rows as (id, name, n); m is n again."""
+    made = pa.Table.from_pylist(
+        [{"id": i, "name": name, "n": n, "m": n, "at": AT} for i, name, n in rows], schema=SCHEMA
+    )
+    return made.append_column(OP, pa.array(ops, pa.string())) if ops else made
+
+
+def no_rows(*, ops: bool = False) -> pa.Table:
+    fields = [*SCHEMA, pa.field(OP, pa.string())] if ops else list(SCHEMA)
+    return pa.schema(fields).empty_table()
+
+
+class Subject:
+    """A writer under test that takes Arrow rows, whatever the writer itself takes."""
+
+    def __init__(
+        self, writer: TableWriter[Any], tables: Tables, convert: Callable[[pa.Table], object]
+    ) -> None:
+        self.tables = tables
+        self._writer = writer
+        self._convert = convert
+
+    def append(self, path: str, rows: pa.Table, epoch: int, *, app: str = "t", **more: Any) -> int:
+        return self._writer.append(path, self._convert(rows), Guard(app, Epoch(epoch)), **more)
+
+    def overwrite(self, path: str, rows: pa.Table, epoch: int) -> int:
+        return self._writer.overwrite(path, self._convert(rows), Guard("t", Epoch(epoch)))
+
+    def merge(self, path: str, rows: pa.Table, epoch: int, *, newer: Sequence[str] = ()) -> int:
+        guard = Guard("t", Epoch(epoch))
+        return self._writer.merge(path, self._convert(rows), guard, keys=["id"], newer=newer)
+
+    def reached(self, path: str) -> int | None:
+        table = self.tables.open(path)
+        assert table is not None
+        return table.transaction_version("t")
+
+
+def subject(kind: str, spark: SparkSession, tables: Tables) -> Subject:
+    if kind == "arrow":
+        return Subject(ArrowWriter(tables), tables, lambda rows: rows)
+
+    def frame(rows: pa.Table) -> object:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        if rows.num_rows == 0:
+            return spark.createDataFrame([], from_arrow_schema(rows.schema))
+        return spark.createDataFrame(rows)
+
+    return Subject(SparkWriter(spark, tables), tables, frame)
+
+
+@pytest.fixture(params=WRITERS)
+def writer(request: pytest.FixtureRequest, spark: SparkSession) -> Subject:
+    return subject(request.param, spark, Tables())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+def stored(path: str) -> list[Row]:
+    rows = Tables().read(path)
+    assert rows is not None
+    return sorted((row["id"], row["name"], row["n"]) for row in rows.to_pylist())
+
+
+def test_the_same_append_twice_has_the_effect_of_once(writer: Subject, path: str) -> None:
+    first = writer.append(path, rows_of((1, "a", 1), (2, "b", 1)), 1)
+    assert writer.append(path, rows_of((1, "a", 1), (2, "b", 1)), 1) == first
+    assert stored(path) == [(1, "a", 1), (2, "b", 1)]
+
+
+def test_an_older_epoch_is_skipped(writer: Subject, path: str) -> None:
+    writer.append(path, rows_of((1, "a", 1)), 7)
+    writer.append(path, rows_of((2, "b", 1)), 6)
+    writer.merge(path, rows_of((3, "c", 1), ops=[UPSERT]), 7)
+    writer.overwrite(path, rows_of((4, "d", 1)), 5)
+    assert stored(path) == [(1, "a", 1)]
+    assert writer.reached(path) == 7
+
+
+def test_another_writers_epochs_do_not_matter(writer: Subject, path: str) -> None:
+    writer.append(path, rows_of((1, "a", 1)), 7, app="another")
+    writer.append(path, rows_of((2, "b", 1)), 1)
+    assert stored(path) == [(1, "a", 1), (2, "b", 1)]
+
+
+def test_a_merge_without_effect_still_carries_its_guard(writer: Subject, path: str) -> None:
+    writer.append(path, rows_of((1, "a", 1)), 1)
+    writer.merge(path, rows_of((9, None, 0), ops=[DELETE]), 2)
+    assert writer.reached(path) == 2
+    writer.merge(path, no_rows(ops=True), 3)
+    assert writer.reached(path) == 3
+    assert stored(path) == [(1, "a", 1)]
+
+
+def test_merge_upserts_and_deletes_by_key(writer: Subject, path: str) -> None:
+    writer.append(path, rows_of((1, "a", 1), (2, "b", 1), (3, "c", 1)), 1)
+    changes = rows_of((1, "A", 2), (2, None, 2), (4, "d", 2), ops=[UPSERT, DELETE, UPSERT])
+    version = writer.merge(path, changes, 2)
+    assert stored(path) == [(1, "A", 2), (3, "c", 1), (4, "d", 2)]
+    assert writer.merge(path, changes, 2) == version
+
+
+def test_merge_into_an_empty_table_leaves_deleted_keys_out(writer: Subject, path: str) -> None:
+    writer.merge(path, rows_of((1, "a", 1), (2, None, 1), ops=[UPSERT, DELETE]), 1)
+    assert stored(path) == [(1, "a", 1)]
+    assert writer.reached(path) == 1
+
+
+def test_merge_keeps_a_stored_row_that_is_newer(writer: Subject, path: str) -> None:
+    writer.append(path, rows_of((1, "a", 5), (2, "b", 5), (3, "c", 5)), 1)
+    changes = rows_of((1, "old", 4), (2, "same", 5), (3, "new", 6), ops=[UPSERT] * 3)
+    writer.merge(path, changes, 2, newer=["n", "m"])
+    assert stored(path) == [(1, "a", 5), (2, "same", 5), (3, "new", 6)]
+
+
+def test_append_and_merge_add_columns(writer: Subject, path: str) -> None:
+    writer.append(path, rows_of((1, "a", 1)), 1)
+    wider = rows_of((2, "b", 1)).append_column("x", pa.array([1.5]))
+    writer.append(path, wider, 2)
+    widest = rows_of((1, "A", 2), ops=[UPSERT]).append_column("y", pa.array(["new"]))
+    writer.merge(path, widest, 3)
+    rows = Tables().read(path)
+    assert rows is not None
+    kept = {row["id"]: (row["name"], row["x"], row["y"]) for row in rows.to_pylist()}
+    assert kept == {1: ("A", None, "new"), 2: ("b", 1.5, None)}
+
+
+def test_overwrite_replaces_rows_and_columns(writer: Subject, path: str) -> None:
+    writer.append(path, rows_of((1, "a", 1)), 1)
+    writer.overwrite(path, pa.table({"id": [7], "word": ["x"]}), 2)
+    rows = Tables().read(path)
+    assert rows is not None
+    assert rows.to_pylist() == [{"id": 7, "word": "x"}]
+    assert writer.reached(path) == 2
+
+
+def test_partitions_are_kept(writer: Subject, path: str) -> None:
+    writer.append(path, rows_of((1, "a", 1), (2, "b", 1)), 1, partition_by=["name"])
+    writer.append(path, rows_of((3, "a", 1)), 2, partition_by=["name"])
+    assert DeltaTable(path).metadata().partition_columns == ["name"]
+    assert stored(path) == [(1, "a", 1), (2, "b", 1), (3, "a", 1)]
+
+
+class Interrupting(Tables):
+    """Lets another writer commit just after this one has looked at the table."""
+
+    def __init__(self, between: Callable[[], None]) -> None:
+        super().__init__()
+        self._between = between
+
+    def ensure(
+        self, path: str, schema: pa.Schema, *, partition_by: Sequence[str] = ()
+    ) -> DeltaTable:
+        table = super().ensure(path, schema, partition_by=partition_by)
+        self._between()
+        return table
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("operation", ["append", "merge", "overwrite"])
+def test_a_commit_of_another_under_the_same_app_id_is_a_conflict(
+    kind: str, operation: str, spark: SparkSession, path: str
+) -> None:
+    ArrowWriter(Tables()).append(path, rows_of((1, "a", 1)), Guard("t", Epoch(1)))
+
+    def other() -> None:
+        guard = CommitProperties(app_transactions=[Transaction("t", 2)])
+        write_deltalake(path, rows_of((2, "theirs", 1)), mode="append", commit_properties=guard)
+
+    ours = subject(kind, spark, Interrupting(other))
+    rows = rows_of((3, "ours", 1), ops=[UPSERT] if operation == "merge" else ())
+    with pytest.raises(LeaseLost):
+        getattr(ours, operation)(path, rows, 2)
+    assert stored(path) == [(1, "a", 1), (2, "theirs", 1)]
+
+
+@pytest.mark.parametrize(("first", "second"), [WRITERS, tuple(reversed(WRITERS))])
+def test_each_goes_on_where_the_other_stopped(
+    first: str, second: str, spark: SparkSession, path: str
+) -> None:
+    tables = Tables()
+    one, two = subject(first, spark, tables), subject(second, spark, tables)
+    one.append(path, rows_of((1, "a", 1), (2, "b", 1)), 1)
+    two.append(path, rows_of((1, "again", 1)), 1)
+    two.merge(path, rows_of((1, "A", 2), (2, None, 2), ops=[UPSERT, DELETE]), 2)
+    one.merge(path, rows_of((3, "c", 3), ops=[UPSERT]), 3)
+    assert stored(path) == [(1, "A", 2), (3, "c", 3)]
+    assert [row["id"] for row in spark.read.format("delta").load(path).orderBy("id").collect()] == [
+        1,
+        3,
+    ]
+
+
+def test_any_engine_opens_what_was_written(writer: Subject, path: str) -> None:
+    writer.append(path, rows_of((1, "a", 1), (2, "b", 1)), 1)
+    writer.merge(path, rows_of((2, "B", 2), ops=[UPSERT]), 2)
+    table = DeltaTable(path)
+    wanted = [(1, "a", AT), (2, "B", AT)]
+    with duckdb.connect() as connection:
+        connection.register("written", table.to_pyarrow_dataset())
+        query = 'SELECT id, name, epoch_us("at") FROM written ORDER BY id'
+        by_duckdb = connection.execute(query).fetchall()
+    assert by_duckdb == [(i, name, round(at.timestamp() * 1e6)) for i, name, at in wanted]
+    by_polars = pl.scan_delta(path).select("id", "name", "at").sort("id").collect()
+    assert by_polars.rows() == wanted
+    assert table.protocol().reader_features in (None, [])
+    assert dict(table.metadata().configuration) == dict(TABLE_SETTINGS)
