@@ -54,6 +54,25 @@ def admission(
     return tuple(checks)
 
 
+def key_columns(connection: Connection, table: str) -> tuple[str, ...]:
+    """Return the columns of a table's primary key in the key's order; empty without one."""
+    schema, name = split_table(table)
+    rows = connection.execute(
+        """
+        SELECT a.attname AS name
+          FROM pg_index i
+          JOIN pg_class c ON c.oid = i.indrelid
+          JOIN pg_namespace n ON n.oid = c.relnamespace
+          CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+         WHERE i.indisprimary AND n.nspname = %s AND c.relname = %s
+         ORDER BY k.place
+        """,
+        (schema, name),
+    ).fetchall()
+    return tuple(str(row["name"]) for row in rows)
+
+
 def _server(connection: Connection, slot: str) -> Iterator[Check]:
     version = connection.info.server_version
     yield Check(

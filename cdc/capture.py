@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdc.admission import Check, admission, refuse_unless_admitted
+from cdc.admission import Check, admission, key_columns, refuse_unless_admitted
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.connectors import CaptureConnector, Connector, Placement, replication_name
 from cdc.database import Connection, connected, database_of
@@ -57,6 +57,15 @@ def check(source: Source, dsn: str, placement: Placement) -> tuple[Check, ...]:
             slot=replication_name(placement.workspace, source.name),
             keys=source.keys,
         )
+
+
+def keys_of(source: Source, dsn: str) -> dict[str, tuple[str, ...]]:
+    """Return the key columns of each table: declared ones, else those of the primary key."""
+    with connected(dsn) as connection:
+        return {
+            table: tuple(source.keys.get(table) or key_columns(connection, table))
+            for table in source.tables
+        }
 
 
 def ensure(

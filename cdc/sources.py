@@ -6,9 +6,6 @@ tables = ["public.orders", "public.customers"]
 
 [keys]                                    # tables without a primary key
 "public.visits" = ["visitor", "at"]
-
-[event_times]                             # where the commit time is not the event's time
-"public.weather" = "observed_at"
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ SECRETS = Path(".penstock/secrets")
 RESERVED = frozenset({"events", "outbox"})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
-_KNOWN = {"dsn", "password", "tables", "keys", "event_times"}
+_KNOWN = {"dsn", "password", "tables", "keys"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +38,6 @@ class Source:
     password: str | None
     tables: tuple[str, ...]
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    event_times: Mapping[str, str] = field(default_factory=dict)
 
     def full_dsn(self, workspace: Path) -> str:
         """Return the DSN with its password. Raises `Misconfigured` when that is not to be had."""
@@ -54,7 +50,6 @@ def declare(
     dsn: str,
     tables: tuple[str, ...],
     keys: Mapping[str, tuple[str, ...]] | None = None,
-    event_times: Mapping[str, str] | None = None,
 ) -> tuple[Source, str | None]:
     """Make a source from what a person typed; return it and the DSN's password, if any.
 
@@ -74,9 +69,8 @@ def declare(
         password=f"file:{SECRETS / name}" if password is not None else None,
         tables=tuple(dict.fromkeys(_full(table) for table in tables)),
         keys={_full(table): tuple(columns) for table, columns in (keys or {}).items()},
-        event_times={_full(table): column for table, column in (event_times or {}).items()},
     )
-    for table in (*source.keys, *source.event_times):
+    for table in source.keys:
         if table not in source.tables:
             raise InvalidRequest(f"{table} is not one of the tables", remedy="Add it to --tables.")
     return source, password
@@ -140,7 +134,6 @@ def _parse(path: Path) -> Source:
                 dsn=dsn,
                 tables=tuple(str(table) for table in tables),
                 keys={table: tuple(key) for table, key in found.get("keys", {}).items()},
-                event_times=found.get("event_times", {}),
             )
         case _:
             raise Misconfigured(f"{path} needs dsn (text) and tables (list of texts)")
@@ -156,7 +149,6 @@ def _parse(path: Path) -> Source:
         password=None if password is None else str(password),
         tables=source.tables,
         keys=source.keys,
-        event_times=source.event_times,
     )
 
 
@@ -189,7 +181,4 @@ def _render(source: Source) -> str:
     if source.keys:
         lines.append("\n[keys]")
         lines.extend(f"{json.dumps(t)} = {json.dumps(list(key))}" for t, key in source.keys.items())
-    if source.event_times:
-        lines.append("\n[event_times]")
-        lines.extend(f"{json.dumps(t)} = {json.dumps(c)}" for t, c in source.event_times.items())
     return "\n".join(lines) + "\n"

@@ -18,6 +18,8 @@ GROUPS: tuple[str, ...] = (
     "apps.cli.stack",
     "apps.cli.events",
     "apps.cli.schema",
+    "apps.cli.source",
+    "apps.cli.demo",
 )
 """Modules with commands, in the order in which help shows them."""
 
