@@ -11,10 +11,7 @@ import typer
 from apps.cli.output import emit
 from apps.cli.stack import JsonOption
 from apps.demo.narration import Narration
-from apps.demo.posting_order import DEFAULT_FLIGHTS
-from apps.demo.run import run
-from apps.demo.scene import Options
-from apps.demo.workspace import DEFAULT
+from apps.demo.options import DEFAULT_FLIGHTS, DEFAULT_FOLDER, Options
 from kernel.errors import EXIT_FAILED
 from stack.ports import DEFAULT_BASE
 
@@ -37,10 +34,13 @@ def demo(
     offline: Annotated[bool, typer.Option(help="Use cached jars only.")] = False,
     workspace: Annotated[
         Path, typer.Option("--workspace", "-w", help="An empty folder, or that of an earlier demo.")
-    ] = DEFAULT,
+    ] = DEFAULT_FOLDER,
     as_json: JsonOption = False,
 ) -> None:
     """Run the whole system on real flights and check every figure. Exit code 1 if one is wrong."""
+    # DuckDB, Arrow and Delta take a second to load, which other commands should not pay.
+    from apps.demo.run import run
+
     options = Options(
         flights=None if everything else flights,
         folder=workspace,

@@ -24,11 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from apps.demo import flights, raw
+from apps.demo.options import DEFAULT_FLIGHTS
 from kernel.errors import InvalidRequest
 from schemas.records import NewEvent
 
-DEFAULT_FLIGHTS = 34_000
-"""The first flights of the year, 100,926 events."""
 FEWEST_FLIGHTS = 1_000
 """Below that the flights span too little time for an event to be later than the lateness."""
 LATENESS = timedelta(hours=6)

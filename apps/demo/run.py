@@ -23,9 +23,10 @@ from apps.demo import closing, freshness, posting, source_database, verification
 from apps.demo.amendments import script
 from apps.demo.commands import Penstock
 from apps.demo.narration import Narration
+from apps.demo.options import Options
 from apps.demo.oracle import KEYS
 from apps.demo.posting_order import FlightRiver
-from apps.demo.scene import Options, Scene
+from apps.demo.scene import Scene
 from stack import control
 from stack.planning import LOCAL_PARTS
 

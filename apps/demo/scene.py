@@ -9,28 +9,14 @@ from functools import cached_property
 from pathlib import Path
 
 from apps import settings
-from apps.demo import workspace
 from apps.demo.amendments import Amendment, final_weather
 from apps.demo.commands import Penstock
 from apps.demo.narration import Narration
+from apps.demo.options import Options
 from apps.demo.oracle import KEYS, Oracle
 from apps.demo.poster import Poster, Tally
-from apps.demo.posting_order import DEFAULT_FLIGHTS, FlightRiver
+from apps.demo.posting_order import FlightRiver
 from apps.demo.tables import Caught, until_caught_up
-from stack.ports import DEFAULT_BASE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a run is asked for. `flights` None takes all of the year."""
-
-    flights: int | None = DEFAULT_FLIGHTS
-    folder: Path = workspace.DEFAULT
-    keep: bool = False
-    seed: int = 2013
-    port_base: int = DEFAULT_BASE
-    offline: bool = False
-    deadline_s: float = 900.0
 
 
 @dataclass(kw_only=True)

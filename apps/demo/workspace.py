@@ -8,8 +8,6 @@ from pathlib import Path
 from kernel.errors import Conflict, Misconfigured
 from stack import control
 
-DEFAULT = Path(".penstock") / "demo"
-"""Beneath the current folder, out of the way of a workspace that is there."""
 MARKER = ".penstock-demo"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flights"
 _SETTINGS = """\

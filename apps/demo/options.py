@@ -1,0 +1,26 @@
+"""What a run of the demo is asked for. Imports nothing heavy: every command's start reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack.ports import DEFAULT_BASE
+
+DEFAULT_FLIGHTS = 34_000
+"""The first flights of the year, 100,926 events."""
+DEFAULT_FOLDER = Path(".penstock") / "demo"
+"""Beneath the current folder, out of the way of a workspace that is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`flights` None takes all of the year; `seed` decides which events come late."""
+
+    flights: int | None = DEFAULT_FLIGHTS
+    folder: Path = DEFAULT_FOLDER
+    keep: bool = False
+    seed: int = 2013
+    port_base: int = DEFAULT_BASE
+    offline: bool = False
+    deadline_s: float = 900.0
