@@ -69,7 +69,7 @@ class Fetch:
         arguments = self.folder / "arguments"
         # Proxies carry passwords: they go through a private file, never the command line.
         arguments.touch(mode=0o600)
-        arguments.write_text("".join(f"{_argument(o)}\n" for o in _proxy_options(self.environ)))
+        arguments.write_text("".join(f"{_argument(o)}\n" for o in proxy_options(self.environ)))
         command = [
             str(self.java.binary),
             f"@{arguments}",
@@ -148,7 +148,7 @@ def _dependency(artifact: Artifact) -> str:
     )
 
 
-def _proxy_options(environ: Mapping[str, str]) -> list[str]:
+def proxy_options(environ: Mapping[str, str]) -> list[str]:
     """Translate HTTPS_PROXY, HTTP_PROXY and NO_PROXY to what a JVM reads."""
     options: list[str] = []
     for scheme in ("https", "http"):

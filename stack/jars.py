@@ -196,7 +196,7 @@ def _unpacked(
 
     Another set gets another folder: the stack of another workspace may run from the old one.
     """
-    listed = "\n".join([f"layout {_LAYOUT}", *(source.name for source in sources)])
+    listed = "\n".join([f"layout {_LAYOUT}", *map(_print, sources)])
     folder = root / "unpacked" / f"{name}-{hashlib.sha256(listed.encode()).hexdigest()[:8]}"
     if folder.exists():
         return folder
@@ -211,6 +211,12 @@ def _unpacked(
     return folder
 
 
+def _print(source: Path) -> str:
+    """Return what tells a file from others of its name; what the lock pins never changes."""
+    ours = hashlib.sha256(source.read_bytes()).hexdigest() if source == JAR else ""
+    return f"{source.name} {ours}"
+
+
 def _fill_plugins(folder: Path, sources: Sequence[Path]) -> None:
     converter = folder / "apicurio-converter"
     converter.mkdir()
@@ -223,6 +229,9 @@ def _fill_plugins(folder: Path, sources: Sequence[Path]) -> None:
     for source in sources:
         if source.suffix == ".gz":
             _extract(source, folder)
+        elif source == JAR:
+            # Copied: the cache outlives the environment that this file belongs to.
+            shutil.copy(source, converter)
         else:
             (converter / source.name).symlink_to(source)
 
