@@ -213,7 +213,7 @@ def _unpacked(
 
 def _print(source: Path) -> str:
     """Return what tells a file from others of its name; what the lock pins never changes."""
-    ours = hashlib.sha256(source.read_bytes()).hexdigest() if source == JAR else ""
+    ours = hashlib.sha256(source.read_bytes()).hexdigest() if source == KEEP_NULLS_JAR else ""
     return f"{source.name} {ours}"
 
 
@@ -229,7 +229,7 @@ def _fill_plugins(folder: Path, sources: Sequence[Path]) -> None:
     for source in sources:
         if source.suffix == ".gz":
             _extract(source, folder)
-        elif source == JAR:
+        elif source == KEEP_NULLS_JAR:
             # Copied: the cache outlives the environment that this file belongs to.
             shutil.copy(source, converter)
         else:
