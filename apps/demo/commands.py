@@ -6,6 +6,7 @@ A process of its own for each would cost a second of imports every time.
 from __future__ import annotations
 
 import io
+import re
 import shlex
 import sys
 import threading
@@ -21,6 +22,7 @@ from apps.cli import build
 from apps.demo.narration import Narration
 from kernel.errors import InvalidRequest
 
+_PASSWORD = re.compile(r"(password=)\S+")
 _lock = threading.Lock()
 
 
@@ -38,7 +40,7 @@ class Penstock:
         Shows the command as a user would type it. Raises what the command raises, and
         `InvalidRequest` for an exit code that is not accepted.
         """
-        self._narration.command(shlex.join(("penstock", *words)))
+        self._narration.command(self._shown(words))
         arguments = [*words, "--json", "--workspace", str(self._workspace)]
         said = io.StringIO()
         # Standard output is one for the whole process.
@@ -52,6 +54,11 @@ class Penstock:
             )
         text = said.getvalue().strip()
         return orjson.loads(text) if text else None
+
+    def _shown(self, words: tuple[str, ...]) -> str:
+        """Return what a user would type in the workspace, without the password."""
+        inside = f"{self._workspace}/"
+        return _PASSWORD.sub(r"\1***", shlex.join(("penstock", *words)).replace(inside, ""))
 
     def _run(self, arguments: list[str]) -> int:
         try:

@@ -89,13 +89,16 @@ def _open(options: Options, narration: Narration, folder: Path) -> Scene:
 
 def _declare(scene: Scene) -> None:
     scene.narration.step("Capturing the database, declaring schemas and projections")
+    projections = [str(file) for file in sorted((scene.folder / "projections").glob("*.sql"))]
+    # Before the first row comes: which column holds a table's event time is settled as it arrives.
+    scene.penstock("projection", "apply", *(file for file in projections if "sources" in file))
     tables = ",".join(f"public.{name}" for name in source_database.TABLES)
     scene.penstock(
         "source", "add", source_database.NAME, "--dsn", scene.source_dsn, "--tables", tables
     )
     for file in sorted((scene.folder / "schemas").glob("*.avsc")):
         scene.penstock("schema", "add", file.stem, str(file))
-    scene.penstock("projection", "apply", str(scene.folder / "projections"))
+    scene.penstock("projection", "apply", *projections)
 
 
 def _replay(scene: Scene) -> None:
