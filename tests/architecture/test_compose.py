@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from apps.settings import DEFAULTS
+from stack.connect import JAR
 from stack.lock import version_of
 from tests.architecture.tree import ROOT
 
@@ -162,6 +163,8 @@ def test_connect_carries_the_avro_converter_and_exactly_once() -> None:
     assert environment["CONNECT_EXACTLY_ONCE_SOURCE_SUPPORT"] == "enabled"
     assert environment["CONNECT_PLUGIN_DISCOVERY"] == "hybrid_warn"
     assert environment["CONNECT_SCHEDULED_REBALANCE_MAX_DELAY_MS"] == 0
+    (mount,) = service("connect")["volumes"]
+    assert (ROOT / mount.split(":")[0]).resolve() == JAR.resolve(), "our transformation is there"
 
 
 def test_prometheus_scrapes_service_and_pipeline() -> None:
