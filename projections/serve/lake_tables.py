@@ -1,0 +1,139 @@
+"""Which tables a lake has, and what each did: without Spark, registry or broker."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from pyarrow import fs
+
+from kernel.errors import NotFound
+from projections.log.layout import KINDS, Lake
+
+SINGLE = ("epochs", "catalog", "replays")
+"""Tables at the lake's root: the manifest, what is deployed, what was replayed."""
+_LOG_FOLDER = "_delta_log"
+_DEEPEST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeTable:
+    """One Delta table: `name` is its place in the lake, as `current/shop.public.orders`."""
+
+    name: str
+    path: str
+    version: int
+    rows: int
+    bytes: int
+    files: int
+    committed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One version of a table: what was done, and how many rows that wrote."""
+
+    version: int
+    at: datetime
+    operation: str
+    rows: int | None
+    engine: str
+
+
+def table_names(lake: Lake) -> list[str]:
+    """Return the names of all tables, sorted. Generations beneath a projection are not listed."""
+    files, root = _files(lake)
+    found = [name for name in SINGLE if _is_table(files, f"{root}/{name}")]
+    for kind in KINDS:
+        found += _beneath(files, root, kind, 1)
+    return sorted(found)
+
+
+def list_tables(lake: Lake) -> list[LakeTable]:
+    """Describe every table at its newest version."""
+    return [describe(lake, name) for name in table_names(lake)]
+
+
+def describe(lake: Lake, name: str) -> LakeTable:
+    """Describe one table. Raises `NotFound` naming the nearest."""
+    table = open_table(lake, name)
+    actions = pa.table(table.get_add_actions())
+    newest = table.history(1)[0]
+    return LakeTable(
+        name=name,
+        path=lake.path(name),
+        version=table.version(),
+        rows=pc.sum(actions["num_records"]).as_py() or 0,
+        bytes=pc.sum(actions["size_bytes"]).as_py() or 0,
+        files=actions.num_rows,
+        committed_at=_moment(newest["timestamp"]),
+    )
+
+
+def commits(lake: Lake, name: str, *, limit: int) -> list[Commit]:
+    """Return the newest commits of a table, newest first. Raises `NotFound`."""
+    return [
+        Commit(
+            version=int(entry["version"]),
+            at=_moment(entry["timestamp"]),
+            operation=str(entry["operation"]),
+            rows=_rows(entry.get("operationMetrics") or {}),
+            engine=str(entry.get("engineInfo", "")),
+        )
+        for entry in open_table(lake, name).history(limit)
+    ]
+
+
+def open_table(lake: Lake, name: str) -> DeltaTable:
+    """Open a table by its place in the lake. Raises `NotFound` naming the nearest."""
+    if not DeltaTable.is_deltatable(lake.path(name)):
+        raise unknown_table(lake, name)
+    return DeltaTable(lake.path(name))
+
+
+def unknown_table(lake: Lake, name: str) -> NotFound:
+    """Make the error that names the nearest table."""
+    near = difflib.get_close_matches(name, table_names(lake), n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return NotFound(
+        f"no table {name} in the lake{hint}", remedy="See what there is: penstock table list"
+    )
+
+
+def _beneath(files: fs.FileSystem, root: str, folder: str, depth: int) -> Iterator[str]:
+    selector = fs.FileSelector(f"{root}/{folder}", allow_not_found=True)
+    for entry in files.get_file_info(selector):
+        if entry.type is not fs.FileType.Directory:
+            continue
+        name = f"{folder}/{entry.base_name}"
+        if _is_table(files, f"{root}/{name}"):
+            yield name
+        elif depth < _DEEPEST:
+            yield from _beneath(files, root, name, depth + 1)
+
+
+def _is_table(files: fs.FileSystem, path: str) -> bool:
+    return files.get_file_info(f"{path}/{_LOG_FOLDER}").type is fs.FileType.Directory
+
+
+def _files(lake: Lake) -> tuple[fs.FileSystem, str]:
+    if "://" in lake.root:
+        files, root = fs.FileSystem.from_uri(lake.root)
+        return files, str(root).rstrip("/")
+    return fs.LocalFileSystem(), lake.root.rstrip("/")
+
+
+def _rows(metrics: dict[str, object]) -> int | None:
+    for key in ("num_added_rows", "num_target_rows_inserted", "numOutputRows"):
+        if key in metrics:
+            return int(str(metrics[key]))
+    return None
+
+
+def _moment(milliseconds: object) -> datetime:
+    return datetime.fromtimestamp(int(str(milliseconds)) / 1000, UTC)

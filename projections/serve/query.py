@@ -1,0 +1,162 @@
+"""SQL over the lake as of one epoch, by DuckDB; the stack may be stopped.
+
+A table is written as its place in the lake, kind first: `current.shop.public.orders`,
+`typed."events.flight.departed"`, `"log/events/<store>"` (dots or slashes, quoted or not). A bare
+name is a projection, but for `epochs`, `catalog` and `replays`. All tables of one query are read at
+one epoch, so that they are functions of the same prefix of input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import duckdb
+import pyarrow as pa
+import sqlglot
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+
+from kernel.errors import InvalidRequest, NotFound
+from kernel.positions import DeltaVersion, Epoch
+from projections.log.layout import KINDS, Lake
+from projections.log.tables import Tables
+from projections.serve.lake_tables import SINGLE, unknown_table
+from projections.serve.versions import UNVERSIONED, EpochVersions
+
+_PLACED = re.compile(r"(?P<kind>[^./]+)[./](?P<rest>.+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Rows, and what they were computed from. `epoch` None: only tables without epochs."""
+
+    rows: pa.Table
+    epoch: Epoch | None
+    tables: Mapping[str, DeltaVersion | None]
+
+
+def query(
+    lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None = None
+) -> pa.Table:
+    """Return the rows of a SELECT over the lake; see `ask`."""
+    return ask(lake, sql, epoch=epoch, at=at).rows
+
+
+def ask(lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None = None) -> Answer:
+    """Answer a SELECT at one epoch: the given one, or the greatest that all its tables have.
+
+    `at` (commit time, with a time zone) limits which epochs count. Raises `NotFound` for a table
+    that does not exist (naming the nearest) or does not have the epoch, `InvalidRequest` for SQL
+    that cannot be read or does more than read.
+    """
+    if epoch is not None and at is not None:
+        raise InvalidRequest("--epoch and --at exclude each other", remedy="Give one of them.")
+    statement = _parsed(sql)
+    used = _tables_of(statement)
+    names = sorted({name for _, name in used})
+    for name in names:
+        if not DeltaTable.is_deltatable(lake.path(name)):
+            raise unknown_table(lake, name)
+    chosen, versions = _versions(lake, names, epoch, at)
+    views = {name: f"__{number}" for number, name in enumerate(names)}
+    for table, name in used:
+        alias = table.args.get("alias") or exp.TableAlias(
+            this=exp.to_identifier(table.name, quoted=True)
+        )
+        table.set("db", None)
+        table.set("catalog", None)
+        table.set("this", exp.to_identifier(views[name], quoted=True))
+        table.set("alias", alias)
+    frames = {views[name]: _opened(lake, name, versions[name]) for name in names}
+    rows = _run(statement.sql(dialect="duckdb"), frames)
+    return Answer(rows=rows, epoch=chosen, tables=versions)
+
+
+def table_name(parts: list[str]) -> str:
+    """Turn a name as users write it into a place in the lake."""
+    text = ".".join(parts)
+    placed = _PLACED.fullmatch(text)
+    if placed is None:
+        return text if text in SINGLE else f"projection/{text}"
+    if placed["kind"] not in KINDS:
+        raise InvalidRequest(
+            f"{text} is not a table's name: {placed['kind']} is not one of {', '.join(KINDS)}",
+            remedy="Write the kind first, as current.shop.public.orders; a projection has a bare "
+            "name. See what there is: penstock table list",
+        )
+    return f"{placed['kind']}/{placed['rest']}"
+
+
+def _parsed(sql: str) -> exp.Query:
+    try:
+        statements = [one for one in sqlglot.parse(sql, dialect="duckdb") if one is not None]
+    except (ParseError, TokenError) as error:
+        raise InvalidRequest(f"the SQL cannot be read: {error}") from error
+    if len(statements) != 1:
+        raise InvalidRequest(f"expected one statement, found {len(statements)}")
+    statement = statements[0]
+    if not isinstance(statement, exp.Query):
+        raise InvalidRequest(
+            f"{statement.key.upper()} is not a query",
+            remedy="The lake is read only here: write SELECT … or WITH … SELECT …",
+        )
+    return statement
+
+
+def _tables_of(statement: exp.Query) -> list[tuple[exp.Table, str]]:
+    """Find the lake's tables in a query: not its own WITH names, not table functions."""
+    own = {cte.alias_or_name.lower() for cte in statement.find_all(exp.CTE)}
+    found: list[tuple[exp.Table, str]] = []
+    for table in statement.find_all(exp.Table):
+        parts = [part.name for part in table.parts]
+        if not isinstance(table.this, exp.Identifier | exp.Dot):
+            continue
+        if len(parts) == 1 and parts[0].lower() in own:
+            continue
+        found.append((table, table_name(parts)))
+    return found
+
+
+def _versions(
+    lake: Lake, names: list[str], epoch: Epoch | None, at: datetime | None
+) -> tuple[Epoch | None, dict[str, DeltaVersion | None]]:
+    pinned = [name for name in names if not name.startswith(UNVERSIONED)]
+    if not pinned:
+        return None, dict.fromkeys(names)
+    versions = EpochVersions(lake, Tables())
+    if epoch is None:
+        newest = versions.newest(at=at)
+        if newest is None:
+            moment = f" by {at.isoformat()}" if at is not None else " yet"
+            raise NotFound(f"no epoch was committed{moment}", remedy="penstock epoch list")
+        epoch = versions.common(pinned, up_to=newest)
+    return epoch, versions.at(names, epoch)
+
+
+def _opened(lake: Lake, name: str, version: DeltaVersion | None) -> object:
+    try:
+        table = DeltaTable(lake.path(name), version=version)
+        return table.to_pyarrow_dataset()
+    except DeltaError as error:
+        raise NotFound(
+            f"version {version} of {name} is not kept any more: {error}",
+            remedy="Take a later epoch: penstock epoch list",
+        ) from error
+
+
+def _run(sql: str, frames: Mapping[str, object]) -> pa.Table:
+    with duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
+        # Only what was registered can be read: no files, no network, no Python variables.
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET TimeZone = 'UTC'")
+        for view, frame in frames.items():
+            connection.register(view, frame)
+        try:
+            return connection.sql(sql).to_arrow_table()
+        except duckdb.Error as error:
+            raise InvalidRequest(f"the query failed: {error}") from error

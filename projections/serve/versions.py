@@ -1,0 +1,145 @@
+"""Which version of a table belongs to which epoch, as the manifest tells.
+
+Logs and `current` tables have every committed epoch. Typed and history tables, and each
+projection, have those up to which they were brought; what arrives meanwhile they take in together.
+A projection's epochs before a swap are those of the generation that readers saw then.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kernel.errors import NotFound
+from kernel.positions import DeltaVersion, Epoch
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.catalog import PROJECTION as PROJECTION_ENTRY
+from projections.runner.catalog import DeployedCatalog
+from projections.runner.manifest import COMMITTED, PROJECTION, Manifest
+
+UNVERSIONED = ("epochs", "catalog", "replays", "quarantine/", "corrections/", "log/_schemas")
+"""Tables (and beginnings of names) that are read as they are now, whatever the epoch."""
+
+_GENERATION = re.compile(r"(?P<name>projection/.+)/g(?P<number>\d+)")
+
+
+class EpochVersions:
+    """Finds the epoch that several tables have in common, and their versions at it."""
+
+    def __init__(self, lake: Lake, tables: Tables) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._manifest = Manifest(lake, tables)
+        self._derived = self._read_derived()
+
+    def common(self, names: Sequence[str], *, up_to: Epoch) -> Epoch:
+        """Return the greatest epoch at or below `up_to` that all tables have.
+
+        Raises `NotFound` naming the table that is behind.
+        """
+        epochs: set[int] | None = None
+        for name in names:
+            if not self._is_derived(name):
+                continue
+            own = {epoch for epoch in self._derived.get(name, {}) if epoch <= up_to}
+            if not own:
+                raise self._behind(name, up_to)
+            epochs = own if epochs is None else epochs & own
+        if epochs is None:
+            return up_to
+        if not epochs:
+            raise NotFound(
+                f"{', '.join(sorted(names))} have no epoch in common up to {up_to}",
+                remedy="Wait until all have taken in the same: penstock wait --caught-up",
+            )
+        return Epoch(max(epochs))
+
+    def at(self, names: Sequence[str], epoch: Epoch) -> dict[str, DeltaVersion | None]:
+        """Return each table's version at an epoch; None for those that are read as they are now.
+
+        Raises `NotFound` naming the table that does not have the epoch.
+        """
+        committed = self._manifest.at(epoch)
+        found: dict[str, DeltaVersion | None] = {}
+        for name in names:
+            if name.startswith(UNVERSIONED):
+                found[name] = None
+            elif self._is_derived(name):
+                version = self._derived.get(name, {}).get(epoch)
+                if version is None:
+                    raise self._behind(name, epoch)
+                found[name] = DeltaVersion(version)
+            elif name in committed.tables:
+                found[name] = DeltaVersion(committed.tables[name].version)
+            else:
+                raise NotFound(f"{name} has no rows at epoch {epoch}", remedy="penstock epoch list")
+        return found
+
+    def newest(self, *, at: datetime | None = None) -> Epoch | None:
+        """Return the newest committed epoch, or the newest one that was committed by `at`."""
+        if at is None:
+            last = self._manifest.last()
+            return last.epoch if last is not None else None
+        rows = self._read(["epoch", "at"], pc.field("kind") == COMMITTED)
+        known = rows.filter(pc.less_equal(rows["at"], pa.scalar(at, rows["at"].type)))
+        newest = pc.max(known["epoch"]).as_py()
+        return Epoch(newest) if newest is not None else None
+
+    def epochs_of(self, name: str) -> Mapping[int, int]:
+        """Return the epochs that a typed, history or projection table has, with its versions."""
+        return self._derived.get(name, {})
+
+    def _behind(self, name: str, epoch: Epoch) -> NotFound:
+        epochs = sorted(self._derived.get(name, {}))
+        lower = [e for e in epochs if e < epoch]
+        upper = [e for e in epochs if e > epoch]
+        if not epochs:
+            reason = f"{name} has not taken in any epoch yet"
+        elif not upper:
+            reason = f"{name} is behind: it has taken in epoch {epochs[-1]}, not {epoch}"
+        else:
+            near = " and ".join(str(e) for e in (*lower[-1:], upper[0]))
+            reason = f"{name} took in epoch {epoch} together with others; it has {near}"
+        return NotFound(
+            reason,
+            remedy="Take an epoch that it has, or leave --epoch out; to wait: "
+            "penstock wait --caught-up",
+            table=name,
+        )
+
+    def _read_derived(self) -> dict[str, dict[int, int]]:
+        live = {
+            f"projection/{entry.name}": entry.generation
+            for entry in DeployedCatalog(self._lake, self._tables).entries()
+            if entry.kind == PROJECTION_ENTRY
+        }
+        rows = self._read(["epoch", "name", "tables"], pc.field("kind") == PROJECTION)
+        runs = []
+        for row in rows.to_pylist():
+            generation = _GENERATION.fullmatch(row["name"])
+            number = int(generation["number"]) if generation else 0
+            if generation and number > live.get(generation["name"], number):
+                continue  # built or published, and taken back
+            runs.append((number, row["epoch"], json.loads(row["tables"])))
+        found: dict[str, dict[int, int]] = {}
+        # Of two generations at one epoch the later one is what readers see.
+        for _, epoch, tables in sorted(runs, key=lambda run: run[:2]):
+            for name, (version, _) in tables.items():
+                found.setdefault(name, {})[epoch] = version
+        return found
+
+    def _read(self, columns: list[str], where: pc.Expression) -> pa.Table:
+        rows = self._tables.read(self._lake.epochs, where=where, columns=columns)
+        if rows is None:
+            raise NotFound(f"nothing was ingested into {self._lake.root} yet", remedy="penstock up")
+        return rows
+
+    @staticmethod
+    def _is_derived(name: str) -> bool:
+        return name.startswith(("typed/", "history/", "projection/"))
