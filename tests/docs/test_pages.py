@@ -12,6 +12,7 @@ from tests.docs.markdown import blocks, pages
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 KINDS = ("Tutorial", "How-to", "Reference", "Explanation")
+FOLDERS = {"tutorial", "how-to", "reference", "explanation", "adr"}
 EXECUTED = ("README.md", "docs/tutorial", "docs/how-to")
 
 
@@ -53,10 +54,11 @@ def test_every_page_is_reachable_from_the_index() -> None:
 
 
 def test_every_page_says_which_kind_it_is() -> None:
+    """By its folder, or in its first lines."""
     unsaid = [
         name_of(page)
         for page in (ROOT / "docs").rglob("*.md")
-        if page.parent.name != "adr"
+        if page.parent.name not in FOLDERS
         and not any(f"*{kind}.*" in page.read_text()[:400] for kind in KINDS)
     ]
     assert not unsaid, f"begin with one of {[f'*{kind}.*' for kind in KINDS]}"

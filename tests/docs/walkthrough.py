@@ -63,8 +63,9 @@ def chain(name: str) -> list[Step]:
 
 
 def signature(function: str, file: str) -> Signature:
-    """Import `function` (`name` or `Class.method`) of `file` and read its annotations.
+    """Import `function` of `file` and read its annotations.
 
+    It is a function's name, `Class.method`, or a dataclass, whose fields are what it takes.
     Aliases of unions in its module are opened. Raises `AttributeError` when there is none.
     """
     module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
@@ -74,10 +75,8 @@ def signature(function: str, file: str) -> Signature:
     read = inspect.signature(found)
     parameters = [each.annotation for each in read.parameters.values()]
     takes = {name for each in parameters for name in _names(each, vars(module))}
-    return Signature(
-        takes=frozenset(takes | ({owner} if owner else set())),
-        gives=frozenset(_names(read.return_annotation, vars(module))),
-    )
+    made = {method} if inspect.isclass(found) else _names(read.return_annotation, vars(module))
+    return Signature(takes=frozenset(takes | ({owner} if owner else set())), gives=frozenset(made))
 
 
 def type_of_field(place: str, file: str) -> frozenset[str]:
