@@ -132,7 +132,10 @@ def remove(source: Source, dsn: str, placement: Placement, connect: ConnectClien
     if connect.config(name) is not None:
         connect.stop(name)
         connect.await_status(
-            name, lambda s: s.connector == "STOPPED" and s.task is None, timeout_s=60.0
+            name,
+            lambda s: s.connector == "STOPPED" and s.task is None,
+            timeout_s=60.0,
+            give_up_failed=False,
         )
         connect.forget_offsets(name)
         connect.delete(name)

@@ -139,11 +139,12 @@ class ConnectClient:
         *,
         timeout_s: float,
         watch: Callable[[], None] = lambda: None,
+        give_up_failed: bool = True,
     ) -> ConnectorStatus:
         """Wait until the status is as wanted.
 
         `watch` is called between looks and may raise to give up early. Raises `Misconfigured`
-        with the cause when the task has failed, `Unavailable` when time is up.
+        with the cause when the task has failed (`give_up_failed`), `Unavailable` when time is up.
         """
         deadline = time.monotonic() + timeout_s
         status: ConnectorStatus | None = None
@@ -154,7 +155,7 @@ class ConnectClient:
                 status = None
             if status is not None and wanted(status):
                 return status
-            if status is not None and status.failed:
+            if give_up_failed and status is not None and status.failed:
                 raise Misconfigured(
                     f"connector {name} failed: {status.cause}",
                     remedy=f"Mend the cause, then: penstock source resume {name.partition('-')[2]}",

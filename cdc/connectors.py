@@ -28,6 +28,10 @@ EVENT_HEADERS = (
 
 _IDENTIFIER_BYTES = 63
 _HEARTBEATS = r"__debezium-heartbeat\..*"
+_HEARTBEAT = "SELECT pg_logical_emit_message(false, 'penstock.heartbeat', '')"
+"""Without it the slot keeps the WAL of all other tables while the captured ones rest. The
+connector may not confirm by itself what it has not seen (`lsn.flush.mode`): after a restart it
+then refuses its own offset."""
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 
@@ -98,9 +102,7 @@ class CaptureConnector:
 
     def render(self) -> dict[str, str]:
         """Return the configuration as Connect takes it."""
-        single = (
-            rf"({re.escape(self.topics)}\.(transaction|notifications)|__debezium-heartbeat\..*)"
-        )
+        single = rf"{re.escape(self.topics)}\.(transaction|notifications|message)|{_HEARTBEATS}"
         config = {
             **_reader(self.database, self.slot, self.tables),
             **_topics(self.placement.partitions, single=single),
@@ -159,7 +161,7 @@ class OutboxConnector:
         router = "transforms.outbox"
         return {
             **_reader(self.database, self.slot, (self.table,)),
-            **_topics(self.placement.partitions, single=_HEARTBEATS),
+            **_topics(self.placement.partitions, single=rf".*\.message|{_HEARTBEATS}"),
             "topic.prefix": f"{self.placement.topic_prefix}{self.name}",
             "snapshot.mode": "initial",
             "snapshot.select.statement.overrides": self.table,
@@ -171,7 +173,14 @@ class OutboxConnector:
             "value.converter": "io.debezium.converters.BinaryDataConverter",
             "value.converter.delegate.converter.type": _JSON,
             "value.converter.delegate.converter.type.schemas.enable": "false",
+            # Heartbeats are messages in the stream, not rows: they pass the router by.
+            "predicates": "events",
+            "predicates.events.type": (
+                "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
+            ),
+            "predicates.events.pattern": rf".*\.{re.escape(self.table)}",
             "transforms": "outbox",
+            f"{router}.predicate": "events",
             f"{router}.type": "io.debezium.transforms.outbox.EventRouter",
             f"{router}.table.field.event.id": "id",
             f"{router}.table.field.event.key": "stream",
@@ -212,6 +221,7 @@ def _reader(database: Database, slot: str, tables: tuple[str, ...]) -> dict[str,
         "table.include.list": ",".join(re.escape(table) for table in tables),
         "extended.headers.enabled": "false",
         "heartbeat.interval.ms": "5000",
+        "heartbeat.action.query": _HEARTBEAT,
         "poll.interval.ms": "50",
         "max.batch.size": "4096",
         "max.queue.size": "16384",
