@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 SETTINGS: Mapping[str, str] = {
@@ -24,6 +25,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.python.daemon.module": "apps.pipeline.worker_daemon",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -73,4 +75,7 @@ def start_session(
 
 def warm(session: SparkSession) -> None:
     """Run the first job and start a Python worker, so that the first epoch does not pay for it."""
-    session.range(10).mapInArrow(lambda batches: batches, "id long").toArrow()
+    session.range(0, 10, 1, 2).mapInArrow(lambda batches: batches, "id long").toArrow()
+    session.createDataFrame(pa.table({"k": [1]})).createOrReplaceTempView("warm")
+    session.sql("SELECT k, count(*) FROM warm GROUP BY k").toArrow()
+    session.catalog.dropTempView("warm")
