@@ -82,6 +82,7 @@ class Projecting:
         self._projector = Projector(session, lake, tables, self._manifest)
         self._on_run = on_run
         self._fields = _Fields()
+        self._settled = (-2, -2)
         self.states: dict[str, ProjectionState] = {}
 
     def step(self) -> bool:
@@ -89,6 +90,9 @@ class Projecting:
 
         Raises what derived tables raise: without them no projection can go on.
         """
+        seen = (self._manifest.version(), self._deployed.version())
+        if seen == self._settled:
+            return False
         last = self._manifest.last()
         if last is None:
             return False
@@ -112,7 +116,17 @@ class Projecting:
         ran = False
         for name, made in plans.items():
             ran |= self._run(name, made, deployment, catalog, brought.epoch)
+        if not ran and brought.epoch == last.epoch and self._all_at(brought.epoch, deployment):
+            # Nothing can change before the manifest or the catalog does.
+            self._settled = seen
         return behind or ran
+
+    def _all_at(self, epoch: Epoch, deployment: Deployment) -> bool:
+        return all(
+            self.states[name].epoch >= epoch
+            for name, (entry, _) in deployment.projections.items()
+            if entry.status == LIVE
+        )
 
     def _within_budget(self, brought: Brought, last: Committed) -> Committed:
         rows = 0

@@ -146,6 +146,11 @@ class Manifest:
         }
         self._append(row, Guard(f"{self._app_id}/{done.name}", done.epoch))
 
+    def version(self) -> int:
+        """Return the manifest's table version; -1 before the first epoch. Cheap."""
+        table = self._tables.open(self._lake.epochs)
+        return -1 if table is None else int(table.version())
+
     def last(self) -> Committed | None:
         """Return the newest committed epoch; None before the first."""
         table = self._tables.open(self._lake.epochs)
