@@ -2,7 +2,8 @@
 
 Every text is built from the same parts: which rows drive it (all, the new, those of the affected
 keys), the lookups, WHERE, and the result. So what is computed for the affected keys is the same
-computation as the rebuild's, on fewer rows.
+computation as the rebuild's, on fewer rows. Rows whose key holds a NULL identify nothing: they are
+left out everywhere alike.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ def rows_sql(query: Query, key: Sequence[Output], *, affected: bool) -> str:
     drive = f"FROM {_drive(query, query.driver.view)}"
     if affected:
         same = " AND ".join(
-            f"{AFFECTED}.{quoted(part.name)} <=> {render(part.expression)}" for part in key
+            f"{AFFECTED}.{quoted(part.name)} = ({render(part.expression)})" for part in key
         )
         drive += f" LEFT SEMI JOIN {AFFECTED} ON {same}"
     drive += "".join(_join(lookup) for lookup in query.lookups)
     if query.grouped:
-        return _grouped(query, drive)
+        return _grouped(query, key, drive)
     if query.driver.kind is InputKind.LATEST:
-        return f"SELECT {_select(query.outputs)} {drive}{_where(query)}"
+        return f"SELECT {_select(query.outputs)} {drive}{_where(query, key)}"
     return _newest(query, key, drive, extra=[])
 
 
@@ -59,11 +60,11 @@ def affected_sql(query: Query, key: Sequence[Output]) -> str:
     facts = query.driver.kind is InputKind.STREAM
     parts = [
         f"SELECT {keys} FROM {_drive(query, query.driver.view + '_new')}"
-        + _conditions(query, own if facts else (), live=False)
+        + _conditions(query, own if facts else (), key, live=False)
     ]
     for lookup in query.lookups:
         drive = _drive(query, query.driver.view)
-        parts.append(f"SELECT {keys} FROM {drive}{_touched(lookup)}" + _conditions(query, own))
+        parts.append(f"SELECT {keys} FROM {drive}{_touched(lookup)}" + _conditions(query, own, key))
     names = ", ".join(quoted(part.name) for part in key)
     return f"SELECT DISTINCT {names} FROM ({' UNION ALL '.join(parts)})"
 
@@ -116,12 +117,15 @@ def _looked_up(lookup: Lookup, alias: str) -> list[str]:
     return conditions
 
 
-def _where(query: Query) -> str:
-    return _conditions(query, query.where)
+def _where(query: Query, key: Sequence[Output]) -> str:
+    return _conditions(query, query.where, key)
 
 
-def _conditions(query: Query, parts: Sequence[exp.Expression], *, live: bool = True) -> str:
+def _conditions(
+    query: Query, parts: Sequence[exp.Expression], key: Sequence[Output], *, live: bool = True
+) -> str:
     texts = [f"({render(part)})" for part in parts]
+    texts += [f"({render(part.expression)}) IS NOT NULL" for part in key]
     if live and query.driver.kind is InputKind.LATEST:
         texts.insert(0, f"NOT {_driver(query)}._deleted")
     return f" WHERE {' AND '.join(texts)}" if texts else ""
@@ -141,10 +145,10 @@ def _newest(query: Query, key: Sequence[Output], drive: str, *, extra: list[str]
     names = ", ".join(
         [quoted(part.name) for part in query.outputs] + (list(ORDER) if extra else [])
     )
-    return f"SELECT {names} FROM (SELECT {inner} {drive}{_where(query)}) WHERE __rank = 1"
+    return f"SELECT {names} FROM (SELECT {inner} {drive}{_where(query, key)}) WHERE __rank = 1"
 
 
-def _grouped(query: Query, drive: str) -> str:
+def _grouped(query: Query, key: Sequence[Output], drive: str) -> str:
     driver = _driver(query)
     groups = [render(group) for group in query.groups]
     texts = {same_text(group) for group in query.groups}
@@ -159,7 +163,7 @@ def _grouped(query: Query, drive: str) -> str:
     having = ""
     if query.having is not None:
         having = f" HAVING {_aggregated(query, query.having, texts)}"
-    return f"SELECT {select} {drive}{_where(query)} GROUP BY {', '.join(groups)}{having}"
+    return f"SELECT {select} {drive}{_where(query, key)} GROUP BY {', '.join(groups)}{having}"
 
 
 def _aggregated(query: Query, node: exp.Expression, groups: set[str]) -> str:

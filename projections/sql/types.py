@@ -55,8 +55,10 @@ _MORE_INTS = (exp.WeekOfYear, exp.Hour, exp.Minute, exp.Second, exp.Length)
 
 
 def normal(text: str) -> str:
-    """Return a type's name as Spark's SQL shows it, in upper case."""
-    upper = " ".join(text.upper().split())
+    """Return a plain type's name in upper case without spaces; nested types as they are."""
+    if "<" in text:
+        return text
+    upper = "".join(text.upper().split())
     return _ALIASES.get(upper, upper)
 
 

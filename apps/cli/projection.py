@@ -1,0 +1,186 @@
+"""`penstock projection validate|explain`: SQL files checked and explained, without a running stack.
+
+Names and types are looked up in a catalog document: `--catalog`, else `.penstock/catalog.json` of
+the workspace. All files of one call are read together: sources may have a file of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from apps import settings
+from apps.cli.events import AsJson, Workspace
+from apps.cli.output import emit
+from kernel.errors import EXIT_USAGE, InvalidRequest, Misconfigured, NotFound
+from projections.sql.catalog import Catalog, DeclaredCatalog, catalog_from
+from projections.sql.explain import document, page
+from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
+from projections.sql.plan import plan
+
+CATALOG_FILE = "catalog.json"
+
+Decl = TypeVar("Decl", SourceDecl, ProjectionDecl)
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE.sql…", help="SQL files, read together.")]
+CatalogFile = Annotated[
+    Path | None,
+    typer.Option("--catalog", help="A catalog document (default: the workspace's own)."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What the files of one call declare, and which of them could not be read."""
+
+    sources: tuple[SourceDecl, ...]
+    projections: tuple[ProjectionDecl, ...]
+    refused: tuple[InvalidRequest, ...]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(help="Projections: SQL kept up to date as tables.", no_args_is_help=True)
+    group.command("validate")(validate)
+    group.command("explain")(explain)
+    app.add_typer(group, name="projection")
+
+
+def validate(
+    files: Files,
+    catalog: CatalogFile = None,
+    workspace: Workspace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check SQL files: grammar, and with a catalog also names, keys and what can be compiled."""
+    known = workspace_catalog(workspace, catalog)
+    declared = _read(files)
+    results = [_refused("-", error) for error in declared.refused]
+    for decl in declared.projections:
+        results.append(_checked(decl, known, declared.sources))
+    failed = [result for result in results if not result["ok"]]
+    lines = [
+        f"{result['name']}: ok" if result["ok"] else f"{result['error']}\n  fix: {result['remedy']}"
+        for result in results
+    ]
+    if known is None:
+        lines.append("names and types were not checked: there is no catalog document (--catalog)")
+    answer = {
+        "sources": [source.name for source in declared.sources],
+        "projections": results,
+        "names_checked": known is not None,
+    }
+    emit(answer, as_json=as_json, text="\n".join(lines))
+    if failed:
+        raise typer.Exit(EXIT_USAGE)
+
+
+def explain(
+    files: Files,
+    name: Annotated[str | None, typer.Option(help="Only this projection.")] = None,
+    catalog: CatalogFile = None,
+    workspace: Workspace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how projections are kept: inputs, strategy, state, late rows, cost and compiled SQL."""
+    known = workspace_catalog(workspace, catalog)
+    if known is None:
+        raise NotFound(
+            "there is no catalog document to look columns up in",
+            remedy="Name one with --catalog FILE.json; its form is in docs/reference/sql.md.",
+        )
+    declared = _read(files)
+    for error in declared.refused:
+        raise error
+    chosen = [decl for decl in declared.projections if name in (None, decl.name)]
+    if not chosen:
+        raise NotFound(f"the files declare no projection {name or ''}".rstrip())
+    plans = [plan(decl, DeclaredCatalog(known, declared.sources)) for decl in chosen]
+    emit(
+        [document(each) for each in plans],
+        as_json=as_json,
+        text="\n\n".join(page(each) for each in plans),
+    )
+
+
+def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | None:
+    """Read the catalog document that was named, or the workspace's; None when it has none.
+
+    Raises `NotFound` for a named file that is absent, `Misconfigured` for one that is malformed.
+    """
+    path = given or settings.load(workspace).state_dir / CATALOG_FILE
+    if not path.exists():
+        if given is not None:
+            raise NotFound(f"there is no catalog document {given}")
+        return None
+    try:
+        return catalog_from(json.loads(path.read_text()))
+    except ValueError as error:
+        raise Misconfigured(f"{path} is not JSON: {error}") from error
+
+
+def _read(files: Sequence[Path]) -> Declared:
+    sources: dict[str, SourceDecl] = {}
+    projections: dict[str, ProjectionDecl] = {}
+    refused: list[InvalidRequest] = []
+    for file in files:
+        try:
+            script = parse_script(_text(file), origin=str(file))
+            for source in script.sources:
+                _once(sources, source)
+            for projection in script.projections:
+                _once(projections, projection)
+        except InvalidRequest as error:
+            refused.append(error)
+    return Declared(
+        sources=tuple(sources.values()),
+        projections=tuple(projections.values()),
+        refused=tuple(refused),
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(
+            f"{file} cannot be read: {error}", remedy="Name SQL files in UTF-8."
+        ) from error
+
+
+def _once(seen: dict[str, Decl], decl: Decl) -> None:
+    if decl.name in seen:
+        raise decl.script.refusal(
+            f"{decl.name} is declared in {seen[decl.name].script.origin} too",
+            at=decl.offset,
+            fix="Give every source and projection its own name.",
+        )
+    seen[decl.name] = decl
+
+
+def _checked(
+    decl: ProjectionDecl, known: Catalog | None, sources: Sequence[SourceDecl]
+) -> dict[str, object]:
+    if known is None:
+        return {"name": decl.name, "ok": True, "fingerprint": decl.fingerprint}
+    try:
+        made = plan(decl, DeclaredCatalog(known, sources))
+    except InvalidRequest as error:
+        return _refused(decl.name, error)
+    return {"name": decl.name, "ok": True, "fingerprint": made.fingerprint, "cost": made.cost}
+
+
+def _refused(name: str, error: InvalidRequest) -> dict[str, object]:
+    return {
+        "name": name,
+        "ok": False,
+        "error": error.message,
+        "remedy": error.remedy,
+        "line": error.fields.get("line"),
+        "column": error.fields.get("column"),
+    }
