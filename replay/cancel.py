@@ -1,0 +1,49 @@
+"""Ends a generation that is not the table: the live one is never touched."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from pyarrow import fs
+
+from projections.log.layout import Lake
+from replay.book import READY, Replay, ReplayBook, State
+from replay.generations import generation_name
+from replay.subject import Site
+
+ABANDONED_AFTER = timedelta(seconds=30)
+"""A build that reported nothing for so long has died: it reports every five seconds."""
+
+
+def cancel(site: Site, name: str) -> Replay:
+    """Cancel the newest generation that is not swapped; return its last row.
+
+    A build under way notices within seconds and removes its own files. Raises `NotFound`.
+    """
+    book = ReplayBook(site.lake, site.tables)
+    replay = book.newest(name, State.BUILDING, *READY)
+    alive = (
+        replay.state is State.BUILDING
+        and replay.at is not None
+        and datetime.now(UTC) - replay.at < ABANDONED_AFTER
+    )
+    cancelled = book.record(replay.now(State.CANCELLED, detail={"was": replay.state.value}))
+    if not alive:
+        remove_files(site, replay)
+    return cancelled
+
+
+def remove_files(site: Site, replay: Replay) -> None:
+    """Remove what a generation that never was the table has written."""
+    name = generation_name(replay.name, replay.generation)
+    site.tables.forget(site.lake.path(name))
+    files, path = _place(site.lake, name)
+    if files.get_file_info(path).type is fs.FileType.Directory:
+        files.delete_dir(path)
+
+
+def _place(lake: Lake, name: str) -> tuple[fs.FileSystem, str]:
+    if "://" in lake.root:
+        files, root = fs.FileSystem.from_uri(lake.root)
+        return files, f"{root}/{name}"
+    return fs.LocalFileSystem(), lake.path(name)

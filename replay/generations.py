@@ -1,0 +1,176 @@
+"""Generations of a table: where they lie, and the one commit that makes another one the table.
+
+A generation is built beneath the table's root, in `_gen/N`, with a Delta log of its own. The swap
+adds its files to the stable table by relative path and removes the old ones, in one commit, so
+that every engine sees it whole. The commit also carries the app ids of both generations: the old
+one's is closed, so that its writer conflicts if it commits at this moment and refuses afterwards,
+the new one's is set to its own cursor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
+
+from kernel.errors import LeaseLost, NotFound, Unavailable
+from kernel.positions import DeltaVersion, Epoch
+from projections.runner.projector import CLOSED
+
+GENERATION_KEY = "penstock.generation"
+"""Name in the commit's own metadata by which a swap is found again after a crash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """A writer's app id and the epoch that it is set to."""
+
+    app_id: str
+    epoch: Epoch
+
+
+def generation_name(name: str, generation: int) -> str:
+    """Return the place in the lake at which a generation is built."""
+    return f"projection/{name}/_gen/{generation}"
+
+
+def build_app(name: str, generation: int) -> str:
+    """Return the app id of a build, in the generation's own log."""
+    return f"projection/{name}/g{generation}/build"
+
+
+def live_app(name: str, generation: int) -> str:
+    """Return the app id of a generation's writer in the stable table."""
+    return f"projection/{name}/g{generation}"
+
+
+def publish(
+    stable: DeltaTable, built: DeltaTable, *, folder: str, old: str, new: Cursor, generation: int
+) -> None:
+    """Make the built generation the table, by one commit on top of the state that `stable` has.
+
+    Raises `LeaseLost` when the live writer committed meanwhile: nothing was changed.
+    """
+    adds = [
+        AddAction(
+            f"{folder}/{row['path']}",
+            row["size_bytes"],
+            {},
+            row["modification_time"],
+            True,
+            _statistics(row),
+        )
+        for row in pa.table(built.get_add_actions()).to_pylist()
+    ]
+    try:
+        stable.create_write_transaction(
+            adds,
+            mode="overwrite",
+            schema=built.schema(),
+            partition_by=[],
+            commit_properties=_properties(
+                [Cursor(app_id=old, epoch=CLOSED), new], {GENERATION_KEY: str(generation)}
+            ),
+        )
+    except CommitFailedError as error:
+        raise LeaseLost(f"{old} committed while the swap did: {error}") from error
+    except DeltaError as error:
+        raise Unavailable(f"the swap of {stable.table_uri} failed: {error}") from error
+
+
+def put_back(
+    stable: DeltaTable, version: DeltaVersion, *, old: Cursor, new: str, generation: int
+) -> None:
+    """Restore a version, reopening the old generation's writer and closing the new one's.
+
+    Raises `LeaseLost` when the new generation's writer committed meanwhile.
+    """
+    try:
+        stable.restore(
+            int(version),
+            commit_properties=_properties(
+                [old, Cursor(app_id=new, epoch=CLOSED)], {GENERATION_KEY: str(generation)}
+            ),
+        )
+    except CommitFailedError as error:
+        raise LeaseLost(f"{new} committed while it was rolled back: {error}") from error
+    except DeltaError as error:
+        raise Unavailable(f"restoring {stable.table_uri} failed: {error}") from error
+
+
+def published_version(table: DeltaTable, generation: int) -> DeltaVersion:
+    """Return the version by which a generation last became the table. Raises `NotFound`."""
+    for commit in table.history():
+        if commit.get(GENERATION_KEY) == str(generation):
+            return DeltaVersion(int(commit["version"]))
+    raise NotFound(f"{table.table_uri} has no commit that made generation {generation} the table")
+
+
+def version_before(path: str, app_id: str, epoch: Epoch) -> int:
+    """Return the newest version of a table whose writer had not passed an epoch.
+
+    For tables whose cursor only grows. Looks backwards in growing steps, then halves.
+    """
+    newest: int = DeltaTable(path).version()
+
+    def passed(version: int) -> bool:
+        done: int | None = DeltaTable(path, version=version).transaction_version(app_id)
+        return done is not None and done > epoch
+
+    if not passed(newest):
+        return newest
+    high, step = newest, 1
+    while high - step > 0 and passed(high - step):
+        high, step = high - step, step * 2
+    low = max(high - step, 0)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passed(middle) else (middle, high)
+    return low
+
+
+def _properties(cursors: Sequence[Cursor], marks: Mapping[str, str]) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata=dict(marks),
+        app_transactions=[Transaction(c.app_id, int(c.epoch)) for c in cursors],
+    )
+
+
+def _statistics(action: Mapping[str, object]) -> str:
+    """Write a file's statistics as Delta does, so that readers go on skipping files."""
+    found = {
+        "numRecords": action["num_records"],
+        "minValues": _values(action.get("min")),
+        "maxValues": _values(action.get("max")),
+        "nullCount": _values(action.get("null_count")),
+    }
+    return json.dumps({name: value for name, value in found.items() if value is not None})
+
+
+def _values(value: object) -> object:
+    match value:
+        case Mapping():
+            named = {name: _values(inner) for name, inner in value.items()}
+            return {name: inner for name, inner in named.items() if inner is not None} or None
+        case datetime():
+            # Milliseconds, cut: every reader of Delta allows for that.
+            moment = value.astimezone(UTC) if value.tzinfo is not None else value
+            text = moment.replace(tzinfo=None).isoformat(timespec="milliseconds")
+            return f"{text}Z" if value.tzinfo is not None else text
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return float(value) if float(value) == value else None
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return None
+        case bytes():
+            return None
+        case _:
+            return value

@@ -1,0 +1,201 @@
+"""Makes a built generation the table, and takes that back.
+
+Order, and what a crash between the steps leaves:
+1. one commit on the stable table: files, schema, the old writer closed, the new one at its epoch.
+   From here on readers see the new generation, and the live runner, which does not know it yet,
+   refuses to write (its generation is closed);
+2. the manifest's row, so that readers by epoch find the version;
+3. the catalog: the live runner goes on with the new generation from its epoch;
+4. the book.
+The same command again finishes what is left: every step sees whether it was done. Nothing needs
+the live runner to stop: a commit of its own in the moment of step 1 makes one of the two fail and
+look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deltalake import DeltaTable
+
+from kernel import failpoints
+from kernel.errors import Conflict, LeaseLost
+from kernel.positions import DeltaVersion, Epoch
+from projections.log.tables import TableAt, schema_of
+from projections.runner.catalog import PROJECTION, Entry
+from projections.runner.manifest import Projected
+from projections.runner.projector import CLOSED
+from replay.book import READY, Replay, ReplayBook, State
+from replay.generations import (
+    Cursor,
+    build_app,
+    generation_name,
+    live_app,
+    publish,
+    published_version,
+    put_back,
+)
+from replay.subject import Site, entry_of
+
+ATTEMPTS = 10
+
+CatchUp = Callable[[Replay], Replay]
+"""Brings a built generation forward to the newest epoch there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swapped:
+    """What a swap or rollback did. `version` of the stable table is the one it made."""
+
+    name: str
+    generation: int
+    replaced: int
+    epoch: Epoch
+    version: DeltaVersion
+
+
+def swap(site: Site, name: str, catch_up: CatchUp) -> Swapped:
+    """Make the newest built generation the table.
+
+    `catch_up` is called while the live generation is ahead: the table never steps back in time.
+    Raises `Conflict` when another generation went live since the build, or the live one keeps
+    moving faster than the new one follows.
+    """
+    book = ReplayBook(site.lake, site.tables)
+    replay = book.newest(name, *READY)
+    entry = entry_of(site, name)
+    if entry.generation not in (replay.base, replay.generation):
+        raise Conflict(
+            f"generation {entry.generation} of {name} is live; generation {replay.generation} was "
+            f"built to replace generation {replay.base}",
+            remedy=f"Build it again: penstock replay apply {name}",
+        )
+    replay = _published(site, replay, catch_up)
+    failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
+    stable = DeltaTable(site.lake.path(f"projection/{name}"))
+    version = published_version(stable, replay.generation)
+    site.manifest.project(
+        Projected(
+            epoch=replay.epoch,
+            name=live_app(name, replay.generation),
+            tables={f"projection/{name}": TableAt(version=version, as_of_epoch=replay.epoch)},
+        )
+    )
+    _go_live(site, name, generation=replay.generation, text=replay.text)
+    book.record(replay.now(State.SWAPPED, detail={"version": version}))
+    return Swapped(
+        name=name,
+        generation=replay.generation,
+        replaced=replay.base,
+        epoch=replay.epoch,
+        version=version,
+    )
+
+
+def rollback(site: Site, name: str) -> Swapped:
+    """Make the generation before the live one the table again, as it was at the swap.
+
+    The live runner then brings it up from its own epoch. Raises `NotFound` when nothing was
+    swapped, `Conflict` when the live generation keeps committing.
+    """
+    book = ReplayBook(site.lake, site.tables)
+    replay = book.newest(name, State.SWAPPED)
+    entry = entry_of(site, name)
+    if entry.generation not in (replay.generation, replay.base):
+        raise Conflict(
+            f"generation {entry.generation} of {name} is live, not {replay.generation}",
+            remedy=f"penstock replay status {name}",
+        )
+    epoch = _restored(site, replay)
+    failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
+    stable = DeltaTable(site.lake.path(f"projection/{name}"))
+    version = published_version(stable, replay.base)
+    _go_live(site, name, generation=replay.base, text=replay.base_text)
+    book.record(replay.now(State.ROLLED_BACK, detail={"version": version}))
+    return Swapped(
+        name=name,
+        generation=replay.base,
+        replaced=replay.generation,
+        epoch=epoch,
+        version=version,
+    )
+
+
+def _published(site: Site, replay: Replay, catch_up: CatchUp) -> Replay:
+    path = site.lake.path(f"projection/{replay.name}")
+    folder = generation_name(replay.name, replay.generation)
+    new = live_app(replay.name, replay.generation)
+    old = live_app(replay.name, replay.base)
+    for _ in range(ATTEMPTS):
+        built = DeltaTable(site.lake.path(folder))
+        site.tables.ensure(path, schema_of(built))
+        stable = DeltaTable(path)
+        if stable.transaction_version(new) is not None:
+            return replay  # a swap that was interrupted after its commit
+        epoch = Epoch(built.transaction_version(build_app(replay.name, replay.generation)) or 0)
+        replay = replay.now(replay.state, epoch=epoch, detail=replay.detail)
+        if (stable.transaction_version(old) or 0) > epoch:
+            replay = catch_up(replay)
+            continue
+        try:
+            publish(
+                stable,
+                built,
+                folder=folder.removeprefix(f"projection/{replay.name}/"),
+                old=old,
+                new=Cursor(app_id=new, epoch=epoch),
+                generation=replay.generation,
+            )
+        except LeaseLost:
+            continue
+        return replay
+    raise _too_fast(replay)
+
+
+def _restored(site: Site, replay: Replay) -> Epoch:
+    path = site.lake.path(f"projection/{replay.name}")
+    new = live_app(replay.name, replay.generation)
+    old = live_app(replay.name, replay.base)
+    for _ in range(ATTEMPTS):
+        stable = DeltaTable(path)
+        if stable.transaction_version(new) == CLOSED:
+            return Epoch(stable.transaction_version(old) or 0)
+        before = DeltaVersion(published_version(stable, replay.generation) - 1)
+        epoch = Epoch(DeltaTable(path, version=before).transaction_version(old) or 0)
+        try:
+            put_back(
+                stable,
+                before,
+                old=Cursor(app_id=old, epoch=epoch),
+                new=new,
+                generation=replay.base,
+            )
+        except LeaseLost:
+            continue
+        site.tables.forget(path)
+        return epoch
+    raise _too_fast(replay)
+
+
+def _go_live(site: Site, name: str, *, generation: int, text: str) -> None:
+    for attempt in range(ATTEMPTS):
+        entry = entry_of(site, name)
+        if entry.generation == generation:
+            return
+        live = Entry(
+            kind=PROJECTION, name=name, generation=generation, status=entry.status, text=text
+        )
+        try:
+            site.deployed.put([live])
+        except LeaseLost:
+            if attempt == ATTEMPTS - 1:
+                raise
+
+
+def _too_fast(replay: Replay) -> Conflict:
+    return Conflict(
+        f"the live generation of {replay.name} committed during each of {ATTEMPTS} attempts",
+        remedy=f"penstock projection pause {replay.name}, the same command again, then "
+        f"penstock projection resume {replay.name}",
+    )
