@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from kernel.errors import (
     Unavailable,
 )
 from kernel.positions import Position
+
+_log = logging.getLogger("penstock.eventstore")
 
 
 class GroupCommit(Protocol):
@@ -177,24 +180,41 @@ class Appender:
 
     async def _run(self) -> None:
         while not (self._stopping and not self._queue):
-            await self._ready()
-            if not self._queue:
-                self._work.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._limits.idle_s):
-                        await self._work.wait()
-                continue
-            self._group_now = self._take()
-            await self._commit(self._group_now)
-            self._group_now = []
+            try:
+                await self._step()
+            except Exception as error:
+                # A defect of ours must not stop all appends for good.
+                _log.exception("the writer failed and goes on")
+                self.trouble = f"{type(error).__name__}, see the log"
+                self._abandon()
+                self._expire(self.trouble)
+                await asyncio.sleep(self._limits.retry_s)
+
+    async def _step(self) -> None:
+        await self._ready()
+        if not self._queue:
+            self._work.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.idle_s):
+                    await self._work.wait()
+            return
+        self._group_now = self._take()
+        await self._commit(self._group_now)
+        self._group_now = []
+
+    def _abandon(self) -> None:
+        """Answer those whose group cannot be finished: what became of it is not known."""
+        group, self._group_now = self._group_now, []
+        for queued in group:
+            queued.uncertain = True
+            if not queued.answer.done():
+                self._give_up([queued], Unavailable("the writer failed"))
 
     def _ended(self, _task: asyncio.Task[None]) -> None:
         """Leave nobody waiting when the loop ends, however it does."""
         self.trouble = self.trouble or "the writer has ended"
-        for queued in (*self._group_now, *self._queue):
-            queued.uncertain |= queued in self._group_now
-            if not queued.answer.done():
-                self._give_up([queued], Unavailable("the writer has ended"))
+        self._abandon()
+        self._give_up(self._queue, Unavailable("the writer has ended"))
 
     async def _ready(self) -> None:
         """Hold the lease. While that fails, only requests past their deadline are answered."""

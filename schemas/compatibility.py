@@ -6,6 +6,7 @@ instead of to data: where the specification says "an error is signalled", there 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ import orjson
 
 from kernel.errors import SchemaViolation
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PROMOTES: Mapping[str, frozenset[str]] = {
     "long": frozenset({"int"}),
     "float": frozenset({"int", "long"}),
@@ -30,7 +32,9 @@ def parse(schema_json: str) -> Any:
     Raises `SchemaViolation` when the text is not an Avro schema.
     """
     try:
-        return fastavro.schema.parse_schema(orjson.loads(schema_json), _write_hint=False)
+        schema = orjson.loads(schema_json)
+        _check_names(schema)
+        return fastavro.schema.parse_schema(schema, _write_hint=False)
     except orjson.JSONDecodeError as error:
         raise SchemaViolation(f"not an Avro schema: not JSON: {error}") from error
     except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
@@ -79,6 +83,11 @@ class _Comparison:
         self._compare_alike(kind, reader, writer, path)
 
     def _compare_alike(self, kind: str, reader: Any, writer: Any, path: str) -> None:
+        if isinstance(reader, dict) and "name" in reader:
+            names = {_unqualified(name) for name in (reader["name"], *reader.get("aliases", ()))}
+            if _unqualified(writer["name"]) not in names:
+                self._say(path, f"{kind} {writer['name']} became {reader['name']} (no alias)")
+                return
         match kind:
             case "record":
                 self._compare_records(reader, writer, path)
@@ -130,6 +139,21 @@ class _Comparison:
             self.complaints.append(text)
 
 
+def _check_names(schema: Any) -> None:
+    """Refuse field names that other Avro libraries refuse; fastavro lets them pass."""
+    match schema:
+        case list():
+            for branch in schema:
+                _check_names(branch)
+        case {"fields": [*fields]}:
+            for field in fields:
+                if not _NAME.fullmatch(str(field["name"])):
+                    raise ValueError(f"{field['name']!r} is not a field name")
+                _check_names(field.get("type"))
+        case {"items": inner} | {"values": inner} | {"type": inner}:
+            _check_names(inner)
+
+
 def _collect(schema: Any, names: dict[str, Any]) -> None:
     match schema:
         case list():
@@ -143,6 +167,10 @@ def _collect(schema: Any, names: dict[str, Any]) -> None:
             names.setdefault(name, schema)
         case {"items": inner} | {"values": inner}:
             _collect(inner, names)
+
+
+def _unqualified(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _kind(schema: Any) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 import psycopg
 
@@ -32,7 +31,7 @@ from eventstore.decision import (
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.lease import Lease
 from eventstore.postgres.locks import APPEND_LOCK
-from eventstore.postgres.queries import query
+from eventstore.postgres.queries import query, results
 from eventstore.postgres.rows import COPY_EVENTS, copy_lines, stored
 from eventstore.store import AppendRequest
 from kernel import failpoints
@@ -130,7 +129,7 @@ class PostgresGroupCommit:
     async def _begin(self, connection: Connection, requests: Sequence[AppendRequest]) -> StoreState:
         streams = streams_of(requests)
         unknown = [stream for stream in streams if stream not in self._heads]
-        _, counter, heads, known = await _results(
+        _, counter, heads, known = await results(
             connection,
             "begin_group",
             append_lock=APPEND_LOCK,
@@ -143,7 +142,7 @@ class PostgresGroupCommit:
         if position != self._head:
             # Somebody appended in a transaction of their own: what we remember is old.
             self._moved_to(position)
-            (heads,) = await _results(connection, "heads", streams=list(streams))
+            (heads,) = await results(connection, "heads", streams=list(streams))
         found = {stream: self._heads[stream] for stream in streams if stream in self._heads}
         return StoreState(
             position=position,
@@ -199,15 +198,3 @@ def _heads_after(placed: Sequence[Placed], state: StoreState) -> dict[str, objec
         "position": state.position,
         "recorded_at": state.recorded_at,
     }
-
-
-async def _results(connection: Connection, name: str, **values: object) -> list[list[Any]]:
-    """Run a file of several statements in one round trip; return the rows of those with rows."""
-    cursor = await connection.execute(query(name), values)
-    results = []
-    more: bool | None = True
-    while more:
-        if cursor.description is not None:
-            results.append(await cursor.fetchall())
-        more = cursor.nextset()
-    return results

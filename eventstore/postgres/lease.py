@@ -13,7 +13,7 @@ from typing import cast
 
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.locks import APPEND_LOCK, LEASE_LOCK
-from eventstore.postgres.queries import query
+from eventstore.postgres.queries import query, results
 from kernel.errors import Unavailable
 
 
@@ -28,7 +28,6 @@ class Lease:
         self.refused = False
         self._ttl_s = ttl_s
         self._renew_at = 0.0
-        self._alone = False
 
     def forget(self) -> None:
         """Hold nothing: the connection is a new one."""
@@ -57,49 +56,29 @@ class Lease:
         self.number = None
 
     async def _take(self, connection: Connection) -> int:
-        self._alone = False
-        await self._mark(connection)
-        cursor = await connection.execute(
-            query("take_lease"),
-            {
-                "append_lock": APPEND_LOCK,
-                "holder": self.holder,
-                "ttl_s": self._ttl_s,
-                "alone": self._alone,
-            },
+        _, taken, _, state, categories = await results(
+            connection,
+            "take_lease",
+            append_lock=APPEND_LOCK,
+            lease_lock=LEASE_LOCK,
+            holder=self.holder,
+            ttl_s=self._ttl_s,
         )
-        cursor.nextset()
-        cursor.nextset()
-        taken = await cursor.fetchone()
-        cursor.nextset()
-        holder, head, store_id = cast(tuple[str, int, object], await cursor.fetchone())
-        if taken is None:
+        holder, head, store_id = state[0]
+        if not taken:
             self.refused = True
             raise Unavailable(
                 f"{holder} is the writer now",
                 remedy="Send appends there; this service takes over when that one ends.",
             )
-        cursor.nextset()
-        self.number = taken[0]
+        self.number = taken[0][0]
         self.store_id = str(store_id)
-        self.categories = {row[0] for row in await cursor.fetchall()}
-        return head
+        self.categories = {category for (category,) in categories}
+        return cast(int, head)
 
     async def _renew(self, connection: Connection) -> int:
-        await self._mark(connection)
-        cursor = await connection.execute(
-            query("renew_lease"), {"number": self.number, "ttl_s": self._ttl_s}
-        )
-        row = await cursor.fetchone()
-        if row is None:
+        (renewed,) = await results(connection, "renew_lease", number=self.number, ttl_s=self._ttl_s)
+        if not renewed:
             self.number = None
             raise Unavailable("another writer took over while this one was silent")
-        return cast(int, row[0])
-
-    async def _mark(self, connection: Connection) -> None:
-        """Hold the lock that says that this connection lives."""
-        if not self._alone:
-            cursor = await connection.execute(
-                "SELECT pg_try_advisory_lock(%(key)s)", {"key": LEASE_LOCK}
-            )
-            (self._alone,) = cast(tuple[bool], await cursor.fetchone())
+        return cast(int, renewed[0][0])

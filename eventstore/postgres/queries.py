@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from psycopg import sql
+
+from eventstore.postgres.connect import Connection
 
 
 @cache
@@ -14,3 +17,18 @@ def query(name: str) -> sql.SQL:
     text = (resources.files("eventstore.postgres") / "sql" / f"{name}.sql").read_text()
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("--"))
     return sql.SQL("\n".join(lines))
+
+
+async def results(connection: Connection, name: str, **values: object) -> list[list[Any]]:
+    """Run a file of statements in one round trip; return the rows of each that has a result.
+
+    Needs a connection that puts values into the text (`AsyncClientCursor`).
+    """
+    cursor = await connection.execute(query(name), values)
+    found = []
+    more: bool | None = True
+    while more:
+        if cursor.description is not None:
+            found.append(await cursor.fetchall())
+        more = cursor.nextset()
+    return found

@@ -1,0 +1,102 @@
+-- What all migrations add up to: read this to know the schema, apply it never. A test applies both
+-- and compares. Roles are left out; see migrations/0002_append_only.sql.
+
+CREATE SCHEMA es;
+
+CREATE TABLE es.migrations (
+    number     integer     PRIMARY KEY,
+    name       text        NOT NULL,
+    sha256     text        NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE TABLE es.store (
+    store_id   uuid        NOT NULL,
+    made_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    only_row   boolean     PRIMARY KEY DEFAULT true CHECK (only_row)
+);
+COMMENT ON TABLE es.store IS 'Identity of this store; part of the identity of each event';
+
+CREATE TABLE es.events (
+    position    bigint      PRIMARY KEY CHECK (position > 0),
+    store_id    uuid        NOT NULL,
+    id          uuid        NOT NULL UNIQUE,
+    stream      text        NOT NULL,
+    version     bigint      NOT NULL CHECK (version >= 0),
+    category    text        NOT NULL,
+    type        text        NOT NULL,
+    schema_id   integer     NOT NULL,
+    data_format smallint    NOT NULL DEFAULT 0,
+    data        bytea       NOT NULL,
+    subject     text,
+    key_id      text,
+    metadata    jsonb       NOT NULL DEFAULT '{}',
+    tags        text[]      NOT NULL DEFAULT '{}',
+    occurred_at timestamptz NOT NULL,
+    recorded_at timestamptz NOT NULL,
+    UNIQUE (stream, version)
+);
+COMMENT ON COLUMN es.events.data IS 'Avro in the five-byte framing (data_format 0)';
+COMMENT ON COLUMN es.events.subject IS 'Reserved: whose personal data this is';
+COMMENT ON COLUMN es.events.key_id IS 'Reserved: the key that data is sealed with (data_format 1)';
+
+CREATE TABLE es.streams (
+    stream          text    PRIMARY KEY,
+    category        text    NOT NULL,
+    version         bigint  NOT NULL CHECK (version >= 0),
+    deleted         boolean NOT NULL DEFAULT false,
+    truncate_before bigint  NOT NULL DEFAULT 0
+) WITH (fillfactor = 80);
+COMMENT ON COLUMN es.streams.version IS 'Version of the last event';
+
+CREATE TABLE es.categories (
+    category text PRIMARY KEY
+);
+
+CREATE TABLE es.tags (
+    tag      text   NOT NULL,
+    position bigint NOT NULL,
+    PRIMARY KEY (tag, position)
+);
+
+-- The head of the store. Its row is read and written only under the append lock.
+CREATE TABLE es.counter (
+    position    bigint      NOT NULL CHECK (position >= 0),
+    recorded_at timestamptz NOT NULL,
+    only_row    boolean     PRIMARY KEY DEFAULT true CHECK (only_row)
+) WITH (fillfactor = 50);
+
+-- Who may append. A writer commits only while `number` is the one that it was given.
+CREATE TABLE es.lease (
+    number     bigint      NOT NULL,
+    holder     text        NOT NULL,
+    expires_at timestamptz NOT NULL,
+    only_row   boolean     PRIMARY KEY DEFAULT true CHECK (only_row)
+) WITH (fillfactor = 50);
+
+-- Schemas that data was written with: appends and reads go on while the registry is away.
+CREATE TABLE es.schemas (
+    schema_id integer PRIMARY KEY,
+    schema    text    NOT NULL
+);
+CREATE TABLE es.types (
+    subject   text    PRIMARY KEY,
+    schema_id integer NOT NULL REFERENCES es.schemas
+);
+COMMENT ON TABLE es.types IS 'The schema that new events of a type are written with';
+
+GRANT USAGE ON SCHEMA es TO penstock_service;
+GRANT SELECT ON ALL TABLES IN SCHEMA es TO penstock_service;
+GRANT INSERT ON es.events, es.streams, es.categories, es.tags, es.schemas, es.types
+    TO penstock_service;
+GRANT UPDATE ON es.streams, es.counter, es.lease, es.types TO penstock_service;
+
+CREATE FUNCTION es.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'es.events is append-only: % is not allowed', TG_OP
+        USING HINT = 'Facts are corrected by new events.';
+END
+$$;
+
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON es.events
+    FOR EACH STATEMENT EXECUTE FUNCTION es.refuse_change();

@@ -1,0 +1,126 @@
+"""Running HTTP services for tests: in a thread of this process, or as a process to kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from apps.service.__main__ import Server
+from apps.service.app import build
+from apps.service.config import ServiceConfig
+from apps.service.runtime import Runtime
+from schemas.registry import MemoryRegistry, SchemaRegistry
+from tests.waiting import until
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def service_in_thread(
+    dsn: str, *, registry: SchemaRegistry | None = None, **options: object
+) -> Iterator[httpx.Client]:
+    """Serve a store over real HTTP; yield a client once it is ready (or not, with `ready`)."""
+    wait = options.pop("wait_ready", True)
+    config = replace(
+        ServiceConfig(dsn=dsn, registry_url="http://127.0.0.1:1", port=free_port()), **options
+    )
+    runtime = Runtime(config, registry if registry is not None else MemoryRegistry())
+    server = Server(
+        uvicorn.Config(
+            build(runtime),
+            host=config.host,
+            port=config.port,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=10,
+        ),
+        runtime,
+    )
+    thread = threading.Thread(target=server.run, name="service")
+    thread.start()
+    headers = {"authorization": f"Bearer {config.token}"} if config.token else {}
+    try:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{config.port}", headers=headers, timeout=30
+        ) as client:
+            until(lambda: server.started, "the server listens")
+            if wait:
+                until(lambda: client.get("/health/ready").status_code == 200, "it is ready")
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive(), "the service did not stop"
+
+
+class ServiceProcess:
+    """`python -m apps.service` as a process of its own."""
+
+    def __init__(self, dsn: str, workspace: Path, *, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = workspace / "service.log"
+        self._environment = {
+            **os.environ,
+            "PENSTOCK_WORKSPACE": str(workspace),
+            "PENSTOCK_POSTGRES_DSN": dsn,
+            # Nobody answers there: known types need no registry.
+            "PENSTOCK_REGISTRY_URL": "http://127.0.0.1:1",
+            "PENSTOCK_SERVICE_PORT": str(self.port),
+            "PENSTOCK_STORAGE_MIN_FREE_BYTES": "0",
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start it and wait until it takes appends."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "apps.service"],
+                env=self._environment | dict(environment or {}),
+                stdout=log,
+                stderr=log,
+            )
+        until(self._ready, f"the service is ready, see {self.log}", deadline_s=60)
+
+    def ended(self) -> bool:
+        """Return whether the process is gone."""
+        return self._process is None or self._process.poll() is not None
+
+    def send(self, signal_number: int) -> None:
+        """Send a signal."""
+        assert self._process is not None
+        self._process.send_signal(signal_number)
+
+    def stop(self, signal_number: int = signal.SIGTERM) -> int:
+        """Stop it and return its exit code."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal_number)
+        code = self._process.wait(60)
+        self._process = None
+        return code
+
+    def _ready(self) -> bool:
+        assert not self.ended(), self.log.read_text()
+        try:
+            return httpx.get(f"{self.url}/health/ready").status_code == 200
+        except httpx.TransportError:
+            return False
