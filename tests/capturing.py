@@ -1,0 +1,245 @@
+"""Captured changes as a test sees them: read from Kafka, decoded, folded to tables."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import psycopg
+import pyarrow as pa
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from apps.capture import placement_of
+from apps.settings import Settings
+from cdc import capture, sources
+from cdc.connect import ConnectClient
+from cdc.connectors import replication_name
+from cdc.database import connected
+from cdc.decode import ChangeDecoder
+from cdc.replication import slot
+from cdc.verify import compared_columns, hash_of
+from kernel.positions import KafkaOffset, lsn_from_text
+from schemas.columns import PRESENT, UNCHANGED_COLUMNS, decode_rows, key_columns
+from schemas.records import (
+    Change,
+    KafkaRecord,
+    Operation,
+    Rejected,
+    SnapshotEnd,
+    TransactionEnd,
+)
+from schemas.registry import ConfluentRegistry
+from schemas.row_hash import table_hash
+from tests.waiting import until
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads all topics that begin with a prefix, from their beginning, each record once."""
+
+    bootstrap: str
+    prefix: str
+    _consumer: Consumer | None = None
+    _parts: set[tuple[str, int]] = field(default_factory=set)
+
+    def poll(self) -> Iterator[KafkaRecord]:
+        """Yield what has come since the last call, per partition in order."""
+        consumer = self._open()
+        self._assign_new(consumer)
+        while self._parts and (message := consumer.poll(0.3)) is not None:
+            if message.error() is not None:
+                raise AssertionError(str(message.error()))
+            yield KafkaRecord(
+                topic=message.topic(),
+                partition=message.partition(),
+                offset=KafkaOffset(message.offset()),
+                timestamp=datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC),
+                key=message.key(),
+                value=message.value(),
+                headers={name: value or b"" for name, value in message.headers() or ()},
+            )
+
+    def close(self) -> None:
+        """Leave the broker."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _open(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = Consumer(
+                {
+                    "bootstrap.servers": self.bootstrap,
+                    "group.id": f"test-{uuid.uuid4().hex}",
+                    "isolation.level": "read_committed",
+                    "enable.auto.commit": False,
+                }
+            )
+        return self._consumer
+
+    def _assign_new(self, consumer: Consumer) -> None:
+        topics = consumer.list_topics(timeout=10).topics.items()
+        found = {(t, p) for t, m in topics if t.startswith(self.prefix) for p in m.partitions}
+        fresh = sorted(found - self._parts)
+        if fresh:
+            consumer.incremental_assign([TopicPartition(t, p, OFFSET_BEGINNING) for t, p in fresh])
+            self._parts |= set(fresh)
+
+
+@dataclass
+class Captured:
+    """A captured source under test, with every fact that has come from it."""
+
+    settings: Settings
+    source: sources.Source
+    dsn: str
+    connect: ConnectClient
+    reader: Reader
+    registry: ConfluentRegistry
+    decoder: ChangeDecoder
+    changes: list[tuple[KafkaRecord, Change]] = field(default_factory=list)
+    transactions: list[TransactionEnd] = field(default_factory=list)
+    snapshots: list[SnapshotEnd] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+    @property
+    def connector(self) -> str:
+        """Name of the connector."""
+        return f"{self.settings.name}-{self.source.name}"
+
+    def start(self) -> None:
+        """Start it, or look whether it runs."""
+        capture.ensure(self.source, self.dsn, placement_of(self.settings), self.connect)
+
+    def remove(self) -> None:
+        """Leave nothing behind in Connect and the database."""
+        capture.remove(self.source, self.dsn, placement_of(self.settings), self.connect)
+        self.reader.close()
+        self.connect.close()
+        self.registry.close()
+
+    def execute(self, *statements: str) -> None:
+        """Run statements, all in one transaction."""
+        with psycopg.connect(self.dsn) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def read(self) -> None:
+        """Take in what has come."""
+        for record in self.reader.poll():
+            match self.decoder(record):
+                case Change() as change:
+                    self.changes.append((record, change))
+                case TransactionEnd() as end:
+                    self.transactions.append(end)
+                case SnapshotEnd() as end:
+                    self.snapshots.append(end)
+                case Rejected() as rejected:
+                    self.rejected.append(rejected)
+                case None:
+                    pass
+
+    def await_snapshot(self) -> None:
+        """Wait until the snapshot and all its rows are here."""
+
+        def whole() -> bool:
+            self.read()
+            ends = {end.table: end.rows for end in self.snapshots}
+            return None in ends and all(
+                len(self.of(table, Operation.READ)) >= rows
+                for table, rows in ends.items()
+                if table is not None
+            )
+
+        until(whole, "the snapshot is whole", deadline_s=60)
+
+    def await_stream(self) -> None:
+        """Wait until everything committed before this call is in Kafka, and take it in."""
+        name = replication_name(self.settings.name, self.source.name)
+        with connected(self.dsn) as connection:
+            row = connection.execute("SELECT pg_current_wal_lsn()::text AS lsn").fetchone()
+            assert row is not None
+            target = lsn_from_text(str(row["lsn"]))
+            connection.execute("SELECT pg_logical_emit_message(false, 'test', '')")
+
+            def confirmed() -> bool:
+                at = slot(connection, name)
+                return at is not None and lsn_from_text(at.confirmed_lsn or "0/0") >= target
+
+            until(confirmed, f"the slot confirms {target}", deadline_s=60)
+        self.read()
+
+    def of(self, table: str, *operations: Operation) -> list[Change]:
+        """Return the changes of a table, in the source's order."""
+        found = [
+            change
+            for _, change in self.changes
+            if change.table == table and (not operations or change.operation in operations)
+        ]
+        return sorted(found, key=lambda c: (not c.snapshot, c.commit_order, c.total_order))
+
+    def current(self, table: str) -> pa.Table:
+        """Fold the table's changes: one row per key, as the source has it."""
+        rows: dict[tuple[object, ...], pa.Table] = {}
+        for change in self.of(table):
+            if change.operation is Operation.TRUNCATE:
+                rows.clear()
+                continue
+            key = self._key(change)
+            if change.operation is Operation.DELETE:
+                rows.pop(key, None)
+                continue
+            rows[key] = _filled(self.row(change), rows.get(key))
+        tables = list(rows.values())
+        return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+
+    def row(self, change: Change) -> pa.Table:
+        """Decode the after-image of a change."""
+        schema = self.registry.schema(change.schema_id)
+        return decode_rows([change.value], schema, "after").drop_columns([PRESENT])
+
+    def differing(self, table: str) -> list[str]:
+        """Return the columns in which the fold and the source's own SELECT differ."""
+        current = self.current(table)
+        with connected(self.dsn) as connection:
+            return [
+                column.name
+                for column in compared_columns(connection, table)
+                if table_hash(current, [column.name]) != hash_of(connection, table, [column])
+            ]
+
+    def _key(self, change: Change) -> tuple[object, ...]:
+        assert change.key_schema_id is not None
+        schema = self.registry.schema(change.key_schema_id)
+        row = decode_rows([change.key], schema, "self").to_pylist()[0]
+        return tuple(row[name] for name in key_columns(schema))
+
+
+def _filled(row: pa.Table, before: pa.Table | None) -> pa.Table:
+    if UNCHANGED_COLUMNS not in row.column_names:
+        return row
+    (names,) = row[UNCHANGED_COLUMNS].to_pylist()
+    assert before is not None, f"columns {names} were left alone, but nothing came before"
+    for name in names:
+        row = row.set_column(row.schema.get_field_index(name), name, before[name])
+    return row.drop_columns([UNCHANGED_COLUMNS])
+
+
+def prepare(
+    settings: Settings, dsn: str, tables: Sequence[str], keys: dict[str, tuple[str, ...]]
+) -> Captured:
+    """Declare a source with a name of its own."""
+    source, _ = sources.declare(
+        f"s{uuid.uuid4().hex[:10]}", dsn=dsn, tables=tuple(tables), keys=keys
+    )
+    registry = ConfluentRegistry(settings.required("registry.url"))
+    return Captured(
+        settings=settings,
+        source=source,
+        dsn=dsn,
+        connect=ConnectClient(settings.required("connect.url")),
+        reader=Reader(settings.required("kafka.bootstrap"), f"{source.name}."),
+        registry=registry,
+        decoder=ChangeDecoder(source.name, "", registry, {}),
+    )
