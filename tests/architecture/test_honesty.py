@@ -114,12 +114,14 @@ def test_every_failpoint_is_passed_by_the_code() -> None:
         for path in sources()
         if path.relative_to(ROOT).parts[0] in PACKAGES and "failpoints.hit(" in path.read_text()
     ]
-    assert not set(failpoints.ALL) - _failpoint_uses(product), "named but never passed"
+    missing = sorted(set(failpoints.ALL) - _failpoint_uses(product))
+    assert not missing, f"named but never passed: {missing}"
 
 
 def test_every_failpoint_is_killed_at_by_a_test() -> None:
     faults = [path for path in checks() if "faults" in path.parts]
-    assert not set(failpoints.ALL) - _failpoint_uses(faults), "no test in tests/faults names it"
+    missing = sorted(set(failpoints.ALL) - _failpoint_uses(faults))
+    assert not missing, f"no test in tests/faults names {missing}"
 
 
 def _is_test_library(node: ast.Attribute) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,6 +69,7 @@ def package_inits() -> list[Path]:
     ]
 
 
+@cache
 def parsed(path: Path) -> ast.Module:
     """Parse a Python file."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
