@@ -201,7 +201,7 @@ def _projection(cursor: Cursor, tokens: list[Token]) -> ProjectionDecl:
         sink=given.text("sink"),
         query=_query(cursor.script, body),
         text=_text_of(cursor.script, tokens),
-        fingerprint=_fingerprint(name, key, body),
+        fingerprint=_fingerprint(name, key, _with_streams(body)),
         script=cursor.script,
         offset=at,
         key_at=given.place("key", at),

@@ -118,7 +118,8 @@ def _refuse_clauses(script: Script, select: exp.Expression, at: int) -> None:
         if not content or clause in _KNOWN_CLAUSES:
             continue
         where = content[0] if isinstance(content, list) else content
-        place = offset_of(where, at) if isinstance(where, exp.Expression) else at
+        start = offset_of(select, at)
+        place = offset_of(where, start) if isinstance(where, exp.Expression) else start
         reason, fix = _REFUSED_CLAUSES.get(
             clause,
             (f"the clause {clause.strip('_').upper()} is not in the dialect", "Leave it out."),
@@ -161,6 +162,7 @@ def _items(script: Script, select: exp.Expression, at: int) -> list[Output]:
 
 
 def _output(scope: Scope, item: Output, grouped: bool) -> Output:
+    check(scope.script, item.expression, at=item.at, aggregates=True)
     if not grouped and has_aggregate(item.expression):
         raise scope.script.refusal(
             f"an aggregate in {item.name} without GROUP BY: the result would have no key",
@@ -168,7 +170,6 @@ def _output(scope: Scope, item: Output, grouped: bool) -> Output:
             fix="Add GROUP BY with the columns of the key; for one total of everything select "
             "'all' AS scope, GROUP BY 'all', key = 'scope'.",
         )
-    check(scope.script, item.expression, at=item.at, aggregates=grouped)
     return replace(item, expression=scope.resolve(item.expression))
 
 

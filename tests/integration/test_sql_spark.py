@@ -139,9 +139,11 @@ TYPES = {
 }
 ROWS = """
 SELECT 1L k, 1.75D x, 7 i, 'a-b' s, '2020-01-02 03:04:05' iso,
-  TIMESTAMP'2021-05-06 07:08:09.123456' t, DATE'2021-05-06' d, true b, array(1, 2) a, map('k', 1) m, named_struct('f', 3) st
+  TIMESTAMP'2021-05-06 07:08:09.123456' t, DATE'2021-05-06' d, true b,
+  array(1, 2) a, map('k', 1) m, named_struct('f', 3) st
 UNION ALL SELECT 2L, -2.5D, -7, 'A''', '2019-12-31 23:59:59',
-  TIMESTAMP'1960-05-06 07:08:09.123456', DATE'1960-05-06', false, array(2, 1), map('k', 2), named_struct('f', 4)
+  TIMESTAMP'1960-05-06 07:08:09.123456', DATE'1960-05-06', false,
+  array(2, 1), map('k', 2), named_struct('f', 4)
 UNION ALL SELECT 3L, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 """
 EXPRESSIONS = """
@@ -151,7 +153,8 @@ least(x, i); radians(x); degrees(x); sin(x); cos(x); tan(x); asin(x / 10); acos(
 atan2(x, i); coalesce(s, 'z'); ifnull(s, 'z'); nvl(s, 'z'); nvl2(s, 1, 2); nullif(s, 'A')
 if(i > 1, 'a', 'b'); nanvl(x, 1); isnull(s); isnotnull(s); isnan(x); concat(s, 'b'); s || 'b'
 concat_ws('-', s, 'b'); upper(s); ucase(s); lower(s); lcase(s); trim(s); ltrim(s); rtrim(s)
-btrim(s); trim(BOTH 'a' FROM s); length(s); char_length(s); octet_length(s); substring(s, 1, 2); substr(s, 2)
+btrim(s); trim(BOTH 'a' FROM s); length(s); char_length(s); octet_length(s)
+substring(s, 1, 2); substr(s, 2)
 left(s, 2); right(s, 2); replace(s, 'a', 'b'); translate(s, 'a', 'b'); regexp_replace(s, 'a', 'b')
 regexp_extract(s, '(a)', 1); regexp_like(s, 'a'); s RLIKE 'a'; s LIKE 'a%'; s ILIKE 'A%'
 startswith(s, 'a'); endswith(s, 'b'); contains(s, '-'); instr(s, '-'); locate('-', s)

@@ -1,0 +1,405 @@
+"""What is planned, and what is refused with reason, place and a form that works."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from kernel.errors import InvalidRequest, Misconfigured
+from projections.sql.catalog import (
+    Column,
+    DeclaredCatalog,
+    MemoryCatalog,
+    Relation,
+    catalog_from,
+)
+from projections.sql.explain import document, page
+from projections.sql.parse import parse_script
+from projections.sql.plan import InputKind, Plan, Strategy, TimeBounds, plan
+from tests.sql_world import CATALOG, planned
+
+FROM = "FROM STREAM events.flight.departed e"
+AS_OF = "weather FOR SYSTEM_TIME AS OF e.occurred_at w"
+JOIN = f"LEFT JOIN {AS_OF} ON w.origin = e.origin"
+
+
+def made(query: str, key: str = "flight", options: str = "") -> Plan:
+    return planned(f"CREATE PROJECTION p WITH (key = '{key}'{options}) AS {query}")
+
+
+def test_one_stream_keeps_the_newest_row_of_each_key() -> None:
+    found = made(f"SELECT flight, delay + 1 AS d, upper(origin) AS o {FROM} WHERE delay > 0")
+    assert (found.strategy, found.stateful, found.cost) == (
+        Strategy.NEWEST,
+        False,
+        "new rows only",
+    )
+    assert found.affected_sql is None
+    assert found.columns == (
+        Column(name="flight", type="STRING"),
+        Column(name="d", type="INT"),
+        Column(name="o", type="STRING"),
+    )
+    assert [(one.kind, one.name, one.view) for one in found.inputs] == [
+        (InputKind.STREAM, "events.flight.departed", "in_0")
+    ]
+    assert "in_0_new" in found.changed_sql
+    assert "in_0_new" not in found.rows_sql
+    assert found.freshness == timedelta(seconds=1)
+
+
+def test_groups_are_computed_again_within_their_times() -> None:
+    found = made(
+        f"SELECT carrier, window_start, window_end, AVG(delay) AS mean {FROM} "
+        "GROUP BY carrier, HOP(occurred_at, '1 hour', '3 hours')",
+        key="carrier, window_start",
+    )
+    assert (found.strategy, found.stateful) == (Strategy.RECOMPUTE, True)
+    assert found.inputs[0].time_bounds == TimeBounds(
+        column="occurred_at",
+        lower_sql="min(`window_start`)",
+        upper_sql="max(`window_start`) + INTERVAL '10800000000' MICROSECOND",
+    )
+    assert [column.type for column in found.columns] == [
+        "STRING",
+        "TIMESTAMP",
+        "TIMESTAMP",
+        "DOUBLE",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("select", "key", "lower", "upper"),
+    [
+        ("window_start AS s, window_end AS e", "s, e", "min(`s`)", "max(`e`)"),
+        ("window_end AS e", "e", "min(`e`) - INTERVAL '60000000' MICROSECOND", "max(`e`)"),
+    ],
+)
+def test_time_bounds_follow_the_key(select: str, key: str, lower: str, upper: str) -> None:
+    found = made(f"SELECT {select} {FROM} GROUP BY TUMBLE(occurred_at, '1 minute')", key=key)
+    bounds = found.inputs[0].time_bounds
+    assert bounds == TimeBounds(column="occurred_at", lower_sql=lower, upper_sql=upper)
+
+
+def test_a_window_over_an_expression_has_no_bounds() -> None:
+    found = made(
+        f"SELECT window_start {FROM} GROUP BY TUMBLE(occurred_at + INTERVAL 1 HOUR, '1 minute')",
+        key="window_start",
+    )
+    assert found.inputs[0].time_bounds is None
+
+
+def test_a_join_as_of_never_sees_a_later_version() -> None:
+    found = made(f"SELECT e.flight, w.wind, w.valid_from AS since {FROM} {JOIN}")
+    assert (found.strategy, found.stateful) == (Strategy.RECOMPUTE, False)
+    assert [(one.kind, one.name) for one in found.inputs] == [
+        (InputKind.STREAM, "events.flight.departed"),
+        (InputKind.HISTORY, "weather"),
+    ]
+    for text in (found.rows_sql, found.changed_sql, found.affected_sql or ""):
+        assert "`w`.valid_from <= (`e`.`occurred_at`)" in text
+        assert "(`e`.`occurred_at`) < `w`.valid_to" in text
+    assert "in_1_new" in (found.affected_sql or "")
+
+
+def test_identifiers_cannot_leave_their_quotes() -> None:
+    relation = Relation(
+        name="s", columns=(Column(name="a` b", type="INT"),), key=(), event_time=None
+    )
+    text = "CREATE PROJECTION p WITH (key = k) AS SELECT x.`a`` b` AS k FROM STREAM s AS `x``y`"
+    decl = parse_script(text.replace("SELECT x.", "SELECT ")).projections[0]
+    found = plan(decl, MemoryCatalog(streams={"s": relation}))
+    assert "`x``y`.`a`` b` AS `k`" in found.rows_sql
+
+
+def test_names_are_found_in_any_case_and_written_in_their_own() -> None:
+    found = made(f"SELECT E.FLIGHT, Delay AS Delay {FROM}", key="flight")
+    assert (found.key, [column.name for column in found.columns]) == (
+        ("FLIGHT",),
+        ["FLIGHT", "Delay"],
+    )
+    assert "`e`.`flight` AS `FLIGHT`" in found.rows_sql
+
+
+def test_the_fingerprint_follows_the_inputs_but_not_freshness() -> None:
+    query = f"SELECT e.flight, w.wind {FROM} {JOIN}"
+    first = made(query)
+    assert first.fingerprint == made(query, options=", freshness = '1 hour'").fingerprint
+    statement = f"CREATE PROJECTION p WITH (key = 'flight') AS {query}"
+    sources = parse_script(
+        "CREATE SOURCE weather ON demo.public.weather WITH (key = origin, event_time = wind)"
+    ).sources
+    other = plan(parse_script(statement).projections[0], DeclaredCatalog(CATALOG, sources))
+    assert first.fingerprint != other.fingerprint
+
+
+def test_explain_says_what_is_kept_and_what_late_rows_do() -> None:
+    found = made(f"SELECT carrier, SUM(distance) AS total {FROM} GROUP BY carrier", key="carrier")
+    text = page(found)
+    for part in ("late rows: within", "ascending order", "all rows of the touched keys", "in_0"):
+        assert part in text
+    answer = json.loads(json.dumps(document(found)))
+    assert answer["affected_sql"] == found.affected_sql
+    assert answer["columns"][1] == {"name": "total", "type": "DOUBLE"}
+
+
+REFUSED = [
+    ("SELECT * {FROM}", "*", "* does not name columns"),
+    ("SELECT e.* {FROM}", "e.*", "* does not name columns"),
+    ("SELECT flight, delay + 1 {FROM}", "delay", "an expression without a name"),
+    ("SELECT flight, delay AS flight {FROM}", "delay", "two columns are named flight"),
+    ("SELECT flight, delay AS _d {FROM}", "delay", "'_d' cannot name a column"),
+    ("SELECT flight, dealy {FROM}", "dealy", "no input has a column dealy; did you mean delay?"),
+    ("SELECT flight, e.dealy AS d {FROM}", "e.dealy", "has no column dealy; did you mean delay?"),
+    ("SELECT flight, x.delay AS d {FROM}", "x.delay", "x is neither an alias nor a column"),
+    ("SELECT flight, e.delay.x AS d {FROM}", "e.delay.x", "delay is INT and has no field x"),
+    ("SELECT flight, _time AS t {FROM}", "_time", "no input has a column _time"),
+    ("SELECT flight, origin {FROM} {JOIN}", "origin {FROM}", "is a column of e and of w"),
+    ("SELECT flight, window_start {FROM}", "window_start", "window_start needs a window"),
+    ("SELECT flight, rand() AS r {FROM}", "rand", "gives another value at every run"),
+    ("SELECT flight, current_timestamp() AS r {FROM}", "current", "another value at every run"),
+    ("SELECT flight, parse_url(origin, 'HOST') AS r {FROM}", "parse", "is not in the dialect"),
+    ("SELECT flight, sum(delay) OVER () AS r {FROM}", "sum", "OVER (…) is not compiled yet"),
+    ("SELECT flight, (SELECT 1) AS r {FROM}", "1", "a subquery is not compiled"),
+    ("SELECT flight, delay IN (SELECT 1) AS r {FROM}", "delay", "is not compiled"),
+    ("SELECT flight, count(*) AS n {FROM}", "count", "an aggregate in n without GROUP BY"),
+    ("SELECT DISTINCT flight {FROM}", "flight {FROM}", "SELECT DISTINCT is not compiled"),
+    ("SELECT flight {FROM} ORDER BY flight", "flight", "ORDER BY has no meaning"),
+    ("SELECT flight {FROM} LIMIT 3", "3", "LIMIT is not compiled yet"),
+    ("WITH x AS (SELECT 1) SELECT flight {FROM}", "", "WITH is not compiled yet"),
+    ("SELECT flight {FROM} HAVING delay > 1", "delay", "HAVING without GROUP BY"),
+    ("SELECT flight {FROM} WHERE count(*) > 1", "count", "cannot stand here"),
+    ("SELECT 1 AS flight", "", "a SELECT without FROM"),
+    ("SELECT flight FROM STREAM events.fligth", "events", "there is no log named events.fligth"),
+    ("SELECT flight FROM events.flight.departed", "events", "is a log, not a table"),
+    ("SELECT label AS flight FROM STREAM airlines", "airlines", "is a table, not a log"),
+    ("SELECT flight FROM (SELECT 1) x", "1", "only tables and streams"),
+    ("SELECT flight FROM STREAM s", "s", "is a projection"),
+    ("SELECT wind AS flight FROM weather FOR SYSTEM_TIME AS OF x y", "weather", "a joined table"),
+    (
+        "SELECT e.flight {FROM} JOIN STREAM events.flight.departed f ON 1 = 1",
+        "events",
+        "two streams",
+    ),
+    ("SELECT e.flight {FROM} RIGHT {J}", "weather", "RIGHT JOIN is not compiled"),
+    ("SELECT e.flight {FROM} LEFT SEMI {J}", "weather", "SEMI JOIN is not compiled"),
+    ("SELECT e.flight {FROM} CROSS JOIN airlines", "airlines", "CROSS JOIN is not compiled"),
+    ("SELECT e.flight {FROM}, airlines", "airlines", "JOIN"),
+    ("SELECT e.flight {FROM} JOIN {AS_OF}", "weather", "missing: origin"),
+    ("SELECT e.flight {FROM} JOIN airlines e ON 1 = 1", "airlines", "two inputs are named e"),
+    ("SELECT e.flight {FROM} JOIN {AS_OF} ON w.wind = e.delay", "weather", "missing: origin"),
+    ("SELECT e.flight {FROM} JOIN {AS_OF} ON w.origin > e.origin", "weather", "missing: origin"),
+    ("SELECT e.flight {FROM} JOIN {AS_OF} ON w.origin = e.delay", "w.origin", "STRING with INT"),
+    (
+        "SELECT e.flight {FROM} JOIN weather FOR SYSTEM_TIME AS OF w.hour w ON w.origin = e.origin",
+        "w.hour",
+        "AS OF must be a time of e",
+    ),
+    (
+        "SELECT flight {FROM} JOIN weather FOR SYSTEM_TIME AS OF e.delay w ON w.origin = e.origin",
+        "e.delay",
+        "AS OF is INT, not a time",
+    ),
+    (
+        "SELECT e.flight {FROM} JOIN weather VERSION AS OF 3 w ON w.origin = e.origin",
+        "weather",
+        "only FOR SYSTEM_TIME AS OF",
+    ),
+    (
+        "SELECT e.flight {FROM} {JOIN} LEFT JOIN airlines a ON a.carrier = w.origin",
+        "a.carrier",
+        "this condition of a reads another joined table",
+    ),
+    ("SELECT w.origin AS flight {FROM} {JOIN}", "w.origin AS", "comes from a joined table"),
+    ("SELECT distance AS flight {FROM}", "distance", "is a floating-point number"),
+    ("SELECT flight, n AS m {FROM} GROUP BY flight", "n AS", "no input has a column n"),
+    ("SELECT flight {FROM} GROUP BY flight, TUMBLE(delay, '1 hour')", "delay", "INT, not a time"),
+    ("SELECT flight {FROM} GROUP BY flight, TUMBLE(occurred_at)", "TUMBLE", "has 1 arguments"),
+    (
+        "SELECT flight {FROM} GROUP BY flight, TUMBLE(occurred_at, '1 month')",
+        "'1 month'",
+        "is no length of a window",
+    ),
+    (
+        "SELECT flight {FROM} GROUP BY flight, HOP(occurred_at, '2 hours', '1 hour')",
+        "HOP",
+        "the step 2 hours is longer than the size 1 hour",
+    ),
+    (
+        "SELECT flight {FROM} GROUP BY flight, CUMULATE(occurred_at, '2 hours', '5 hours')",
+        "CUMULATE",
+        "5 hours is not a multiple of 2 hours",
+    ),
+    (
+        "SELECT flight {FROM} GROUP BY flight, HOP(occurred_at, '1 second', '1 day')",
+        "HOP",
+        "every row would be in 86400 windows",
+    ),
+    (
+        "SELECT flight {FROM} GROUP BY 1, TUMBLE(occurred_at, '1 s'), TUMBLE(occurred_at, '2 s')",
+        "TUMBLE(occurred_at, '2",
+        "two windows in one GROUP BY",
+    ),
+    (
+        "SELECT flight {FROM} {JOIN} GROUP BY flight, TUMBLE(w.hour, '1 s')",
+        "w.hour",
+        "must come from events.flight.departed alone",
+    ),
+    ("SELECT flight, TUMBLE(occurred_at, '1 s') AS x {FROM}", "TUMBLE", "stands in GROUP BY only"),
+    ("SELECT flight {FROM} GROUP BY ROLLUP (flight)", "flight", "ROLLUP is not in the dialect"),
+    ("SELECT flight {FROM} GROUP BY 3", "3", "there are 1 columns"),
+    ("SELECT flight, first(delay) AS x {FROM} GROUP BY flight", "first", "order of arrival"),
+    ("SELECT flight, sum(max(delay)) AS x {FROM} GROUP BY flight", "max", "MAX(…) inside SUM(…)"),
+    (
+        "SELECT flight, max(delay) AS delay {FROM} GROUP BY flight HAVING delay > 1",
+        "delay > 1",
+        "a column of the input and a name given by AS",
+    ),
+]
+
+
+@pytest.mark.parametrize(("query", "at", "reason"), REFUSED, ids=[each[2] for each in REFUSED])
+def test_what_is_not_compiled_is_refused_at_its_place(query: str, at: str, reason: str) -> None:
+    parts = {
+        "FROM": FROM,
+        "JOIN": JOIN,
+        "AS_OF": AS_OF,
+        "J": f"JOIN {AS_OF} ON w.origin = e.origin",
+    }
+    text = f"CREATE PROJECTION p WITH (key = flight) AS\n{query.format(**parts)}"
+    sources = parse_script(
+        "CREATE SOURCE weather ON demo.public.weather WITH (key = origin, event_time = hour);"
+        "CREATE SOURCE airlines ON demo.public.airlines;"
+    ).sources
+    catalog = MemoryCatalog(
+        streams=CATALOG.streams,
+        histories=CATALOG.histories,
+        latests=CATALOG.latests,
+        projections={"s": Relation(name="s", columns=(), key=(), event_time=None)},
+    )
+    decl = parse_script(text, origin="a.sql").projections[0]
+    with pytest.raises(InvalidRequest) as caught:
+        plan(decl, DeclaredCatalog(catalog, sources))
+    assert reason in caught.value.message
+    assert caught.value.remedy
+    if at and at != "*":
+        column = text.splitlines()[1].rindex(at.format(**parts)) + 1
+        assert (caught.value.fields["line"], caught.value.fields["column"]) == (2, column)
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "reason", "fix"),
+    [
+        (f"SELECT flight {FROM}", "delay", "the SELECT gives no column delay", "Add delay"),
+        (
+            f"SELECT carrier, window_start, count(*) AS n {FROM} "
+            "GROUP BY carrier, TUMBLE(occurred_at, '1 hour')",
+            "carrier",
+            "GROUP BY TUMBLE is not in the key",
+            "key = 'carrier, window_start'",
+        ),
+        (
+            f"SELECT carrier AS c, origin, count(*) AS n {FROM} GROUP BY carrier, origin",
+            "c",
+            "GROUP BY origin is not in the key",
+            "key = 'c, origin'",
+        ),
+        (
+            f"SELECT carrier, flight, count(*) AS n {FROM} GROUP BY carrier",
+            "carrier, flight",
+            "key column flight is not in GROUP BY",
+            "key = 'carrier'",
+        ),
+        (
+            f"SELECT carrier, window_start {FROM} GROUP BY 1, CUMULATE(occurred_at, '1 s', '1 m')",
+            "carrier, window_start",
+            "windows of CUMULATE differ in window_end",
+            "key = 'carrier, window_end'",
+        ),
+        (
+            f"SELECT a.label, count(*) AS n {FROM} JOIN airlines a ON a.carrier = e.carrier "
+            "GROUP BY a.label",
+            "label",
+            "comes from a joined table",
+            "Use columns of e",
+        ),
+        (
+            "SELECT label, count(*) AS n FROM airlines GROUP BY label",
+            "label",
+            "needs the old row",
+            "Group by columns of its key",
+        ),
+        ("SELECT label FROM airlines", "label", "must have its key", "key = 'carrier'"),
+    ],
+)
+def test_a_key_that_does_not_hold_is_refused(query: str, key: str, reason: str, fix: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason) as caught:
+        made(query, key=key)
+    assert fix in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (", emit = 'final'", "emit = 'final' is not compiled yet"),
+        (", sink = 'topic:x'", "sink = 'topic:x' is not delivered yet"),
+    ],
+)
+def test_what_is_not_delivered_yet_is_not_silently_dropped(options: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        made(f"SELECT flight {FROM}", options=options)
+
+
+def test_an_external_topic_is_declared_but_not_read_yet() -> None:
+    script = parse_script(
+        "CREATE SOURCE s (k INT) WITH (topic = t, format = json);"
+        "CREATE PROJECTION p WITH (key = k) AS SELECT k FROM STREAM s"
+    )
+    with pytest.raises(InvalidRequest, match="external topic 't'"):
+        plan(script.projections[0], DeclaredCatalog(CATALOG, script.sources))
+
+
+def test_a_declared_source_must_fit_its_table() -> None:
+    script = parse_script(
+        "CREATE SOURCE s ON demo.public.weather WITH (key = 'orign');"
+        "CREATE PROJECTION p WITH (key = flight) AS SELECT e.flight FROM STREAM "
+        "events.flight.departed e JOIN s FOR SYSTEM_TIME AS OF e.occurred_at w ON w.origin = 1"
+    )
+    with pytest.raises(InvalidRequest, match="has no column orign"):
+        plan(script.projections[0], DeclaredCatalog(CATALOG, script.sources))
+
+
+def test_a_declared_category_is_another_name_for_its_log() -> None:
+    script = parse_script(
+        "CREATE SOURCE departures ON events.flight WITH (lateness = '1 hour');"
+        "CREATE PROJECTION p WITH (key = k) AS SELECT k FROM STREAM departures"
+    )
+    log = Relation(
+        name="events.flight", columns=(Column(name="k", type="INT"),), key=(), event_time=None
+    )
+    found = plan(
+        script.projections[0],
+        DeclaredCatalog(MemoryCatalog(streams={"events.flight": log}), script.sources),
+    )
+    assert found.inputs[0].name == "events.flight"
+
+
+def test_a_field_under_a_name_of_our_own_is_refused() -> None:
+    log = Relation(name="s", columns=(Column(name="_time", type="INT"),), key=(), event_time=None)
+    decl = parse_script("CREATE PROJECTION p WITH (key = k) AS SELECT k FROM STREAM s").projections
+    with pytest.raises(InvalidRequest, match="has a column _time"):
+        plan(decl[0], MemoryCatalog(streams={"s": log}))
+
+
+def test_catalog_documents_are_read_or_refused() -> None:
+    found = catalog_from(
+        {"streams": {"events.a": {"columns": {"k": "INT"}, "key": ["k"], "event_time": "t"}}}
+    )
+    assert found.stream("events.a") == Relation(
+        name="events.a", columns=(Column(name="k", type="INT"),), key=("k",), event_time="t"
+    )
+    for wrong in ({"tables": {}}, {"streams": []}, {"streams": {"a": {}}}):
+        with pytest.raises(Misconfigured, match="catalog document"):
+            catalog_from(wrong)
