@@ -45,7 +45,14 @@ def postgres_account() -> Account:
     `PENSTOCK_POSTGRES_USER` names another one. Raises `Misconfigured` when there is none.
     """
     if os.geteuid() != 0:
-        return Account(name=pwd.getpwuid(os.geteuid()).pw_name, uid=None, gid=None)
+        try:
+            name = pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:
+            raise Misconfigured(
+                f"user id {os.geteuid()} has no account, and PostgreSQL wants to know its name",
+                remedy="Add a line for it to /etc/passwd, or use another server: --postgres DSN",
+            ) from None
+        return Account(name=name, uid=None, gid=None)
     wanted = os.environ.get("PENSTOCK_POSTGRES_USER")
     for name in (wanted,) if wanted else _ACCOUNTS:
         try:

@@ -232,6 +232,13 @@ def test_an_account_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch
         postgres_account()
 
 
+def test_a_user_id_without_an_account_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    with pytest.raises(Misconfigured, match="user id 54321 has no account") as caught:
+        postgres_account()
+    assert "--postgres DSN" in caught.value.remedy
+
+
 def checks(root: Path, **changes: int) -> dict[str, doctor.Check]:
     found = doctor.examine(root, ports={"kafka": 65000}, **{"min_free_bytes": 1, **changes})
     return {check.name: check for check in found}
