@@ -19,6 +19,7 @@ GROUPS: tuple[str, ...] = (
     "apps.cli.events",
     "apps.cli.schema",
     "apps.cli.source",
+    "apps.cli.projection",
     "apps.cli.demo",
 )
 """Modules with commands, in the order in which help shows them."""
