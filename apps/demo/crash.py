@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import psutil
 
 from kernel.errors import Unavailable
@@ -36,10 +37,11 @@ class Killed:
 class Killer(threading.Thread):
     """Waits for an epoch under way and kills the pipeline in it; then waits until it is back."""
 
-    def __init__(self, workspace: Path, lake: Path) -> None:
+    def __init__(self, workspace: Path, lake: Path, *, pipeline_url: str) -> None:
         super().__init__(name="killer", daemon=True)
         self._workspace = workspace
         self._lake = lake
+        self._health = f"{pipeline_url}/health/ready"
         self._found: Killed | Exception | None = None
 
     @property
@@ -70,19 +72,19 @@ class Killer(threading.Thread):
             started = time.monotonic()
             psutil.wait_procs(_process(pid), timeout=_PATIENCE_S)
             still_open = manifest.unfinished() == bound
-            self._until_ready(after=pid)
+            self._until_ready()
             if still_open:
                 return Killed(pid=pid, bound=bound, ready_after_s=time.monotonic() - started)
         raise Unavailable(f"no epoch was open at any of {_ATTEMPTS} kills")
 
-    def _until_ready(self, *, after: int) -> None:
+    def _until_ready(self) -> None:
         limit = time.monotonic() + _PATIENCE_S
         while time.monotonic() < limit:
-            parts = control.status(self._workspace)["parts"]
-            assert isinstance(parts, list)
-            (pipeline,) = (part for part in parts if part["name"] == "pipeline")
-            if pipeline["state"] == "ready" and pipeline["pid"] != after:
-                return
+            try:
+                if httpx.get(self._health, timeout=5).is_success:
+                    return
+            except httpx.TransportError:
+                pass  # nobody listens yet
             time.sleep(0.1)
         raise Unavailable(
             f"the pipeline did not come back within {_PATIENCE_S:.0f} s",
@@ -107,7 +109,8 @@ def _under_way(manifest: Manifest) -> Bound:
     limit = time.monotonic() + _PATIENCE_S
     while time.monotonic() < limit:
         bound = manifest.unfinished()
-        if bound is not None:
+        # Not the first one: what a crash must not hurt has to be there.
+        if bound is not None and bound.epoch > 1:
             return bound
         time.sleep(_POLL_S)
     raise Unavailable("the pipeline began no epoch", remedy="See its log: penstock logs pipeline")

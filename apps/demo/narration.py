@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 _EVERY_S = 3.0
-"""Without a terminal, progress is a plain line this often."""
+_SAME_EVERY_S = 15.0
+"""Without a terminal, progress is a plain line this often; one that says nothing new, less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class Narration:
     _step: int = 0
     _started: float | None = None
     _said_at: float | None = None
+    _said: str = ""
     _line_open: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -82,8 +84,9 @@ class Narration:
                 self._line_open = True
             return
         now = self.clock()
-        if self._said_at is None or now - self._said_at >= _EVERY_S:
-            self._said_at = now
+        pause = _EVERY_S if text != self._said else _SAME_EVERY_S
+        if self._said_at is None or now - self._said_at >= pause:
+            self._said_at, self._said = now, text
             self.say(text)
 
     def check(self, check: Check) -> None:

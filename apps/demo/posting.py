@@ -26,7 +26,8 @@ def post_flights(scene: Scene) -> None:
     bulk = total - _TAIL_EVENTS
     events = scene.river.events()
     watch = Stopwatch()
-    killer = Killer(scene.folder, scene.lake)
+    pipeline_url = scene.found.required("pipeline.url")
+    killer = Killer(scene.folder, scene.lake, pipeline_url=pipeline_url)
     with scene.poster() as poster:
         poster.post(islice(events, bulk), Meanwhile(scene, killer, bulk))
         scene.posted_in_bulk, scene.posting_s = bulk, watch.seconds

@@ -47,16 +47,16 @@ def until_caught_up(
     """
     manifest = Manifest(Lake.at(lake), Tables())
     limit = time.monotonic() + deadline_s
+    caught: Caught | None = None
     while True:
-        last = manifest.last()
-        head = max(last.heads.values(), default=0) if last else 0
-        if last is not None and last.heads and head >= position:
-            behind = _behind(manifest, last, projections)
+        if caught is None:
+            caught = _reached(manifest.last(), position)
+        behind = [f"the log is not at position {position:,} yet"]
+        if caught is not None:
+            behind = _behind(manifest, caught.epoch, projections)
             if not behind:
-                return Caught(epoch=last.epoch, store=_store(last))
-        else:
-            behind = [f"the log, at position {head:,} of {position:,}"]
-        narration.progress(f"behind: {', '.join(behind)}")
+                return caught
+        narration.progress(f"waiting: {', '.join(behind)}")
         if time.monotonic() > limit:
             raise Unavailable(
                 f"not caught up within {deadline_s:.0f} s: {', '.join(behind)}",
@@ -65,19 +65,21 @@ def until_caught_up(
         time.sleep(_POLL_S)
 
 
-def _behind(manifest: Manifest, last: Committed, projections: Sequence[str]) -> list[str]:
+def _reached(last: Committed | None, position: int) -> Caught | None:
+    if last is None or not last.heads:
+        return None
+    ((store, head),) = last.heads.items()
+    return Caught(epoch=last.epoch, store=store) if head >= position else None
+
+
+def _behind(manifest: Manifest, epoch: int, projections: Sequence[str]) -> list[str]:
     done: dict[str, int] = {}
     for name, run in manifest.projected().items():
         # Named `projection/<name>/g<generation>`.
         short = name.split("/")[1] if "/" in name else name
         done[short] = max(done.get(short, 0), run.epoch)
     return [
-        f"{name}, at epoch {done.get(name, 0)} of {last.epoch}"
+        f"{name} is at epoch {done.get(name, 0)} of {epoch}"
         for name in projections
-        if done.get(name, 0) < last.epoch
+        if done.get(name, 0) < epoch
     ]
-
-
-def _store(last: Committed) -> str:
-    (store,) = last.heads
-    return store
