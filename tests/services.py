@@ -59,7 +59,7 @@ def service_in_thread(
     headers = {"authorization": f"Bearer {config.token}"} if config.token else {}
     try:
         with httpx.Client(
-            base_url=f"http://127.0.0.1:{config.port}", headers=headers, timeout=30
+            base_url=f"http://127.0.0.1:{config.port}", headers=headers, timeout=30, verify=False
         ) as client:
             until(lambda: server.started, "the server listens")
             if wait:
@@ -121,6 +121,6 @@ class ServiceProcess:
     def _ready(self) -> bool:
         assert not self.ended(), self.log.read_text()
         try:
-            return httpx.get(f"{self.url}/health/ready").status_code == 200
+            return httpx.get(f"{self.url}/health/ready", verify=False).status_code == 200
         except httpx.TransportError:
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 from pathlib import Path
 from socket import socket
@@ -68,6 +69,9 @@ def main() -> None:
         ),
         runtime,
     )
+    # uvicorn raises the signal again once it has stopped: a stop that was asked for is no failure.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     server.run()
     if not server.started:
         raise SystemExit(1)
