@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 
 import psycopg
 import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from apps.capture import placement_of
 from apps.settings import Settings
@@ -43,23 +44,30 @@ class Reader:
     prefix: str
     _consumer: Consumer | None = None
     _parts: set[tuple[str, int]] = field(default_factory=set)
+    _seen: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def poll(self) -> Iterator[KafkaRecord]:
-        """Yield what has come since the last call, per partition in order."""
+        """Yield what has come since the last call, up to the ends that the topics have now."""
         consumer = self._open()
         self._assign_new(consumer)
-        while self._parts and (message := consumer.poll(0.3)) is not None:
-            if message.error() is not None:
+        ends = {part: self._end(consumer, part) for part in self._parts}
+        pending = {part for part, end in ends.items() if self._seen.get(part, 0) < end}
+        deadline = time.monotonic() + 30
+        while pending:
+            assert time.monotonic() < deadline, f"no end of {sorted(pending)}"
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            part = (message.topic(), message.partition())
+            if message.error() is None:
+                yield _record(message)
+            elif message.error().name() == "_PARTITION_EOF":
+                # Markers of transactions take offsets too: only this says that all was read.
+                self._seen[part] = message.offset()
+                if message.offset() >= ends.get(part, 0):
+                    pending.discard(part)
+            else:
                 raise AssertionError(str(message.error()))
-            yield KafkaRecord(
-                topic=message.topic(),
-                partition=message.partition(),
-                offset=KafkaOffset(message.offset()),
-                timestamp=datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC),
-                key=message.key(),
-                value=message.value(),
-                headers={name: value or b"" for name, value in message.headers() or ()},
-            )
 
     def close(self) -> None:
         """Leave the broker."""
@@ -74,9 +82,15 @@ class Reader:
                     "group.id": f"test-{uuid.uuid4().hex}",
                     "isolation.level": "read_committed",
                     "enable.auto.commit": False,
+                    "enable.partition.eof": True,
                 }
             )
         return self._consumer
+
+    @staticmethod
+    def _end(consumer: Consumer, part: tuple[str, int]) -> int:
+        _, end = consumer.get_watermark_offsets(TopicPartition(*part), timeout=10, cached=False)
+        return int(end)
 
     def _assign_new(self, consumer: Consumer) -> None:
         topics = consumer.list_topics(timeout=10).topics.items()
@@ -85,6 +99,18 @@ class Reader:
         if fresh:
             consumer.incremental_assign([TopicPartition(t, p, OFFSET_BEGINNING) for t, p in fresh])
             self._parts |= set(fresh)
+
+
+def _record(message: Message) -> KafkaRecord:
+    return KafkaRecord(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=KafkaOffset(message.offset()),
+        timestamp=datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC),
+        key=message.key(),
+        value=message.value(),
+        headers={name: value or b"" for name, value in message.headers() or ()},
+    )
 
 
 @dataclass
