@@ -29,12 +29,15 @@ def main() -> None:
         scratch=settings.state_dir / "spark",
         memory=settings.text("pipeline.driver_memory"),
         java_home=find_java().home,
+        master=settings.text("spark.master"),
     )
     warm(spark)
     metrics = PipelineMetrics()
     heads = PostgresHeads(settings.required("postgres.dsn"))
     pipeline = Pipeline(spark, settings, metrics, heads)
-    server = serve("127.0.0.1", settings.number("pipeline.port"), metrics, pipeline.health)
+    server = serve(
+        settings.text("pipeline.host"), settings.number("pipeline.port"), metrics, pipeline.health
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: pipeline.stop())
     pipeline.run()

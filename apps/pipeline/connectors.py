@@ -17,7 +17,6 @@ from apps.settings import Settings
 from cdc import capture, outbox
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.connectors import Placement
-from cdc.database import connected, split_table
 from cdc.sources import Source, load_all
 from kernel.errors import NotFound, PenstockError, Unavailable
 from projections.log.layout import Lake
@@ -27,14 +26,6 @@ from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, 
 LOOK_S = 2.0
 PAUSES_S = (2.0, 5.0, 15.0, 60.0)
 OUTBOX = "outbox"
-
-_PRIMARY_KEY = """
-SELECT a.attname FROM pg_index i
-JOIN unnest(i.indkey) WITH ORDINALITY AS k(attnum, place) ON true
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass
-  AND i.indisprimary ORDER BY k.place
-"""
 
 
 def placement_of(settings: Settings) -> Placement:
@@ -114,9 +105,7 @@ class ConnectorKeeper:
 
     def _declare(self, source: Source, dsn: str) -> None:
         """Put the source's tables and keys into the catalog, if they are not there."""
-        with connected(dsn) as connection:
-            keys = {t: source.keys.get(t) or _primary_key(connection, t) for t in source.tables}
-        text = json.dumps(keys)
+        text = json.dumps(capture.keys_of(source, dsn))
         known = next((e for e in self._deployed.entries() if _is_capture(e, source.name)), None)
         if known is None or known.text != text or known.status != LIVE:
             self._deployed.put([_entry(source.name, text, LIVE)])
@@ -141,12 +130,6 @@ class ConnectorKeeper:
             self.states[OUTBOX] = f"the event store's database does not answer: {error}"
             return False
         return row is not None and bool(row[0])
-
-
-def _primary_key(connection: psycopg.Connection[dict[str, object]], table: str) -> tuple[str, ...]:
-    schema, name = split_table(table)
-    rows = connection.execute(_PRIMARY_KEY, {"schema": schema, "table": name}).fetchall()
-    return tuple(str(row["attname"]) for row in rows)
 
 
 def _entry(name: str, text: str, status: str) -> Entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,6 @@ SETTINGS: Mapping[str, str] = {
     "spark.app.name": "penstock",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.driver.maxResultSize": "512m",
     "spark.scheduler.mode": "FAIR",
     "spark.sql.session.timeZone": "UTC",
@@ -57,7 +56,7 @@ def start_session(
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
     scratch.mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder.master(master)
-    for name, value in SETTINGS.items():
+    for name, value in (*SETTINGS.items(), *_addresses(master)):
         builder = builder.config(name, value)
     session: SparkSession = (
         builder.config("spark.jars", ",".join(map(str, jars)))
@@ -71,6 +70,14 @@ def start_session(
     )
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _addresses(master: str) -> tuple[tuple[str, str], ...]:
+    """Keep Spark on loopback, unless executors elsewhere must reach the driver."""
+    bind, host = ("127.0.0.1",) * 2
+    if not master.startswith("local"):
+        bind, host = "0.0.0.0", socket.gethostname()
+    return ("spark.driver.bindAddress", bind), ("spark.driver.host", host)
 
 
 def warm(session: SparkSession) -> None:

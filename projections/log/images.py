@@ -50,6 +50,7 @@ def row_images(
         parts.append(images)
     frame = pa.concat_tables(parts, promote_options="permissive")
     frame = frame.sort_by([(HI, "ascending"), (LO, "ascending")])
+    frame = frame.append_column("__deleted", pc.equal(frame[OP], DELETE))
     return fill_unchanged(frame, keys, stored), keys
 
 

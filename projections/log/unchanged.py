@@ -1,7 +1,9 @@
 """Unchanged TOAST values: PostgreSQL does not send what an update left alone.
 
 Such a cell arrives as null with its name in `__unchanged`. It takes the value of the key's last
-known row: an earlier one in the same frame, else the stored one.
+known row: an earlier one in the same frame, else the stored one. An update of the key itself
+comes as a delete of the old key directly followed by an insert of the new one; then the last known
+row is the old key's.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ Stored = Callable[[pa.Table], pa.Table | None]
 
 
 def fill_unchanged(frame: pa.Table, keys: Sequence[str], stored: Stored) -> pa.Table:
-    """Fill the cells that `__unchanged` names and drop that column. `frame` is in order."""
+    """Fill the cells that `__unchanged` names and drop that column.
+
+    `frame` is in the source's order and has `__deleted`, true for a delete, which is dropped too.
+    """
+    deleted = frame["__deleted"].to_pylist()
+    frame = frame.drop_columns(["__deleted"])
     if UNCHANGED not in frame.schema.names:
         return frame
     names = frame[UNCHANGED].to_pylist()
@@ -26,17 +33,22 @@ def fill_unchanged(frame: pa.Table, keys: Sequence[str], stored: Stored) -> pa.T
     columns = sorted({name for row in names if row for name in row})
     if not columns:
         return frame
-    needy = frame.filter(pa.array([bool(row) for row in names], pa.bool_()))
-    known = stored(needy.select(list(keys)))
+    needy = [bool(row) for row in names]
+    moved_from = [gone and after for gone, after in zip(deleted, [*needy[1:], False], strict=True)]
+    wanted = [a or b for a, b in zip(needy, moved_from, strict=True)]
+    known = stored(frame.filter(pa.array(wanted, pa.bool_())).select(list(keys)))
     last: dict[tuple[object, ...], dict[str, object]] = {}
     for row in known.to_pylist() if known is not None else []:
         last[tuple(row[k] for k in keys)] = {c: row.get(c) for c in columns}
     filled: dict[str, list[object]] = {c: frame[c].to_pylist() for c in columns}
-    places = zip(*(frame[k].to_pylist() for k in keys), strict=True)
+    places = list(zip(*(frame[k].to_pylist() for k in keys), strict=True))
     for i, (key, missing) in enumerate(zip(places, names, strict=True)):
-        before = last.get(key, {})
+        if deleted[i]:
+            continue
+        if key not in last and missing and i > 0 and deleted[i - 1]:
+            last[key] = last.get(places[i - 1], {})
         for column in missing or ():
-            filled[column][i] = before.get(column)
+            filled[column][i] = last.get(key, {}).get(column)
         last[key] = {c: filled[c][i] for c in columns}
     for column in columns:
         field = frame.schema.field(column)
