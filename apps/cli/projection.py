@@ -27,7 +27,7 @@ CATALOG_FILE = "catalog.json"
 
 Decl = TypeVar("Decl", SourceDecl, ProjectionDecl)
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE.sql…", help="SQL files, read together.")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE.sql", help="SQL files, read together.")]
 CatalogFile = Annotated[
     Path | None,
     typer.Option("--catalog", help="A catalog document (default: the workspace's own)."),
