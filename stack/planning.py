@@ -11,7 +11,6 @@ from pathlib import Path
 from kernel.errors import Conflict, InvalidRequest, Misconfigured
 from stack import parts as definitions
 from stack.accounts import postgres_place
-from stack.external import prepare_external
 from stack.jars import resolve
 from stack.java import Java, find_java
 from stack.plan import Part, Plan, in_order, write_atomically
@@ -151,6 +150,9 @@ class _Builder:
                 "the registry keeps its schemas in PostgreSQL, and there is none",
                 remedy="Add the part postgres, or name a server: --postgres DSN",
             )
+        # Here, because it brings a database driver that no other command of the stack needs.
+        from stack.external import prepare_external
+
         return prepare_external(self.options.postgres_dsn, database)
 
 

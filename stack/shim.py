@@ -109,7 +109,9 @@ class Shim:
         if self.deadline is None:
             self.deadline = time.monotonic() + self.spec["grace_s"]
             if self.child is not None and self.status is None:
-                _signal_group(self.child.pid, getattr(signal, self.spec["stop_signal"]))
+                # The child alone: one that runs servers of its own (Spark's JVM) wants to use them
+                # to the last.
+                _signal_one(self.child.pid, getattr(signal, self.spec["stop_signal"]))
 
     def _watch(self, pid: int, output: int) -> None:
         poller = select.poll()

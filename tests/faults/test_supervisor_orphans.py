@@ -16,7 +16,7 @@ import pytest
 
 from kernel.errors import EXIT_CONFLICT, Conflict, exit_code
 from stack import control
-from stack.plan import Plan
+from stack.plan import Part, Plan
 from stack.planning import Options
 from tests.faults.dummy import Bench, alive, bench
 from tests.waiting import until
@@ -25,8 +25,8 @@ FOREGROUND = """
 import sys
 from pathlib import Path
 from stack import control
-from stack.plan import Plan
-from stack.plan import Plan
+from stack.plan import Part, Plan
+from stack.plan import Part, Plan
 from stack.planning import Options
 root, plan = Path(sys.argv[1]), Plan.from_json(Path(sys.argv[2]).read_text())
 control.up_foreground(root, Options(parts=(), extra=lambda ports, env: list(plan.parts)))
@@ -108,6 +108,27 @@ def test_a_dead_part_leaves_no_children(stack: Bench) -> None:
     control.kill_part(stack.root, "part")
     until(lambda: stack.states()["part"]["restarts"] == 1, "the death is noticed")
     until(lambda: not any(map(alive, offspring)), "its children are gone")
+
+
+SERVED_TO_THE_LAST = """
+import os, signal, subprocess, sys, time
+def end(*_):
+    time.sleep(0.2)
+    open("seen", "w").write(str(child.poll()))
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+helper = "trap 'exit 9' TERM; touch ready; while :; do sleep 0.02; done"
+child = subprocess.Popen(["sh", "-c", helper])
+while True:
+    time.sleep(0.02)
+"""
+
+
+def test_a_parts_own_helpers_live_until_it_has_ended(stack: Bench) -> None:
+    stack.up(Part(name="boss", argv=(sys.executable, "-S", "-c", SERVED_TO_THE_LAST)))
+    until((stack.root / "ready").exists, "the helper runs")
+    control.down(stack.root)
+    assert (stack.root / "seen").read_text() == "None", "the helper was still there"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
