@@ -100,13 +100,16 @@ async def follow(
         yield [CaughtUp(position=position)]
     while not head.closed:
         page = await store.read_all(after=position, limit=PAGE, filter_=filter_)
-        items: list[FeedItem] = [*page.events]
+        items: list[FeedItem] = []
         if page.scanned_to > position:
             position = page.scanned_to
-            said = page.events[-1].position if page.events else said
-            if not filter_.everything and position - said >= PAGE:
-                said = position
-                items.append(Checkpoint(position=position))
+            for event in page.events:
+                items += _checkpoints(said, event.position, filter_)
+                items.append(event)
+                said = event.position
+            passed = _checkpoints(said, position, filter_)
+            said = passed[-1].position if passed else said
+            items += passed
             if not caught_up and position >= history_end:
                 caught_up = True
                 items.append(CaughtUp(position=position))
@@ -118,3 +121,10 @@ async def follow(
         if page.scanned_to >= page.head:
             head.advance(page.head)
             await head.beyond(position, timeout_s=min(poll_s, idle_s))
+
+
+def _checkpoints(said: int, position: int, filter_: EventFilter) -> list[Checkpoint]:
+    """Return a checkpoint for each `PAGE` positions that had nothing to deliver."""
+    if filter_.everything:
+        return []
+    return [Checkpoint(position=Position(at)) for at in range(said + PAGE, position + 1, PAGE)]

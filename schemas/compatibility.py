@@ -150,6 +150,8 @@ def _check_names(schema: Any) -> None:
                 if not _NAME.fullmatch(str(field["name"])):
                     raise ValueError(f"{field['name']!r} is not a field name")
                 _check_names(field.get("type"))
+        case {"type": "record" | "error"}:
+            raise ValueError("a record needs a list of fields")
         case {"items": inner} | {"values": inner} | {"type": inner}:
             _check_names(inner)
 

@@ -51,7 +51,6 @@ def build(runtime: Runtime) -> Edge:
         lifespan=lifespan,
         redoc_url=None,
         docs_url=None,
-        strict_content_type=False,
     )
     app.state.runtime = runtime
     app.include_router(reads.router, tags=["events"])
@@ -74,14 +73,6 @@ def _translated(error: Exception) -> Exception:
     match error:
         case RequestValidationError():
             first = error.errors()[0]
-            if first["type"] == "json_invalid":
-                return refusal(
-                    400,
-                    "malformed-body",
-                    "The body is not JSON",
-                    str(first.get("ctx", {}).get("error", first["msg"])),
-                    "Send one JSON document in UTF-8.",
-                )
             place = ".".join(str(part) for part in first["loc"])
             return InvalidRequest(f"{place}: {first['msg']}")
         case HTTPException(status_code=404):

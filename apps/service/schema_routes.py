@@ -6,9 +6,11 @@ import re
 from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Body, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from apps.service.bodies import parse_json
+from apps.service.http import read_body
 from apps.service.reads import runtime_of
 from eventstore.names import CATEGORY
 from kernel.errors import InvalidRequest
@@ -27,6 +29,14 @@ class SchemaBody(BaseModel):
     schema_: dict[str, object] | str = Field(alias="schema")
 
 
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": SchemaBody.model_json_schema()}},
+    }
+}
+
+
 @router.get("", summary="List the schemas of event types")
 async def list_schemas(request: Request) -> Response:
     """Return the newest version of each event type's schema."""
@@ -42,23 +52,37 @@ async def show_schema(request: Request, subject: str) -> Response:
     return _json({"subject": subject, "versions": [_document(schema) for schema in versions]})
 
 
-@router.post("", summary="Add a schema", status_code=201)
+@router.post("", summary="Add a schema", status_code=201, openapi_extra=_BODY)
 async def add_schema(
     request: Request,
-    body: Annotated[SchemaBody, Body()],
     check: Annotated[bool, Query(description="Only say what would stop it")] = False,
 ) -> Response:
     """Register a schema that can read everything stored with earlier versions.
 
     201 when it is new, 200 when it was there; with `check` nothing is registered.
     """
-    intake = runtime_of(request).opened.intake
+    runtime = runtime_of(request)
+    raw = await read_body(request.scope, request.receive, runtime.config.max_body_bytes)
+    body = _body(raw)
+    intake = runtime.opened.intake
     subject, text = _checked(body.subject), _text(body.schema_)
     if check:
         complaints = await intake.complaints(subject, text)
         return _json({"subject": subject, "compatible": not complaints, "complaints": complaints})
     registered, new = await intake.add(subject, text)
     return _json(_document(registered), status=201 if new else 200)
+
+
+def _body(raw: bytes) -> SchemaBody:
+    try:
+        return SchemaBody.model_validate(parse_json(raw))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, ("$", *first["loc"])))
+        raise InvalidRequest(
+            f"{place}: {first['msg']}",
+            remedy='Send {"subject": "order.placed", "schema": {"type": "record", …}}',
+        ) from None
 
 
 def _checked(subject: str) -> str:

@@ -1,0 +1,147 @@
+"""Starting, stopping, guarding: what an operator meets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from tests.postgres import Cluster
+from tests.services import free_port, service_in_thread
+from tests.waiting import until
+
+EVENT = {"events": [{"type": "placed", "data": {"total": 1}}]}
+
+
+def test_the_token_guards_every_route_but_health(postgres_dsn: str) -> None:
+    with service_in_thread(postgres_dsn, token="correct horse") as http:
+        assert http.post("/v1/streams/order-1", json=EVENT).status_code == 201
+        for header in ("", "Bearer wrong", "Bearer correct", "correct horse", "Bearer ü"):
+            headers = {"authorization": header.encode("latin-1")}
+            for method, path in (
+                ("POST", "/v1/streams/order-1"),
+                ("POST", "/v1/append"),
+                ("GET", "/v1/events"),
+                ("GET", "/metrics"),
+                ("GET", "/openapi.json"),
+                ("GET", "/nothing"),
+            ):
+                refused = http.request(method, path, headers=headers, json=EVENT)
+                assert (refused.status_code, refused.json()["type"]) == (401, "unauthorized")
+                assert refused.headers["www-authenticate"] == "Bearer"
+            assert http.get("/health/live", headers=headers).status_code == 200
+            assert http.get("/health/ready", headers=headers).status_code == 200
+        assert http.get("/v1/events").json()["head"] == 1
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.invalid"])
+def test_a_public_address_without_a_token_refuses_to_start(tmp_path: Path, host: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "PENSTOCK_TOKEN"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "apps.service", "--workspace", tmp_path],
+        env=environment
+        | {
+            "PENSTOCK_SERVICE_HOST": host,
+            "PENSTOCK_SERVICE_PORT": str(free_port()),
+            "PENSTOCK_POSTGRES_DSN": "postgresql://127.0.0.1:1/none",
+            "PENSTOCK_REGISTRY_URL": "http://127.0.0.1:1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert f"service.host {host} can be reached by others" in ended.stderr
+    assert "fix: Set PENSTOCK_TOKEN" in ended.stderr
+
+
+def test_a_nearly_full_disk_stops_appends_only(postgres_dsn: str, tmp_path: Path) -> None:
+    with service_in_thread(
+        postgres_dsn, workspace=tmp_path, min_free_bytes=2**62, wait_ready=False
+    ) as http:
+        until(lambda: http.get("/v1/events").status_code == 200, "reads are answered")
+        refused = http.post("/v1/streams/order-1", json=EVENT)
+        assert (refused.status_code, refused.json()["type"]) == (507, "storage-full")
+        assert "storage.min_free_bytes" in refused.json()["remedy"]
+        assert refused.json()["min_free_bytes"] == 2**62
+        ready = http.get("/health/ready")
+        assert ready.status_code == 503
+        assert "kept in reserve" in ready.json()["reasons"][0]["reason"]
+        assert http.get("/v1/events").json()["head"] == 0
+
+
+def test_it_answers_before_postgresql_does(own_cluster: Cluster) -> None:
+    own_cluster.stop()
+    with service_in_thread(own_cluster.dsn("postgres"), wait_ready=False) as http:
+        assert http.get("/health/live").status_code == 200
+        assert http.get("/health/ready").status_code == 503
+        refused = http.post("/v1/streams/order-1", json=EVENT)
+        assert (refused.status_code, refused.json()["type"]) == (503, "unavailable")
+        assert refused.headers["retry-after"] == "1"
+        assert "penstock_up 0.0" in http.get("/metrics").text
+        own_cluster.start()
+        until(lambda: http.get("/health/ready").status_code == 200, "it gets ready by itself")
+        assert http.post("/v1/streams/order-1", json=EVENT).status_code == 201
+
+
+def test_it_comes_back_with_postgresql(own_cluster: Cluster) -> None:
+    with service_in_thread(own_cluster.dsn("postgres")) as http:
+        assert http.post("/v1/streams/order-1", json=EVENT).status_code == 201
+        own_cluster.stop()
+        until(lambda: http.get("/health/ready").status_code == 503, "it says that it is not ready")
+        assert http.get("/v1/events").status_code == 503
+        own_cluster.start()
+        until(lambda: http.get("/health/ready").status_code == 200, "it is ready again")
+        assert http.post("/v1/streams/order-1", json=EVENT).json()["first_version"] == 1
+
+
+def test_metrics_count_what_happened(postgres_dsn: str) -> None:
+    with service_in_thread(postgres_dsn) as http:
+        two = {"events": EVENT["events"] * 2}
+        http.post("/v1/streams/order-1", json=two)
+        http.post("/v1/streams/order-1", json=EVENT)
+        http.post("/v1/streams/order-1", json=EVENT | {"expected_version": 7})
+        http.get("/v1/streams/order-none")
+        lines = http.get("/metrics").text.splitlines()
+    for line in (
+        "penstock_appends_total 2.0",
+        "penstock_events_appended_total 3.0",
+        "penstock_append_commit_events_count 2.0",
+        "penstock_append_commit_events_sum 3.0",
+        "penstock_append_seconds_count 2.0",
+        "penstock_append_queue_events 0.0",
+        "penstock_head_position 3.0",
+        "penstock_subscribers 0.0",
+        "penstock_up 1.0",
+        'penstock_refusals_total{type="version-conflict"} 1.0',
+        'penstock_refusals_total{type="not-found"} 1.0',
+    ):
+        assert line in lines
+
+
+def test_it_works_with_the_rights_of_its_role(postgres_dsn: str) -> None:
+    with service_in_thread(postgres_dsn) as http, psycopg.connect(postgres_dsn) as connection:
+        http.post("/v1/streams/order-1", json=EVENT)
+        connection.execute("REVOKE INSERT ON es.events FROM penstock_service")
+        connection.commit()
+        refused = http.post("/v1/streams/order-1", json=EVENT)
+        assert (refused.status_code, refused.json()["type"]) == (500, "misconfigured")
+        connection.execute("GRANT INSERT ON es.events TO penstock_service")
+        connection.commit()
+        assert http.post("/v1/streams/order-1", json=EVENT).status_code == 201
+
+
+def test_a_client_that_leaves_early_changes_nothing(postgres_dsn: str) -> None:
+    with service_in_thread(postgres_dsn) as http:
+        with (
+            httpx.Client(base_url=http.base_url, timeout=0.000_1, verify=False) as hasty,
+            pytest.raises(httpx.TimeoutException),
+        ):
+            hasty.post("/v1/streams/order-1", json=EVENT)
+        assert http.post("/v1/streams/order-2", json=EVENT).status_code == 201
