@@ -1,3 +1,3 @@
 """Fixtures for all tests: see the plugin modules."""
 
-pytest_plugins = ["tests.postgres", "tests.warm"]
+pytest_plugins = ["tests.postgres", "tests.warm", "tests.databases"]

@@ -1,4 +1,4 @@
-"""Fixtures of integration tests that need a database of their own inside the warm stack."""
+"""Databases of other people inside the warm stack: a pytest plugin module."""
 
 from __future__ import annotations
 
