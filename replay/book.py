@@ -119,13 +119,21 @@ class ReplayBook:
         """Return the generations of one projection, oldest first."""
         return [replay for replay in self.all() if replay.name == name]
 
-    def newest(self, name: str, *states: State) -> Replay:
-        """Return the newest generation that is in one of the states. Raises `NotFound`."""
-        found = [replay for replay in self.of(name) if replay.state in states]
+    def newest(self, name: str, *states: State, generation: int | None = None) -> Replay:
+        """Return the newest generation that is in one of the states, or the one that is named.
+
+        Raises `NotFound`.
+        """
+        found = [
+            replay
+            for replay in self.of(name)
+            if replay.state in states and generation in (None, replay.generation)
+        ]
         if not found:
             wanted = " or ".join(states)
+            which = "no generation" if generation is None else f"no generation {generation}"
             raise NotFound(
-                f"{name} has no generation that is {wanted}",
+                f"{name} has {which} that is {wanted}",
                 remedy=f"penstock replay status {name}; to build one: penstock replay apply {name}",
             )
         return found[-1]

@@ -15,13 +15,13 @@ ABANDONED_AFTER = timedelta(seconds=30)
 """A build that reported nothing for so long has died: it reports every five seconds."""
 
 
-def cancel(site: Site, name: str) -> Replay:
-    """Cancel the newest generation that is not swapped; return its last row.
+def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
+    """Cancel the newest generation (or the one named) that is not swapped; return its last row.
 
     A build under way notices within seconds and removes its own files. Raises `NotFound`.
     """
     book = ReplayBook(site.lake, site.tables)
-    replay = book.newest(name, State.BUILDING, *READY)
+    replay = book.newest(name, State.BUILDING, *READY, generation=generation)
     alive = (
         replay.state is State.BUILDING
         and replay.at is not None

@@ -55,15 +55,15 @@ class Swapped:
     version: DeltaVersion
 
 
-def swap(site: Site, name: str, catch_up: CatchUp) -> Swapped:
-    """Make the newest built generation the table.
+def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = None) -> Swapped:
+    """Make the newest built generation, or the one that is named, the table.
 
     `catch_up` is called while the live generation is ahead: the table never steps back in time.
     Raises `Conflict` when another generation went live since the build, or the live one keeps
     moving faster than the new one follows.
     """
     book = ReplayBook(site.lake, site.tables)
-    replay = book.newest(name, *READY)
+    replay = book.newest(name, *READY, generation=generation)
     entry = entry_of(site, name)
     if entry.generation not in (replay.base, replay.generation):
         raise Conflict(

@@ -65,19 +65,19 @@ def comparable(site: Site, replay: Replay) -> bool:
     return replay.epoch in _live_versions(site, replay)
 
 
-def verify(site: Site, name: str) -> Comparison:
+def verify(site: Site, name: str, *, generation: int | None = None) -> Comparison:
     """Compare the newest built generation with the live one, and note the result in the book.
 
     Raises `NotFound` when there is none, or when the live one has no version at its epoch.
     """
     book = ReplayBook(site.lake, site.tables)
-    replay = book.newest(name, *READY)
+    replay = book.newest(name, *READY, generation=generation)
     versions = _live_versions(site, replay)
     if replay.epoch not in versions:
         raise NotFound(
             f"the live generation of {name} has no version at epoch {replay.epoch}, up to which "
             f"generation {replay.generation} was built",
-            remedy=f"penstock replay verify {name} brings it to the live one's epoch first.",
+            remedy=f"penstock wait --caught-up, then penstock replay verify {name}",
         )
     stable = DeltaTable(site.lake.path(f"projection/{name}"), version=versions[replay.epoch])
     built = DeltaTable(site.lake.path(generation_name(name, replay.generation)))

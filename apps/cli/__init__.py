@@ -20,6 +20,9 @@ GROUPS: tuple[str, ...] = (
     "apps.cli.schema",
     "apps.cli.source",
     "apps.cli.projection",
+    "apps.cli.replay",
+    "apps.cli.query",
+    "apps.cli.wait",
     "apps.cli.demo",
 )
 """Modules with commands, in the order in which help shows them."""

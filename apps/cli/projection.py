@@ -8,39 +8,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from apps import settings
+from apps.cli import deployment
 from apps.cli.events import AsJson, Workspace
 from apps.cli.output import emit
+from apps.cli.sql_files import Files, read_files
 from kernel.errors import EXIT_USAGE, InvalidRequest, Misconfigured, NotFound
 from projections.sql.catalog import Catalog, DeclaredCatalog, catalog_from
 from projections.sql.explain import document, page
-from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
+from projections.sql.parse import ProjectionDecl, SourceDecl
 from projections.sql.plan import plan
 
 CATALOG_FILE = "catalog.json"
 
-Decl = TypeVar("Decl", SourceDecl, ProjectionDecl)
-
-Files = Annotated[list[Path], typer.Argument(metavar="FILE.sql", help="SQL files, read together.")]
 CatalogFile = Annotated[
     Path | None,
     typer.Option("--catalog", help="A catalog document (default: the workspace's own)."),
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """What the files of one call declare, and which of them could not be read."""
-
-    sources: tuple[SourceDecl, ...]
-    projections: tuple[ProjectionDecl, ...]
-    refused: tuple[InvalidRequest, ...]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +37,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Projections: SQL kept up to date as tables.", no_args_is_help=True)
     group.command("validate")(validate)
     group.command("explain")(explain)
+    deployment.add_to(group)
     app.add_typer(group, name="projection")
 
 
@@ -59,7 +49,7 @@ def validate(
 ) -> None:
     """Check SQL files: grammar, and with a catalog also names, keys and what can be compiled."""
     known = workspace_catalog(workspace, catalog)
-    declared = _read(files)
+    declared = read_files(files)
     results = [_refused("-", error) for error in declared.refused]
     for decl in declared.projections:
         results.append(_checked(decl, known, declared.sources))
@@ -94,7 +84,7 @@ def explain(
             "there is no catalog document to look columns up in",
             remedy="Name one with --catalog FILE.json; its form is in docs/reference/sql.md.",
         )
-    declared = _read(files)
+    declared = read_files(files)
     for error in declared.refused:
         raise error
     chosen = [decl for decl in declared.projections if name in (None, decl.name)]
@@ -122,45 +112,6 @@ def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | N
         return catalog_from(json.loads(path.read_text()))
     except ValueError as error:
         raise Misconfigured(f"{path} is not JSON: {error}") from error
-
-
-def _read(files: Sequence[Path]) -> Declared:
-    sources: dict[str, SourceDecl] = {}
-    projections: dict[str, ProjectionDecl] = {}
-    refused: list[InvalidRequest] = []
-    for file in files:
-        try:
-            script = parse_script(_text(file), origin=str(file))
-            for source in script.sources:
-                _once(sources, source)
-            for projection in script.projections:
-                _once(projections, projection)
-        except InvalidRequest as error:
-            refused.append(error)
-    return Declared(
-        sources=tuple(sources.values()),
-        projections=tuple(projections.values()),
-        refused=tuple(refused),
-    )
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(
-            f"{file} cannot be read: {error}", remedy="Name SQL files in UTF-8."
-        ) from error
-
-
-def _once(seen: dict[str, Decl], decl: Decl) -> None:
-    if decl.name in seen:
-        raise decl.script.refusal(
-            f"{decl.name} is declared in {seen[decl.name].script.origin} too",
-            at=decl.offset,
-            fix="Give every source and projection its own name.",
-        )
-    seen[decl.name] = decl
 
 
 def _checked(

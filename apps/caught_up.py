@@ -1,0 +1,196 @@
+"""Waits until everything that was recorded before the call is in the tables.
+
+The event store's part is its head: the log must have every position up to it. A captured
+database's part is a logical message that the call commits there: once the source's cut has passed
+that message, it has passed every transaction committed before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import psycopg
+
+from apps.pipeline.heads import PostgresHeads
+from apps.settings import Settings
+from cdc import sources
+from cdc.database import connected
+from kernel.errors import Unavailable
+from kernel.positions import Epoch, Lsn, lsn_from_text
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.catalog import CAPTURE, LIVE, PROJECTION, DeployedCatalog
+from projections.runner.derived import TYPED
+from projections.runner.manifest import Committed, Manifest
+
+POLL_S = 0.2
+_MESSAGE = "SELECT pg_logical_emit_message(true, 'penstock.wait', '')::text AS lsn"
+_HEAD = (
+    "SELECT (SELECT store_id::text FROM es.store), "
+    "(SELECT coalesce(max(position), 0) FROM es.events)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What must be in the tables: positions up to `head`, transactions up to each source's LSN."""
+
+    store: str | None
+    head: int
+    cuts: Mapping[str, Lsn]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUp:
+    """The epoch that has it all. `tables`: derived tables and projections that reached it."""
+
+    epoch: Epoch
+    head: int
+    tables: tuple[str, ...]
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """What is still missing, one line each; `events` and `seconds` as the store counts them."""
+
+    missing: tuple[str, ...]
+    events: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Looks at one workspace until it has caught up with a goal."""
+
+    settings: Settings
+    goal: Goal
+    heads: PostgresHeads
+    tables: Tables = field(default_factory=Tables)
+    _epoch: Epoch | None = None
+
+    def look(self) -> CaughtUp | Behind:
+        """Say how things stand now."""
+        lake = Lake.at(self.settings.lake)
+        manifest = Manifest(lake, self.tables)
+        last = manifest.last()
+        if self._epoch is None:
+            missing = self._missing_input(last)
+            if missing or last is None:
+                _, events, seconds = self.heads.lag(last.heads if last else {})
+                return Behind(missing=missing, events=events, seconds=seconds)
+            # What comes later is not this call's concern.
+            self._epoch = last.epoch
+        reached, missing = self._missing_tables(lake, manifest, self._epoch)
+        if missing:
+            return Behind(missing=missing, events=0, seconds=0.0)
+        return CaughtUp(epoch=self._epoch, head=self.goal.head, tables=reached, waited_s=0.0)
+
+    def _missing_input(self, last: Committed | None) -> tuple[str, ...]:
+        missing = []
+        have = last.heads.get(self.goal.store or "", 0) if last is not None else 0
+        if have < self.goal.head:
+            missing.append(f"events: position {have} of {self.goal.head}")
+        for source, lsn in self.goal.cuts.items():
+            cut = last.cuts.get(source, 0) if last is not None else 0
+            if cut < lsn:
+                missing.append(f"source {source}: {lsn - cut:,} bytes of WAL")
+        return tuple(missing)
+
+    def _missing_tables(
+        self, lake: Lake, manifest: Manifest, epoch: Epoch
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        noted = manifest.projected()
+        wanted = {"typed tables": TYPED}
+        for entry in DeployedCatalog(lake, self.tables).entries():
+            if entry.kind == PROJECTION and entry.status == LIVE:
+                app = f"projection/{entry.name}/g{entry.generation}"
+                wanted[f"projection {entry.name}"] = app
+        missing = []
+        for shown, name in wanted.items():
+            done = noted[name].epoch if name in noted else 0
+            if done < epoch:
+                missing.append(f"{shown}: epoch {done} of {epoch}")
+        return tuple(wanted), tuple(missing)
+
+
+def goal_of(settings: Settings) -> Goal:
+    """Ask the event store and every captured database how far they are now."""
+    try:
+        with psycopg.connect(settings.required("postgres.dsn"), autocommit=True) as connection:
+            row = connection.execute(_HEAD).fetchone()
+    except psycopg.Error as error:
+        raise Unavailable(f"the event store's database does not answer: {error}") from error
+    store, head = (None, 0) if row is None else (row[0], int(row[1]))
+    lake = Lake.at(settings.lake)
+    live = {
+        entry.name
+        for entry in DeployedCatalog(lake, Tables()).entries()
+        if entry.kind == CAPTURE and entry.status == LIVE
+    }
+    cuts: dict[str, Lsn] = {}
+    for source in sources.load_all(settings.workspace):
+        if source.name not in live:
+            continue
+        with connected(source.full_dsn(settings.workspace)) as database:
+            found = database.execute(_MESSAGE).fetchone()
+            assert found is not None
+            cuts[source.name] = lsn_from_text(str(found["lsn"]))
+    return Goal(store=store, head=head, cuts=cuts)
+
+
+def wait(settings: Settings, *, timeout_s: float, show: Callable[[Behind], None]) -> CaughtUp:
+    """Return when the tables have everything that was recorded before this call.
+
+    Raises `Unavailable` after `timeout_s`, naming what is behind.
+    """
+    started = time.monotonic()
+    heads = PostgresHeads(settings.required("postgres.dsn"))
+    waiting = Waiting(settings=settings, goal=goal_of(settings), heads=heads)
+    while True:
+        found = waiting.look()
+        waited_s = time.monotonic() - started
+        if isinstance(found, CaughtUp):
+            return CaughtUp(
+                epoch=found.epoch, head=found.head, tables=found.tables, waited_s=waited_s
+            )
+        if waited_s > timeout_s:
+            reasons = "; ".join([*found.missing, *_reasons(settings)])
+            raise Unavailable(
+                f"not caught up within {timeout_s:g} s: {reasons}",
+                remedy="See which part stands still: penstock status, penstock logs pipeline",
+                events_behind=found.events,
+            )
+        show(found)
+        time.sleep(POLL_S)
+
+
+def pipeline_state(settings: Settings) -> Mapping[str, Any] | None:
+    """Return what the pipeline says of itself; None when it does not answer."""
+    url = settings.text("pipeline.url")
+    if not url:
+        return None
+    try:
+        state: Mapping[str, Any] = httpx.get(f"{url}/health/ready", timeout=5.0).json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    return state
+
+
+def _reasons(settings: Settings) -> list[str]:
+    state = pipeline_state(settings)
+    if state is None:
+        return ["the pipeline does not answer"]
+    found = []
+    for part in ("ingest", "projecting"):
+        reason = state.get(part, {}).get("reason")
+        if reason:
+            found.append(f"{part}: {reason}")
+    for name, projection in state.get("projections", {}).items():
+        if projection.get("error"):
+            found.append(f"projection {name}: {projection['error']}")
+    return found

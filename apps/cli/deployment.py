@@ -1,0 +1,101 @@
+"""`penstock projection apply|list|status|pause|resume|drop`: what the pipeline keeps up to date.
+
+The commands append to the lake's catalog; a running pipeline follows within a second, a stopped one
+when it starts.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from apps import deployment, settings
+from apps.caught_up import pipeline_state
+from apps.cli.output import emit, table
+from apps.cli.sites import site_of
+from apps.cli.sql_files import Files, read_files
+from apps.cli.stack import JsonOption, WorkspaceOption
+from kernel.errors import EXIT_NEEDS_CONFIRMATION
+from projections.runner.catalog import DROPPED, LIVE, PAUSED
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
+
+
+def add_to(group: typer.Typer) -> None:
+    """Add the commands to the group `projection`."""
+    group.command("apply")(apply)
+    group.command("list")(list_)
+    group.command("status")(status)
+    group.command("pause")(pause)
+    group.command("resume")(resume)
+    group.command("drop")(drop)
+
+
+def apply(files: Files, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+    """Deploy the sources and projections that SQL files declare; the same again changes nothing.
+
+    A changed query is refused: it becomes a new generation by `penstock replay apply`.
+    """
+    declared = read_files(files)
+    for error in declared.refused:
+        raise error
+    site = site_of(settings.load(workspace))
+    found = deployment.apply(site, declared.sources, declared.projections)
+    rows = [[d.kind, d.name, d.outcome.value, d.waits or ""] for d in found]
+    emit([asdict(d) for d in found], as_json=as_json, text=table(["", "name", "", "waits"], rows))
+
+
+def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+    """List projections: generation, the epoch they have taken in, and rows."""
+    found = deployment.standings(site_of(settings.load(workspace), fields=False))
+    rows = [
+        [s.name, s.status, s.generation, s.epoch, s.newest_epoch - (s.epoch or 0), s.rows]
+        for s in found
+    ]
+    headings = ["projection", "status", "generation", "epoch", "epochs behind", "rows"]
+    emit([asdict(s) for s in found], as_json=as_json, text=table(headings, rows))
+
+
+def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+    """Show one projection, with the pipeline's last error if it is running."""
+    found = settings.load(workspace)
+    shown = asdict(deployment.standing(site_of(found, fields=False), name))
+    running = (pipeline_state(found) or {}).get("projections", {}).get(name, {})
+    shown["error"] = running.get("error")
+    lines = [f"{key:<14} {value}" for key, value in shown.items()]
+    emit(shown, as_json=as_json, text="\n".join(lines))
+
+
+def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+    """Stop keeping a projection up to date; its table stays as it is."""
+    _set(name, PAUSED, workspace, as_json)
+
+
+def resume(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+    """Go on with a paused projection, from where it stopped."""
+    _set(name, LIVE, workspace, as_json)
+
+
+def drop(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Really drop it.")] = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a projection out of the catalog. Its table's files stay."""
+    if not yes:
+        what = f"{name} would no longer be kept up to date; its table stays"
+        emit({"needs": "--yes", "reason": what}, as_json=as_json, text=what)
+        if not as_json:
+            print(f"  fix: penstock projection drop {name} --yes", file=sys.stderr)
+        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+    _set(name, DROPPED, workspace, as_json)
+
+
+def _set(name: str, status: str, workspace: WorkspaceOption, as_json: bool) -> None:
+    entry = deployment.set_status(site_of(settings.load(workspace), fields=False), name, status)
+    document = {"name": name, "status": entry.status, "generation": entry.generation}
+    emit(document, as_json=as_json, text=f"{name} is {entry.status}")

@@ -1,0 +1,244 @@
+"""`penstock query`, `table`, `epoch`, `quarantine`: reading the lake, with the stack up or down."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated
+
+import pyarrow.compute as pc
+import typer
+
+from apps import settings
+from apps.cli.output import emit, table
+from apps.cli.stack import JsonOption, WorkspaceOption
+from kernel.errors import InvalidRequest, NotFound
+from kernel.positions import Epoch, KafkaOffset
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.manifest import Committed, Manifest
+from projections.serve import lake_tables
+from projections.serve.query import ask, table_name
+
+TableName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="As shop.public.orders, with its kind before: current/…"),
+]
+Limit = Annotated[int, typer.Option("-n", "--limit", help="At most so many, newest first.")]
+_SHOWN_BYTES = 2_000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("query")(query)
+    tables = typer.Typer(help="The lake's tables.", no_args_is_help=True)
+    tables.command("list")(table_list)
+    tables.command("path")(table_path)
+    tables.command("history")(table_history)
+    app.add_typer(tables, name="table")
+    epochs = typer.Typer(help="Committed batches: offsets in, table versions out.")
+    epochs.command("list")(epoch_list)
+    epochs.command("show")(epoch_show)
+    app.add_typer(epochs, name="epoch")
+    quarantine = typer.Typer(help="Records that could not be used, with their bytes.")
+    quarantine.command("list")(quarantine_list)
+    quarantine.command("show")(quarantine_show)
+    app.add_typer(quarantine, name="quarantine")
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT, in DuckDB's SQL.")],
+    epoch: Annotated[int | None, typer.Option(help="Read all tables at this epoch.")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Read what was committed by this time, ISO 8601 (UTC).")
+    ] = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the tables, all at one epoch: by default the greatest that all of them have.
+
+    A bare name is a projection; other tables have their kind before them, as
+    current.shop.public.orders, typed.events.order.placed, "log/events/STORE". The lake is only
+    read. It works with the stack stopped.
+    """
+    answer = ask(
+        _lake(settings.load(workspace)),
+        sql,
+        epoch=Epoch(epoch) if epoch is not None else None,
+        at=_moment(at),
+    )
+    rows = answer.rows.to_pylist()
+    document = {
+        "epoch": answer.epoch,
+        "tables": answer.tables,
+        "columns": answer.rows.schema.names,
+        "rows": [_plain(row) for row in rows],
+    }
+    shown = [[_cell(value) for value in row.values()] for row in rows]
+    emit(document, as_json=as_json, text=table(answer.rows.schema.names, shown))
+    if not as_json:
+        as_of = "" if answer.epoch is None else f", epoch {answer.epoch}"
+        print(f"({len(rows)} rows{as_of})", file=sys.stderr)
+
+
+def table_list(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+    """List the lake's tables with version, rows and size."""
+    found = lake_tables.list_tables(_lake(settings.load(workspace)))
+    rows = [[t.name, t.version, t.rows, t.bytes, t.files, t.committed_at] for t in found]
+    headings = ["table", "version", "rows", "bytes", "files", "last commit"]
+    emit([asdict(t) for t in found], as_json=as_json, text=table(headings, rows))
+
+
+def table_path(
+    name: TableName, workspace: WorkspaceOption = None, as_json: JsonOption = False
+) -> None:
+    """Print the folder of a table: any engine may open it as a Delta table."""
+    found = lake_tables.describe(_lake(settings.load(workspace)), table_name([name]))
+    emit({"name": found.name, "path": found.path}, as_json=as_json, text=found.path)
+
+
+def table_history(
+    name: TableName,
+    limit: Limit = 20,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a table's commits: version, time, what was done, rows, by which engine."""
+    found = lake_tables.commits(_lake(settings.load(workspace)), table_name([name]), limit=limit)
+    rows = [[c.version, c.at, c.operation, c.rows, c.engine] for c in found]
+    headings = ["version", "at", "operation", "rows", "engine"]
+    emit([asdict(c) for c in found], as_json=as_json, text=table(headings, rows))
+
+
+def epoch_list(
+    limit: Limit = 20, workspace: WorkspaceOption = None, as_json: JsonOption = False
+) -> None:
+    """List committed epochs: when, how many rows of which kind, how long it took."""
+    manifest = _manifest(settings.load(workspace))
+    last = manifest.last()
+    found = manifest.between(Epoch(max(last.epoch - limit, 0)), last.epoch) if last else []
+    rows = [
+        [e.epoch, e.at, _counts(e), f"{sum(e.timings_ms.values()):.0f} ms"] for e in reversed(found)
+    ]
+    documents = [_epoch_document(e) for e in reversed(found)]
+    emit(documents, as_json=as_json, text=table(["epoch", "committed", "rows", "took"], rows))
+
+
+def epoch_show(
+    epoch: Annotated[int, typer.Argument(help="Its number.")],
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one epoch: offsets, heads, cuts, and the version of every table that belongs to it."""
+    found = _manifest(settings.load(workspace)).at(Epoch(epoch))
+    rows = [[name, at.version, at.as_of_epoch] for name, at in sorted(found.tables.items())]
+    lines = [
+        f"epoch {found.epoch}, committed {found.at.isoformat(timespec='milliseconds')}",
+        f"rows      {_counts(found)}",
+        f"heads     {json.dumps(dict(found.heads))}",
+        f"cuts      {json.dumps(dict(found.cuts))}",
+        f"offsets   {json.dumps(found.end)}",
+        table(["table", "version", "as of epoch"], rows),
+    ]
+    emit(_epoch_document(found), as_json=as_json, text="\n".join(lines))
+
+
+def quarantine_list(
+    limit: Limit = 50, workspace: WorkspaceOption = None, as_json: JsonOption = False
+) -> None:
+    """List records that could not be used: where they came from, at which stage, and why."""
+    lake = _lake(settings.load(workspace))
+    columns = ["epoch", "topic", "partition", "offset", "stage", "reason", "ingested_at"]
+    found = Tables().read(lake.quarantine, columns=columns)
+    newest = [] if found is None else found.sort_by([("ingested_at", "descending")]).to_pylist()
+    kept = newest[:limit]
+    rows = [[row[name] for name in columns] for row in kept]
+    text = table(columns, rows) if rows else "nothing is in quarantine"
+    emit({"count": len(newest), "records": kept}, as_json=as_json, text=text)
+
+
+def quarantine_show(
+    topic: Annotated[str, typer.Argument(help="The record's topic.")],
+    partition: Annotated[int, typer.Argument(help="Its partition.")],
+    offset: Annotated[int, typer.Argument(help="Its offset.")],
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one record that could not be used, with its key, value and headers."""
+    lake = _lake(settings.load(workspace))
+    place = (
+        (pc.field("topic") == topic)
+        & (pc.field("partition") == partition)
+        & (pc.field("offset") == KafkaOffset(offset))
+    )
+    found = Tables().read(lake.quarantine, where=place)
+    if found is None or found.num_rows == 0:
+        raise NotFound(
+            f"no record {topic} {partition} {offset} in quarantine",
+            remedy="penstock quarantine list",
+        )
+    row = found.to_pylist()[0]
+    headers = {name: bytes.fromhex(v) for name, v in json.loads(row["headers"] or "{}").items()}
+    document = _plain(row) | {"headers": {name: _readable(v) for name, v in headers.items()}}
+    lines = [f"{name:<12} {value}" for name, value in document.items()]
+    emit(document, as_json=as_json, text="\n".join(lines))
+
+
+def _lake(found: settings.Settings) -> Lake:
+    if not found.lake.exists():
+        raise NotFound(f"there is no lake at {found.lake}", remedy="penstock up")
+    return Lake.at(found.lake)
+
+
+def _manifest(found: settings.Settings) -> Manifest:
+    return Manifest(_lake(found), Tables())
+
+
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"{text!r} is not a time", remedy="Write it as 2013-01-31T12:00:00Z"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _epoch_document(found: Committed) -> dict[str, object]:
+    document = asdict(found)
+    del document["progress"]
+    return document
+
+
+def _counts(found: Committed) -> str:
+    return ", ".join(f"{what} {count}" for what, count in found.counts.items() if count) or "-"
+
+
+def _cell(value: object) -> object:
+    match value:
+        case bytes():
+            return _readable(value)
+        case dict() | list():
+            return json.dumps(value, default=str)
+        case _:
+            return value
+
+
+def _plain(row: Mapping[str, object]) -> dict[str, object]:
+    return {k: _readable(v) if isinstance(v, bytes) else v for k, v in row.items()}
+
+
+def _readable(value: bytes) -> str:
+    """Show bytes as text where they are text, else in hexadecimal; cut when long."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = value.hex()
+    else:
+        text = text if text.isprintable() else value.hex()
+    return text if len(text) <= _SHOWN_BYTES else f"{text[:_SHOWN_BYTES]}… ({len(value)} bytes)"

@@ -1,0 +1,274 @@
+"""`penstock replay …`: build a projection again, compare, swap, roll back."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apps import settings
+from apps.cli.output import emit, table
+from apps.cli.sites import site_of
+from apps.cli.stack import JsonOption, WorkspaceOption
+from apps.pipeline.session import start_session
+from kernel import failpoints
+from kernel.errors import EXIT_FAILED, EXIT_NEEDS_CONFIRMATION, InvalidRequest
+from replay.book import READY, Replay, ReplayBook, State
+from replay.build import Builder
+from replay.cancel import cancel
+from replay.planning import ReplayPlan, plan_replay
+from replay.progress import Progress
+from replay.subject import Site
+from replay.swap import Swapped, rollback, swap
+from replay.verify import Comparison, comparable, live_epoch, verify
+from stack.jars import resolve
+from stack.java import find_java
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
+Sql = Annotated[
+    Path | None, typer.Option("--sql", help="A file with another query for the new generation.")
+]
+Late = Annotated[
+    bool, typer.Option("--include-late", help="Take in rows that came later than allowed.")
+]
+Generation = Annotated[
+    int | None, typer.Option(help="Which generation (default: the newest in question).")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        help="Build projections again from the lake, compare, swap.", no_args_is_help=True
+    )
+    group.command("plan")(plan)
+    group.command("apply")(apply)
+    group.command("status")(status)
+    group.command("verify")(verify_)
+    group.command("swap")(swap_)
+    group.command("rollback")(rollback_)
+    group.command("cancel")(cancel_)
+    app.add_typer(group, name="replay")
+
+
+def plan(
+    name: Name,
+    sql: Sql = None,
+    include_late: Late = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a replay would read, write and change, and how to go back. Changes nothing."""
+    site = site_of(settings.load(workspace))
+    found = plan_replay(site, name, text=_text(sql), include_late=include_late)
+    emit(asdict(found), as_json=as_json, text=_plan_page(found))
+
+
+def apply(
+    name: Name,
+    sql: Sql = None,
+    include_late: Late = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a new generation beside the live one, up to the live one's epoch.
+
+    Works with the stack up or down, in a Spark session of its own. Readers see nothing of it.
+    """
+    found = settings.load(workspace)
+    failpoints.arm_from_environment()
+    built = _builder(found, site_of(found)).build(name, text=_text(sql), include_late=include_late)
+    emit(
+        _document(built),
+        as_json=as_json,
+        text=f"generation {built.generation} of {name} is built up to epoch {built.epoch}; "
+        f"compare it: penstock replay verify {name}",
+    )
+
+
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One projection.")] = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show generations: state, epoch, progress of a build, result of a comparison."""
+    site = site_of(settings.load(workspace), fields=False)
+    found = [r for r in ReplayBook(site.lake, site.tables).all() if name in (None, r.name)]
+    rows = [[r.name, r.generation, r.base, r.state.value, r.epoch, r.at, _short(r)] for r in found]
+    headings = ["projection", "generation", "built beside", "state", "epoch", "since", ""]
+    emit([_document(r) for r in found], as_json=as_json, text=table(headings, rows))
+
+
+def verify_(
+    name: Name,
+    generation: Generation = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the built generation with the live one, row for row at one epoch.
+
+    Exit code 1 when they differ; with --include-late differences are what was asked for.
+    """
+    found = settings.load(workspace)
+    site = site_of(found)
+    built = ReplayBook(site.lake, site.tables).newest(name, *READY, generation=generation)
+    if not comparable(site, built):
+        # It was brought past an epoch of the live one; bring it to one that both have.
+        _builder(found, site).catch_up(built, live_epoch(site, built))
+    compared = verify(site, name, generation=built.generation)
+    document = {"equal": compared.equal, "accepted": compared.accepted, **asdict(compared)}
+    emit(document, as_json=as_json, text=_comparison_page(compared))
+    if not compared.accepted:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def swap_(
+    name: Name,
+    generation: Generation = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Also when it was not compared, or differs.")
+    ] = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the built generation the table, by one commit. `replay rollback` takes it back.
+
+    Without --yes only what `replay verify` accepted; exit code 3 otherwise.
+    """
+    found = settings.load(workspace)
+    failpoints.arm_from_environment()
+    site = site_of(found)
+    built = ReplayBook(site.lake, site.tables).newest(name, *READY, generation=generation)
+    if built.state is not State.VERIFIED and not yes:
+        why = "differs from" if built.state is State.DIFFERS else "was not compared with"
+        what = f"generation {built.generation} of {name} {why} the live one"
+        emit({"needs": "--yes", "reason": what}, as_json=as_json, text=what)
+        if not as_json:
+            print(f"  fix: penstock replay verify {name}, or add --yes", file=sys.stderr)
+        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+
+    def catch_up(replay: Replay) -> Replay:
+        builder = _builder(found, site)
+        return builder.catch_up(replay, builder.head())
+
+    done = swap(site, name, catch_up, generation=built.generation)
+    emit(asdict(done), as_json=as_json, text=_swapped(done))
+
+
+def rollback_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+    """Make the generation before the live one the table again, as it was at the swap.
+
+    The pipeline then brings it up to date, from its own epoch.
+    """
+    failpoints.arm_from_environment()
+    done = rollback(site_of(settings.load(workspace), fields=False), name)
+    emit(asdict(done), as_json=as_json, text=_swapped(done))
+
+
+def cancel_(
+    name: Name,
+    generation: Generation = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop a build, or drop a built generation that is not the table; its files are removed."""
+    site = site_of(settings.load(workspace), fields=False)
+    done = cancel(site, name, generation=generation)
+    text = f"generation {done.generation} of {name} is cancelled; the live one was not touched"
+    emit(_document(done), as_json=as_json, text=text)
+
+
+def _builder(found: settings.Settings, site: Site) -> Builder:
+    print("starting Spark", file=sys.stderr, flush=True)
+    spark = start_session(
+        resolve("spark").spark_jars(),
+        scratch=found.state_dir / "replay-spark",
+        memory=found.text("pipeline.driver_memory"),
+        java_home=find_java().home,
+    )
+    return Builder(spark, site, _show)
+
+
+def _show(progress: Progress) -> None:
+    print(progress.line, file=sys.stderr, flush=True)
+
+
+def _text(sql: Path | None) -> str | None:
+    if sql is None:
+        return None
+    try:
+        return sql.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{sql} cannot be read: {error}") from error
+
+
+def _document(replay: Replay) -> dict[str, object]:
+    return {**asdict(replay), "state": replay.state.value}
+
+
+def _short(replay: Replay) -> str:
+    match replay.state:
+        case State.BUILDING if "done" in replay.detail:
+            return f"{replay.detail['done']} of {replay.detail['rows']} rows"
+        case State.DIFFERS | State.VERIFIED:
+            names = ("missing", "extra", "differing")
+            return ", ".join(f"{name} {replay.detail.get(name)}" for name in names)
+        case State.FAILED:
+            return str(replay.detail.get("error"))[:200]
+        case _:
+            return "late rows included" if replay.include_late else ""
+
+
+def _plan_page(found: ReplayPlan) -> str:
+    low, high = found.seconds
+    rows = [[item.name, item.rows, item.bytes, item.late] for item in found.inputs]
+    query = "the deployed query" if found.same_query else "another query"
+    late = (
+        f"{found.late_rows:,} rows came too late and "
+        f"{'are taken in' if found.include_late else 'stay out (--include-late takes them in)'}"
+    )
+    free = "" if found.free_bytes is None else f", {found.free_bytes:,} are free"
+    return "\n".join(
+        [
+            f"{found.name}: generation {found.generation} beside {found.live_generation}, "
+            f"by {query}, epochs {found.epochs[0]} to {found.epochs[1]}",
+            table(["reads", "rows", "bytes", "late"], rows),
+            late,
+            f"writes about {found.live_rows:,} rows; needs {found.needed_bytes:,} bytes{free}",
+            f"takes {low} to {high} s",
+            "readers see nothing until the swap, which is one commit; nothing is sent to anyone",
+            f"to go back after the swap: {found.go_back}",
+        ]
+    )
+
+
+def _comparison_page(found: Comparison) -> str:
+    verdict = "equal" if found.equal else "different"
+    declared = " (late rows were asked for)" if found.declared and not found.equal else ""
+    lines = [
+        f"generation {found.generation} of {found.name}, epoch {found.epoch}: {verdict}{declared}",
+        table(
+            ["", "rows", "hash"],
+            [
+                ["live", found.live_rows, found.live_hash],
+                ["built", found.built_rows, found.built_hash],
+            ],
+        ),
+        f"missing {found.missing}, extra {found.extra}, differing {found.differing}",
+    ]
+    lines += [f"column {name} only in the live one" for name in found.only_live]
+    lines += [f"column {name} only in the built one" for name in found.only_built]
+    lines += [f"{name} differs by up to {drift:g}" for name, drift in found.drift.items()]
+    for example in found.examples:
+        lines += [str(example["key"]), f"  live  {example['live']}", f"  built {example['built']}"]
+    return "\n".join(lines)
+
+
+def _swapped(done: Swapped) -> str:
+    return (
+        f"{done.name} is generation {done.generation} now (was {done.replaced}), "
+        f"at epoch {done.epoch}, version {done.version} of its table"
+    )

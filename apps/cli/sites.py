@@ -1,0 +1,37 @@
+"""The workspace's lake as replays and deployments see it, with the stack up or down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from apps.settings import Settings
+from kernel.errors import Unavailable
+from projections.log.layout import Lake
+from replay.subject import Site
+from schemas.columns import shape_of
+from schemas.registry import ConfluentRegistry
+
+
+def site_of(found: Settings, *, fields: bool = True) -> Site:
+    """Open the lake, made if need be; with `fields` ask the registry, if it is up, for columns."""
+    return Site(lake=Lake.at(found.lake), fields=_fields(found) if fields else {})
+
+
+def _fields(found: Settings) -> Mapping[str, pa.Schema]:
+    url = found.text("registry.url")
+    schemas: dict[str, pa.Schema] = {}
+    if not url:
+        return schemas
+    registry = ConfluentRegistry(url)
+    try:
+        for subject in registry.subjects():
+            latest = registry.latest(subject)
+            if latest is not None and subject.count(".") == 1:
+                schemas[subject] = shape_of(latest.schema).schema
+    except Unavailable:
+        return {}
+    finally:
+        registry.close()
+    return schemas

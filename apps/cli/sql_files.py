@@ -1,0 +1,66 @@
+"""SQL files of a command, read together: sources may have a file of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from kernel.errors import InvalidRequest
+from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
+
+Decl = TypeVar("Decl", SourceDecl, ProjectionDecl)
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE.sql", help="SQL files, read together.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What the files of one call declare, and which of them could not be read."""
+
+    sources: tuple[SourceDecl, ...]
+    projections: tuple[ProjectionDecl, ...]
+    refused: tuple[InvalidRequest, ...]
+
+
+def read_files(files: Sequence[Path]) -> Declared:
+    """Read SQL files together; a file that cannot be read is among `refused`."""
+    sources: dict[str, SourceDecl] = {}
+    projections: dict[str, ProjectionDecl] = {}
+    refused: list[InvalidRequest] = []
+    for file in files:
+        try:
+            script = parse_script(_text(file), origin=str(file))
+            for source in script.sources:
+                _once(sources, source)
+            for projection in script.projections:
+                _once(projections, projection)
+        except InvalidRequest as error:
+            refused.append(error)
+    return Declared(
+        sources=tuple(sources.values()),
+        projections=tuple(projections.values()),
+        refused=tuple(refused),
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(
+            f"{file} cannot be read: {error}", remedy="Name SQL files in UTF-8."
+        ) from error
+
+
+def _once(seen: dict[str, Decl], decl: Decl) -> None:
+    if decl.name in seen:
+        raise decl.script.refusal(
+            f"{decl.name} is declared in {seen[decl.name].script.origin} too",
+            at=decl.offset,
+            fix="Give every source and projection its own name.",
+        )
+    seen[decl.name] = decl

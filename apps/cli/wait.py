@@ -1,0 +1,59 @@
+"""`penstock wait`: until the tables have everything that was recorded."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from apps import settings
+from apps.caught_up import Behind
+from apps.caught_up import wait as wait_until
+from apps.cli.output import emit
+from apps.cli.stack import JsonOption, WorkspaceOption
+
+SHOW_EVERY_S = 1.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("wait")(wait)
+
+
+def wait(
+    caught_up: Annotated[
+        bool,
+        typer.Option("--caught-up", help="All that was recorded by now (the default)."),
+    ] = True,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait at most.")] = 300.0,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Wait until events and captured rows that were committed by now are in all tables.
+
+    Exit code 5 when the time is over, naming what is behind. Paused projections are not waited for.
+    """
+    del caught_up  # there is nothing else to wait for in this version
+    done = wait_until(settings.load(workspace), timeout_s=timeout, show=_shower())
+    text = f"caught up at epoch {done.epoch}, position {done.head}, after {done.waited_s:.1f} s"
+    emit(asdict(done), as_json=as_json, text=text)
+
+
+def _shower() -> Callable[[Behind], None]:
+    shown_at = time.monotonic()
+
+    def show(behind: Behind) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at < SHOW_EVERY_S:
+            return
+        shown_at = time.monotonic()
+        line = (
+            f"{behind.events:,} events, {behind.seconds:.1f} s behind; {'; '.join(behind.missing)}"
+        )
+        print(line, file=sys.stderr, flush=True)
+
+    return show

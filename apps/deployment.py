@@ -1,0 +1,210 @@
+"""Deploying SQL: declared sources and projections into the catalog that the pipeline polls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import pyarrow as pa
+
+from kernel.errors import Conflict, InvalidRequest, NotFound, PenstockError
+from projections.runner.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
+from projections.runner.projector import live_target
+from projections.runner.relations import LakeCatalog
+from projections.sql.catalog import DeclaredCatalog
+from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
+from projections.sql.plan import plan
+from replay.planning import next_generation
+from replay.subject import Site
+
+UNKNOWN_INPUT = "there is no "
+"""Beginning of the planner's refusal of an input that nothing has been written to yet."""
+
+
+class Outcome(StrEnum):
+    """What `apply` did with one statement."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """One statement's result. `waits`: why the projection cannot run yet."""
+
+    kind: str
+    name: str
+    outcome: Outcome
+    generation: int
+    waits: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a projection stands. `epoch` None: it has not run yet."""
+
+    name: str
+    status: str
+    generation: int
+    epoch: int | None
+    newest_epoch: int
+    rows: int
+    key: tuple[str, ...]
+    freshness_s: float
+    text: str
+
+
+def apply(
+    site: Site, sources: Sequence[SourceDecl], projections: Sequence[ProjectionDecl]
+) -> list[Deployed]:
+    """Deploy statements in one commit; the same again changes nothing.
+
+    Raises `Conflict` for a statement that would change the rows of something deployed,
+    `InvalidRequest` for a query that cannot be compiled. Nothing is deployed then.
+    """
+    before = {(e.kind, e.name): e for e in site.deployed.entries()}
+    results: list[Deployed] = []
+    changed: list[Entry] = []
+    for source in sources:
+        entry, outcome = _source_entry(source, before.get((SOURCE, source.name)))
+        results.append(_result(entry, outcome, None))
+        changed += [entry] if outcome is not Outcome.UNCHANGED else []
+    declared = {**site.deployed.deployment().sources, **{s.name: s for s in sources}}
+    for decl in projections:
+        entry, outcome = _projection_entry(site, decl, before.get((PROJECTION, decl.name)))
+        results.append(_result(entry, outcome, _waits(site, decl, tuple(declared.values()))))
+        changed += [entry] if outcome is not Outcome.UNCHANGED else []
+    if changed:
+        site.deployed.put(changed)
+    return results
+
+
+def set_status(site: Site, name: str, status: str) -> Entry:
+    """Pause, resume or drop a projection. Its table stays. Raises `NotFound`."""
+    entry = _entry(site, name)
+    changed = replace(entry, status=status)
+    if entry.status != status:
+        site.deployed.put([changed])
+    return changed
+
+
+def standings(site: Site) -> list[Standing]:
+    """Describe every projection that is not dropped."""
+    last = site.manifest.last()
+    newest = last.epoch if last is not None else 0
+    return [
+        _standing(site, entry, decl, newest)
+        for entry, decl in site.deployed.deployment().projections.values()
+    ]
+
+
+def standing(site: Site, name: str) -> Standing:
+    """Describe one projection. Raises `NotFound`."""
+    _entry(site, name)
+    return next(found for found in standings(site) if found.name == name)
+
+
+def _standing(site: Site, entry: Entry, decl: ProjectionDecl, newest: int) -> Standing:
+    target = live_target(site.lake, entry.name, entry.generation)
+    table = site.tables.open(target.path)
+    return Standing(
+        name=entry.name,
+        status=entry.status,
+        generation=entry.generation,
+        epoch=table.transaction_version(target.app_id) if table is not None else None,
+        newest_epoch=newest,
+        rows=table.count() if table is not None else 0,
+        key=decl.key,
+        freshness_s=decl.freshness.total_seconds(),
+        text=entry.text,
+    )
+
+
+def _entry(site: Site, name: str) -> Entry:
+    entries = {
+        e.name: e for e in site.deployed.entries() if e.kind == PROJECTION and e.status != DROPPED
+    }
+    if name not in entries:
+        raise NotFound(
+            f"no projection {name}; there are: {', '.join(sorted(entries)) or 'none'}",
+            remedy="penstock projection list",
+        )
+    return entries[name]
+
+
+def _source_entry(source: SourceDecl, before: Entry | None) -> tuple[Entry, Outcome]:
+    fresh = Entry(kind=SOURCE, name=source.name, generation=1, status=LIVE, text=source.text)
+    if before is None or before.status == DROPPED:
+        return fresh, Outcome.CREATED
+    old = next(iter(parse_script(before.text).sources))
+    if _rows_of(old) != _rows_of(source):
+        raise Conflict(
+            f"source {source.name} is deployed with another input, key or event time: histories "
+            "and projections were made from that",
+            remedy="Declare it under another name, and read that one.",
+        )
+    same = (old.lateness, old.idle_timeout) == (source.lateness, source.idle_timeout)
+    return (before, Outcome.UNCHANGED) if same else (fresh, Outcome.CHANGED)
+
+
+def _rows_of(source: SourceDecl) -> Mapping[str, object]:
+    """What the rows of a source's tables depend on."""
+    return {
+        "on": source.on,
+        "key": source.key,
+        "event_time": source.event_time,
+        "sequence": source.sequence,
+        "deleted": source.deleted,
+        "identity": source.identity,
+    }
+
+
+def _projection_entry(
+    site: Site, decl: ProjectionDecl, before: Entry | None
+) -> tuple[Entry, Outcome]:
+    fresh = Entry(kind=PROJECTION, name=decl.name, generation=1, status=LIVE, text=decl.text)
+    if before is None:
+        return fresh, Outcome.CREATED
+    if before.status == DROPPED:
+        # Its old table is still there: another generation replaces it as a whole.
+        return replace(fresh, generation=next_generation(site, decl.name)), Outcome.CREATED
+    old = next(iter(parse_script(before.text).projections))
+    if old.fingerprint != decl.fingerprint:
+        raise Conflict(
+            f"projection {decl.name} is deployed with another query",
+            remedy=f"Build the new one beside it: penstock replay apply {decl.name} --sql FILE",
+        )
+    same = (old.freshness, old.emit, old.sink) == (decl.freshness, decl.emit, decl.sink)
+    if same:
+        return before, Outcome.UNCHANGED
+    return replace(before, text=decl.text), Outcome.CHANGED
+
+
+def _waits(site: Site, decl: ProjectionDecl, sources: Sequence[SourceDecl]) -> str | None:
+    """Compile against what the lake has; say what is missing, or refuse what is wrong."""
+    deployment = site.deployed.deployment()
+    noted = site.manifest.projected().get("typed")
+    tables = [t for t in noted.tables if t.startswith("typed/")] if noted is not None else []
+    fields: Mapping[str, pa.Schema] = site.fields
+    lake = LakeCatalog(site.lake, site.tables, deployment, typed=tables, fields=fields)
+    try:
+        plan(decl, DeclaredCatalog(lake, sources))
+    except InvalidRequest as error:
+        if UNKNOWN_INPUT in error.message:
+            return error.message
+        raise
+    except PenstockError as error:
+        return error.message
+    return None
+
+
+def _result(entry: Entry, outcome: Outcome, waits: str | None) -> Deployed:
+    return Deployed(
+        kind=entry.kind,
+        name=entry.name,
+        outcome=outcome,
+        generation=entry.generation,
+        waits=waits,
+    )

@@ -1,0 +1,281 @@
+"""A lake made by hand: typed tables, histories and epochs without Kafka, projections run as live.
+
+Facts are departures (`events.flight.departed`) and hourly readings (`demo.public.weather`, keyed by
+origin and hour, declared as history `weather`). Minutes count from 2013-01-01 UTC.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from kernel.positions import Epoch
+from projections.log.frames import UTC_MICROS
+from projections.log.layout import Lake
+from projections.log.tables import TableAt, Tables
+from projections.log.typed import EVENT_COLUMNS, TypedTables
+from projections.log.writer import ArrowWriter, Guard
+from projections.runner.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, DeployedCatalog, Entry
+from projections.runner.derived import Brought, DerivedTables
+from projections.runner.manifest import Bound, Committed, Manifest
+from projections.runner.progress import Progress
+from projections.runner.projector import Projector, Run, live_target
+from projections.runner.views import DeltaFrames
+from projections.state.history import HistoryOf, HistoryTables
+from replay.subject import Site, subject_of
+from schemas.registry import MemoryRegistry
+
+DEPARTED = "typed/events.flight.departed"
+WEATHER = "typed/demo.public.weather"
+WEATHER_HISTORY = HistoryOf(
+    name="history/weather",
+    typed=WEATHER,
+    key=("origin",),
+    identity=("origin", "hour"),
+    by_row=True,
+)
+START = datetime(2013, 1, 1, tzinfo=UTC)
+
+_HIDDEN = [
+    ("_epoch", pa.int64()),
+    ("_late", pa.bool_()),
+    ("_time", UTC_MICROS),
+    ("_seq_hi", pa.int64()),
+    ("_seq_lo", pa.int64()),
+    ("_ingested_at", UTC_MICROS),
+]
+_DEPARTED = pa.schema(
+    [
+        ("flight", pa.int64()),
+        ("carrier", pa.string()),
+        ("origin", pa.string()),
+        ("delay", pa.float64()),
+        *EVENT_COLUMNS,
+        *_HIDDEN,
+    ]
+)
+_WEATHER = pa.schema(
+    [
+        ("origin", pa.string()),
+        ("hour", UTC_MICROS),
+        ("wind", pa.float64()),
+        ("committed_at", UTC_MICROS),
+        ("_operation", pa.string()),
+        *_HIDDEN,
+    ]
+)
+
+SOURCES = """
+CREATE SOURCE weather ON demo.public.weather
+WITH (key = 'origin', event_time = 'hour', lateness = '365 days');
+"""
+LATEST = """
+CREATE PROJECTION latest WITH (key = 'flight') AS
+SELECT flight, carrier, delay, occurred_at FROM STREAM events.flight.departed;
+"""
+DELAYS = """
+CREATE PROJECTION delays WITH (key = 'carrier, window_start') AS
+SELECT carrier, window_start, window_end, COUNT(*) AS flights, AVG(delay) AS mean_delay
+FROM STREAM events.flight.departed
+GROUP BY carrier, TUMBLE(occurred_at, '1 hour');
+"""
+WINDY = """
+CREATE PROJECTION windy WITH (key = 'event_id') AS
+SELECT f.event_id, f.flight, f.origin, f.occurred_at, w.wind
+FROM STREAM events.flight.departed f
+LEFT JOIN weather FOR SYSTEM_TIME AS OF f.occurred_at w ON w.origin = f.origin;
+"""
+PROJECTIONS = {"latest": LATEST, "delays": DELAYS, "windy": WINDY}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    position: int
+    minute: int
+    flight: int
+    carrier: str = "UA"
+    origin: str = "EWR"
+    delay: float = 0.0
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    sequence: int
+    hour: int
+    wind: float | None
+    origin: str = "EWR"
+
+
+@dataclass
+class SmallLake:
+    """Makes epochs and runs projections over them, one at a time."""
+
+    spark: SparkSession
+    lake: Lake
+    tables: Tables = field(default_factory=Tables)
+
+    def __post_init__(self) -> None:
+        session = self.spark.newSession()
+        frames = DeltaFrames(session, self.tables)
+        self.manifest = Manifest(self.lake, self.tables)
+        self.deployed = DeployedCatalog(self.lake, self.tables)
+        self.projector = Projector(session, self.lake, self.tables, self.manifest)
+        self._writer = ArrowWriter(self.tables)
+        self._derived = DerivedTables(
+            self.lake,
+            self.tables,
+            self.manifest,
+            TypedTables(self.lake, self.tables, MemoryRegistry()),
+            HistoryTables(session, self.lake, self.tables),
+            frames,
+        )
+
+    @property
+    def site(self) -> Site:
+        """The lake as another process sees it: with handles of its own."""
+        return Site(lake=self.lake)
+
+    def deploy(self, *names: str) -> None:
+        keys = '{"public.weather": ["origin", "hour"]}'
+        entries = [Entry(kind=CAPTURE, name="demo", generation=1, status=LIVE, text=keys)]
+        entries += [Entry(kind=SOURCE, name="weather", generation=1, status=LIVE, text=SOURCES)]
+        for name in names:
+            text = PROJECTIONS[name]
+            entries.append(Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text))
+        self.deployed.put(entries)
+
+    def epoch(
+        self, departures: Sequence[Departure] = (), readings: Sequence[Reading] = ()
+    ) -> Epoch:
+        """Commit an epoch with these facts, and bring typed and history tables up to it."""
+        last = self.manifest.last()
+        epoch = Epoch(last.epoch + 1 if last else 1)
+        self.manifest.bind(Bound(epoch=epoch, run_id="t", batch_id=0, start={}, end={}))
+        typed = {
+            DEPARTED: pa.Table.from_pylist([_event(d, epoch) for d in departures], _DEPARTED),
+            WEATHER: pa.Table.from_pylist([_reading(r, epoch) for r in readings], _WEATHER),
+        }
+        made = {
+            name: TableAt(
+                version=self._writer.append(self.lake.path(name), rows, Guard(name, epoch)),
+                as_of_epoch=epoch,
+            )
+            for name, rows in typed.items()
+        }
+        committed = self._commit(epoch)
+        before = self._derived.at()
+        brought = Brought(epoch=before.epoch, tables=dict(before.tables) | made)
+        joined = any(entry.name == "windy" for entry in self.deployed.entries())
+        histories = [WEATHER_HISTORY] if joined else []
+        self._derived.bring(brought, committed, histories)
+        return epoch
+
+    def run(self, name: str, up_to: Epoch | None = None) -> Run:
+        """Run a projection as the pipeline does, on what the catalog says is live."""
+        subject = subject_of(self.site, name)
+        target = live_target(self.lake, name, subject.entry.generation)
+        head = up_to or self._derived.at().epoch
+        return self.projector.run(subject.plan, target, subject.catalog, head)
+
+    def rows(self, name: str) -> list[dict[str, object]]:
+        """Return a table's rows as any reader sees them now, visible columns only, sorted."""
+        found = Tables().read(self.lake.path(name))
+        assert found is not None, f"no table {name}"
+        visible = [column for column in found.schema.names if not column.startswith("_")]
+        return sorted(found.select(visible).to_pylist(), key=str)
+
+    def _commit(self, epoch: Epoch) -> Committed:
+        done = Committed(
+            epoch=epoch,
+            run_id="t",
+            batch_id=0,
+            end={},
+            progress=Progress().to_json(),
+            heads={},
+            cuts={},
+            pending_from={},
+            tables={},
+            counts={},
+            timings_ms={},
+            at=datetime.now(UTC),
+        )
+        self.manifest.commit(done)
+        return self.manifest.at(epoch)
+
+
+def some_departures(seed: int, first: int, count: int) -> list[Departure]:
+    """Departures in no order of time, some of one flight twice, some late."""
+    chance = random.Random(seed)
+    return [
+        Departure(
+            position=first + i,
+            minute=chance.randrange(600),
+            flight=chance.randrange(max(count // 2, 1)),
+            carrier=chance.choice(["UA", "AA", "B6"]),
+            origin=chance.choice(["EWR", "JFK"]),
+            delay=chance.randrange(-10, 90) / 4,
+            late=chance.random() < 0.1,
+        )
+        for i in range(count)
+    ]
+
+
+def some_readings(seed: int, first: int, count: int) -> list[Reading]:
+    """Readings of ten hours at two airports, amended now and then."""
+    chance = random.Random(seed)
+    return [
+        Reading(
+            sequence=first + i,
+            hour=chance.randrange(10),
+            wind=chance.randrange(40) / 2,
+            origin=chance.choice(["EWR", "JFK"]),
+        )
+        for i in range(count)
+    ]
+
+
+def _event(departure: Departure, epoch: Epoch) -> dict[str, object]:
+    at = START + timedelta(minutes=departure.minute)
+    return {
+        "flight": departure.flight,
+        "carrier": departure.carrier,
+        "origin": departure.origin,
+        "delay": departure.delay,
+        "event_id": f"e{departure.position}",
+        "stream": f"flight-{departure.flight}",
+        "entity_id": str(departure.flight),
+        "type": "departed",
+        "version": departure.position,
+        "position": departure.position,
+        "occurred_at": at,
+        "recorded_at": START,
+        "_epoch": epoch,
+        "_late": departure.late,
+        "_time": at,
+        "_seq_hi": departure.position,
+        "_seq_lo": 0,
+        "_ingested_at": START,
+    }
+
+
+def _reading(reading: Reading, epoch: Epoch) -> dict[str, object]:
+    hour = START + timedelta(hours=reading.hour)
+    return {
+        "origin": reading.origin,
+        "hour": hour,
+        "wind": reading.wind,
+        "committed_at": START,
+        "_operation": "d" if reading.wind is None else "u",
+        "_epoch": epoch,
+        "_late": False,
+        "_time": hour,
+        "_seq_hi": reading.sequence,
+        "_seq_lo": 0,
+        "_ingested_at": START,
+    }
