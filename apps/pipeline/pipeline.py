@@ -7,7 +7,6 @@ with its reason and the command that helps, and the other goes on.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from apps.pipeline.kafka import GroupOffsets, KafkaTopics
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
+from apps.pipeline.space import SpaceGuard
 from apps.pipeline.stream import IngestRun
 from apps.settings import Settings
 from kernel.errors import Retry, Unavailable, retry_directive
@@ -70,6 +70,9 @@ class Pipeline:
         self._manifest = Manifest(self._lake, self._tables)
         self._deployed = DeployedCatalog(self._lake, self._tables)
         self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
+        self._space = SpaceGuard(
+            self._lake.root, reserve_bytes=settings.number("storage.min_free_bytes")
+        )
         self._keeper = ConnectorKeeper(settings, self._lake)
         self._projecting = Projecting(spark, self._lake, self._registry, on_run=self._ran)
         self._stop = threading.Event()
@@ -197,20 +200,12 @@ class Pipeline:
         self._metrics.projection_epoch.labels(name).set(run.table.as_of_epoch)
 
     def _wait_for_space(self) -> None:
-        """Pause while the lake's disk is below its reserve: better late than half written."""
-        reserve = self._settings.number("storage.min_free_bytes")
-        while not self._stop.is_set():
-            free = shutil.disk_usage(self._lake.root).free
-            if free >= reserve:
-                if self.ingest.state == "paused":
-                    self.ingest = PartState("running")
-                return
-            self.ingest = PartState(
-                "paused",
-                f"{free // 2**20} MiB free at {self._lake.root}, {reserve // 2**20} MiB are kept "
-                "in reserve | fix: free space, or lower storage.min_free_bytes",
-            )
+        """Pause while the lake's disk is below its reserve; the reason stands in the health."""
+        while (shortage := self._space.shortage()) is not None and not self._stop.is_set():
+            self.ingest = PartState("paused", shortage)
             self._stop.wait(1.0)
+        if self.ingest.state == "paused":
+            self.ingest = PartState("running")
 
     def _project(self) -> None:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "projections")

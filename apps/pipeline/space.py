@@ -1,0 +1,32 @@
+"""Keeps a reserve of disk space: better late than half written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+
+class SpaceGuard:
+    """Looks at the free space of one folder's disk. Sizes in bytes."""
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        reserve_bytes: int,
+        free_bytes: Callable[[str], int] = lambda folder: shutil.disk_usage(folder).free,
+    ) -> None:
+        self._folder = folder
+        self._reserve_bytes = reserve_bytes
+        self._free_bytes = free_bytes
+
+    def shortage(self) -> str | None:
+        """Return why nothing may be written now, with the remedy; None when there is room."""
+        free = self._free_bytes(self._folder)
+        if free >= self._reserve_bytes:
+            return None
+        return (
+            f"{free // 2**20} MiB free at {self._folder}, {self._reserve_bytes // 2**20} MiB are "
+            "kept in reserve | fix: free space, or lower storage.min_free_bytes; work resumes by "
+            "itself"
+        )
