@@ -57,7 +57,9 @@ def include_late(penstock: Penstock, narration: Narration, lake: Path, oracle: O
     complete = oracle.tables()
     for name in sorted(AWAITING_REPLAY):
         built = penstock("replay", "apply", name, "--include-late")
-        penstock("replay", "swap", name, "--generation", str(built["generation"]))
+        generation = str(built["generation"])
+        penstock("replay", "verify", name, "--generation", generation)
+        penstock("replay", "swap", name, "--generation", generation)
     for name, key in KEYS.items():
         found = compare(name, complete[name], rows_of(lake, f"projection/{name}"), key=key)
         narration.check(as_check(f"projection {name} = oracle with every event", found))
