@@ -18,6 +18,7 @@ from projections.sql.parse import parse_script
 from projections.sql.plan import InputKind, Plan, Strategy, plan
 
 Row = dict[str, object]
+GHOST_WIND = 9
 START = datetime.fromisoformat("2013-01-01T00:00:00")
 """In UTC, without a zone: as the engines hand times back."""
 
@@ -159,7 +160,8 @@ def version_rows(world: World) -> list[Row]:
                 {
                     "origin": origin,
                     "hour": time,
-                    "wind": wind,
+                    # What a deleted row held must not matter.
+                    "wind": GHOST_WIND if wind is None else wind,
                     "valid_from": time,
                     "valid_to": following,
                     "_deleted": wind is None,
@@ -173,7 +175,7 @@ def airline_rows(world: World) -> list[Row]:
     for airline in sorted(world.airlines, key=lambda airline: airline.sequence):
         newest[airline.carrier] = airline
     return [
-        {"carrier": one.carrier, "label": one.label, "_deleted": one.label is None}
+        {"carrier": one.carrier, "label": one.label or "ghost", "_deleted": one.label is None}
         for one in newest.values()
     ]
 

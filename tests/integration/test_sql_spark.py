@@ -85,7 +85,7 @@ def _world(seed: int) -> World:
             draw.choice(["JFK", "LGA"]),
             draw.randint(-30, 60),
             draw.choice([None, 0, 1, 3]),
-            draw.choice([0.1, 0.2, 0.3, 1e16, 0.0]),
+            draw.choice([0.1, 0.2, 1.0, 1e16, 0.0]),
         )
         for position in positions
     )
