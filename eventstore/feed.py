@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from eventstore.store import EventFilter, EventStore
-from kernel.errors import Conflict
+from kernel.errors import BeyondHead
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 
@@ -65,12 +65,6 @@ class Idle:
 
 
 FeedItem = RecordedEvent | CaughtUp | Checkpoint | Idle
-
-
-class BeyondHead(Conflict):
-    """A feed was asked to start behind positions that this store has not reached."""
-
-    remedy = "Start at or below the head. A restored or new store begins again at 1."
 
 
 async def follow(

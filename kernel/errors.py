@@ -9,6 +9,7 @@
     ├── Conflict              true when asked, no longer true now
     │   ├── VersionConflict       expected version and actual version differ
     │   ├── IdReused              an event id with other content than before
+    │   ├── BeyondHead            a feed was to start where the store has not come yet
     │   └── LeaseLost             another writer took over (fencing)
     ├── NotFound              no such stream, table, projection, epoch, source
     ├── Incompatible          versions, schemas or stores that do not go together
@@ -114,6 +115,12 @@ class IdReused(Conflict):
     """An event id that was already used for other content."""
 
     remedy = "Give every new event an id of its own; repeat an id only for the same event."
+
+
+class BeyondHead(Conflict):
+    """A feed was asked to start behind positions that this store has not reached."""
+
+    remedy = "Start at or below the head. A restored or new store begins again at 1."
 
 
 class LeaseLost(Conflict):

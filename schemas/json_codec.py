@@ -32,7 +32,7 @@ import fastavro
 
 from kernel.errors import SchemaViolation
 from schemas.compatibility import parse
-from schemas.json_values import SCALARS, Misfit, describe, logical_converter
+from schemas.json_values import SCALARS, describe, inside, logical_converter, misfit
 
 Convert = Callable[[Any], Any]
 _PRIMITIVES = frozenset(SCALARS)
@@ -60,14 +60,8 @@ class JsonCodec:
 
         Raises `SchemaViolation` with `path` and `complaint` for the first value that misfits.
         """
-        try:
-            value = self._convert(data)
-        except Misfit as misfit:
-            raise SchemaViolation(
-                f"{misfit.path}: {misfit.complaint}", path=misfit.path, complaint=misfit.complaint
-            ) from None
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, self._writer, value)
+        fastavro.schemaless_writer(out, self._writer, self._convert(data))
         return out.getvalue()
 
     def decode(self, body: bytes) -> dict[str, Any]:
@@ -151,10 +145,10 @@ class _Converters:
             for name, branch in converters:
                 try:
                     raw = branch(value)
-                except Misfit:
+                except SchemaViolation:
                     continue
                 return raw if name is None else (name, raw)
-            raise Misfit(f"expected {expected}, found {describe(value)}")
+            raise misfit(f"expected {expected}, found {describe(value)}")
 
         return convert
 
@@ -186,7 +180,7 @@ def _exact(schema: Any) -> type[object] | None:
 def _record(fields: list[_Field]) -> Convert:
     def convert(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise Misfit(f"expected an object, found {describe(value)}")
+            raise misfit(f"expected an object, found {describe(value)}")
         raw: dict[str, Any] = {}
         for name, exact, field, required in fields:
             item = value.get(name, _MISSING)
@@ -195,10 +189,10 @@ def _record(fields: list[_Field]) -> Convert:
             elif item is not _MISSING:
                 try:
                     raw[name] = field(item)
-                except Misfit as misfit:
-                    raise misfit.inside(f".{name}") from None
+                except SchemaViolation as error:
+                    raise inside(error, f".{name}") from None
             elif required:
-                raise Misfit("required, and missing").inside(f".{name}")
+                raise misfit("required, and missing", f".{name}")
         if len(value) > len(raw):
             _refuse_unknown(value, raw)
         return raw
@@ -209,19 +203,19 @@ def _record(fields: list[_Field]) -> Convert:
 def _refuse_unknown(value: dict[str, Any], raw: dict[str, Any]) -> None:
     for name in value:
         if name not in raw and value[name] is not None:
-            raise Misfit("not a field of the schema").inside(f".{name}")
+            raise misfit("not a field of the schema", f".{name}")
 
 
 def _array(items: Convert) -> Convert:
     def convert(value: Any) -> list[Any]:
         if not isinstance(value, list):
-            raise Misfit(f"expected a list, found {describe(value)}")
+            raise misfit(f"expected a list, found {describe(value)}")
         raw = []
         for index, item in enumerate(value):
             try:
                 raw.append(items(item))
-            except Misfit as misfit:
-                raise misfit.inside(f"[{index}]") from None
+            except SchemaViolation as error:
+                raise inside(error, f"[{index}]") from None
         return raw
 
     return convert
@@ -230,13 +224,13 @@ def _array(items: Convert) -> Convert:
 def _map(values: Convert) -> Convert:
     def convert(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise Misfit(f"expected an object, found {describe(value)}")
+            raise misfit(f"expected an object, found {describe(value)}")
         raw = {}
         for key, item in value.items():
             try:
                 raw[key] = values(item)
-            except Misfit as misfit:
-                raise misfit.inside(f"[{key!r}]") from None
+            except SchemaViolation as error:
+                raise inside(error, f"[{key!r}]") from None
         return raw
 
     return convert
@@ -248,7 +242,7 @@ def _enum(symbols: tuple[str, ...]) -> Convert:
     def convert(value: Any) -> str:
         if isinstance(value, str) and value in known:
             return value
-        raise Misfit(f"expected one of {', '.join(symbols)}, found {describe(value)}")
+        raise misfit(f"expected one of {', '.join(symbols)}, found {describe(value)}")
 
     return convert
 
@@ -257,7 +251,7 @@ def _fixed(size: int) -> Convert:
     def convert(value: Any) -> bytes:
         raw: bytes = SCALARS["bytes"](value)
         if len(raw) != size:
-            raise Misfit(f"expected {size} bytes in base64, found {len(raw)}")
+            raise misfit(f"expected {size} bytes in base64, found {len(raw)}")
         return raw
 
     return convert

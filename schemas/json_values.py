@@ -10,6 +10,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
+from kernel.errors import SchemaViolation
+
 Convert = Callable[[Any], Any]
 
 _INT: Final = range(-(2**31), 2**31)
@@ -20,22 +22,15 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _SHOWN_CHARS: Final = 60
 
 
-class Misfit(Exception):
-    """A value that does not fit its place. Knows the path once it has left the containers."""
+def misfit(complaint: str, inner: str = "") -> SchemaViolation:
+    """Return the error of a value that does not fit its place, seen from that place."""
+    path = f"${inner}"
+    return SchemaViolation(f"{path}: {complaint}", path=path, complaint=complaint)
 
-    def __init__(self, complaint: str, path: str = "") -> None:
-        super().__init__(complaint)
-        self.complaint = complaint
-        self._inner = path
 
-    @property
-    def path(self) -> str:
-        """The place of the value, from the root `$`."""
-        return f"${self._inner}"
-
-    def inside(self, place: str) -> Misfit:
-        """Return the same complaint, seen from one level further out."""
-        return Misfit(self.complaint, place + self._inner)
+def inside(error: SchemaViolation, place: str) -> SchemaViolation:
+    """Return the same error, seen from one level further out: `place` is `.field` or `[3]`."""
+    return misfit(str(error.fields["complaint"]), place + str(error.fields["path"])[1:])
 
 
 def describe(value: object) -> str:
@@ -58,13 +53,13 @@ def describe(value: object) -> str:
 
 def _null(value: Any) -> None:
     if value is not None:
-        raise Misfit(f"expected null, found {describe(value)}")
+        raise misfit(f"expected null, found {describe(value)}")
 
 
 def _boolean(value: Any) -> bool:
     if value is True or value is False:
         return bool(value)
-    raise Misfit(f"expected true or false, found {describe(value)}")
+    raise misfit(f"expected true or false, found {describe(value)}")
 
 
 def _whole(kind: str, allowed: range) -> Convert:
@@ -72,8 +67,8 @@ def _whole(kind: str, allowed: range) -> Convert:
         if type(value) is int:
             if value in allowed:
                 return value
-            raise Misfit(f"{value} does not fit {kind}")
-        raise Misfit(f"expected a whole number ({kind}), found {describe(value)}")
+            raise misfit(f"{value} does not fit {kind}")
+        raise misfit(f"expected a whole number ({kind}), found {describe(value)}")
 
     return convert
 
@@ -83,20 +78,20 @@ def _number(value: Any) -> float:
         return value
     if type(value) is int:
         return float(value)
-    raise Misfit(f"expected a number, found {describe(value)}")
+    raise misfit(f"expected a number, found {describe(value)}")
 
 
 def _string(value: Any) -> str:
     if type(value) is str:
         return value
-    raise Misfit(f"expected text, found {describe(value)}")
+    raise misfit(f"expected text, found {describe(value)}")
 
 
 def _bytes(value: Any) -> bytes:
     try:
         return base64.b64decode(_string(value), validate=True)
     except binascii.Error as error:
-        raise Misfit(f"expected base64 text: {error}") from None
+        raise misfit(f"expected base64 text: {error}") from None
 
 
 SCALARS: Final[dict[str, Convert]] = {
@@ -148,24 +143,24 @@ def _decimal(precision: int, scale: int, size: int | None) -> Convert:
 
     def convert(value: Any) -> bytes:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise Misfit(f"expected a decimal as text or number, found {describe(value)}")
+            raise misfit(f"expected a decimal as text or number, found {describe(value)}")
         try:
             number = Decimal(str(value))
         except InvalidOperation:
-            raise Misfit(f"expected a decimal, found {describe(value)}") from None
+            raise misfit(f"expected a decimal, found {describe(value)}") from None
         if not number.is_finite():
-            raise Misfit(f"expected a finite decimal, found {describe(value)}")
+            raise misfit(f"expected a finite decimal, found {describe(value)}")
         sign, digits, exponent = number.as_tuple()
         assert isinstance(exponent, int)
         unscaled = int("".join(map(str, digits)))
         shift = exponent + scale
         if shift > precision + 1 and unscaled:
-            raise Misfit(f"{value} does not fit decimal({precision}, {scale})")
+            raise misfit(f"{value} does not fit decimal({precision}, {scale})")
         unscaled, rest = (
             (unscaled * int(10**shift), 0) if shift >= 0 else divmod(unscaled, int(10**-shift))
         )
         if rest or unscaled >= limit:
-            raise Misfit(f"{value} does not fit decimal({precision}, {scale})")
+            raise misfit(f"{value} does not fit decimal({precision}, {scale})")
         signed = -unscaled if sign else unscaled
         length = size or (signed.bit_length() // 8 + 1)
         return signed.to_bytes(length, "big", signed=True)
@@ -179,7 +174,7 @@ def _date(value: Any) -> int:
     try:
         return (date.fromisoformat(_string(value)) - _EPOCH_DATE).days
     except ValueError as error:
-        raise Misfit(f"expected a date as 2013-01-31, found {describe(value)}: {error}") from None
+        raise misfit(f"expected a date as 2013-01-31, found {describe(value)}: {error}") from None
 
 
 def _time(unit_us: int, allowed: range) -> Convert:
@@ -189,9 +184,9 @@ def _time(unit_us: int, allowed: range) -> Convert:
         try:
             moment = time.fromisoformat(_string(value))
         except ValueError as error:
-            raise Misfit(f"expected a time as 05:15:00, found {describe(value)}: {error}") from None
+            raise misfit(f"expected a time as 05:15:00, found {describe(value)}: {error}") from None
         if moment.tzinfo is not None:
-            raise Misfit(f"expected a time without offset, found {describe(value)}")
+            raise misfit(f"expected a time without offset, found {describe(value)}")
         seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second
         return _exactly((seconds * 1_000_000 + moment.microsecond), unit_us, value)
 
@@ -207,9 +202,9 @@ def _timestamp(unit_us: int, *, zoned: bool) -> Convert:
         try:
             moment = datetime.fromisoformat(_string(value))
         except ValueError as error:
-            raise Misfit(f"expected a time {wanted}, found {describe(value)}: {error}") from None
+            raise misfit(f"expected a time {wanted}, found {describe(value)}: {error}") from None
         if (moment.tzinfo is not None) is not zoned:
-            raise Misfit(f"expected a time {wanted}, found {describe(value)}")
+            raise misfit(f"expected a time {wanted}, found {describe(value)}")
         since = (moment if zoned else moment.replace(tzinfo=UTC)) - _EPOCH
         return _exactly(since // _MICROSECOND, unit_us, value)
 
@@ -219,7 +214,7 @@ def _timestamp(unit_us: int, *, zoned: bool) -> Convert:
 def _exactly(microseconds: int, unit_us: int, value: Any) -> int:
     units, rest = divmod(microseconds, unit_us)
     if rest:
-        raise Misfit(f"{value} is finer than the schema's unit of {unit_us} µs")
+        raise misfit(f"{value} is finer than the schema's unit of {unit_us} µs")
     return units
 
 
@@ -227,7 +222,7 @@ def _uuid(value: Any) -> UUID:
     try:
         return UUID(_string(value))
     except ValueError:
-        raise Misfit(f"expected a UUID, found {describe(value)}") from None
+        raise misfit(f"expected a UUID, found {describe(value)}") from None
 
 
 def _uuid_text(value: Any) -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from eventstore.feed import BeyondHead
 from kernel.errors import (
+    BeyondHead,
     Conflict,
     ContractViolation,
     IdReused,

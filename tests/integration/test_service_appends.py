@@ -78,13 +78,14 @@ def test_an_append_is_answered_and_read_back(http: httpx.Client) -> None:
 def test_a_retry_gets_the_first_answer_even_when_the_schema_has_moved_on(
     http: httpx.Client,
 ) -> None:
-    asked = {"events": [event(id=str(uuid.uuid4()))], "expected_version": "no_stream"}
+    id_ = str(uuid.uuid4())
+    asked = {"events": [event(id=id_)], "expected_version": "no_stream"}
     first = http.post("/v1/streams/order-1", json=asked)
     post(http, "order-1", event({"total": 1.5, "note": "widens the schema"}))
     again = http.post("/v1/streams/order-1", json=asked)
     assert (first.status_code, again.status_code) == (201, 200)
     assert again.json() == first.json()
-    asked["events"] = [event({"total": 2}, id=asked["events"][0]["id"])]  # type: ignore[index]
+    asked["events"] = [event({"total": 2}, id=id_)]
     problem(http.post("/v1/streams/order-1", json=asked), 409, "id-reused")
 
 

@@ -112,13 +112,14 @@ def test_schemas_only_change_compatibly(postgres_dsn: str) -> None:
         assert add(http, "order.paid", PAID).status_code == 201
         same = add(http, "order.paid", PAID)
         assert (same.status_code, same.json()["version"]) == (200, 1)
-        wider = PAID | {"fields": [*PAID["fields"], {"name": "new", "type": "string"}]}
+        new: dict[str, object] = {"name": "new", "type": "string"}
+        wider = PAID | {"fields": [*PAID["fields"], new]}
         checked = add(http, "order.paid", wider, check=True).json()
         assert not checked["compatible"]
         assert "$.new: new field without a default" in checked["complaints"][0]
         refused = add(http, "order.paid", wider)
         assert (refused.status_code, refused.json()["type"]) == (409, "incompatible")
-        wider["fields"][-1]["default"] = ""  # type: ignore[index]
+        new["default"] = ""
         assert add(http, "order.paid", wider).json()["version"] == 2
         assert len(http.get("/v1/schemas/order.paid").json()["versions"]) == 2
         listed = http.get("/v1/schemas").json()["schemas"]
