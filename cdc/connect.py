@@ -49,9 +49,9 @@ class ConnectorStatus:
 class ConnectClient:
     """A client of one Connect cluster. Not shared between threads."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
-        self._client = httpx.Client(base_url=self.url, timeout=_TIMEOUT_S)
+        self._client = httpx.Client(base_url=self.url, timeout=_TIMEOUT_S, transport=transport)
 
     def __enter__(self) -> ConnectClient:
         return self

@@ -153,7 +153,8 @@ def _record(schema_json: str) -> dict[str, Any]:
         schema = json.loads(schema_json)
     except ValueError as error:
         raise SchemaViolation(f"not an Avro schema: {error}") from error
-    if not isinstance(schema, dict) or schema.get("type") != "record":
+    is_record = isinstance(schema, dict) and schema.get("type") == "record"
+    if not is_record or not isinstance(schema.get("fields"), list):
         raise SchemaViolation(f"not an Avro record schema: {schema_json[:80]}")
     return schema
 

@@ -1,0 +1,158 @@
+"""Connector configuration and Connect's answers, without a worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from cdc.connect import ConnectClient, cause_of, differences
+from cdc.connectors import (
+    CaptureConnector,
+    Database,
+    OutboxConnector,
+    Placement,
+    masked,
+    replication_name,
+)
+from kernel.errors import InvalidRequest, Misconfigured, NotFound, Unavailable
+
+DATABASE = Database(host="db", port=5432, name="shop", user="capture", password="secret")
+PLACEMENT = Placement(
+    workspace="local", topic_prefix="p.", partitions=3, registry_url="http://registry/"
+)
+CAPTURE = CaptureConnector(
+    source="shop",
+    database=DATABASE,
+    tables=("public.orders", "public.a$b"),
+    placement=PLACEMENT,
+    keys={"public.a$b": ("x", "y")},
+)
+OUTBOX = OutboxConnector(database=DATABASE, placement=PLACEMENT)
+
+Answers = Callable[[httpx.Request], httpx.Response]
+
+
+def client(answers: Answers) -> ConnectClient:
+    return ConnectClient("http://connect", transport=httpx.MockTransport(answers))
+
+
+def test_what_keeps_data_whole_is_configured() -> None:
+    config = CAPTURE.render()
+    assert config["decimal.handling.mode"] == "string"
+    assert config["interval.handling.mode"] == "string"
+    assert config["event.converting.failure.handling.mode"] == "fail"
+    assert config["skipped.operations"] == "none"
+    assert config["include.unknown.datatypes"] == "true"
+    assert config["transforms.nulls.type"] == "penstock.connect.KeepNulls"
+    assert config["provide.transaction.metadata"] == "true"
+    for each in (config, OUTBOX.render()):
+        assert each["exactly.once.support"] == "required"
+        assert each["publication.autocreate.mode"] == "disabled"
+        assert "pg_logical_emit_message" in each["heartbeat.action.query"]
+        assert all(isinstance(value, str) for value in each.values())
+
+
+def test_names_carry_workspace_and_source() -> None:
+    assert (CAPTURE.name, CAPTURE.slot, CAPTURE.topics) == (
+        "local-shop",
+        "penstock_local_shop",
+        "p.shop",
+    )
+    assert (OUTBOX.name, OUTBOX.slot) == ("local-outbox", "penstock_local_outbox")
+    config = CAPTURE.render()
+    assert config["table.include.list"] == r"public\.orders,public\.a\$b"
+    assert config["message.key.columns"] == r"public\.a\$b:x,y"
+    assert config["topic.creation.default.partitions"] == "3"
+    assert config["topic.creation.single.partitions"] == "1"
+    router = "transforms.outbox.route.topic.replacement"
+    assert OUTBOX.render()[router] == "p.events.${routedByValue}"
+
+
+def test_slot_names_are_legal_or_refused() -> None:
+    assert replication_name("My-Work.Space", "a") == "penstock_my_work_space_a"
+    with pytest.raises(InvalidRequest, match="longer than"):
+        replication_name("w" * 60, "a")
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "secret" not in json.dumps(masked(CAPTURE.render()))
+    assert "secret" not in repr(CAPTURE)
+
+
+def test_differences_ignore_what_connect_adds() -> None:
+    running = {"a": "1", "b": "2", "name": "local-shop"}
+    assert differences({"a": "1", "b": "2"}, running) == ()
+    assert differences({"a": "1", "b": "3", "c": "4"}, running) == ("b", "c")
+    assert differences({"a": "1"}, running) == ("b",)
+
+
+def test_apply_changes_only_what_differs() -> None:
+    puts = []
+
+    def answers(request: httpx.Request) -> httpx.Response:
+        if request.method == "PUT":
+            puts.append(json.loads(request.content))
+        return httpx.Response(200, json={"a": "1", "name": "n"})
+
+    with client(answers) as connect:
+        assert connect.apply("n", {"a": "1"}) == ()
+        assert connect.apply("n", {"a": "2"}) == ("a",)
+    assert puts == [{"a": "2"}]
+
+
+TRACE = """org.apache.kafka.connect.errors.ConnectException: An exception occurred.
+\tat io.debezium.pipeline.ErrorHandler.setProducerThrowable(ErrorHandler.java:67)
+Caused by: io.debezium.DebeziumException: Failed to convert 'public.t.f'
+\tat x.Y.z(Y.java:1)
+\t... 19 more
+"""
+
+
+def test_the_cause_of_a_failure_comes_first() -> None:
+    assert cause_of(TRACE) == "Failed to convert 'public.t.f' <- An exception occurred."
+
+
+def test_a_failed_task_is_named_with_its_cause() -> None:
+    def answers(_: httpx.Request) -> httpx.Response:
+        task = {"state": "FAILED", "worker_id": "w", "trace": TRACE}
+        connector = {"state": "RUNNING", "worker_id": "w"}
+        return httpx.Response(200, json={"connector": connector, "tasks": [task]})
+
+    with client(answers) as connect, pytest.raises(Misconfigured) as error:
+        connect.await_running("local-shop", timeout_s=1)
+    assert "Failed to convert 'public.t.f'" in error.value.message
+    assert "penstock source resume shop" in error.value.remedy
+
+
+def test_a_connector_that_does_not_come_up_is_unavailable() -> None:
+    def answers(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(404, json={"message": "No status found"})
+
+    with client(answers) as connect, pytest.raises(Unavailable, match="is unknown after 0 s"):
+        connect.await_running("local-shop", timeout_s=0)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(404, NotFound), (400, Misconfigured), (405, Misconfigured)]
+)
+def test_refusals_become_errors_of_ours(status: int, expected: type[Exception]) -> None:
+    answer = httpx.Response(status, json={"message": "because"})
+    with client(lambda _: answer) as connect, pytest.raises(expected, match="because"):
+        connect.status("n")
+
+
+def test_a_rebalance_is_waited_out() -> None:
+    calls = []
+
+    def answers(request: httpx.Request) -> httpx.Response:
+        calls.append(request)
+        if len(calls) < 3:
+            return httpx.Response(409, json={"message": "rebalance in process"})
+        return httpx.Response(200, json=["b", "a"])
+
+    with client(answers) as connect:
+        assert connect.names() == ("a", "b")
+    assert len(calls) == 3
