@@ -1,6 +1,6 @@
 """What Penstock adds to Kafka Connect: one transformation, its source and its jar.
 
-Upstream: Debezium's records. Downstream: the Avro converter. Used by `stack.jars.plugin_dir` and
+Upstream: Debezium's records. Downstream: the Avro converter. Used by `stack.jars.Jars` and
 by the compose file. Entry point: `JAR`; `build` makes it anew where there is a Java compiler.
 """
 

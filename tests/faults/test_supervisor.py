@@ -65,7 +65,7 @@ def test_parts_stop_in_the_reverse_order(stack: Bench) -> None:
     assert not control.down(stack.root)
 
 
-def test_a_killed_part_comes_back(stack: Bench) -> None:
+def test_p11_a_killed_part_comes_back(stack: Bench) -> None:
     stack.up(stack.part("part"))
     before = control.kill_part(stack.root, "part", signal.SIGKILL)
     until(lambda: stack.states()["part"]["restarts"] == 1, "the death is noticed")
@@ -79,12 +79,14 @@ def test_killing_what_does_not_run_is_refused(stack: Bench) -> None:
         control.kill_part(stack.root, "ghost")
 
 
-def test_a_part_that_dies_again_and_again_fails_with_its_last_words(
+def test_p11_a_part_that_dies_again_and_again_stands_still_with_its_last_words(
     stack: Bench, tmp_path: Path
 ) -> None:
     mended = tmp_path / "mended"
     part = stack.part("poor", says="no such disk", dies=mended)
-    with pytest.raises(Unavailable, match=r"poor failed: exit status 7; last lines: .*no such disk"):
+    with pytest.raises(
+        Unavailable, match=r"poor failed: exit status 7; last lines: .*no such disk"
+    ):
         stack.up(part, stack.part("fine"))
     state = stack.states()["poor"]
     assert state["restarts"] == QUICK.cap

@@ -7,6 +7,8 @@ how home folders look; as root, PostgreSQL then has to keep its data elsewhere.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import stat
 import subprocess
@@ -16,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -174,6 +177,21 @@ def test_a_second_up_attaches_and_keeps_the_ports(root: Path, endpoints: dict[st
     again = control.up(root, Options(port_base=BASE, parts=LOCAL_PARTS, offline=True))
     assert again == endpoints
     assert control.status(root)["supervisor"] == before["supervisor"]
+
+
+def test_a_killed_supervisor_leaves_no_server_and_up_brings_all_back(
+    root: Path, endpoints: dict[str, Any]
+) -> None:
+    supervisor = Workspace.at(root).supervisor_pid()
+    assert supervisor is not None
+    servers = [
+        process
+        for part in parts(root).values()
+        for process in (psutil.Process(part["pid"]), *psutil.Process(part["pid"]).children())
+    ]
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: not any(map(psutil.Process.is_running, servers)), "all servers have ended")
+    assert control.up(root, Options(port_base=BASE, parts=LOCAL_PARTS)) == endpoints
 
 
 def test_another_database_for_a_running_stack_is_refused(root: Path) -> None:
