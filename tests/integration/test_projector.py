@@ -1,0 +1,85 @@
+"""Projections kept in epochs equal projections computed at once, whatever the order of arrival."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from projections.log.layout import Lake
+from tests.small_lake import PROJECTIONS, Departure, Reading, SmallLake
+
+NAMES = tuple(PROJECTIONS)
+
+
+def facts(seed: int) -> tuple[list[Departure], list[Reading]]:
+    """Departures and readings in no order of event time."""
+    chance = random.Random(seed)
+    minutes = [chance.randrange(600) for _ in range(40)]
+    departures = [
+        Departure(
+            position=position,
+            minute=minute,
+            flight=chance.randrange(8),
+            carrier=chance.choice(["UA", "AA"]),
+            delay=float(chance.randrange(90)),
+        )
+        for position, minute in enumerate(minutes, start=1)
+    ]
+    readings = [
+        Reading(sequence=n, hour=chance.randrange(10), wind=float(chance.randrange(30)))
+        for n in range(1, 15)
+    ]
+    return departures, readings
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_p6_projections_kept_in_epochs_equal_those_computed_at_once(
+    seed: int, spark: SparkSession, lake: Lake
+) -> None:
+    departures, readings = facts(seed)
+    kept, whole = SmallLake(spark, lake), SmallLake(spark, Lake(f"{lake.root}-whole"))
+    for small in (kept, whole):
+        small.deploy(*NAMES)
+    chance = random.Random(seed + 100)
+    shuffled = chance.sample(departures, len(departures))
+    while shuffled or readings:
+        size, more = chance.randrange(12), chance.randrange(5)
+        arrived, shuffled = shuffled[:size], shuffled[size:]
+        read, readings = readings[:more], readings[more:]
+        if arrived or read:
+            kept.epoch(arrived, read)
+            for name in NAMES:
+                kept.run(name)
+    whole.epoch(departures, facts(seed)[1])
+    for name in NAMES:
+        whole.run(name)
+        assert kept.rows(f"projection/{name}") == whole.rows(f"projection/{name}"), name
+        assert kept.rows(f"projection/{name}")
+
+
+def test_p7_a_late_reading_repairs_what_it_touches_and_nothing_sees_the_future(
+    spark: SparkSession, lake: Lake
+) -> None:
+    small = SmallLake(spark, lake)
+    small.deploy("windy")
+    before, within, after = (
+        Departure(position=1, minute=30, flight=1),
+        Departure(position=2, minute=150, flight=2),
+        Departure(position=3, minute=270, flight=3),
+    )
+    small.epoch(
+        [before, within, after],
+        [Reading(sequence=1, hour=1, wind=10.0), Reading(sequence=2, hour=4, wind=40.0)],
+    )
+    small.run("windy")
+
+    def winds() -> dict[object, object]:
+        return {row["flight"]: row["wind"] for row in small.rows("projection/windy")}
+
+    assert winds() == {1: None, 2: 10.0, 3: 40.0}
+    small.epoch([], [Reading(sequence=3, hour=2, wind=20.0)])
+    run = small.run("windy")
+    assert winds() == {1: None, 2: 20.0, 3: 40.0}
+    assert run.rows < 3, "only what the reading touches is computed again"
