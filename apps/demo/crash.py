@@ -22,7 +22,7 @@ from stack import control
 
 _POLL_S = 0.01
 _ATTEMPTS = 3
-_PATIENCE_S = 120.0
+_PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
