@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import signal
 import sys
@@ -72,6 +73,10 @@ def main() -> None:
     # uvicorn raises the signal again once it has stopped: a stop that was asked for is no failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    # Requests leave no cycles behind: walking through all live objects every 700 is for nothing.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     server.run()
     if not server.started:
         raise SystemExit(1)

@@ -1,0 +1,76 @@
+"""What the HTTP service takes: single appends over 64 connections, and appends of 100 events.
+
+The loader is a process of its own on the same machine, with bare sockets: a full HTTP client would
+measure itself. It shares the cores with service and database, as the figures' conditions say.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from benchmarks.harness import Context, Figures
+from stack.control import down, up
+from stack.planning import Options
+
+NAME = "append"
+CONDITIONS = (
+    "HTTP to one service process, loader on the same cores; each answer after the commit is on "
+    "disk (fsync on, synchronous_commit on); gapless positions in commit order over the whole "
+    "store, versions checked, event ids looked up for retries"
+)
+CONNECTIONS, BATCH_CONNECTIONS, BATCH_EVENTS, SECONDS = 64, 8, 100, 10.0
+PARTS = ("postgres", "registry", "service")
+PORT_BASE = 22_100
+EVENT = {"type": "placed", "data": {"total": 12.5, "customer": "c-123", "lines": 3, "note": "x"}}
+
+
+def run(context: Context) -> Figures:
+    """Append for ten seconds in each way; return rates and latencies."""
+    url = context.once("service", lambda: _service(context.folder))
+    single = _load(url, connections=CONNECTIONS, events=1)
+    alone = _load(url, connections=1, events=1)
+    batch = _load(url, connections=BATCH_CONNECTIONS, events=BATCH_EVENTS)
+    return {
+        "single_appends_per_s": single["requests_per_s"],
+        "single_p50_ms": single["p50_ms"],
+        "single_p95_ms": single["p95_ms"],
+        "one_connection_appends_per_s": alone["requests_per_s"],
+        "one_connection_p50_ms": alone["p50_ms"],
+        "batch_events_per_s": batch["requests_per_s"] * BATCH_EVENTS,
+        "batch_p50_ms": batch["p50_ms"],
+        "batch_p95_ms": batch["p95_ms"],
+    }
+
+
+@contextmanager
+def _service(folder: Path) -> Iterator[str]:
+    workspace = folder / "append"
+    workspace.mkdir(mode=0o711)
+    folder.chmod(0o711)
+    try:
+        endpoints = up(workspace, Options(port_base=PORT_BASE, parts=PARTS))
+        url = str(endpoints["service.url"])
+        answer = httpx.post(f"{url}/v1/streams/order-warm", json={"events": [EVENT]}, verify=False)
+        answer.raise_for_status()
+        yield url
+    finally:
+        down(workspace)
+
+
+def _load(url: str, *, connections: int, events: int) -> dict[str, float]:
+    body = json.dumps({"events": [EVENT] * events})
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.loader", url, str(connections), str(SECONDS), body],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    figures: dict[str, float] = json.loads(ended.stdout)
+    return figures

@@ -1,0 +1,51 @@
+"""The page on HTTP names every route, problem and metric that there is, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fastapi.routing import APIRoute
+
+from apps.service import health, reads, schema_routes
+from apps.service.metrics import ServiceMetrics
+from apps.service.openapi import APPEND_PATHS
+from apps.service.problems import KINDS
+from tests.architecture.tree import ROOT
+
+PAGE = (ROOT / "docs/reference/http.md").read_text()
+SERVICE = ROOT / "apps/service"
+
+
+def test_every_route_is_documented() -> None:
+    routes = {
+        f"{method} {route.path}"
+        for router in (reads.router, schema_routes.router, health.router)
+        for route in router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods
+    }
+    routes |= {f"POST {path}" for path in APPEND_PATHS}
+    documented = set(re.findall(r"`((?:GET|POST) /[\w/{}]+)", PAGE))
+    assert {route.replace("{event_id}", "{id}") for route in routes} == documented
+
+
+def test_every_problem_is_documented() -> None:
+    refused = re.compile(r'refusal\(\s*\d+,\s*"([a-z-]+)"')
+    known = {kind for _, _, kind, _ in KINDS} | {"method-not-allowed"}
+    for path in Path(SERVICE).glob("*.py"):
+        known |= set(refused.findall(path.read_text()))
+    section = PAGE.partition("## Problems")[2]
+    documented = set(
+        re.findall(r"`([a-z-]+)`", "".join(re.findall(r"^\| ([^|]+)\|", section, re.M)))
+    )
+    # `conflict` names what has no problem of its own; no route of this version raises it.
+    assert documented == known - {"conflict"}
+
+
+def test_every_metric_is_documented() -> None:
+    lines = ServiceMetrics().render().decode().splitlines()
+    known = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    known = {name for name in known if not name.endswith("_created")}
+    documented = set(re.findall(r"`(penstock_\w+)", PAGE))
+    assert documented == known
