@@ -205,10 +205,10 @@ def cause_of(trace: str) -> str:
 
 def _refusal(answer: httpx.Response, path: str) -> PenstockError:
     try:
-        message = str(answer.json().get("message", answer.text))
-    except ValueError:
-        message = answer.text
-    first = message.strip()[:1000]
+        first = str(answer.json()["message"]).strip()[:1000]
+    except (ValueError, KeyError, TypeError):
+        # Jetty answers before Connect has put its resources in place: a page, status 404.
+        return Unavailable(f"Kafka Connect is starting: {answer.status_code} at {path}")
     match answer.status_code:
         case 404:
             return NotFound(f"Kafka Connect: {first}", remedy="penstock source list shows them.")

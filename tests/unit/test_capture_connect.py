@@ -144,14 +144,19 @@ def test_refusals_become_errors_of_ours(status: int, expected: type[Exception]) 
         connect.status("n")
 
 
-def test_a_rebalance_is_waited_out() -> None:
+@pytest.mark.parametrize(
+    "not_yet",
+    [
+        httpx.Response(409, json={"message": "rebalance in process"}),
+        httpx.Response(404, text="<html>a server without resources</html>"),
+    ],
+)
+def test_a_worker_that_is_not_ready_is_waited_for(not_yet: httpx.Response) -> None:
     calls = []
 
     def answers(request: httpx.Request) -> httpx.Response:
         calls.append(request)
-        if len(calls) < 3:
-            return httpx.Response(409, json={"message": "rebalance in process"})
-        return httpx.Response(200, json=["b", "a"])
+        return not_yet if len(calls) < 3 else httpx.Response(200, json=["b", "a"])
 
     with client(answers) as connect:
         assert connect.names() == ("a", "b")
