@@ -58,7 +58,7 @@ class Part:
     version: str | None = None
     stop_signal: str = "SIGTERM"
     grace_s: float = 10.0
-    start_timeout_s: float = 120.0
+    start_timeout_s: float = 180.0
     uid: int | None = None
     gid: int | None = None
 

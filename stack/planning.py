@@ -43,7 +43,7 @@ class Options:
     mirror: str | None = None
     extra: ExtraParts | None = None
     extra_ports: tuple[str, ...] = ()
-    timeout_s: float = 300.0
+    timeout_s: float = 600.0
 
 
 def make_plan(workspace: Workspace, options: Options, report: Report) -> Plan:

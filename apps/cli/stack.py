@@ -58,7 +58,7 @@ def up(
         str | None, typer.Option(metavar="URL", help="A Maven mirror to fetch jars from.")
     ] = None,
     foreground: Annotated[bool, typer.Option(help="Stay, and stop all on Ctrl-C.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for readiness.")] = 300.0,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for readiness.")] = 600.0,
     as_json: JsonOption = False,
 ) -> None:
     """Start the local stack, or attach to the one that runs; returns when all is ready."""
@@ -93,7 +93,7 @@ def stack_options(
     port_base: int = DEFAULT_BASE,
     offline: bool = False,
     mirror: str | None = None,
-    timeout_s: float = 300.0,
+    timeout_s: float = 600.0,
 ) -> Options:
     """Turn settings and a choice of parts into what `stack.control.up` takes."""
     ours = tuple(name for name in APPLICATIONS if name in parts)
@@ -217,7 +217,7 @@ def _application(name: str, port: int, env: Mapping[str, str]) -> Part:
         env={**env, f"PENSTOCK_{name.upper()}_PORT": str(port)},
         probe=Probe(kind="http", port=port, path="/health/ready"),
         needs=needs[name],
-        start_timeout_s=180,
+        start_timeout_s=300,
         grace_s=20,
     )
 
