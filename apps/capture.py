@@ -22,7 +22,7 @@ from cdc.database import connected, with_password
 from cdc.progress import SnapshotProgress, snapshot_progress
 from cdc.sources import Source
 from cdc.verify import compared_columns, hash_of
-from kernel.errors import Conflict
+from kernel.errors import Conflict, PenstockError
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
@@ -64,14 +64,22 @@ def ensure_outbox(settings: Settings, *, timeout_s: float = 90.0) -> ConnectorSt
         return outbox.ensure(dsn, placement_of(settings), connect, timeout_s=timeout_s)
 
 
-def ensure_sources(settings: Settings) -> tuple[ConnectorStatus, ...]:
-    """Make every declared source run as its file says. Idempotent. Raises at the first failure."""
+def ensure_sources(settings: Settings) -> dict[str, PenstockError | None]:
+    """Make every declared source run as its file says. Idempotent.
+
+    One that cannot run does not hold up the others: the answer has its error, None where it runs.
+    """
     placement = placement_of(settings)
+    found: dict[str, PenstockError | None] = {}
     with ConnectClient(settings.required("connect.url")) as connect:
-        return tuple(
-            capture.ensure(source, source.full_dsn(settings.workspace), placement, connect)
-            for source in sources.load_all(settings.workspace)
-        )
+        for source in sources.load_all(settings.workspace):
+            found[source.name] = None
+            try:
+                dsn = source.full_dsn(settings.workspace)
+                capture.ensure(source, dsn, placement, connect)
+            except PenstockError as error:
+                found[source.name] = error
+    return found
 
 
 def checks(settings: Settings, source: Source, dsn: str) -> tuple[Check, ...]:

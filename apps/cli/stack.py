@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from apps import settings
+from apps import capture, settings
 from apps.cli.output import emit, table
 from kernel.errors import (
     EXIT_NEEDS_CONFIRMATION,
@@ -63,9 +63,10 @@ def up(
 ) -> None:
     """Start the local stack, or attach to the one that runs; returns when all is ready."""
     found = settings.load(workspace)
+    parts = chosen_parts(only, without)
     options = stack_options(
         found,
-        parts=chosen_parts(only, without),
+        parts=parts,
         postgres_dsn=postgres,
         port_base=port_base,
         offline=offline,
@@ -80,9 +81,19 @@ def up(
         control.up_foreground(found.workspace, options, report)
         return
     endpoints = control.up(found.workspace, options, report)
+    if {"connect", "service"} <= set(parts):
+        _captures(settings.load(workspace), report)
     shown = {key: _without_password(value) for key, value in endpoints.items()}
     rows = [[key, value] for key, value in shown.items()]
     emit(endpoints, as_json=as_json, text=table(["endpoint", "value"], rows))
+
+
+def _captures(found: settings.Settings, report: Callable[[str], None]) -> None:
+    """Let events and captured tables flow; the service has made the event store by now."""
+    capture.ensure_outbox(found)
+    for name, error in capture.ensure_sources(found).items():
+        if error is not None:
+            report(f"source {name} does not run: {error.message}\n  fix: {error.remedy}")
 
 
 def stack_options(

@@ -1,0 +1,163 @@
+"""Kafka Connect is killed with -9 while it reads: nothing is lost, nothing counts twice.
+
+Promise P4: a committed source change appears exactly once. Connect may send a change again after a
+crash; what is at or below the mark of its partition was seen before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from apps.settings import Settings
+from kernel.errors import Unavailable
+from schemas.records import Change, Operation
+from stack.control import kill_part
+from tests.capturing import Captured, prepare
+from tests.waiting import until
+
+ROWS = 60_000
+ACCOUNTS = f"""
+CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, note text);
+INSERT INTO accounts SELECT i, 100, repeat('x', 100) FROM generate_series(1, {ROWS}) i;
+CREATE TABLE transfers (id serial PRIMARY KEY, from_id int, to_id int, amount int);
+"""
+TABLES = ("public.accounts", "public.transfers")
+
+
+class Writer(threading.Thread):
+    """Moves money between accounts, three rows of two tables in each transaction."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(name="writer")
+        self.done = 0
+        self._dsn = dsn
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        with psycopg.connect(self._dsn) as connection:
+            while not self._end.is_set():
+                self.done += 1
+                one, other = self.done * 7 % 50 + 1, self.done * 11 % 50 + 51
+                change = "UPDATE accounts SET balance = balance + %s WHERE id = %s"
+                connection.execute(change, (-1, one))
+                connection.execute(change, (1, other))
+                connection.execute(
+                    "INSERT INTO transfers (from_id, to_id, amount) VALUES (%s, %s, 1)",
+                    (one, other),
+                )
+                connection.commit()
+                self._end.wait(0.002)
+
+    def finish(self) -> int:
+        self._end.set()
+        self.join(30)
+        return self.done
+
+
+@pytest.fixture
+def bank(stack: Settings, new_source: Callable[[str], str]) -> Iterator[Captured]:
+    captured = prepare(stack, new_source(ACCOUNTS), TABLES, {})
+    try:
+        yield captured
+    finally:
+        captured.remove()
+
+
+@pytest.fixture
+def writer(bank: Captured) -> Iterator[Writer]:
+    found = Writer(make_conninfo(bank.dsn))
+    try:
+        yield found
+    finally:
+        if found.is_alive():
+            found.finish()
+
+
+def fresh(bank: Captured) -> list[Change]:
+    """Drop what is at or below the mark of its partition; streamed changes only."""
+    marks: dict[tuple[str, int], tuple[int, int]] = {}
+    found = []
+    for record, change in bank.changes:
+        if change.snapshot:
+            continue
+        place, order = (record.topic, record.partition), (change.commit_order, change.total_order)
+        if order > marks.get(place, (0, 0)):
+            marks[place] = order
+            found.append(change)
+    return found
+
+
+def test_p4_a_kill_while_streaming_loses_and_doubles_nothing(
+    stack: Settings, bank: Captured, writer: Writer
+) -> None:
+    bank.start()
+    bank.await_snapshot()
+    writer.start()
+    for kill in range(3):
+        until(lambda kill=kill: writer.done >= 300 * (kill + 1), "work is done", deadline_s=60)
+        kill_part(stack.workspace, "connect")
+    until(lambda: writer.done >= 1_500, "work goes on", deadline_s=60)
+    transfers = writer.finish()
+    until(lambda: _runs(bank), "it is back", deadline_s=150)
+    bank.await_stream()
+
+    changes = fresh(bank)
+    inserted = [c for c in changes if c.table == "public.transfers"]
+    assert len(inserted) == transfers
+    assert len(changes) == 3 * transfers
+    ends = {end.transaction_id: dict(end.counts) for end in bank.transactions if end.counts}
+    assert len(ends) == transfers
+    each = {"public.accounts": 2, "public.transfers": 1}
+    assert [counts for counts in ends.values() if counts != each] == []
+    assert len({(c.transaction_id, c.total_order) for c in changes}) == len(changes)
+    assert [bank.differing(table) for table in TABLES] == [[], []]
+    assert bank.rejected == []
+
+
+def test_p4_a_kill_during_the_snapshot_begins_it_anew(
+    stack: Settings, bank: Captured, writer: Writer
+) -> None:
+    writer.start()
+    bank.start()
+
+    def begun() -> bool:
+        bank.read()
+        return bool(bank.changes)
+
+    until(begun, "the first rows are here", deadline_s=60)
+    assert None not in {end.table for end in bank.snapshots}, "the snapshot was too quick to kill"
+    kill_part(stack.workspace, "connect")
+    until(lambda: writer.done >= 300, "work goes on", deadline_s=60)
+    until(lambda: _ended(bank), "the snapshot ends", deadline_s=120)
+    writer.finish()
+    bank.await_stream()
+
+    reads = [c for _, c in bank.changes if c.operation is Operation.READ]
+    attempts = sorted({c.commit_order for c in reads})
+    assert all(one < other for one, other in pairwise(attempts))
+    last = [c for c in reads if c.commit_order == attempts[-1] and c.table == "public.accounts"]
+    assert len(last) == ROWS
+    bank.changes = [
+        (record, change)
+        for record, change in bank.changes
+        if not change.snapshot or change.commit_order == attempts[-1]
+    ]
+    assert [bank.differing(table) for table in TABLES] == [[], []]
+
+
+def _runs(bank: Captured) -> bool:
+    try:
+        return bank.connect.status(bank.connector).running
+    except Unavailable:
+        return False
+
+
+def _ended(bank: Captured) -> bool:
+    bank.read()
+    return None in {end.table for end in bank.snapshots}
