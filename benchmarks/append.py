@@ -15,9 +15,8 @@ from pathlib import Path
 
 import httpx
 
+from apps.settings import load
 from benchmarks.harness import Context, Figures
-from stack.control import down, up
-from stack.planning import Options
 
 NAME = "append"
 CONDITIONS = (
@@ -26,8 +25,8 @@ CONDITIONS = (
     "store, versions checked, event ids looked up for retries"
 )
 CONNECTIONS, BATCH_CONNECTIONS, BATCH_EVENTS, SECONDS = 64, 8, 100, 10.0
-PARTS = ("postgres", "registry", "service")
-PORT_BASE = 22_100
+PARTS = "postgres,registry,service"
+PORT_BASE = "22100"
 EVENT = {"type": "placed", "data": {"total": 12.5, "customer": "c-123", "lines": 3, "note": "x"}}
 
 
@@ -52,16 +51,24 @@ def run(context: Context) -> Figures:
 @contextmanager
 def _service(folder: Path) -> Iterator[str]:
     workspace = folder / "append"
-    workspace.mkdir(mode=0o711)
+    # PostgreSQL runs as a user of its own, who must be able to pass these folders.
     folder.chmod(0o711)
+    workspace.mkdir(mode=0o711)
     try:
-        endpoints = up(workspace, Options(port_base=PORT_BASE, parts=PARTS))
-        url = str(endpoints["service.url"])
+        _penstock("up", workspace, "--only", PARTS, "--port-base", PORT_BASE)
+        url = load(workspace).required("service.url")
         answer = httpx.post(f"{url}/v1/streams/order-warm", json={"events": [EVENT]}, verify=False)
         answer.raise_for_status()
         yield url
     finally:
-        down(workspace)
+        _penstock("down", workspace)
+
+
+def _penstock(command: str, workspace: Path, *options: str) -> None:
+    program = Path(sys.executable).with_name("penstock")
+    subprocess.run(
+        [program, command, "--workspace", workspace, *options], check=True, stdout=sys.stderr
+    )
 
 
 def _load(url: str, *, connections: int, events: int) -> dict[str, float]:

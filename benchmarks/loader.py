@@ -13,11 +13,13 @@ import json
 import statistics
 import sys
 import time
+from typing import cast
 from urllib.parse import urlsplit
 
 import uvloop
 
 STREAMS = 50_000
+GRACE_S = 60
 
 
 class Connection(asyncio.Protocol):
@@ -30,8 +32,7 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._send()
 
     def data_received(self, data: bytes) -> None:
@@ -93,7 +94,8 @@ async def load(url: str, connections: int, seconds: float, body: str) -> dict[st
         await loop.create_connection(
             lambda end=end: Connection(requests, end), parts.hostname, parts.port
         )
-    await asyncio.gather(*(end.wait() for end in ends))
+    async with asyncio.timeout(seconds + GRACE_S):
+        await asyncio.gather(*(end.wait() for end in ends))
     took = time.perf_counter() - begun
     if requests.failure is not None:
         raise SystemExit(f"an append failed: {requests.failure}")
