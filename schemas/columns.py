@@ -85,12 +85,7 @@ def decode_value(framed: bytes, schema_json: str) -> Any:
 
     Raises `SchemaViolation` when the bytes do not fit the schema.
     """
-    try:
-        return fastavro.schemaless_reader(
-            io.BytesIO(memoryview(framed)[HEADER_BYTES:]), _parser(schema_json), None
-        )
-    except (EOFError, ValueError, IndexError, StopIteration, UnicodeDecodeError) as error:
-        raise SchemaViolation(f"{len(framed)} bytes do not fit their schema: {error!r}") from error
+    return _read(framed, _parser(schema_json))
 
 
 def decode_rows(framed: Sequence[bytes | None], schema_json: str, part: Part) -> pa.Table:
@@ -103,8 +98,12 @@ def decode_rows(framed: Sequence[bytes | None], schema_json: str, part: Part) ->
     Raises `SchemaViolation` when bytes do not fit the schema.
     """
     shape = shape_of(schema_json) if part == "self" else envelope_shape(schema_json)
-    records = [None if item is None else decode_value(item, schema_json) for item in framed]
-    rows = records if part == "self" else [record and record[part] for record in records]
+    if part == "self":
+        parser = _parser(schema_json)
+        rows = [None if item is None else _read(item, parser) for item in framed]
+    else:
+        parser = _parser(schema_json, part)
+        rows = [None if item is None else _read(item, parser)[part] for item in framed]
     unchanged = _take_unchanged(framed, rows)
     columns = [
         kind.array([None if row is None else row[name] for row in rows])
@@ -153,16 +152,34 @@ def _record(schema_json: str) -> dict[str, Any]:
         schema = json.loads(schema_json)
     except ValueError as error:
         raise SchemaViolation(f"not an Avro schema: {error}") from error
-    is_record = isinstance(schema, dict) and schema.get("type") == "record"
-    if not is_record or not isinstance(schema.get("fields"), list):
-        raise SchemaViolation(f"not an Avro record schema: {schema_json[:80]}")
-    return schema
+    match schema:
+        case {"type": "record", "fields": list()}:
+            return dict(schema)
+        case _:
+            raise SchemaViolation(f"not an Avro record schema: {schema_json[:80]}")
+
+
+def _read(framed: bytes, parser: Any) -> Any:
+    try:
+        return fastavro.schemaless_reader(
+            io.BytesIO(memoryview(framed)[HEADER_BYTES:]), parser, None
+        )
+    except (EOFError, ValueError, IndexError, StopIteration, UnicodeDecodeError) as error:
+        raise SchemaViolation(f"{len(framed)} bytes do not fit their schema: {error!r}") from error
 
 
 @lru_cache(maxsize=4096)
-def _parser(schema_json: str) -> Any:
+def _parser(schema_json: str, last_field: str | None = None) -> Any:
+    """Prepare reading a schema, up to `last_field` only: Avro has no marks between fields.
+
+    The row images come first in an envelope; what follows them costs more than a row.
+    """
     try:
-        return fastavro.parse_schema(_bare(json.loads(schema_json)))
+        schema = _bare(json.loads(schema_json))
+        if last_field is not None:
+            names = [field["name"] for field in schema["fields"]]
+            schema["fields"] = schema["fields"][: names.index(last_field) + 1]
+        return fastavro.parse_schema(schema)
     except (ValueError, fastavro.schema.SchemaParseException) as error:
         raise SchemaViolation(f"not an Avro schema: {error}") from error
 
