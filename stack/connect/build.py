@@ -18,6 +18,7 @@ from stack.jars import resolve
 FOLDER = Path(__file__).parent
 SOURCE = FOLDER / "KeepNulls.java"
 
+SOURCE_ENTRY = f"penstock/connect/{SOURCE.name}"
 RELEASE = "17"
 _TIME = (1980, 1, 1, 0, 0, 0)
 _SERVICE = "META-INF/services/org.apache.kafka.connect.transforms.Transformation"
@@ -36,6 +37,8 @@ def build(target: Path) -> None:
         classes = sorted(Path(folder).rglob("*.class"))
         entries = {str(path.relative_to(folder)): path.read_bytes() for path in classes}
     entries[_SERVICE] = b"penstock.connect.KeepNulls\n"
+    # The source rides along: a jar that is older than its source is found without a compiler.
+    entries[SOURCE_ENTRY] = SOURCE.read_bytes()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as jar:
         for name, content in sorted(entries.items()):
             jar.writestr(zipfile.ZipInfo(name, _TIME), content)

@@ -1,0 +1,125 @@
+"""`penstock source …` on the real stack, from a workspace of its own."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from apps.cli import build
+from apps.settings import Settings
+from cdc.database import connected
+from kernel.errors import (
+    EXIT_FAILED,
+    EXIT_NEEDS_CONFIRMATION,
+    EXIT_UNHEALTHY,
+    Conflict,
+    Misconfigured,
+    NotFound,
+)
+from tests.waiting import until
+
+TABLES = """
+CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1, 'x'), (2, NULL);
+CREATE TABLE b (id int PRIMARY KEY); CREATE TABLE keyless (v text);
+"""
+
+
+class Workspace:
+    """Runs commands in a folder; an error of ours is raised as it is."""
+
+    def __init__(self, folder: Path, stack: Settings) -> None:
+        self.folder = folder
+        self.name = f"w{uuid.uuid4().hex[:8]}"
+        # Topics are the source's own, and all tests share one broker.
+        self.source = f"shop_{uuid.uuid4().hex[:8]}"
+        keys = ("postgres.dsn", "kafka.bootstrap", "registry.url", "connect.url")
+        lines = [f'[workspace]\nname = "{self.name}"']
+        for key in keys:
+            section, _, name = key.partition(".")
+            lines.append(f"[{section}]\n{name} = {json.dumps(stack.required(key))}")
+        (folder / "penstock.toml").write_text("\n".join(lines))
+
+    def __call__(self, *arguments: str, code: int = 0) -> Any:
+        command = ["source", *arguments, "--workspace", str(self.folder), "--json"]
+        result = CliRunner().invoke(build(), command)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout)
+
+
+@pytest.fixture
+def source(
+    tmp_path: Path, stack: Settings, new_source: Callable[[str], str]
+) -> Iterator[Workspace]:
+    # After `new_source`, so that it ends before: a database with a slot cannot be dropped.
+    found = Workspace(tmp_path, stack)
+    yield found
+    for each in found("list")["sources"]:
+        found("remove", each["source"], "--yes")
+
+
+def test_a_source_from_add_to_remove(source: Workspace, new_source: Callable[[str], str]) -> None:
+    dsn = new_source(TABLES)
+    added = source("add", source.source, "--dsn", dsn, "--tables", "a,public.b")
+    assert added["connector"]["task"] == "RUNNING"
+    assert all(check["ok"] for check in added["checks"])
+    again = source("add", source.source, "--dsn", dsn, "--tables", "public.a,public.b")
+    assert again["connector"]["task"] == "RUNNING"
+
+    def snapshot() -> dict[str, Any]:
+        found: dict[str, Any] = source("status", source.source)["snapshot"]
+        return found
+
+    until(lambda: snapshot()["state"] == "completed", "the snapshot is through", deadline_s=60)
+    assert (snapshot()["tables"], snapshot()["attempts"]) == ({"public.a": 2, "public.b": 0}, 1)
+    (listed,) = source("list")["sources"]
+    assert (listed["source"], listed["healthy"]) == (source.source, True)
+    assert listed["slot"]["name"] == f"penstock_{source.name}_{source.source}"
+
+    assert source("pause", source.source)["task"] == "PAUSED"
+    source("status", source.source, code=EXIT_UNHEALTHY)
+    assert source("resume", source.source)["task"] == "RUNNING"
+
+    # Nothing folds here: a table without a mirror differs, an empty one does not.
+    verdicts = source("verify", source.source, "--timeout", "0", code=EXIT_FAILED)["tables"]
+    assert {v["table"]: v["equal"] for v in verdicts} == {"public.a": False, "public.b": True}
+
+    source("remove", source.source, code=EXIT_NEEDS_CONFIRMATION)
+    assert source("remove", source.source, "--yes") == {
+        "removed": source.source,
+        "slot_dropped": True,
+    }
+    assert source("list") == {"sources": []}
+    with connected(dsn) as connection:
+        query = "SELECT count(*) AS n FROM pg_publication"
+        assert connection.execute(query.encode()).fetchone() == {"n": 0}
+    with pytest.raises(NotFound, match=f"no source {source.source}"):
+        source("status", source.source)
+
+
+def test_what_is_not_admitted_leaves_nothing(
+    source: Workspace, new_source: Callable[[str], str]
+) -> None:
+    dsn = new_source(TABLES)
+    with pytest.raises(Misconfigured, match=r"public\.keyless: a primary key"):
+        source("add", source.source, "--dsn", dsn, "--tables", "a,keyless")
+    assert not (source.folder / "sources").exists()
+    checked = source(
+        "add", source.source, "--dsn", dsn, "--tables", "keyless", "--check", code=EXIT_FAILED
+    )
+    assert checked["admitted"] is False
+    assert source("list") == {"sources": []}
+
+
+def test_a_name_keeps_its_tables(source: Workspace, new_source: Callable[[str], str]) -> None:
+    dsn = new_source(TABLES)
+    source("add", source.source, "--dsn", dsn, "--tables", "a")
+    with pytest.raises(Conflict, match=r"captures public\.a already"):
+        source("add", source.source, "--dsn", dsn, "--tables", "a,b")

@@ -1,0 +1,36 @@
+"""The transformation that is kept as a jar is the one whose source lies beside it."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+
+from cdc.connectors import CaptureConnector, Database, Placement
+from stack.connect import JAR
+from stack.connect.build import RELEASE, SOURCE, SOURCE_ENTRY
+
+CLASS_FILE_OF_JAVA_1 = 44
+
+
+def test_the_jar_was_built_from_its_source() -> None:
+    with zipfile.ZipFile(JAR) as jar:
+        assert jar.read(SOURCE_ENTRY) == SOURCE.read_bytes(), "run: python -m stack.connect.build"
+
+
+def test_it_runs_on_the_oldest_java() -> None:
+    with zipfile.ZipFile(JAR) as jar:
+        classes = [name for name in jar.namelist() if name.endswith(".class")]
+        versions = {struct.unpack_from(">H", jar.read(name), 6)[0] for name in classes}
+    assert versions == {CLASS_FILE_OF_JAVA_1 + int(RELEASE)}
+
+
+def test_connectors_name_a_class_that_it_has() -> None:
+    connector = CaptureConnector(
+        source="s",
+        database=Database(host="h", port=1, name="d", user="u", password=""),
+        tables=("public.t",),
+        placement=Placement(workspace="w", topic_prefix="", partitions=1, registry_url=""),
+    )
+    name = connector.render()["transforms.nulls.type"]
+    with zipfile.ZipFile(JAR) as jar:
+        assert f"{name.replace('.', '/')}.class" in jar.namelist()
