@@ -15,6 +15,7 @@ from projections.runner.catalog import PROJECTION, DeployedCatalog, Deployment, 
 from projections.runner.derived import TYPED
 from projections.runner.manifest import Manifest
 from projections.runner.projector import Target
+from projections.runner.projector import input_tables as tables_of_plan
 from projections.runner.relations import LakeCatalog
 from projections.sql.catalog import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, parse_script
@@ -114,13 +115,7 @@ def generation_target(
 
 def input_tables(subject: Subject) -> list[str]:
     """Return the typed and history tables that a projection reads."""
-    found: list[str] = []
-    for item in subject.plan.inputs:
-        if item.kind is InputKind.STREAM:
-            found += subject.catalog.members(item.name)
-        else:
-            found.append(f"history/{item.name}")
-    return found
+    return tables_of_plan(subject.plan, subject.catalog)
 
 
 def typed_head(site: Site) -> Epoch:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from kernel.errors import PenstockError
 from kernel.positions import Epoch
+from projections.log.compaction import compact
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
@@ -30,6 +31,7 @@ from schemas.registry import SchemaRegistry
 MAX_EVENTS_PER_STEP = 60_000
 """Derived tables are brought forward by at most about this many log rows at a time."""
 FIELDS_TTL_S = 10.0
+COMPACT_EVERY = 64
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class Projecting:
         self._on_run = on_run
         self._fields = _Fields()
         self._settled = (-2, -2)
+        self._steps = 0
         self.states: dict[str, ProjectionState] = {}
 
     def step(self) -> bool:
@@ -113,6 +116,7 @@ class Projecting:
         if behind or missing:
             brought = self._derived.bring(brought, up_to, list(histories.values()))
             catalog = self._catalog(deployment, brought)
+            self._compact(brought, deployment)
         ran = False
         for name, made in plans.items():
             ran |= self._run(name, made, deployment, catalog, brought.epoch)
@@ -120,6 +124,12 @@ class Projecting:
             # Nothing can change before the manifest or the catalog does.
             self._settled = seen
         return behind or ran
+
+    def _compact(self, brought: Brought, deployment: Deployment) -> None:
+        self._steps += 1
+        if self._steps % COMPACT_EVERY == 0:
+            targets = [f"projection/{name}" for name in deployment.projections]
+            compact(self._lake, self._tables, [*brought.tables, *targets])
 
     def _all_at(self, epoch: Epoch, deployment: Deployment) -> bool:
         return all(

@@ -23,6 +23,9 @@ from kernel.errors import Unavailable
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest, Offsets
 
+_TOPICS_APPEARED = "you must specify all TopicPartitions"
+"""Part of what Spark says when its own list of partitions is newer than the one we gave."""
+
 
 class Stopped(Exception):
     """Ends a run between two epochs."""
@@ -108,8 +111,12 @@ class IngestRun:
         """What ended the run, our own error first; None while it runs or after `stop`."""
         if self._error is not None:
             return self._error
-        failure = self._query.exception() if self._query is not None else None
-        return None if self._stopping else failure
+        failure: BaseException | None = self._query.exception() if self._query is not None else None
+        if self._stopping or failure is None:
+            return None
+        if _TOPICS_APPEARED in str(failure):
+            return Unavailable("topics appeared while the stream was starting: it starts again")
+        return failure
 
     def stop(self) -> None:
         """End the run between two epochs; an epoch under way is finished first."""

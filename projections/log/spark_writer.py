@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import DeltaVersion
-from projections.log.tables import Tables, schema_of
+from projections.log.tables import Tables, location_of, schema_of
 from projections.log.writer import DELETE, OP, UPSERT, Guard, reached
 
 CONFLICTS = ("Concurrent", "DELTA_CONCURRENT")
@@ -106,7 +106,7 @@ class SparkWriter:
             .option("txnVersion", int(guard.epoch))
             .option(TOKEN, token)
         )
-        done = self._commit(table, guard, token, lambda: writer.save(table.table_uri))
+        done = self._commit(table, guard, token, lambda: writer.save(location_of(table)))
         if done is None:
             raise _overtaken(guard)
         return done
@@ -143,7 +143,7 @@ def _merge(
     stored = schema_of(table).names
     columns = {f"`{name}`": f"s.`{name}`" for name in source.columns if name != OP}
     upsert = f"s.`{OP}` = '{UPSERT}'"
-    target = SparkDeltaTable.forPath(session, table.table_uri).alias("t")
+    target = SparkDeltaTable.forPath(session, location_of(table)).alias("t")
     merge = target.merge(source.alias("s"), " AND ".join(f"t.`{k}` = s.`{k}`" for k in keys))
     if any(name not in stored for name in source.columns if name != OP):
         merge = merge.withSchemaEvolution()

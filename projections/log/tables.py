@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -95,6 +96,13 @@ class Tables:
             return None
         dataset: ds.Dataset = table.to_pyarrow_dataset()
         return dataset.to_table(filter=where, columns=list(columns) if columns else None)
+
+
+def location_of(table: DeltaTable) -> str:
+    """Return where a table lies, as Spark takes it: a local path with blanks is not encoded."""
+    uri: str = table.table_uri.rstrip("/")
+    scheme, separator, _ = uri.partition("://")
+    return uri if separator and scheme != "file" else unquote(uri)
 
 
 def schema_of(table: DeltaTable) -> pa.Schema:

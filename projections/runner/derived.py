@@ -48,9 +48,12 @@ class DerivedTables:
         self._typed = typed
         self._history = history
         self._frames = frames
+        self._brought: Brought | None = None
 
     def at(self) -> Brought:
-        """Return how far typed tables have come."""
+        """Return how far typed tables have come. This object is their only writer."""
+        if self._brought is not None:
+            return self._brought
         run = self._manifest.projected().get(TYPED)
         return Brought(epoch=run.epoch if run else Epoch(0), tables=run.tables if run else {})
 
@@ -66,7 +69,8 @@ class DerivedTables:
         if made != dict(before.tables) or up_to.epoch > before.epoch:
             done = Projected(epoch=up_to.epoch, name=TYPED, tables=made)
             self._manifest.project(done)
-        return Brought(epoch=up_to.epoch, tables=made)
+        self._brought = Brought(epoch=up_to.epoch, tables=made)
+        return self._brought
 
     def _bring_typed(self, after: Epoch, up_to: Committed) -> dict[str, TableAt]:
         epochs = self._manifest.between(after, up_to.epoch)

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from kernel import failpoints
 from kernel.errors import NotFound, StoreDiverged
 from kernel.positions import Epoch
+from projections.log.compaction import compact
 from projections.log.frames import AVRO_SCHEMAS, TRANSACTIONS_TABLE, UTC_MICROS
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.tables import TableAt, Tables
@@ -38,6 +39,9 @@ from projections.runner.progress import Progress
 from projections.state.current import CurrentTables, current_name
 from projections.state.cut import Advance
 from schemas.registry import SchemaLookup
+
+COMPACT_EVERY = 64
+"""Epochs between two looks for tables with many small files."""
 
 
 class OffsetPublisher(Protocol):
@@ -140,6 +144,8 @@ class Ingest:
         self._last, self._progress = done, progress
         self._offsets.publish(bound.end)  # 7
         failpoints.hit(failpoints.EPOCH_AFTER_OFFSETS)
+        if epoch % COMPACT_EVERY == 0:
+            compact(self._lake, self._tables, ["epochs", *done.tables])
         return done
 
     def waiting_for(self) -> dict[str, str]:

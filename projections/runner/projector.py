@@ -28,7 +28,7 @@ from kernel.errors import LeaseLost, NotFound
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.layout import Lake
 from projections.log.spark_writer import SparkWriter
-from projections.log.tables import TableAt, Tables
+from projections.log.tables import TableAt, Tables, greatest
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 from projections.runner.manifest import Manifest, Projected
 from projections.runner.relations import LakeCatalog
@@ -127,6 +127,13 @@ class Projector:
                 # A crash may have come between this epoch's commit and its note.
                 self._note(target, run)
             return run
+        if cursor is not None and not self._anything_new(plan, catalog, cursor):
+            # Nothing to commit: the table at this version is also the one of `up_to`.
+            table = self._tables.open(target.path)
+            version = table.version() if table is not None else 0
+            run = _run(TableAt(version=version, as_of_epoch=up_to), 0, 0, False, started)
+            self._note(target, run)
+            return run
         guard = Guard(target.app_id, up_to)
         if cursor is None:
             version, rows = self._write_whole(plan, target, catalog, guard)
@@ -178,11 +185,14 @@ class Projector:
         table = self._tables.open(target.path)
         return version, table.count() if table is not None else 0
 
+    def _anything_new(self, plan: Plan, catalog: LakeCatalog, after: Epoch) -> bool:
+        """Say, from file statistics alone, whether any input has rows newer than an epoch."""
+        tables = [self._tables.open(self._lake.path(n)) for n in input_tables(plan, catalog)]
+        newest = [greatest(table, "_epoch") for table in tables if table is not None]
+        return any(epoch is not None and epoch > after for epoch in newest)
+
     def _input_bytes(self, plan: Plan, catalog: LakeCatalog) -> int:
-        names: list[str] = []
-        for item in plan.inputs:
-            stream = item.kind is InputKind.STREAM
-            names += catalog.members(item.name) if stream else [f"history/{item.name}"]
+        names = input_tables(plan, catalog)
         return sum(self._frames.bytes_of(self._lake.path(name)) for name in names)
 
     def _changes(
@@ -286,6 +296,15 @@ class Projector:
         for frame in shaped[1:]:
             union = union.unionByName(frame)
         return union
+
+
+def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
+    """Name the tables that a plan reads: typed ones of its streams, and histories."""
+    names: list[str] = []
+    for item in plan.inputs:
+        stream = item.kind is InputKind.STREAM
+        names += catalog.members(item.name) if stream else [f"history/{item.name}"]
+    return names
 
 
 def _keyed(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from projections.log.tables import Tables, schema_of
+from projections.log.tables import Tables, location_of, schema_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def _files(table: DeltaTable, ranges: tuple[Range, ...]) -> list[str]:
             keep = pc.and_(keep, pc.fill_null(_at_least(actions[high], within.lower), True))
         if within.upper is not None:
             keep = pc.and_(keep, pc.fill_null(_below(actions[low], within.upper), True))
-    root = table.table_uri.rstrip("/")
+    root = location_of(table)
     return [f"{root}/{path}" for path in actions.filter(keep)["path"].to_pylist()]
 
 
