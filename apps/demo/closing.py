@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,14 +97,15 @@ def try_next(folder: Path, lake: Path) -> list[str]:
         str(lake / "projection" / name)
         for name in ("flight_status", "carrier_delays", "departure_weather")
     )
-    where = shlex.quote(str(folder))
     return [
-        f"penstock query --workspace {where} "
-        + shlex.quote("SELECT status, count(*) AS flights FROM flight_status GROUP BY status"),
-        f"penstock query --workspace {where} "
-        + shlex.quote(
-            "SELECT carrier, sum(departures) / 3 AS departures, max(max_delay_minutes) AS worst "
-            "FROM carrier_delays GROUP BY carrier ORDER BY worst DESC"
+        _penstock(
+            folder, "query", "SELECT status, count(*) AS flights FROM flight_status GROUP BY status"
+        ),
+        _penstock(
+            folder,
+            "query",
+            "SELECT carrier, sum(departures) // 3 AS departures, max(max_delay_minutes) AS worst "
+            "FROM carrier_delays GROUP BY carrier ORDER BY worst DESC",
         ),
         _python(
             "import duckdb; from deltalake import DeltaTable; "
@@ -110,8 +113,14 @@ def try_next(folder: Path, lake: Path) -> list[str]:
             "print(duckdb.sql('SELECT visib, avg(departure_delay_minutes) AS delay, count(*) "
             "FROM weather GROUP BY visib ORDER BY visib'))"
         ),
-        _python(f"import polars; print(polars.read_delta({status!r}).head())"),
-        _python(f"from deltalake import DeltaTable; print(DeltaTable({delays!r}).history(3))"),
+        _python(
+            "import polars; "
+            f"print(polars.read_delta({status!r}).group_by('dest', 'status').len().head())"
+        ),
+        _python(
+            "from deltalake import DeltaTable; "
+            f"[print(c['version'], c['operation']) for c in DeltaTable({delays!r}).history(5)]"
+        ),
     ]
 
 
@@ -125,8 +134,7 @@ def verdict(narration: Narration, folder: Path, lake: Path, *, kept: bool) -> No
     for check in failures:
         narration.say(f"NO  {check.title}: {check.found}")
     if kept:
-        where = shlex.quote(str(folder))
-        narration.say(f"The stack is still up. Stop it with: penstock down --workspace {where}")
+        narration.say(f"The stack is still up. Stop it with: {_penstock(folder, 'down')}")
     narration.say("To try next (they work with the stack stopped):")
     for command in try_next(folder, lake):
         narration.say(f"  {command}")
@@ -143,8 +151,23 @@ def _figures(answer: Mapping[str, Any] | None) -> str:
     return ", ".join(flat)
 
 
+def _penstock(folder: Path, *words: str) -> str:
+    return shlex.join((_program("penstock"), *words, "--workspace", str(folder)))
+
+
 def _python(code: str) -> str:
-    return f"python -c {shlex.quote(code)}"
+    # Double quotes are easier to read around code that has single ones.
+    quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
+    return f"{shlex.quote(_program('python'))} -c {quoted}"
+
+
+def _program(name: str) -> str:
+    """Return how a user of this shell calls a program of our own environment."""
+    ours = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    if found is not None and Path(found).parent == ours.parent:
+        return name
+    return str(ours.relative_to(Path.cwd()) if ours.is_relative_to(Path.cwd()) else ours)
 
 
 def _tables(kind: Path) -> list[Path]:
