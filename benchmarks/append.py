@@ -24,7 +24,7 @@ CONDITIONS = (
     "disk (fsync on, synchronous_commit on); gapless positions in commit order over the whole "
     "store, versions checked, event ids looked up for retries"
 )
-CONNECTIONS, BATCH_CONNECTIONS, BATCH_EVENTS, SECONDS = 64, 8, 100, 10.0
+CONNECTIONS, BATCH_CONNECTIONS, BATCH_EVENTS, SECONDS = 64, 16, 100, 10.0
 PARTS = "postgres,registry,service"
 PORT_BASE = "22100"
 EVENT = {"type": "placed", "data": {"total": 12.5, "customer": "c-123", "lines": 3, "note": "x"}}

@@ -8,6 +8,7 @@ import uuid
 import psycopg
 import pytest
 
+from eventstore.postgres.commit import PLANNING
 from eventstore.postgres.queries import query
 from eventstore.postgres.store import PostgresEventStore
 from tests.contracts.events import event, request, to
@@ -27,6 +28,14 @@ VALUES = {
 }
 
 
+async def fill(dsn: str) -> None:
+    async with PostgresEventStore(dsn) as store:
+        for block in range(20):
+            appends = [to(f"order-{block * 100 + i}") for i in range(100)]
+            await store.append(request(*appends))
+            await store.append(request(to("order-7", [event() for _ in range(150)])))
+
+
 @pytest.mark.parametrize(
     ("name", "index"),
     [
@@ -38,14 +47,7 @@ VALUES = {
     ],
 )
 def test_reads_use_their_index(postgres_dsn: str, name: str, index: str) -> None:
-    async def fill() -> None:
-        async with PostgresEventStore(postgres_dsn) as store:
-            for block in range(20):
-                appends = [to(f"order-{block * 100 + i}") for i in range(100)]
-                await store.append(request(*appends))
-                await store.append(request(to("order-7", [event() for _ in range(150)])))
-
-    asyncio.run(fill())
+    asyncio.run(fill(postgres_dsn))
     with psycopg.Connection.connect(
         postgres_dsn, autocommit=True, cursor_factory=psycopg.ClientCursor
     ) as connection:
@@ -54,3 +56,17 @@ def test_reads_use_their_index(postgres_dsn: str, name: str, index: str) -> None
     plan = "\n".join(line for (line,) in rows)
     assert index in plan, plan
     assert "Seq Scan" not in plan, plan
+
+
+def test_a_large_group_looks_ids_up_by_index(postgres_dsn: str) -> None:
+    """Never analysed, and more ids than the planner thinks an index is good for."""
+    asyncio.run(fill(postgres_dsn))
+    ids = [uuid.uuid4() for _ in range(2_000)]
+    statement = b"EXPLAIN SELECT * FROM es.events WHERE id = ANY(%s::uuid[])"
+    with psycopg.Connection.connect(
+        postgres_dsn, autocommit=True, cursor_factory=psycopg.ClientCursor
+    ) as connection:
+        connection.execute(PLANNING.encode())
+        plan = str(connection.execute(statement, (ids,)).fetchall())
+    assert "events_id_key" in plan
+    assert "Seq Scan" not in plan
