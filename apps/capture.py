@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -101,7 +101,7 @@ def add(
     sources.save(settings.workspace, source, password)
     with ConnectClient(settings.required("connect.url")) as connect:
         started = capture.ensure(source, dsn, placement_of(settings), connect, timeout_s=timeout_s)
-    _deploy(settings, source.name, LIVE, capture.keys_of(source, dsn))
+    record_capture(Lake.at(settings.lake), source.name, LIVE, capture.keys_of(source, dsn))
     return started
 
 
@@ -126,7 +126,7 @@ def remove(settings: Settings, source: Source) -> bool:
     dsn = source.full_dsn(settings.workspace)
     with ConnectClient(settings.required("connect.url")) as connect:
         dropped = capture.remove(source, dsn, placement_of(settings), connect)
-    _deploy(settings, source.name, DROPPED, {})
+    record_capture(Lake.at(settings.lake), source.name, DROPPED, {})
     sources.forget(settings.workspace, source.name)
     return dropped
 
@@ -176,8 +176,11 @@ def _verdict(
     )
 
 
-def _deploy(settings: Settings, name: str, status_: str, keys: dict[str, tuple[str, ...]]) -> None:
-    catalog = DeployedCatalog(Lake.at(settings.lake), Tables())
+def record_capture(
+    lake: Lake, name: str, status_: str, keys: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Tell the catalog which tables of a source are captured and what their keys are."""
+    catalog = DeployedCatalog(lake, Tables())
     text = json.dumps({table: list(columns) for table, columns in keys.items()}, sort_keys=True)
     entry = Entry(kind=CAPTURE, name=name, generation=0, status=status_, text=text)
     if entry not in catalog.entries():

@@ -7,35 +7,24 @@ left alone. The catalog learns which tables are captured and what their keys are
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping
 
 import psycopg
 
+from apps.capture import placement_of, record_capture
 from apps.settings import Settings
 from cdc import capture, outbox
 from cdc.connect import ConnectClient, ConnectorStatus
-from cdc.connectors import Placement
 from cdc.sources import Source, load_all
 from kernel.errors import NotFound, PenstockError, Unavailable
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
+from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog
 
 LOOK_S = 2.0
 PAUSES_S = (2.0, 5.0, 15.0, 60.0)
 OUTBOX = "outbox"
-
-
-def placement_of(settings: Settings) -> Placement:
-    """Return where this workspace's connectors write."""
-    return Placement(
-        workspace=settings.name,
-        topic_prefix=settings.text("kafka.topic_prefix"),
-        partitions=settings.number("kafka.partitions"),
-        registry_url=settings.required("registry.url"),
-    )
 
 
 class ConnectorKeeper:
@@ -45,6 +34,7 @@ class ConnectorKeeper:
         self._settings = settings
         self._placement = placement_of(settings)
         self._dsn = settings.required("postgres.dsn")
+        self._lake = lake
         self._deployed = DeployedCatalog(lake, Tables())
         self._ensured: dict[str, object] = {}
         self._failures: dict[str, int] = {}
@@ -105,19 +95,13 @@ class ConnectorKeeper:
 
     def _declare(self, source: Source, dsn: str) -> None:
         """Put the source's tables and keys into the catalog, if they are not there."""
-        text = json.dumps(capture.keys_of(source, dsn))
-        known = next((e for e in self._deployed.entries() if _is_capture(e, source.name)), None)
-        if known is None or known.text != text or known.status != LIVE:
-            self._deployed.put([_entry(source.name, text, LIVE)])
+        record_capture(self._lake, source.name, LIVE, capture.keys_of(source, dsn))
 
     def _drop_missing(self, sources: Mapping[str, Source]) -> None:
-        gone = [
-            _entry(entry.name, entry.text, DROPPED)
-            for entry in self._deployed.entries()
-            if entry.kind == CAPTURE and entry.status != DROPPED and entry.name not in sources
-        ]
-        if gone:
-            self._deployed.put(gone)
+        for entry in self._deployed.entries():
+            live = entry.kind == CAPTURE and entry.status != DROPPED
+            if live and entry.name not in sources:
+                record_capture(self._lake, entry.name, DROPPED, {})
         for name in set(self.states) - set(sources) - {OUTBOX}:
             self.states.pop(name)
             self._ensured.pop(name, None)
@@ -130,11 +114,3 @@ class ConnectorKeeper:
             self.states[OUTBOX] = f"the event store's database does not answer: {error}"
             return False
         return row is not None and bool(row[0])
-
-
-def _entry(name: str, text: str, status: str) -> Entry:
-    return Entry(kind=CAPTURE, name=name, generation=1, status=status, text=text)
-
-
-def _is_capture(entry: Entry, name: str) -> bool:
-    return entry.kind == CAPTURE and entry.name == name

@@ -91,6 +91,17 @@ class ArrowWriter:
             self._write(table, rows, guard, mode="append", schema_mode="merge")
         return DeltaVersion(table.version())
 
+    def claim(self, path: str, rows: pa.Table, guard: Guard) -> None:
+        """Append rows as the first to write this epoch; for tables with several writers.
+
+        Raises `LeaseLost` when somebody else has it already, where `append` would see its own
+        earlier write.
+        """
+        table = self._tables.ensure(path, rows.schema)
+        if reached(table, guard):
+            raise LeaseLost(f"epoch {guard.epoch} of {guard.app_id} was written by somebody else")
+        self._write(table, rows, guard, mode="append", schema_mode="merge")
+
     def overwrite(self, path: str, rows: pa.Table, guard: Guard) -> DeltaVersion:
         """Replace everything; see `TableWriter`."""
         table = self._tables.ensure(path, rows.schema)

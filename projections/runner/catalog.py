@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from kernel.positions import Epoch
+from kernel.retry import Backoff, retrying
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -35,6 +36,7 @@ SCHEMA = pa.schema(
 
 CAPTURE, SOURCE, PROJECTION = "capture", "source", "projection"
 LIVE, PAUSED, DROPPED = "live", "paused", "dropped"
+_RIVALS = Backoff(attempts=6, base_s=0.05, cap_s=0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +107,15 @@ class DeployedCatalog:
         return list(newest.values())
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """Deploy several things in one commit.
+        """Deploy several things in one commit, after whatever others deploy at the same moment.
 
-        Raises `LeaseLost` when the catalog was changed at the same moment: read it and try again.
+        Raises `LeaseLost` when others were faster every time.
         """
+        retrying(lambda: self._put(entries), backoff=_RIVALS)
+
+    def _put(self, entries: Sequence[Entry]) -> None:
+        # A handle that lost the race still shows the state before it.
+        self._tables.forget(self._lake.catalog)
         table = self._tables.ensure(self._lake.catalog, SCHEMA)
         number = (table.transaction_version("catalog") or 0) + 1
         now = datetime.now(UTC)
@@ -125,7 +132,7 @@ class DeployedCatalog:
             for i, entry in enumerate(entries)
         ]
         guard = Guard("catalog", Epoch(number))
-        self._writer.append(self._lake.catalog, pa.Table.from_pylist(rows, SCHEMA), guard)
+        self._writer.claim(self._lake.catalog, pa.Table.from_pylist(rows, SCHEMA), guard)
 
     def version(self) -> int:
         """Return the catalog's table version; -1 before anything was deployed. Cheap."""

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kernel.errors import NotFound
+from kernel.errors import LeaseLost, NotFound
 from kernel.positions import Epoch
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
@@ -105,7 +105,10 @@ class Manifest:
         self._app_id = app_id
 
     def bind(self, bound: Bound) -> None:
-        """Bind an epoch to its offsets. Raises `LeaseLost` when another run bound it meanwhile."""
+        """Bind an epoch to its offsets; binding it again to the same ones changes nothing.
+
+        Raises `LeaseLost` when another run bound it to other offsets.
+        """
         row = {
             "epoch": bound.epoch,
             "kind": BOUND,
@@ -114,7 +117,12 @@ class Manifest:
             "start_offsets": _compact(bound.start),
             "end_offsets": _compact(bound.end),
         }
-        self._append(row, Guard(f"{self._app_id}/bound", bound.epoch))
+        guard = Guard(f"{self._app_id}/bound", bound.epoch)
+        try:
+            self._writer.claim(self._lake.epochs, _one_row(row), guard)
+        except LeaseLost:
+            if self.unfinished() != bound:
+                raise
 
     def commit(self, done: Committed) -> None:
         """Make an epoch visible. Doing it twice has the effect of once."""
@@ -200,8 +208,7 @@ class Manifest:
         return sorted(map(_projected, rows), key=lambda run: run.epoch)
 
     def _append(self, row: dict[str, object], guard: Guard) -> None:
-        rows = pa.Table.from_pylist([row | {"at": datetime.now(UTC)}], schema=SCHEMA)
-        self._writer.append(self._lake.epochs, rows, guard)
+        self._writer.append(self._lake.epochs, _one_row(row), guard)
 
     def _rows(self, where: pc.Expression) -> list[dict[str, object]]:
         found = self._tables.read(self._lake.epochs, where=where)
@@ -211,6 +218,10 @@ class Manifest:
 def first_progress(last: Committed | None) -> Progress:
     """Return what the next epoch starts from."""
     return Progress() if last is None else Progress.from_json(last.progress)
+
+
+def _one_row(row: Mapping[str, object]) -> pa.Table:
+    return pa.Table.from_pylist([{**row, "at": datetime.now(UTC)}], schema=SCHEMA)
 
 
 def _compact(value: object) -> str:

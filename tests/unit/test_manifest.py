@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from kernel.errors import LeaseLost, NotFound
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import TableAt, Tables
+from projections.runner.manifest import Bound, Committed, Manifest, Projected
+from projections.runner.progress import Progress
+
+
+def bound(epoch: int, end: int, run: str = "a") -> Bound:
+    return Bound(
+        epoch=Epoch(epoch),
+        run_id=run,
+        batch_id=0,
+        start={"t": {"0": 0}},
+        end={"t": {"0": end}},
+    )
+
+
+def committed(epoch: int) -> Committed:
+    return Committed(
+        epoch=Epoch(epoch),
+        run_id="a",
+        batch_id=0,
+        end={"t": {"0": 1}},
+        progress=Progress().to_json(),
+        heads={"s": epoch},
+        cuts={},
+        pending_from={},
+        tables={"log/x": TableAt(version=epoch, as_of_epoch=epoch)},
+        counts={"events": 1},
+        timings_ms={},
+        at=datetime.now(UTC),
+    )
+
+
+def test_an_epoch_is_bound_once_and_finished_by_whoever_comes_next(lake: Lake) -> None:
+    manifest = Manifest(lake, Tables())
+    assert manifest.unfinished() is None
+    manifest.bind(bound(1, 5))
+    manifest.bind(bound(1, 5))
+    next_one = Manifest(lake, Tables())
+    assert next_one.unfinished() == bound(1, 5)
+    assert next_one.last() is None
+    next_one.commit(committed(1))
+    next_one.commit(committed(1))
+    assert next_one.unfinished() is None
+    last = next_one.last()
+    assert last is not None
+    assert last.epoch == 1
+    assert [done.epoch for done in next_one.between(Epoch(0), Epoch(9))] == [1]
+
+
+def test_two_runs_cannot_bind_one_epoch_to_different_offsets(lake: Lake) -> None:
+    first, second = Manifest(lake, Tables()), Manifest(lake, Tables())
+    assert second.unfinished() is None
+    first.bind(bound(1, 5, run="a"))
+    with pytest.raises(LeaseLost):
+        second.bind(bound(1, 9, run="b"))
+
+
+def test_how_far_a_projection_has_come_is_its_newest_row(lake: Lake) -> None:
+    manifest = Manifest(lake, Tables())
+    for epoch in (1, 3):
+        tables = {"projection/p": TableAt(version=epoch, as_of_epoch=epoch)}
+        manifest.project(Projected(epoch=Epoch(epoch), name="projection/p/g1", tables=tables))
+    assert manifest.projected()["projection/p/g1"].epoch == 3
+    assert [run.epoch for run in manifest.history_of("projection/p/g1")] == [1, 3]
+    with pytest.raises(NotFound):
+        manifest.at(Epoch(1))
