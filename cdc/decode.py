@@ -37,6 +37,8 @@ from schemas.wire import schema_id_of
 TRANSACTION_TOPIC = "transaction"
 NOTIFICATION_TOPIC = "notifications"
 SNAPSHOT = "Initial Snapshot"
+_MESSAGE_ID = "LogicalDecodingMessageId@"
+"""Part of what Debezium calls a logical message among the tables of a transaction's END."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Fact = Change | TransactionEnd | SnapshotEnd
@@ -151,9 +153,11 @@ class ChangeDecoder:
             source=self.source,
             transaction_id=txid,
             commit_lsn=Lsn(int(lsn)),
+            # A logical message counts as a collection of its own, and never comes as a row.
             counts={
                 entry["data_collection"]: int(entry["event_count"])
                 for entry in end["data_collections"] or ()
+                if _MESSAGE_ID not in entry["data_collection"]
             },
             committed_at=_micros(int(end["ts_ms"]) * 1000),
         )

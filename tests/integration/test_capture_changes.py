@@ -104,6 +104,19 @@ def test_commits_follow_each_other(start: Start) -> None:
         assert earlier.commit_lsn <= order[later.transaction_id] < later.commit_lsn
 
 
+def test_an_end_counts_rows_and_no_logical_messages(start: Start) -> None:
+    shop = start(SHOP, TABLES)
+    shop.execute("SELECT pg_logical_emit_message(true, 'anyone', 'anything')")
+    shop.execute(
+        "WITH told AS (SELECT pg_logical_emit_message(true, 'anyone', 'more')) "
+        "UPDATE orders SET status = 'told' FROM told WHERE id = 1"
+    )
+    shop.await_stream()
+    counts = [end.counts for end in shop.transactions]
+    assert {} in counts
+    assert {name for each in counts for name in each} == {"public.orders"}
+
+
 def test_a_changed_key_is_a_delete_and_an_insert(start: Start) -> None:
     shop = start(SHOP, TABLES)
     shop.execute("UPDATE orders SET id = 999 WHERE id = 1")

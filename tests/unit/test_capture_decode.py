@@ -6,6 +6,7 @@ in one transaction, a changed key, a delete, a TRUNCATE, and heartbeats.
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import fastavro
 import pytest
 
 from cdc.decode import ChangeDecoder
@@ -20,6 +22,7 @@ from kernel.errors import NotFound, Unavailable
 from kernel.positions import KafkaOffset
 from schemas.columns import decode_rows, key_columns
 from schemas.records import Change, KafkaRecord, Operation, Rejected, SnapshotEnd, TransactionEnd
+from schemas.wire import schema_id_of
 
 KEPT = json.loads((Path(__file__).parent / "captured_records.json").read_text())
 ITEM = "sample.public.item"
@@ -99,6 +102,25 @@ def test_a_change_belongs_to_the_transaction_that_its_end_names() -> None:
     assert list(counted.values()) == [3, 2, 1, 1]
     lsns = {e.transaction_id: e.commit_lsn for e in ends if isinstance(e, TransactionEnd)}
     assert all(change.commit_order < lsns[str(change.transaction_id)] for change in streamed)
+
+
+def test_a_logical_message_is_not_a_row_that_is_waited_for() -> None:
+    message = (
+        "io.debezium.connector.postgresql.LogicalDecodingMessageMonitor"
+        "$LogicalDecodingMessageId@3ea4d0e2"
+    )
+    end = next(r for r in records("sample.transaction") if isinstance(decoder()(r), TransactionEnd))
+    assert end.value is not None
+    parsed = fastavro.parse_schema(KEPT["schemas"][str(schema_id_of(end.value))])
+    told = fastavro.schemaless_reader(io.BytesIO(end.value[5:]), parsed, None)
+    assert isinstance(told, dict)
+    counted = {c["data_collection"]: c["event_count"] for c in told["data_collections"]}
+    told["data_collections"].append({"data_collection": message, "event_count": 1})
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, parsed, told)
+    decoded = decoder()(replace(end, value=end.value[:5] + out.getvalue()))
+    assert isinstance(decoded, TransactionEnd)
+    assert decoded.counts == counted
 
 
 def test_order_grows_strictly_in_a_partition() -> None:
