@@ -9,6 +9,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from kernel.errors import Conflict, InvalidRequest, NotFound, PenstockError
+from kernel.positions import Epoch
 from projections.runner.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.runner.projector import live_target
 from projections.runner.relations import LakeCatalog
@@ -94,8 +95,10 @@ def standings(site: Site) -> list[Standing]:
     """Describe every projection that is not dropped."""
     last = site.manifest.last()
     newest = last.epoch if last is not None else 0
+    # The manifest's notes, not the tables' cursors: a run without new input commits nothing.
+    noted = {name: run.epoch for name, run in site.manifest.projected().items()}
     return [
-        _standing(site, entry, decl, newest)
+        _standing(site, entry, decl, newest, noted)
         for entry, decl in site.deployed.deployment().projections.values()
     ]
 
@@ -106,14 +109,16 @@ def standing(site: Site, name: str) -> Standing:
     return next(found for found in standings(site) if found.name == name)
 
 
-def _standing(site: Site, entry: Entry, decl: ProjectionDecl, newest: int) -> Standing:
+def _standing(
+    site: Site, entry: Entry, decl: ProjectionDecl, newest: int, noted: Mapping[str, Epoch]
+) -> Standing:
     target = live_target(site.lake, entry.name, entry.generation)
     table = site.tables.open(target.path)
     return Standing(
         name=entry.name,
         status=entry.status,
         generation=entry.generation,
-        epoch=table.transaction_version(target.app_id) if table is not None else None,
+        epoch=noted.get(target.app_id),
         newest_epoch=newest,
         rows=table.count() if table is not None else 0,
         key=decl.key,

@@ -133,7 +133,9 @@ def _published(site: Site, replay: Replay, catch_up: CatchUp) -> Replay:
         stable = DeltaTable(path)
         if stable.transaction_version(new) is not None:
             return replay  # a swap that was interrupted after its commit
-        epoch = Epoch(built.transaction_version(build_app(replay.name, replay.generation)) or 0)
+        # A catch-up without new input commits nothing: the book may know better than the table.
+        done = built.transaction_version(build_app(replay.name, replay.generation)) or 0
+        epoch = Epoch(max(done, replay.epoch))
         replay = replay.now(replay.state, epoch=epoch, detail=replay.detail)
         if (stable.transaction_version(old) or 0) > epoch:
             replay = catch_up(replay)

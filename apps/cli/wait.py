@@ -17,6 +17,7 @@ from apps.cli.output import emit
 from apps.cli.stack import JsonOption, WorkspaceOption
 
 SHOW_EVERY_S = 1.0
+SHOW_SAME_EVERY_S = 10.0
 
 
 def register(app: typer.Typer) -> None:
@@ -44,16 +45,17 @@ def wait(
 
 
 def _shower() -> Callable[[Behind], None]:
-    shown_at = time.monotonic()
+    """Show what is missing once a second while it changes, else now and then."""
+    shown, shown_at = "", time.monotonic()
 
     def show(behind: Behind) -> None:
-        nonlocal shown_at
-        if time.monotonic() - shown_at < SHOW_EVERY_S:
+        nonlocal shown, shown_at
+        missing = "; ".join(behind.missing)
+        line = f"{behind.events:,} events, {behind.seconds:.1f} s behind; {missing}"
+        pause = SHOW_EVERY_S if line != shown else SHOW_SAME_EVERY_S
+        if time.monotonic() - shown_at < pause:
             return
-        shown_at = time.monotonic()
-        line = (
-            f"{behind.events:,} events, {behind.seconds:.1f} s behind; {'; '.join(behind.missing)}"
-        )
+        shown, shown_at = line, time.monotonic()
         print(line, file=sys.stderr, flush=True)
 
     return show

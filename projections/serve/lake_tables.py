@@ -19,6 +19,15 @@ SINGLE = ("epochs", "catalog", "replays")
 """Tables at the lake's root: the manifest, what is deployed, what was replayed."""
 _LOG_FOLDER = "_delta_log"
 _DEEPEST = 3
+_MERGED = (
+    "num_target_rows_inserted",
+    "num_target_rows_updated",
+    "num_target_rows_deleted",
+    "numTargetRowsInserted",
+    "numTargetRowsUpdated",
+    "numTargetRowsDeleted",
+)
+_WRITTEN = ("num_added_rows", "numOutputRows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +138,12 @@ def _files(lake: Lake) -> tuple[fs.FileSystem, str]:
 
 
 def _rows(metrics: dict[str, object]) -> int | None:
-    for key in ("num_added_rows", "num_target_rows_inserted", "numOutputRows"):
-        if key in metrics:
-            return int(str(metrics[key]))
-    return None
+    """Count rows written or deleted, by the names of either engine; None where it says nothing."""
+    changed = [int(str(metrics[name])) for name in _MERGED if name in metrics]
+    if changed:
+        return sum(changed)
+    written = [int(str(metrics[name])) for name in _WRITTEN if name in metrics]
+    return written[0] if written else None
 
 
 def _moment(milliseconds: object) -> datetime:
