@@ -18,7 +18,7 @@ from stack import control
 
 FLIGHTS = 1_500
 PORT_BASE = 24_000
-TIMEOUT_S = 540
+TIMEOUT_S = 900
 BIN = Path(sys.executable).parent
 
 
