@@ -73,11 +73,17 @@ def _whole(kind: str, allowed: range) -> Convert:
     return convert
 
 
+_EXACT_IN_DOUBLE = 2**53
+"""Whole numbers up to here are doubles without loss (IEEE 754 binary64)."""
+
+
 def _number(value: Any) -> float:
     if type(value) is float:
         return value
     if type(value) is int:
-        return float(value)
+        if abs(value) <= _EXACT_IN_DOUBLE:
+            return float(value)
+        raise misfit(f"{value} may lose digits as a floating-point number")
     raise misfit(f"expected a number, found {describe(value)}")
 
 

@@ -30,7 +30,7 @@ from stack.workspace import Workspace
 _POLL_S = 0.05
 
 
-class SupervisorEnded(Unavailable):
+class _SupervisorEnded(Unavailable):
     """The supervisor was stopped, or died, while its parts were awaited."""
 
 
@@ -44,7 +44,7 @@ def up(path: Path, options: Options | None = None, report: Report = silent) -> d
     options = options or Options()
     try:
         return _up(Workspace.at(path), options, report)
-    except SupervisorEnded:
+    except _SupervisorEnded:
         # It attached to a supervisor that was just being stopped or killed.
         return _up(Workspace.at(path), options, report)
 
@@ -147,7 +147,7 @@ def wait_ready(
             return endpoints
         late = ", ".join(f"{name} ({state})" for name, state in said.items() if state != "ready")
         if not alive:
-            raise SupervisorEnded(
+            raise _SupervisorEnded(
                 f"the supervisor ended before all was ready: {late}",
                 remedy=f"See {workspace.log_of('supervisor')}. Then again: penstock up",
             )

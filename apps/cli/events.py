@@ -68,8 +68,8 @@ def read(
     after: Annotated[int, typer.Option(help="All events: behind this position")] = 0,
     from_version: Annotated[int | None, typer.Option(help="A stream: from here")] = None,
     backward: Annotated[bool, typer.Option(help="A stream: newest first")] = False,
-    category: Annotated[str | None, typer.Option()] = None,
-    type_: Annotated[str | None, typer.Option("--type")] = None,
+    category: Annotated[str | None, typer.Option(help="This category only")] = None,
+    type_: Annotated[str | None, typer.Option("--type", help="This type only")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Events at most")] = 100,
     workspace: Workspace = None,
     as_json: AsJson = False,
@@ -90,8 +90,8 @@ def read(
 
 def tail(
     after: Annotated[str, typer.Option(help="A position, or end")] = "end",
-    category: Annotated[str | None, typer.Option()] = None,
-    type_: Annotated[str | None, typer.Option("--type")] = None,
+    category: Annotated[str | None, typer.Option(help="This category only")] = None,
+    type_: Annotated[str | None, typer.Option("--type", help="This type only")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many")] = None,
     until_caught_up: Annotated[bool, typer.Option(help="Stop where history ends")] = False,
     workspace: Workspace = None,

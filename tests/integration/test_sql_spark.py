@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -52,25 +52,10 @@ def _plain(value: object) -> object:
 
 
 @pytest.fixture(scope="module")
-def sql_spark() -> Iterator[SparkSession]:
-    """The session's warm Spark if there is one, else a small one that is stopped afterwards."""
-    warm = SparkSession.getActiveSession()
-    session = warm or (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session = session.newSession()
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    session.conf.set("spark.sql.shuffle.partitions", "1")
-    yield session
-    if warm is None:
-        session.stop()
+def sql_spark(spark: SparkSession) -> SparkSession:
+    """Return a session of this module's own in the run's one Spark."""
+    session: SparkSession = spark.newSession()
+    return session
 
 
 def _world(seed: int) -> World:

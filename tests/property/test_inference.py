@@ -48,13 +48,16 @@ def test_every_accepted_object_is_read_back_by_every_later_schema(
     for data in objects:
         try:
             wider = widened("order.Placed", schema, data)
+            codec = JsonCodec(wider)
+            encoded = codec.encode(data)
         except SchemaViolation:
-            continue  # A type that changes its kind is refused, and the schema stays.
+            # A type that changes its kind is refused, and so is a whole number that would lose
+            # digits among fractions; the schema stays.
+            continue
         for earlier in history:
             assert complaints(reader=wider, writer=earlier) == []
-        codec = JsonCodec(wider)
         assert codec.inferred
-        assert without_nulls(codec.decode(codec.encode(data))) == without_nulls(data)
+        assert without_nulls(codec.decode(encoded)) == without_nulls(data)
         # What fits needs no further widening.
         assert widened("order.Placed", wider, data) == wider
         schema = wider
