@@ -30,10 +30,6 @@ from stack.workspace import Workspace
 _POLL_S = 0.05
 
 
-class _SupervisorEnded(Unavailable):
-    """The supervisor was stopped, or died, while its parts were awaited."""
-
-
 def up(path: Path, options: Options | None = None, report: Report = silent) -> dict[str, object]:
     """Start what is asked for, or attach to what runs already; return the endpoints once ready.
 
@@ -44,7 +40,9 @@ def up(path: Path, options: Options | None = None, report: Report = silent) -> d
     options = options or Options()
     try:
         return _up(Workspace.at(path), options, report)
-    except _SupervisorEnded:
+    except Unavailable as error:
+        if "ended" not in error.fields:
+            raise
         # It attached to a supervisor that was just being stopped or killed.
         return _up(Workspace.at(path), options, report)
 
@@ -147,9 +145,10 @@ def wait_ready(
             return endpoints
         late = ", ".join(f"{name} ({state})" for name, state in said.items() if state != "ready")
         if not alive:
-            raise _SupervisorEnded(
+            raise Unavailable(
                 f"the supervisor ended before all was ready: {late}",
                 remedy=f"See {workspace.log_of('supervisor')}. Then again: penstock up",
+                ended="supervisor",
             )
         if time.monotonic() > limit:
             raise Unavailable(f"not ready within {timeout_s:.0f} s: {late}")
