@@ -113,9 +113,10 @@ def try_next(folder: Path, lake: Path) -> list[str]:
             "print(duckdb.sql('SELECT visib, avg(departure_delay_minutes) AS delay, count(*) "
             "FROM weather GROUP BY visib ORDER BY visib'))"
         ),
+        # Without pyarrow, Polars looks for `%20` where a folder has a blank.
         _python(
-            "import polars; "
-            f"print(polars.read_delta({status!r}).group_by('dest', 'status').len().head())"
+            f"import polars; flights = polars.read_delta({status!r}, use_pyarrow=True); "
+            "print(flights.group_by('dest', 'status').len().head())"
         ),
         _python(
             "from deltalake import DeltaTable; "
