@@ -12,9 +12,11 @@ from pyspark.sql import SparkSession
 from kernel import failpoints
 from kernel.errors import Conflict, InvalidRequest
 from kernel.positions import Epoch
-from projections.runner.projector import Projector, Target
+from projections.runner.catalog import Entry
+from projections.runner.projector import CLOSED, Projector, Target
 from replay.book import Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, remove_files
+from replay.generations import live_app
 from replay.planning import build_epoch, next_generation
 from replay.progress import Progress, Stopped, watched
 from replay.subject import Site, Subject, generation_target, input_tables, subject_of, typed_head
@@ -67,6 +69,7 @@ class Builder:
         """
         self._refuse_second(name)
         subject = subject_of(self._site, name, text)
+        self._refuse_half_swapped(subject.entry)
         epoch = build_epoch(self._site, subject)
         if not epoch:
             raise InvalidRequest(
@@ -139,6 +142,16 @@ class Builder:
 
     def _age_s(self, epoch: Epoch) -> float:
         return (datetime.now(UTC) - self._site.manifest.at(epoch).at).total_seconds()
+
+    def _refuse_half_swapped(self, entry: Entry) -> None:
+        stable = self._site.tables.open(self._site.lake.path(f"projection/{entry.name}"))
+        live = live_app(entry.name, entry.generation)
+        if stable is not None and stable.transaction_version(live) == CLOSED:
+            raise Conflict(
+                f"a swap or rollback of {entry.name} was interrupted",
+                remedy=f"Give the same command again; penstock replay status {entry.name} shows "
+                "which it was.",
+            )
 
     def _refuse_second(self, name: str) -> None:
         for other in self._book.of(name):

@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 from pyarrow import fs
 
+from kernel.errors import Conflict
 from projections.log.layout import Lake
 from replay.book import READY, Replay, ReplayBook, State
-from replay.generations import generation_name
+from replay.generations import generation_name, live_app
 from replay.subject import Site
 
 ABANDONED_AFTER = timedelta(seconds=30)
@@ -18,10 +19,11 @@ ABANDONED_AFTER = timedelta(seconds=30)
 def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
     """Cancel the newest generation (or the one named) that is not swapped; return its last row.
 
-    A build under way notices within seconds and removes its own files. Raises `NotFound`.
+    A build under way notices within seconds and removes its own files. Raises `NotFound`, and
+    `Conflict` for one whose swap was interrupted.
     """
     book = ReplayBook(site.lake, site.tables)
-    replay = book.newest(name, State.BUILDING, *READY, generation=generation)
+    replay = _not_the_table(site, book.newest(name, State.BUILDING, *READY, generation=generation))
     alive = (
         replay.state is State.BUILDING
         and replay.at is not None
@@ -31,6 +33,20 @@ def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
     if not alive:
         remove_files(site, replay)
     return cancelled
+
+
+def _not_the_table(site: Site, replay: Replay) -> Replay:
+    """Raise `Conflict` for a generation whose swap was interrupted: its files are the table's."""
+    stable = site.tables.open(site.lake.path(f"projection/{replay.name}"))
+    app = live_app(replay.name, replay.generation)
+    if stable is not None and stable.transaction_version(app) is not None:
+        raise Conflict(
+            f"generation {replay.generation} of {replay.name} is the table already; its swap was "
+            "interrupted",
+            remedy=f"Finish it: penstock replay swap {replay.name} --yes; then, to go back: "
+            f"penstock replay rollback {replay.name}",
+        )
+    return replay
 
 
 def remove_files(site: Site, replay: Replay) -> None:

@@ -75,9 +75,7 @@ def publish(
             mode="overwrite",
             schema=built.schema(),
             partition_by=[],
-            commit_properties=_properties(
-                [Cursor(app_id=old, epoch=CLOSED), new], {GENERATION_KEY: str(generation)}
-            ),
+            commit_properties=_properties([Cursor(app_id=old, epoch=CLOSED), new], generation),
         )
     except CommitFailedError as error:
         raise LeaseLost(f"{old} committed while the swap did: {error}") from error
@@ -95,9 +93,7 @@ def put_back(
     try:
         stable.restore(
             int(version),
-            commit_properties=_properties(
-                [old, Cursor(app_id=new, epoch=CLOSED)], {GENERATION_KEY: str(generation)}
-            ),
+            commit_properties=_properties([old, Cursor(app_id=new, epoch=CLOSED)], generation),
         )
     except CommitFailedError as error:
         raise LeaseLost(f"{new} committed while it was rolled back: {error}") from error
@@ -136,10 +132,13 @@ def version_before(path: str, app_id: str, epoch: Epoch) -> int:
     return low
 
 
-def _properties(cursors: Sequence[Cursor], marks: Mapping[str, str]) -> CommitProperties:
+def _properties(cursors: Sequence[Cursor], generation: int) -> CommitProperties:
     return CommitProperties(
-        custom_metadata=dict(marks),
-        app_transactions=[Transaction(c.app_id, int(c.epoch)) for c in cursors],
+        custom_metadata={GENERATION_KEY: str(generation)},
+        app_transactions=[Transaction(cursor.app_id, int(cursor.epoch)) for cursor in cursors],
+        # On top of the version that was read, or not at all: Delta would let a commit that
+        # replaces all files pass after one that only rearranged them, and the rows would double.
+        max_commit_retries=0,
     )
 
 

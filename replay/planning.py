@@ -11,9 +11,16 @@ import pyarrow.compute as pc
 
 from kernel.positions import Epoch
 from projections.log.typed import LATE
-from projections.runner.projector import live_target
 from replay.book import ReplayBook
-from replay.subject import Site, Subject, entry_of, input_tables, subject_of, typed_head
+from replay.subject import (
+    Site,
+    Subject,
+    entry_of,
+    input_tables,
+    noted_epoch,
+    subject_of,
+    typed_head,
+)
 
 FAST_ROWS_PER_S, SLOW_ROWS_PER_S = 200_000, 15_000
 """Between a plain newest-row projection and an as-of join, on two cores."""
@@ -91,11 +98,9 @@ def next_generation(site: Site, name: str) -> int:
 
 def build_epoch(site: Site, subject: Subject) -> Epoch:
     """Return the epoch to build up to: the live generation's, so that both can be compared."""
-    target = live_target(site.lake, subject.entry.name, subject.entry.generation)
-    table = site.tables.open(target.path)
-    cursor = table.transaction_version(target.app_id) if table is not None else None
+    noted = noted_epoch(site, subject.entry.name, subject.entry.generation)
     head = typed_head(site)
-    return head if cursor is None else Epoch(min(cursor, head))
+    return head if noted is None else Epoch(min(noted, head))
 
 
 def _size(site: Site, name: str) -> InputSize:

@@ -10,7 +10,8 @@ import pyarrow as pa
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch
 from projections.log.layout import Lake
-from projections.log.tables import Tables
+from projections.log.tables import Tables, greatest
+from projections.log.typed import EPOCH
 from projections.runner.catalog import PROJECTION, DeployedCatalog, Deployment, Entry
 from projections.runner.derived import TYPED
 from projections.runner.manifest import Manifest
@@ -20,7 +21,7 @@ from projections.runner.relations import LakeCatalog
 from projections.sql.catalog import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, parse_script
 from projections.sql.plan import InputKind, Plan, plan
-from replay.generations import build_app, generation_name, version_before
+from replay.generations import build_app, generation_name, live_app, version_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,22 @@ def typed_head(site: Site) -> Epoch:
     """Return the epoch up to which typed and history tables were brought."""
     typed = site.manifest.projected().get(TYPED)
     return typed.epoch if typed is not None else Epoch(0)
+
+
+def noted_epoch(site: Site, name: str, generation: int) -> Epoch | None:
+    """Return the epoch up to which a live generation is; None before its first run.
+
+    The manifest knows it, not the table's cursor: a run without new input commits nothing.
+    """
+    run = site.manifest.projected().get(live_app(name, generation))
+    return run.epoch if run is not None else None
+
+
+def anything_new(site: Site, subject: Subject, after: Epoch) -> bool:
+    """Say, from file statistics, whether any input has rows that became visible after an epoch."""
+    tables = [site.tables.open(site.lake.path(name)) for name in input_tables(subject)]
+    newest = [greatest(table, EPOCH) for table in tables if table is not None]
+    return any(epoch is not None and epoch > after for epoch in newest)
 
 
 def _planned(decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog) -> Plan:

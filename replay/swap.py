@@ -36,7 +36,7 @@ from replay.generations import (
     published_version,
     put_back,
 )
-from replay.subject import Site, entry_of
+from replay.subject import Site, anything_new, entry_of, noted_epoch, subject_of
 
 ATTEMPTS = 10
 
@@ -132,14 +132,25 @@ def _published(site: Site, replay: Replay, catch_up: CatchUp) -> Replay:
         site.tables.ensure(path, schema_of(built))
         stable = DeltaTable(path)
         if stable.transaction_version(new) is not None:
-            return replay  # a swap that was interrupted after its commit
+            # A swap that was interrupted after its commit.
+            at = Epoch(stable.transaction_version(new))
+            return replay.now(replay.state, epoch=at, detail=replay.detail)
         # A catch-up without new input commits nothing: the book may know better than the table.
         done = built.transaction_version(build_app(replay.name, replay.generation)) or 0
         epoch = Epoch(max(done, replay.epoch))
         replay = replay.now(replay.state, epoch=epoch, detail=replay.detail)
-        if (stable.transaction_version(old) or 0) > epoch:
-            replay = catch_up(replay)
-            continue
+        live = Epoch(
+            max(
+                stable.transaction_version(old) or 0,
+                noted_epoch(site, replay.name, replay.base) or 0,
+            )
+        )
+        if live > epoch:
+            if anything_new(site, subject_of(site, replay.name, replay.text), epoch):
+                replay = catch_up(replay)
+                continue
+            epoch = live
+            replay = replay.now(replay.state, epoch=epoch, detail=replay.detail)
         try:
             publish(
                 stable,
