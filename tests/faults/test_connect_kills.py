@@ -100,6 +100,7 @@ def test_p4_a_kill_while_streaming_loses_and_doubles_nothing(
     bank.await_snapshot()
     writer.start()
     for kill in range(3):
+        until(lambda: _runs(bank), "it runs", deadline_s=150)
         until(lambda kill=kill: writer.done >= 300 * (kill + 1), "work is done", deadline_s=60)
         kill_part(stack.workspace, "connect")
     until(lambda: writer.done >= 1_500, "work goes on", deadline_s=60)
