@@ -10,7 +10,8 @@
     │   ├── VersionConflict       expected version and actual version differ
     │   ├── IdReused              an event id with other content than before
     │   ├── BeyondHead            a feed was to start where the store has not come yet
-    │   └── LeaseLost             another writer took over (fencing)
+    │   ├── LeaseLost             another writer took over (fencing)
+    │   └── Cancelled             somebody asked for the end of this work
     ├── NotFound              no such stream, table, projection, epoch, source
     ├── Incompatible          versions, schemas or stores that do not go together
     │   └── StoreDiverged         the same position with other content
@@ -128,6 +129,12 @@ class LeaseLost(Conflict):
 
     retry = Retry.BACKOFF
     remedy = "Nothing to do: the writer that holds the lease goes on."
+
+
+class Cancelled(Conflict):
+    """Somebody asked for the end of this work while it ran."""
+
+    remedy = "Start it again when it is wanted after all."
 
 
 class NotFound(PenstockError):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from kernel import failpoints
-from kernel.errors import Conflict, InvalidRequest
+from kernel.errors import Cancelled, Conflict, InvalidRequest
 from kernel.positions import Epoch
 from projections.runner.catalog import Entry
 from projections.runner.projector import CLOSED, Projector, Target
@@ -18,7 +18,7 @@ from replay.book import Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, remove_files
 from replay.generations import live_app
 from replay.planning import build_epoch, next_generation
-from replay.progress import Progress, Stopped, watched
+from replay.progress import Progress, watched
 from replay.subject import Site, Subject, generation_target, input_tables, subject_of, typed_head
 
 RECORD_EVERY_S = 5.0
@@ -89,7 +89,7 @@ class Builder:
         )
         try:
             built = self._run(replay, subject, epoch)
-        except Stopped:
+        except Cancelled:
             remove_files(self._site, replay)
             raise Conflict(
                 f"the build of generation {replay.generation} of {name} was cancelled",
@@ -122,7 +122,7 @@ class Builder:
         with watched(self._spark, group, rows, self._age_s(epoch), recorder.tick):
             self._project(replay, subject, epoch)
         if _cancelled(self._book, replay):
-            raise Stopped
+            raise Cancelled(f"the build of {replay.name} was cancelled")
         seconds = round(time.monotonic() - started, 3)
         return replay.now(State.BUILT, epoch=epoch, detail={"rows": rows, "seconds": seconds})
 

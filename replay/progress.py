@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from kernel.errors import Cancelled
+
 TICK_S = 1.0
 
 
@@ -33,10 +35,6 @@ class Progress:
         )
 
 
-class Stopped(Exception):
-    """Somebody asked for the end while the query ran."""
-
-
 Tick = Callable[[Progress], bool]
 """Takes note of progress; returns whether to go on."""
 
@@ -47,7 +45,7 @@ def watched(
 ) -> Iterator[None]:
     """Call `tick` every second while the block runs Spark jobs, and at the end.
 
-    Raises `Stopped` when `tick` said so: the jobs were cancelled.
+    Raises `Cancelled` when `tick` said so: the jobs were cancelled.
     """
     context = spark.sparkContext
     started = time.monotonic()
@@ -68,14 +66,14 @@ def watched(
         yield
     except Exception as error:
         if stopped.is_set():
-            raise Stopped from error
+            raise Cancelled(f"{group} was cancelled") from error
         raise
     finally:
         over.set()
         watcher.join()
         context.setLocalProperty("spark.jobGroup.id", None)
     if stopped.is_set() or not tick(_progress(rows, rows, time.monotonic() - started, behind_s)):
-        raise Stopped
+        raise Cancelled(f"{group} was cancelled")
 
 
 def _progress(rows: int, done: int, elapsed_s: float, behind_s: float) -> Progress:
