@@ -1,0 +1,148 @@
+"""The book of replays, and ending a generation that is not the table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernel.errors import Conflict, NotFound
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from replay.book import READY, Replay, ReplayBook, State
+from replay.cancel import cancel
+from replay.generations import generation_name
+from replay.swap import rollback, swap
+from tests.handmade import HandMade, words
+
+NAME = "report"
+
+
+def a_replay(generation: int = 2, state: State = State.BUILDING) -> Replay:
+    return Replay(
+        name=NAME,
+        generation=generation,
+        base=1,
+        state=state,
+        epoch=Epoch(0),
+        include_late=False,
+        text="new",
+        base_text="old",
+    )
+
+
+def unmoved(replay: Replay) -> Replay:
+    return replay
+
+
+def test_the_newest_row_of_a_generation_counts(lake: Lake) -> None:
+    book = ReplayBook(lake, Tables())
+    started = book.record(a_replay())
+    book.record(a_replay(3))
+    book.record(started.now(State.BUILT, epoch=Epoch(7), detail={"rows": 3}))
+    found = book.of(NAME)
+    assert [(r.generation, r.state, r.epoch) for r in found] == [
+        (2, State.BUILT, 7),
+        (3, State.BUILDING, 0),
+    ]
+    assert found[0].detail == {"rows": 3}
+    assert (found[0].text, found[0].base_text) == ("new", "old")
+    assert book.newest(NAME, *READY).generation == 2
+    assert book.newest(NAME, State.BUILDING, generation=3).generation == 3
+
+
+def test_what_is_not_there_is_named(lake: Lake) -> None:
+    book = ReplayBook(lake, Tables())
+    book.record(a_replay())
+    with pytest.raises(NotFound, match="no generation that is swapped"):
+        book.newest(NAME, State.SWAPPED)
+    with pytest.raises(NotFound, match="no generation 9"):
+        book.newest(NAME, State.BUILDING, generation=9)
+
+
+def test_rows_of_two_processes_do_not_get_lost(lake: Lake) -> None:
+    books = [ReplayBook(lake, Tables()) for _ in range(2)]
+    for generation in range(2, 12):
+        books[generation % 2].record(a_replay(generation))
+    assert [r.generation for r in books[0].of(NAME)] == list(range(2, 12))
+
+
+@pytest.fixture
+def made(lake: Lake) -> HandMade:
+    handmade = HandMade(lake)
+    handmade.deploy(NAME)
+    handmade.epoch()
+    handmade.run(NAME, words((1, "live")), 1)
+    handmade.build(NAME, words((1, "built")), 1)
+    return handmade
+
+
+def test_a_cancelled_generation_leaves_no_files_and_the_live_one_alone(made: HandMade) -> None:
+    folder = Path(made.lake.path(generation_name(NAME, 2)))
+    assert folder.exists()
+    assert cancel(made.site, NAME).state is State.CANCELLED
+    assert not folder.exists()
+    rows = Tables().read(made.lake.path(f"projection/{NAME}"))
+    assert rows is not None
+    assert rows["word"].to_pylist() == ["live"]
+    with pytest.raises(NotFound):
+        cancel(made.site, NAME)
+
+
+def test_a_build_under_way_removes_its_own_files(made: HandMade) -> None:
+    book = ReplayBook(made.lake, made.tables)
+    book.record(book.of(NAME)[0].now(State.BUILDING))
+    cancel(made.site, NAME)
+    assert Path(made.lake.path(generation_name(NAME, 2))).exists()
+
+
+def test_what_became_the_table_cannot_be_cancelled(made: HandMade) -> None:
+    book = ReplayBook(made.lake, made.tables)
+    built = book.of(NAME)[0]
+    swap(made.site, NAME, unmoved)
+    with pytest.raises(NotFound):
+        cancel(made.site, NAME)
+    book.record(replace(built, state=State.BUILT))  # as a crash after the commit leaves it
+    with pytest.raises(Conflict, match="is the table already"):
+        cancel(made.site, NAME)
+    rows = Tables().read(made.lake.path(f"projection/{NAME}"))
+    assert rows is not None
+    assert rows["word"].to_pylist() == ["built"]
+
+
+def test_a_generation_that_was_built_beside_another_is_not_swapped(made: HandMade) -> None:
+    made.build(NAME, words((1, "also built")), 1, generation=3)
+    swap(made.site, NAME, unmoved, generation=2)
+    with pytest.raises(Conflict, match="was built to replace generation 1"):
+        swap(made.site, NAME, unmoved, generation=3)
+
+
+def test_only_a_swap_can_be_rolled_back_and_once(made: HandMade) -> None:
+    with pytest.raises(NotFound):
+        rollback(made.site, NAME)
+    swap(made.site, NAME, unmoved)
+    assert rollback(made.site, NAME).generation == 1
+    with pytest.raises(NotFound):
+        rollback(made.site, NAME)
+    generations = {e.name: e.generation for e in made.site.deployed.entries()}
+    assert generations == {NAME: 1}
+
+
+def test_a_live_generation_that_stays_ahead_ends_the_attempts(made: HandMade) -> None:
+    made.epoch()
+    made.run(NAME, words((1, "ahead")), 2)
+    calls: list[Replay] = []
+
+    def in_vain(replay: Replay) -> Replay:
+        calls.append(replay)
+        return replay
+
+    made.derive({"typed/events.thing.told": words((1, "x"), epoch=2)}, 2)
+    with pytest.raises(Conflict, match="committed during each"):
+        swap(made.site, NAME, in_vain)
+    assert len(calls) > 1
+    rows = Tables().read(made.lake.path(f"projection/{NAME}"))
+    assert rows is not None
+    assert rows["word"].to_pylist() == ["ahead"]
