@@ -1,0 +1,214 @@
+"""Reading the lake at one epoch: names, versions, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from kernel.errors import InvalidRequest, NotFound
+from kernel.positions import Epoch
+from projections.log.frames import QUARANTINE
+from projections.log.layout import Lake
+from projections.log.writer import Guard
+from projections.serve.lake_tables import commits, list_tables, table_names
+from projections.serve.query import ask, query, table_name
+from replay.swap import rollback, swap
+from tests.handmade import HandMade, words
+
+TYPED = "typed/events.thing.told"
+CURRENT = "current/shop.public.orders"
+LOG = "log/events/0b0f7a0e-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> HandMade:
+    """Three epochs; `report` has all of them, `slow` the first and the third."""
+    handmade = HandMade(Lake.at(tmp_path / "a lake"))
+    for name in ("report", "slow"):
+        handmade.deploy(name)
+    for n in (1, 2, 3):
+        row = words((n, f"w{n}"), epoch=n)
+        epoch = handmade.epoch(logs={LOG: row, CURRENT: row}, head=n)
+        handmade.derive({TYPED: row}, epoch)
+        rows = words(*((i, f"w{i}") for i in range(1, n + 1)), epoch=n)
+        handmade.run("report", rows, epoch)
+        if n != 2:
+            handmade.run("slow", rows, epoch)
+    return handmade
+
+
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [
+        (["report"], "projection/report"),
+        (["projection", "report"], "projection/report"),
+        (["current", "shop", "public", "orders"], CURRENT),
+        (["current", "shop.public.orders"], CURRENT),
+        (["current/shop.public.orders"], CURRENT),
+        (["typed", "events", "thing", "told"], TYPED),
+        (["log", "events/0b0f"], "log/events/0b0f"),
+        (["quarantine", "records"], "quarantine/records"),
+        (["epochs"], "epochs"),
+        (["projection", "epochs"], "projection/epochs"),
+    ],
+)
+def test_a_table_is_named_by_its_place(written: list[str], place: str) -> None:
+    assert table_name(written) == place
+
+
+def test_a_kind_that_there_is_not_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="shop is not one of log, typed"):
+        table_name(["shop", "public", "orders"])
+
+
+def test_all_tables_are_read_at_the_greatest_epoch_that_all_have(made: HandMade) -> None:
+    answer = ask(made.lake, "SELECT count(*) AS n FROM report")
+    assert (answer.epoch, answer.rows.to_pylist()) == (3, [{"n": 3}])
+    made.epoch()
+    made.run("report", words((9, "new")), 4)
+    assert ask(made.lake, "SELECT * FROM report").epoch == 4
+    both = ask(made.lake, "SELECT count(*) AS n FROM report JOIN slow USING (id)")
+    assert (both.epoch, both.rows.to_pylist()) == (3, [{"n": 3}])
+
+
+def test_a_pinned_epoch_is_that_or_a_refusal_that_names_the_table(made: HandMade) -> None:
+    sql = "SELECT id FROM report ORDER BY id"
+    assert query(made.lake, sql, epoch=Epoch(2))["id"].to_pylist() == [1, 2]
+    joined = "SELECT 1 FROM report JOIN slow USING (id)"
+    with pytest.raises(NotFound, match=r"slow took in epoch 2 together with others.* 1 and 3"):
+        query(made.lake, joined, epoch=Epoch(2))
+    made.epoch()
+    with pytest.raises(NotFound, match="report is behind: it has taken in epoch 3, not 4") as error:
+        query(made.lake, sql, epoch=Epoch(4))
+    assert error.value.fields["table"] == "projection/report"
+    with pytest.raises(NotFound, match="epoch 9 is not committed"):
+        query(made.lake, sql, epoch=Epoch(9))
+
+
+def test_tables_without_a_common_epoch_are_refused(made: HandMade) -> None:
+    made.deploy("other")
+    made.epoch()
+    made.run("other", words((1, "x")), 4)
+    with pytest.raises(NotFound, match="no epoch in common"):
+        query(made.lake, "SELECT * FROM report, other")
+
+
+def test_logs_and_current_tables_have_every_epoch(made: HandMade) -> None:
+    sql = f'SELECT count(*) AS n FROM "{LOG}" JOIN current.shop.public.orders USING (id)'
+    for epoch in (1, 2, 3):
+        assert query(made.lake, sql, epoch=Epoch(epoch)).to_pylist() == [{"n": epoch}]
+    made.epoch(logs={"log/changes/late": words((1, "x"))})
+    with pytest.raises(NotFound, match="log/changes/late has no rows at epoch 2"):
+        query(made.lake, 'SELECT * FROM log."changes/late"', epoch=Epoch(2))
+
+
+def test_a_time_means_what_was_committed_by_then(made: HandMade) -> None:
+    at = made.manifest.at(Epoch(2)).at
+    assert ask(made.lake, "SELECT 1 FROM report", at=at).epoch == 2
+    assert ask(made.lake, "SELECT 1 FROM slow", at=at).epoch == 1
+    with pytest.raises(NotFound, match="no epoch was committed by"):
+        query(made.lake, "SELECT 1 FROM report", at=at - timedelta(days=1))
+    with pytest.raises(InvalidRequest, match="exclude each other"):
+        query(made.lake, "SELECT 1 FROM report", at=at, epoch=Epoch(1))
+
+
+def test_a_swap_is_seen_at_its_epoch_and_not_before(made: HandMade) -> None:
+    made.build("report", words((1, "built")), 3)
+    swap(made.site, "report", lambda replay: replay)
+    sql = "SELECT word FROM report"
+    assert query(made.lake, sql)["word"].to_pylist() == ["built"]
+    assert query(made.lake, sql, epoch=Epoch(3))["word"].to_pylist() == ["built"]
+    assert query(made.lake, sql, epoch=Epoch(2)).num_rows == 2
+    rollback(made.site, "report")
+    assert query(made.lake, sql).num_rows == 3
+    assert query(made.lake, sql, epoch=Epoch(3)).num_rows == 3
+
+
+def test_hidden_columns_are_there(made: HandMade) -> None:
+    assert query(made.lake, "SELECT max(_epoch) AS e FROM report").to_pylist() == [{"e": 3}]
+
+
+def test_names_of_the_query_itself_are_not_tables(made: HandMade) -> None:
+    sql = """
+        WITH mine AS (SELECT id FROM report), more AS (SELECT id FROM mine)
+        SELECT r.id, report.id AS again, n.i
+        FROM more r JOIN report USING (id), range(1) n(i)
+        WHERE EXISTS (SELECT 1 FROM slow s WHERE s.id = r.id) AND r.id = 2"""
+    assert query(made.lake, sql).to_pylist() == [{"id": 2, "again": 2, "i": 0}]
+
+
+def test_the_same_table_twice_keeps_its_aliases(made: HandMade) -> None:
+    sql = "SELECT a.id, b.id AS other FROM report a, report b WHERE a.id < b.id ORDER BY ALL"
+    assert [tuple(row.values()) for row in query(made.lake, sql).to_pylist()] == [
+        (1, 2),
+        (1, 3),
+        (2, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DROP TABLE report",
+        "DELETE FROM report",
+        "COPY report TO '/tmp/x'",
+        "ATTACH 'x.db'",
+        "SELECT 1; SELECT 2",
+        "",
+        "SELECT FROM WHERE",
+        "SELECT * FROM read_csv('/etc/hostname')",
+        "SELECT * FROM read_parquet('/etc/hostname')",
+        "SELECT nothing FROM report",
+    ],
+)
+def test_only_one_query_over_the_lake_is_taken(made: HandMade, sql: str) -> None:
+    with pytest.raises(InvalidRequest):
+        query(made.lake, sql)
+
+
+def test_python_variables_cannot_be_read(made: HandMade) -> None:
+    secret = pa.table({"a": [1]})
+    with pytest.raises(NotFound, match="no table projection/secret"):
+        query(made.lake, "SELECT * FROM secret")
+    assert secret.num_rows == 1
+
+
+def test_an_unknown_table_names_the_nearest(made: HandMade) -> None:
+    with pytest.raises(NotFound, match=r"did you mean projection/report\?"):
+        query(made.lake, "SELECT * FROM reports")
+    with pytest.raises(NotFound, match=r"did you mean current/shop.public.orders\?"):
+        query(made.lake, "SELECT * FROM current.shop.public.order")
+
+
+def test_a_lake_without_epochs_says_so(tmp_path: Path) -> None:
+    empty = HandMade(Lake.at(tmp_path))
+    empty.writer.append(empty.lake.path(TYPED), words((1, "x")), Guard(TYPED, Epoch(1)))
+    with pytest.raises(NotFound, match="nothing was ingested"):
+        query(empty.lake, "SELECT * FROM typed.events.thing.told")
+
+
+def test_tables_without_epochs_are_read_as_they_are(made: HandMade) -> None:
+    answer = ask(made.lake, "SELECT count(*) AS n FROM epochs WHERE kind = 'committed'")
+    assert (answer.epoch, answer.rows.to_pylist()) == (None, [{"n": 3}])
+    rejected = pa.Table.from_pylist(
+        [{"epoch": 1, "topic": "t", "ingested_at": datetime.now(UTC)}], schema=QUARANTINE
+    )
+    made.writer.append(made.lake.quarantine, rejected, Guard("q", Epoch(1)))
+    joined = "SELECT topic FROM quarantine.records JOIN report ON id = epoch"
+    assert query(made.lake, joined, epoch=Epoch(2)).to_pylist() == [{"topic": "t"}]
+
+
+def test_every_table_is_listed_once_and_no_generation(made: HandMade) -> None:
+    made.build("report", words((1, "built")), 3)
+    names = ["catalog", CURRENT, "epochs", LOG, "projection/report", "projection/slow"]
+    assert table_names(made.lake) == sorted([*names, TYPED, "replays"])
+    report = next(t for t in list_tables(made.lake) if t.name == "projection/report")
+    assert (report.rows, report.files) == (3, 1)
+    history = commits(made.lake, "projection/report", limit=2)
+    assert [(c.version, c.operation, c.rows) for c in history] == [
+        (report.version, "WRITE", 3),
+        (report.version - 1, "WRITE", 2),
+    ]
