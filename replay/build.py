@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
@@ -33,12 +33,13 @@ class _Recorder:
     book: ReplayBook
     replay: Replay
     report: Report
-    recorded_at: float = 0.0
+    every_s: float
+    recorded_at: float
 
     def tick(self, progress: Progress) -> bool:
         """Take note; return False once the generation was cancelled."""
         self.report(progress)
-        if time.monotonic() - self.recorded_at < RECORD_EVERY_S:
+        if time.monotonic() - self.recorded_at < self.every_s:
             return True
         self.recorded_at = time.monotonic()
         if _cancelled(self.book, self.replay):
@@ -53,13 +54,23 @@ class Builder:
     The live generation is only read; a crash or a cancellation leaves it untouched.
     """
 
-    def __init__(self, spark: SparkSession, site: Site, report: Report) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        site: Site,
+        report: Report,
+        *,
+        record_every_s: float = RECORD_EVERY_S,
+        abandoned_after: timedelta = ABANDONED_AFTER,
+    ) -> None:
         # Temporary views of its own: the session may serve others too.
         self._spark = spark.newSession()
         self._site = site
         self._book = ReplayBook(site.lake, site.tables)
         self._projector = Projector(self._spark, site.lake, site.tables, site.manifest)
         self._report = report
+        self._record_every_s = record_every_s
+        self._abandoned_after = abandoned_after
 
     def build(self, name: str, *, text: str | None = None, include_late: bool = False) -> Replay:
         """Build a new generation up to the live one's epoch.
@@ -116,7 +127,9 @@ class Builder:
 
     def _run(self, replay: Replay, subject: Subject, epoch: Epoch) -> Replay:
         rows = self._input_rows(subject)
-        recorder = _Recorder(self._book, replay, self._report, time.monotonic())
+        recorder = _Recorder(
+            self._book, replay, self._report, self._record_every_s, time.monotonic()
+        )
         started = time.monotonic()
         group = f"replay-{replay.name}-{replay.generation}"
         with watched(self._spark, group, rows, self._age_s(epoch), recorder.tick):
@@ -157,7 +170,7 @@ class Builder:
         for other in self._book.of(name):
             if other.state is not State.BUILDING or other.at is None:
                 continue
-            if datetime.now(UTC) - other.at < ABANDONED_AFTER:
+            if datetime.now(UTC) - other.at < self._abandoned_after:
                 raise Conflict(
                     f"generation {other.generation} of {name} is being built",
                     remedy=f"Wait for it, or stop it: penstock replay cancel {name}",
