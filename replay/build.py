@@ -75,8 +75,8 @@ class Builder:
     def build(self, name: str, *, text: str | None = None, include_late: bool = False) -> Replay:
         """Build a new generation up to the live one's epoch.
 
-        `text` is another query for it. Raises `Conflict` when a build of this projection is under
-        way or was cancelled meanwhile.
+        `text` is another query for it. A generation that takes late rows hands that on. Raises
+        `Conflict` when a build of this projection is under way or was cancelled meanwhile.
         """
         self._refuse_second(name)
         subject = subject_of(self._site, name, text)
@@ -93,7 +93,7 @@ class Builder:
                 base=subject.entry.generation,
                 state=State.BUILDING,
                 epoch=Epoch(0),
-                include_late=include_late,
+                include_late=include_late or subject.entry.include_late,
                 text=text or subject.entry.text,
                 base_text=subject.entry.text,
             )

@@ -82,7 +82,13 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
             tables={f"projection/{name}": TableAt(version=version, as_of_epoch=replay.epoch)},
         )
     )
-    _go_live(site, name, generation=replay.generation, text=replay.text)
+    _go_live(
+        site,
+        name,
+        generation=replay.generation,
+        text=replay.text,
+        include_late=replay.include_late,
+    )
     book.record(replay.now(State.SWAPPED, detail={"version": version}))
     return Swapped(
         name=name,
@@ -111,7 +117,13 @@ def rollback(site: Site, name: str) -> Swapped:
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     stable = DeltaTable(site.lake.path(f"projection/{name}"))
     version = published_version(stable, replay.base)
-    _go_live(site, name, generation=replay.base, text=replay.base_text)
+    _go_live(
+        site,
+        name,
+        generation=replay.base,
+        text=replay.base_text,
+        include_late=any(r.include_late for r in book.of(name) if r.generation == replay.base),
+    )
     book.record(replay.now(State.ROLLED_BACK, detail={"version": version}))
     return Swapped(
         name=name,
@@ -191,13 +203,18 @@ def _restored(site: Site, replay: Replay) -> Epoch:
     raise _too_fast(replay)
 
 
-def _go_live(site: Site, name: str, *, generation: int, text: str) -> None:
+def _go_live(site: Site, name: str, *, generation: int, text: str, include_late: bool) -> None:
     for attempt in range(ATTEMPTS):
         entry = entry_of(site, name)
         if entry.generation == generation:
             return
         live = Entry(
-            kind=PROJECTION, name=name, generation=generation, status=entry.status, text=text
+            kind=PROJECTION,
+            name=name,
+            generation=generation,
+            status=entry.status,
+            text=text,
+            include_late=include_late,
         )
         try:
             site.deployed.put([live])

@@ -179,7 +179,8 @@ class SmallLake:
     def run(self, name: str, up_to: Epoch | None = None) -> Run:
         """Run a projection as the pipeline does, on what the catalog says is live."""
         subject = subject_of(self.site, name)
-        target = live_target(self.lake, name, subject.entry.generation)
+        entry = subject.entry
+        target = live_target(self.lake, name, entry.generation, include_late=entry.include_late)
         head = up_to or self._derived.at().epoch
         return self.projector.run(subject.plan, target, subject.catalog, head)
 

@@ -160,7 +160,7 @@ class Projecting:
         state = self.states.setdefault(name, ProjectionState(name))
         if entry.status != LIVE or state.epoch >= up_to or time.monotonic() < state.due_at:
             return False
-        target = live_target(self._lake, name, entry.generation)
+        target = live_target(self._lake, name, entry.generation, include_late=entry.include_late)
         state.due_at = time.monotonic() + decl.freshness.total_seconds()
         try:
             run = self._projector.run(made, target, catalog, up_to)

@@ -30,6 +30,7 @@ SCHEMA = pa.schema(
         ("generation", pa.int32()),
         ("status", pa.string()),
         ("text", pa.string()),
+        ("include_late", pa.bool_()),
         ("at", UTC_MICROS),
     ]
 )
@@ -41,13 +42,17 @@ _RIVALS = Backoff(attempts=6, base_s=0.05, cap_s=0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One deployed thing. `text` is its SQL, or for a capture JSON: table -> key columns."""
+    """One deployed thing. `text` is its SQL, or for a capture JSON: table -> key columns.
+
+    `include_late`: this generation takes rows that came later than their lateness allows.
+    """
 
     kind: str
     name: str
     generation: int
     status: str
     text: str
+    include_late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,7 @@ class DeployedCatalog:
                 generation=row["generation"],
                 status=row["status"],
                 text=row["text"],
+                include_late=bool(row["include_late"]),
             )
         return list(newest.values())
 
@@ -127,6 +133,7 @@ class DeployedCatalog:
                 "generation": entry.generation,
                 "status": entry.status,
                 "text": entry.text,
+                "include_late": entry.include_late,
                 "at": now,
             }
             for i, entry in enumerate(entries)

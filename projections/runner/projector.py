@@ -58,13 +58,13 @@ class Target:
     versions: Mapping[str, int] = field(default_factory=dict)
 
 
-def live_target(lake: Lake, name: str, generation: int) -> Target:
+def live_target(lake: Lake, name: str, generation: int, *, include_late: bool = False) -> Target:
     """Return the stable table of a projection, guarded by its live generation."""
     return Target(
         name=f"projection/{name}",
         path=lake.path(f"projection/{name}"),
         app_id=f"projection/{name}/g{generation}",
-        include_late=False,
+        include_late=include_late,
     )
 
 

@@ -95,3 +95,21 @@ def test_p10_a_crash_in_a_swap_or_rollback_is_finished_by_the_same_command(
     after.epoch(some_departures(41, 41, 10))
     after.run(NAME)
     assert after.rows(TABLE) != expected
+
+
+def test_p6_a_generation_that_took_late_rows_keeps_them_when_it_goes_on(
+    small: SmallLake,
+) -> None:
+    builder = builder_of(small)
+    builder.build(NAME, include_late=True)
+    swap(small.site, NAME, lambda r: builder.catch_up(r, builder.head()))
+    with_late = sum(int(str(row["flights"])) for row in small.rows(TABLE))
+    after = SmallLake(small.spark, small.lake)
+    # New rows make every window be computed again.
+    after.epoch([d for d in some_departures(1, 101, 40) if not d.late])
+    after.run(NAME)
+    late = sum(d.late for first in (1, 21) for d in some_departures(first, first, 20))
+    added = sum(not d.late for d in some_departures(1, 101, 40))
+    assert late
+    assert with_late == 40
+    assert sum(int(str(row["flights"])) for row in after.rows(TABLE)) == 40 + added
