@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 from apps.settings import Settings
 from kernel.errors import Unavailable
 from schemas.records import Change, Operation
-from stack.control import kill_part
+from stack.control import kill_part, status
 from tests.capturing import Captured, prepare
 from tests.waiting import until
 
@@ -79,6 +79,14 @@ def writer(bank: Captured) -> Iterator[Writer]:
             found.finish()
 
 
+def _process(stack: Settings) -> int | None:
+    """Return the id of Connect's process once it is ready."""
+    parts = status(stack.workspace)["parts"]
+    assert isinstance(parts, list)
+    ready = [p["pid"] for p in parts if p["name"] == "connect" and p["state"] == "ready"]
+    return ready[0] if ready else None
+
+
 def fresh(bank: Captured) -> list[Change]:
     """Drop what is at or below the mark of its partition; streamed changes only."""
     marks: dict[tuple[str, int], tuple[int, int]] = {}
@@ -99,10 +107,13 @@ def test_p4_a_kill_while_streaming_loses_and_doubles_nothing(
     bank.start()
     bank.await_snapshot()
     writer.start()
+    killed: set[int | None] = {None}
     for kill in range(3):
-        until(lambda: _runs(bank), "it runs", deadline_s=150)
+        until(
+            lambda: _process(stack) not in killed and _runs(bank), "it runs again", deadline_s=150
+        )
         until(lambda kill=kill: writer.done >= 300 * (kill + 1), "work is done", deadline_s=60)
-        kill_part(stack.workspace, "connect")
+        killed.add(kill_part(stack.workspace, "connect"))
     until(lambda: writer.done >= 1_500, "work goes on", deadline_s=60)
     transfers = writer.finish()
     until(lambda: _runs(bank), "it is back", deadline_s=150)
