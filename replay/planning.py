@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.positions import Epoch
+from projections.log.tables import dataset_of
 from projections.log.typed import LATE
 from replay.book import ReplayBook
 from replay.subject import (
@@ -108,7 +109,7 @@ def _size(site: Site, name: str) -> InputSize:
     if table is None:
         return InputSize(name=name, rows=0, bytes=0, late=0)
     actions = pa.table(table.get_add_actions())
-    dataset = table.to_pyarrow_dataset()
+    dataset = dataset_of(table)
     late = dataset.count_rows(filter=pc.field(LATE)) if LATE in dataset.schema.names else 0
     return InputSize(
         name=name,

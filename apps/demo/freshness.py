@@ -15,6 +15,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from projections.log.tables import dataset_of
+
 _READ = ["epoch", "kind", "name", "at"]
 
 
@@ -36,8 +38,8 @@ def measure(
     lake: Path, store: str, *, after: int, up_to: int, projections: Sequence[str]
 ) -> list[Freshness]:
     """Measure the log and each projection over the events at positions (after, up_to]."""
-    manifest = DeltaTable(str(lake / "epochs")).to_pyarrow_dataset().to_table(columns=_READ)
-    log = DeltaTable(str(lake / "log" / "events" / store)).to_pyarrow_dataset()
+    manifest = dataset_of(DeltaTable(str(lake / "epochs"))).to_table(columns=_READ)
+    log = dataset_of(DeltaTable(str(lake / "log" / "events" / store)))
     wanted = (pc.field("position") > after) & (pc.field("position") <= up_to)
     events = log.to_table(columns=["epoch", "recorded_at"], filter=wanted).to_pylist()
     runs: dict[str, list[tuple[int, datetime]]] = {name: [] for name in ("log", *projections)}

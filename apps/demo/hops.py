@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from apps.demo.narration import Check
 from kernel.errors import Unavailable
+from projections.log.tables import dataset_of
 
 _POLL_S = 1.0
 _BATCH = 10_000
@@ -96,10 +97,8 @@ def in_typed(lake: Path, category: str) -> Hop:
 def closed_late(lake: Path, store: str) -> set[str]:
     """Return the ids of the events in the log that came later than their lateness allows."""
     path = lake / "log" / "events" / store
-    late = (
-        DeltaTable(str(path))
-        .to_pyarrow_dataset()
-        .to_table(columns=["event_id"], filter=pc.field("closed_late"))
+    late = dataset_of(DeltaTable(str(path))).to_table(
+        columns=["event_id"], filter=pc.field("closed_late")
     )
     return set(late["event_id"].to_pylist())
 
@@ -115,7 +114,7 @@ def agree(hop: Hop, *, events: int) -> Check:
 
 
 def _column(path: Path, columns: list[str]) -> pa.Table:
-    return DeltaTable(str(path)).to_pyarrow_dataset().to_table(columns=columns)
+    return dataset_of(DeltaTable(str(path))).to_table(columns=columns)
 
 
 def _read_all(consumer: Consumer, *, partitions: int) -> tuple[int, set[bytes]]:

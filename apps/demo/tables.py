@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from apps.demo.narration import Narration
 from kernel.errors import Unavailable
 from projections.log.layout import Lake
-from projections.log.tables import Tables
+from projections.log.tables import Tables, dataset_of
 from projections.runner.manifest import Committed, Manifest
 
 _POLL_S = 0.2
@@ -29,7 +29,7 @@ class Caught:
 
 def rows_of(lake: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a table by kind and name, as `projection/flight_status`, at its newest version."""
-    dataset = DeltaTable(str(lake / name)).to_pyarrow_dataset()
+    dataset = dataset_of(DeltaTable(str(lake / name)))
     return dataset.to_table(columns=list(columns) if columns else None)
 
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.fs as fs
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
@@ -94,8 +95,7 @@ class Tables:
             table = self.open(path)
         if table is None:
             return None
-        dataset: ds.Dataset = table.to_pyarrow_dataset()
-        return dataset.to_table(filter=where, columns=list(columns) if columns else None)
+        return dataset_of(table).to_table(filter=where, columns=list(columns) if columns else None)
 
 
 def location_of(table: DeltaTable) -> str:
@@ -103,6 +103,21 @@ def location_of(table: DeltaTable) -> str:
     uri: str = table.table_uri.rstrip("/")
     scheme, separator, _ = uri.partition("://")
     return uri if separator and scheme != "file" else unquote(uri)
+
+
+def dataset_of(table: DeltaTable) -> ds.Dataset:
+    """Return a table's files as a dataset.
+
+    Local files are read by Arrow itself. deltalake's own file system calls back into Python from
+    Arrow's threads, and one that still does so while the interpreter ends aborts the process.
+    """
+    root = location_of(table)
+    scheme, separator, rest = root.partition("://")
+    files: fs.FileSystem | None = None
+    if not separator or scheme == "file":
+        files = fs.SubTreeFileSystem(rest if separator else root, fs.LocalFileSystem())
+    dataset: ds.Dataset = table.to_pyarrow_dataset(filesystem=files)
+    return dataset
 
 
 def schema_of(table: DeltaTable) -> pa.Schema:

@@ -24,7 +24,7 @@ from sqlglot.errors import ParseError, TokenError
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.layout import KINDS, Lake
-from projections.log.tables import Tables
+from projections.log.tables import Tables, dataset_of
 from projections.serve.lake_tables import SINGLE, unknown_table
 from projections.serve.versions import UNVERSIONED, EpochVersions
 
@@ -141,7 +141,7 @@ def _versions(
 def _opened(lake: Lake, name: str, version: DeltaVersion | None) -> object:
     try:
         table = DeltaTable(lake.path(name), version=version)
-        return table.to_pyarrow_dataset()
+        return dataset_of(table)
     except DeltaError as error:
         raise NotFound(
             f"version {version} of {name} is not kept any more: {error}",

@@ -126,6 +126,9 @@ def test_late_rows_are_taken_in_when_asked_for(small: SmallLake) -> None:
     assert not found.equal
     swap(small.site, "delays", not_needed)
     assert counted(small) == flights_per_window(departures)
+    assert builder(small).build("delays").include_late
+    again = verify(small.site, "delays")
+    assert (again.declared, again.equal) == (False, True)
 
 
 def test_another_query_becomes_the_table_with_its_columns(small: SmallLake) -> None:

@@ -1,0 +1,46 @@
+"""Tables of a local lake are read by Arrow itself, whatever their folders are called."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyarrow import fs
+
+from projections.log.tables import dataset_of
+
+ODD = ["a b", "public.orders", "ü", "a%20b", "q/w", "#h", "a=b", "it's", "x:y", "plain"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    where = str(tmp_path / "a lake")
+    rows = pa.table({"place": ODD, "n": list(range(len(ODD)))})
+    write_deltalake(where, rows, partition_by=["place"])
+    return where
+
+
+def test_odd_names_of_folders_and_partitions(path: str) -> None:
+    rows = dataset_of(DeltaTable(path)).to_table().to_pylist()
+    assert {row["place"]: row["n"] for row in rows} == {name: i for i, name in enumerate(ODD)}
+
+
+def test_arrow_reads_local_files_without_python(path: str) -> None:
+    files = dataset_of(DeltaTable(path)).filesystem
+    assert isinstance(files, fs.SubTreeFileSystem)
+    assert isinstance(files.base_fs, fs.LocalFileSystem)
+
+
+def test_a_process_that_read_ends_in_order(path: str) -> None:
+    code = (
+        "import sys; from deltalake import DeltaTable; from projections.log.tables import *; "
+        "print(sum(dataset_of(DeltaTable(sys.argv[1])).to_table().num_rows for _ in range(20)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, str(20 * len(ODD)))
