@@ -52,7 +52,8 @@ class Reader:
         self._assign_new(consumer)
         ends = {part: self._end(consumer, part) for part in self._parts}
         pending = {part for part, end in ends.items() if self._seen.get(part, 0) < end}
-        deadline = time.monotonic() + 30
+        # A producer that was killed keeps its transaction open until its successor has started.
+        deadline = time.monotonic() + 120
         while pending:
             assert time.monotonic() < deadline, f"no end of {sorted(pending)}"
             message = consumer.poll(1.0)
