@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import psycopg
@@ -33,6 +33,14 @@ _HEAD = (
     "SELECT (SELECT store_id::text FROM es.store), "
     "(SELECT coalesce(max(position), 0) FROM es.events)"
 )
+
+
+class StoreHeads(Protocol):
+    """Reads how far the event store itself has come."""
+
+    def lag(self, heads: Mapping[str, int]) -> tuple[str, int, float]:
+        """Return (store, events behind, age in seconds of the oldest one missing)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +77,7 @@ class Waiting:
 
     settings: Settings
     goal: Goal
-    heads: PostgresHeads
+    heads: StoreHeads
     tables: Tables = field(default_factory=Tables)
     _epoch: Epoch | None = None
 

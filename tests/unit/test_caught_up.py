@@ -1,0 +1,89 @@
+"""When the tables have everything that was recorded, and what is named until then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from apps import settings
+from apps.caught_up import Behind, CaughtUp, Goal, StoreHeads, Waiting
+from kernel.positions import Lsn
+from projections.log.layout import Lake
+from projections.runner.catalog import PAUSED
+from replay.subject import entry_of
+from tests.handmade import HandMade, words
+
+TYPED = "typed/events.thing.told"
+
+
+class FixedHeads:
+    """A store that is at position 3."""
+
+    def lag(self, heads: Mapping[str, int]) -> tuple[str, int, float]:
+        return "store", 3 - heads.get("store", 0), 1.5
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> HandMade:
+    return HandMade(Lake.at(tmp_path / "lake"))
+
+
+def waiting(made: HandMade, *, head: int = 3, cuts: Mapping[str, Lsn] | None = None) -> Waiting:
+    found = settings.load(Path(made.lake.root).parent)
+    heads: StoreHeads = FixedHeads()
+    goal = Goal(store="store", head=head, cuts=cuts or {})
+    return Waiting(settings=found, goal=goal, heads=heads)
+
+
+def missing(found: CaughtUp | Behind) -> list[str]:
+    assert isinstance(found, Behind)
+    return [each.split(":")[0] for each in found.missing]
+
+
+def test_an_empty_lake_is_behind(made: HandMade) -> None:
+    found = waiting(made).look()
+    assert missing(found) == ["events"]
+    assert isinstance(found, Behind)
+    assert (found.events, found.seconds) == (3, 1.5)
+
+
+def test_an_empty_store_and_an_empty_lake_wait_for_the_first_epoch(made: HandMade) -> None:
+    assert isinstance(waiting(made, head=0).look(), Behind)
+
+
+def test_every_step_is_waited_for_and_named(made: HandMade) -> None:
+    made.deploy("report")
+    wait = waiting(made, cuts={"shop": Lsn(150)})
+    made.epoch(head=2)
+    assert missing(wait.look()) == ["events", "source shop"]
+    made.epoch(head=3)
+    assert missing(wait.look()) == ["typed tables", "projection report"]
+    made.derive({TYPED: words((1, "x"))}, 2)
+    assert missing(wait.look()) == ["projection report"]
+    made.run("report", words((1, "x")), 2)
+    done = wait.look()
+    assert isinstance(done, CaughtUp)
+    assert (done.epoch, done.head) == (2, 3)
+
+
+def test_what_comes_after_the_call_is_not_waited_for(made: HandMade) -> None:
+    wait = waiting(made)
+    made.epoch(head=3)
+    assert missing(wait.look()) == ["typed tables"]
+    made.epoch(head=4)
+    made.derive({TYPED: words((1, "x"))}, 1)
+    assert isinstance(wait.look(), CaughtUp)
+
+
+def test_a_paused_projection_is_not_waited_for(made: HandMade) -> None:
+    made.deploy("report")
+    made.epoch(head=3)
+    made.derive({TYPED: words((1, "x"))}, 1)
+    wait = waiting(made)
+    assert missing(wait.look()) == ["projection report"]
+    entry = entry_of(made.site, "report")
+    made.deployed.put([replace(entry, status=PAUSED)])
+    assert isinstance(wait.look(), CaughtUp)
