@@ -13,11 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from kernel.errors import Unavailable
+from kernel.retry import Backoff, retrying
 from projections.log.decode import BatchDecoder, Router
 from projections.log.frames import DECODED
 from projections.runner.manifest import Offsets
 
 TIMEOUT_S = 15.0
+# A topic that was just made has no leader for a moment.
+_PATIENCE = Backoff(attempts=8, base_s=0.2, cap_s=2.0)
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -43,11 +46,11 @@ class KafkaTopics:
 
     def earliest(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
         """Return the first offset of each partition."""
-        return self._offsets(topics, OffsetSpec.earliest())
+        return retrying(lambda: self._offsets(topics, OffsetSpec.earliest()), backoff=_PATIENCE)
 
     def ends(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
         """Return the next offset of each partition."""
-        return self._offsets(topics, OffsetSpec.latest())
+        return retrying(lambda: self._offsets(topics, OffsetSpec.latest()), backoff=_PATIENCE)
 
     def _offsets(
         self, topics: Mapping[str, list[int]], spec: OffsetSpec
