@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-import pyarrow as pa
-
 from kernel.errors import Conflict, InvalidRequest, NotFound, PenstockError
 from kernel.positions import Epoch
 from projections.runner.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
+from projections.runner.derived import TYPED
 from projections.runner.projector import live_target
 from projections.runner.relations import LakeCatalog
 from projections.sql.catalog import DeclaredCatalog
@@ -19,8 +19,8 @@ from projections.sql.plan import plan
 from replay.planning import next_generation
 from replay.subject import Site
 
-UNKNOWN_INPUT = "there is no "
-"""Beginning of the planner's refusal of an input that nothing has been written to yet."""
+_UNKNOWN_INPUT = re.compile(r"there is no (log|table|table with versions) named ")
+"""How the planner refuses an input that nothing has been written to yet."""
 
 
 class Outcome(StrEnum):
@@ -55,6 +55,23 @@ class Standing:
     key: tuple[str, ...]
     freshness_s: float
     text: str
+
+
+def waits_for_input(error: PenstockError) -> bool:
+    """Say whether a query was refused only because nothing was written to an input yet."""
+    return _UNKNOWN_INPUT.search(error.message) is not None
+
+
+def lake_catalog(site: Site) -> LakeCatalog:
+    """Return what projections may read: typed tables, registered event types, what is deployed."""
+    noted = site.manifest.projected().get(TYPED)
+    return LakeCatalog(
+        site.lake,
+        site.tables,
+        site.deployed.deployment(),
+        typed=[t for t in noted.tables if t.startswith("typed/")] if noted is not None else [],
+        fields=site.fields,
+    )
 
 
 def apply(
@@ -189,15 +206,11 @@ def _projection_entry(
 
 def _waits(site: Site, decl: ProjectionDecl, sources: Sequence[SourceDecl]) -> str | None:
     """Compile against what the lake has; say what is missing, or refuse what is wrong."""
-    deployment = site.deployed.deployment()
-    noted = site.manifest.projected().get("typed")
-    tables = [t for t in noted.tables if t.startswith("typed/")] if noted is not None else []
-    fields: Mapping[str, pa.Schema] = site.fields
-    lake = LakeCatalog(site.lake, site.tables, deployment, typed=tables, fields=fields)
+    lake = lake_catalog(site)
     try:
         plan(decl, DeclaredCatalog(lake, sources))
     except InvalidRequest as error:
-        if UNKNOWN_INPUT in error.message:
+        if waits_for_input(error):
             return error.message
         raise
     except PenstockError as error:

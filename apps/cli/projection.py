@@ -1,7 +1,8 @@
 """`penstock projection validate|explain`: SQL files checked and explained, without a running stack.
 
-Names and types are looked up in a catalog document: `--catalog`, else `.penstock/catalog.json` of
-the workspace. All files of one call are read together: sources may have a file of their own.
+Names and types are looked up in a catalog document (`--catalog`, else `.penstock/catalog.json` of
+the workspace), or else in its lake. All files of one call are read together: sources may have a
+file of their own.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from apps import settings
 from apps.cli import deployment
 from apps.cli.events import AsJson, Workspace
 from apps.cli.output import emit
+from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
+from apps.deployment import lake_catalog, waits_for_input
 from kernel.errors import EXIT_USAGE, InvalidRequest, Misconfigured, NotFound
+from projections.runner.relations import LakeCatalog
 from projections.sql.catalog import Catalog, DeclaredCatalog, catalog_from
 from projections.sql.explain import document, page
 from projections.sql.parse import ProjectionDecl, SourceDecl
@@ -55,7 +59,9 @@ def validate(
         results.append(_checked(decl, known, declared.sources))
     failed = [result for result in results if not result["ok"]]
     lines = [
-        f"{result['name']}: ok" if result["ok"] else f"{result['error']}\n  fix: {result['remedy']}"
+        f"{result['name']}: ok{_waiting(result)}"
+        if result["ok"]
+        else f"{result['error']}\n  fix: {result['remedy']}"
         for result in results
     ]
     if known is None:
@@ -81,8 +87,9 @@ def explain(
     known = workspace_catalog(workspace, catalog)
     if known is None:
         raise NotFound(
-            "there is no catalog document to look columns up in",
-            remedy="Name one with --catalog FILE.json; its form is in docs/reference/sql.md.",
+            "there is neither a lake nor a catalog document to look columns up in",
+            remedy="Start the stack once, or name a document: --catalog FILE.json; its form is in "
+            "docs/reference/sql.md.",
         )
     declared = read_files(files)
     for error in declared.refused:
@@ -99,15 +106,17 @@ def explain(
 
 
 def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | None:
-    """Read the catalog document that was named, or the workspace's; None when it has none.
+    """Read the catalog document that was named, or the workspace's, or else ask its lake.
 
-    Raises `NotFound` for a named file that is absent, `Misconfigured` for one that is malformed.
+    None when there is neither. Raises `NotFound` for a named file that is absent, `Misconfigured`
+    for one that is malformed.
     """
-    path = given or settings.load(workspace).state_dir / CATALOG_FILE
+    found = settings.load(workspace)
+    path = given or found.state_dir / CATALOG_FILE
     if not path.exists():
         if given is not None:
             raise NotFound(f"there is no catalog document {given}")
-        return None
+        return lake_catalog(site_of(found)) if found.lake.exists() else None
     try:
         return catalog_from(json.loads(path.read_text()))
     except ValueError as error:
@@ -122,8 +131,15 @@ def _checked(
     try:
         made = plan(decl, DeclaredCatalog(known, sources))
     except InvalidRequest as error:
+        if isinstance(known, LakeCatalog) and waits_for_input(error):
+            waits = {"fingerprint": decl.fingerprint, "waits": error.message}
+            return {"name": decl.name, "ok": True, **waits}
         return _refused(decl.name, error)
     return {"name": decl.name, "ok": True, "fingerprint": made.fingerprint, "cost": made.cost}
+
+
+def _waiting(result: dict[str, object]) -> str:
+    return f", but {result['waits']}" if "waits" in result else ""
 
 
 def _refused(name: str, error: InvalidRequest) -> dict[str, object]:

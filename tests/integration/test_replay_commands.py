@@ -169,6 +169,10 @@ def test_a_projection_over_nothing_yet_waits_and_a_wrong_one_is_refused(here: Wo
     wrong = here.refusal("projection", "apply", here.file(DELAYS.replace("delay", "dellay")))
     assert isinstance(wrong, InvalidRequest)
     assert [p["name"] for p in here.answer("projection", "list")] == ["latest"]
+    validated = here.answer("projection", "validate", here.file(later))
+    assert "events.train.departed" in validated["projections"][0]["waits"]
+    (explained,) = here.answer("projection", "explain", here.file(SOURCES + DELAYS))
+    assert explained["name"] == "delays"
 
 
 def test_tables_epochs_and_queries_are_read_with_the_stack_stopped(here: Workspace) -> None:
