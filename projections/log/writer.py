@@ -20,7 +20,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from kernel.errors import LeaseLost, NotFound, Unavailable
+from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.tables import TABLE_SETTINGS, Tables, schema_of
 
@@ -209,12 +209,3 @@ def _not_older(columns: Sequence[str]) -> str:
     for name in reversed(firsts):
         condition = f's."{name}" > t."{name}" OR (s."{name}" = t."{name}" AND ({condition}))'
     return f"({condition})"
-
-
-def require(table: DeltaTable | None, name: str) -> DeltaTable:
-    """Return the table, or raise `NotFound` naming it."""
-    if table is None:
-        raise NotFound(
-            f"no table {name} in the lake", remedy="See what there is: penstock table list"
-        )
-    return table

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kernel.positions import Epoch
 from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables, schema_of
+from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
 
 VALID_FROM, VALID_TO, DELETED = "valid_from", "valid_to", "_deleted"
@@ -85,11 +85,6 @@ class HistoryTables:
             f"SELECT {kept}, _time AS valid_from, _time AS valid_to, false AS _deleted, "
             "_seq_hi, _seq_lo, _epoch FROM history_in WHERE false"
         )
-
-    def stored_columns(self, history: HistoryOf) -> list[str] | None:
-        """Return the columns of a history table; None before it exists."""
-        table = self._tables.open(self._lake.path(history.name))
-        return None if table is None else list(schema_of(table).names)
 
 
 def _touched(history: HistoryOf) -> str:
