@@ -21,6 +21,7 @@ from projections.log.layout import Lake
 from stack.control import Options, down, up
 from stack.jars import resolve
 from stack.java import find_java
+from tests.port_blocks import PortBlock
 
 PARTS = ("postgres", "kafka", "registry", "connect")
 
@@ -32,7 +33,7 @@ def stack() -> Iterator[Settings]:
     # PostgreSQL refuses root and runs as a user that must be able to pass this folder.
     workspace.chmod(0o711)
     try:
-        up(workspace, Options(port_base=27100, parts=PARTS))
+        up(workspace, Options(port_base=PortBlock.WARM, parts=PARTS))
         yield load(workspace)
     finally:
         down(workspace)

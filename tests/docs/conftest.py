@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.console import Command, run
-
-PORT_BASE = 27200
+from tests.port_blocks import PortBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ class Newcomer:
     environment: Mapping[str, str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def newcomer() -> Iterator[Newcomer]:
     """Run `penstock up`, with service and pipeline, for all pages; `penstock down` at the end."""
     workspace = Path(tempfile.mkdtemp(prefix="penstock newcomer "))
@@ -35,7 +34,7 @@ def newcomer() -> Iterator[Newcomer]:
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PENSTOCK_WORKSPACE": str(workspace),
     }
-    up = Command(text=f"penstock up --port-base {PORT_BASE}", expected=None)
+    up = Command(text=f"penstock up --port-base {PortBlock.NEWCOMER:d}", expected=None)
     down = Command(text="penstock down", expected=None)
     try:
         run(up, folder=workspace, environment=environment)

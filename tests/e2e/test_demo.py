@@ -15,9 +15,9 @@ import pytest
 
 from apps.demo import closing
 from stack import control
+from tests.port_blocks import PortBlock
 
 FLIGHTS = 1_500
-PORT_BASE = 24_000
 TIMEOUT_S = 900
 BIN = Path(sys.executable).parent
 
@@ -31,7 +31,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def outcome(folder: Path) -> dict[str, Any]:
-    words = ("--flights", str(FLIGHTS), "--port-base", str(PORT_BASE), "--workspace", str(folder))
+    words = (
+        "--flights",
+        str(FLIGHTS),
+        "--port-base",
+        str(int(PortBlock.DEMO)),
+        "--workspace",
+        str(folder),
+    )
     done = subprocess.run(
         [BIN / "penstock", "demo", "--json", *words],
         capture_output=True,

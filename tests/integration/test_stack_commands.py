@@ -22,9 +22,10 @@ from kernel.errors import (
     EXIT_USAGE,
 )
 from stack.workspace import Workspace
+from tests.port_blocks import PortBlock
 from tests.waiting import until
 
-BASE = "27800"
+BASE = str(int(PortBlock.COMMANDS))
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 
 

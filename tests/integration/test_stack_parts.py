@@ -27,9 +27,10 @@ from kernel.errors import Conflict, Misconfigured, Unavailable
 from stack import control
 from stack.planning import LOCAL_PARTS, Options
 from stack.workspace import Workspace
+from tests.port_blocks import PortBlock
 from tests.waiting import until
 
-BASE = 27200
+BASE = int(PortBlock.PARTS)
 
 
 @pytest.fixture(scope="module")
