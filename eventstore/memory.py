@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
 from eventstore.appender import Appender, AppendLimits, AppendObserver
+from eventstore.conditions import Query
 from eventstore.decision import (
     MAX_CATEGORIES,
     Outcome,
@@ -136,11 +137,22 @@ class MemoryEventStore:
         self, *, after: int, limit: int, filter_: EventFilter = EVERYTHING
     ) -> EventPage:
         """Return part of the store; see `EventStore.read_all`."""
+        return self._page(after, limit, filter_.passes)
+
+    async def query(self, query: Query, *, after: int, limit: int) -> EventPage:
+        """Return events that match; see `EventStore.query`."""
+
+        def wanted(event: RecordedEvent) -> bool:
+            return query.matches(event.category, event.type, event.tags)
+
+        return self._page(after, limit, wanted)
+
+    def _page(self, after: int, limit: int, wanted: Callable[[RecordedEvent], bool]) -> EventPage:
         head = len(self._group.events)
         scanned_to = max(after, min(head, after + _SCAN))
         found: list[RecordedEvent] = []
         for event in self._group.events[after:scanned_to]:
-            if filter_.passes(event):
+            if wanted(event):
                 found.append(event)
                 if len(found) == limit:
                     scanned_to = event.position

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 from uuid import UUID
 
+from eventstore.conditions import Condition, Query
 from kernel.positions import Position, Version
 from schemas.records import FORMAT_AVRO, RecordedEvent
 
@@ -45,9 +46,10 @@ class StreamAppend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRequest:
-    """What one caller wants committed together: all of it or nothing."""
+    """What one caller wants committed together: all of it or nothing, if `condition` holds."""
 
     appends: tuple[StreamAppend, ...]
+    condition: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +132,10 @@ class EventStore(Protocol):
         """Commit a request, all of it or nothing, and return once it is durable.
 
         A request whose event ids are all in the store with the same content is answered as it was
-        the first time, whatever its expected version. Raises `VersionConflict`, `IdReused`,
-        `InvalidRequest` (too many categories), `Overloaded` (queue full), `StorageFull`,
-        `OutcomeUnknown` (repeat with the same ids); after every other error nothing was kept.
+        the first time, whatever its expected version and condition. Raises `VersionConflict`,
+        `ConditionFailed`, `BeyondHead` (the condition's `after`), `IdReused`, `InvalidRequest`
+        (too many categories), `Overloaded` (queue full), `StorageFull`, `OutcomeUnknown` (repeat
+        with the same ids); after every other error nothing was kept.
         """
         ...
 
@@ -149,6 +152,13 @@ class EventStore(Protocol):
         self, *, after: int, limit: int, filter_: EventFilter = EVERYTHING
     ) -> EventPage:
         """Return up to `limit` events behind position `after`, looking at a bounded number."""
+        ...
+
+    async def query(self, query: Query, *, after: int, limit: int) -> EventPage:
+        """Return up to `limit` events behind `after` that match, looking at a bounded number.
+
+        Once `scanned_to` equals `head`, that is the `after` of a `Condition` on the same query.
+        """
         ...
 
     async def event(self, event_id: UUID) -> RecordedEvent:

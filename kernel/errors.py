@@ -8,6 +8,7 @@
     │   └── ChecksumMismatch      bytes that are not the ones that were pinned
     ├── Conflict              true when asked, no longer true now
     │   ├── VersionConflict       expected version and actual version differ
+    │   ├── ConditionFailed       an event that the decision did not know of
     │   ├── IdReused              an event id with other content than before
     │   ├── BeyondHead            a feed was to start where the store has not come yet
     │   ├── LeaseLost             another writer took over (fencing)
@@ -110,6 +111,12 @@ class VersionConflict(Conflict):
     """The expected version and the actual version of a stream differ."""
 
     remedy = "Read the stream, decide on its present version and append again."
+
+
+class ConditionFailed(Conflict):
+    """An event that matches the condition of an append was recorded behind its `after`."""
+
+    remedy = "Query again, decide on what is there now, and append with the new head as after."
 
 
 class IdReused(Conflict):

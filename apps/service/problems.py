@@ -12,6 +12,7 @@ import orjson
 
 from kernel.errors import (
     BeyondHead,
+    ConditionFailed,
     Conflict,
     ContractViolation,
     IdReused,
@@ -68,6 +69,7 @@ class HttpRefusal(Exception):
 # Most specific first: the first class that an error is an instance of names its problem.
 KINDS: tuple[tuple[type[PenstockError], int, str, str], ...] = (
     (VersionConflict, 409, "version-conflict", "The stream is at another version"),
+    (ConditionFailed, 409, "condition-failed", "An event matches the condition"),
     (IdReused, 409, "id-reused", "The event id belongs to another event"),
     (BeyondHead, 409, "beyond-head", "The position is beyond the head"),
     (LeaseLost, 503, "unavailable", "Another instance is the writer"),

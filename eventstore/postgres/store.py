@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
+from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from eventstore.appender import Appender, AppendLimits, AppendObserver
+from eventstore.conditions import Query
 from eventstore.decision import MAX_CATEGORIES, SameData, same_bytes
 from eventstore.feed import Head
 from eventstore.postgres.commit import PostgresGroupCommit
@@ -132,6 +134,17 @@ class PostgresEventStore:
                     "stream_prefix": filter_.stream_prefix,
                 },
             )
+        scanned_to = events[-1].position if len(events) == limit else up_to
+        return EventPage(events=events, scanned_to=Position(scanned_to), head=Position(head))
+
+    async def query(self, query: Query, *, after: int, limit: int) -> EventPage:
+        """Return events that match; see `EventStore.query`."""
+        items = [{"types": item.types, "tags": item.tags} for item in query.items]
+        async with self.reader("querying events") as connection:
+            (head,) = await _row(connection, "SELECT position FROM es.counter", {}) or (0,)
+            up_to = max(after, min(head, after + _SCAN))
+            values = {"items": Jsonb(items), "after": after, "up_to": up_to, "limit": limit}
+            events = await self._events(connection, "query_events", values)
         scanned_to = events[-1].position if len(events) == limit else up_to
         return EventPage(events=events, scanned_to=Position(scanned_to), head=Position(head))
 
