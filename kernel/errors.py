@@ -5,6 +5,7 @@
     │   ├── SchemaViolation       data does not fit the registered schema
     │   ├── UnknownType           an event type without a schema, in strict mode
     │   ├── InvalidRequest        a malformed name, body, option or SQL text
+    │   ├── Refused               a decider said no to a command, and why
     │   └── ChecksumMismatch      bytes that are not the ones that were pinned
     ├── Conflict              true when asked, no longer true now
     │   ├── VersionConflict       expected version and actual version differ
@@ -21,6 +22,7 @@
     │   ├── OutcomeUnknown        it may or may not have happened: retry with the same ids
     │   └── StorageFull           below the free space that is kept in reserve
     └── Misconfigured         settings or surroundings that a person must mend
+        └── DeciderFailed         code of the workspace's deciders or upcasters went wrong
 
 Each class says whether a retry can help (`retry`) and what to do (`remedy`). `retry_directive`
 is the only place that decides on a retry, `exit_code` the only one that maps to the shell; the
@@ -93,6 +95,12 @@ class UnknownType(ContractViolation):
 
 class InvalidRequest(ContractViolation):
     """A malformed name, body, option or SQL text."""
+
+
+class Refused(ContractViolation):
+    """A decider said no to a command. Deciders raise it with the reason for the caller."""
+
+    remedy = "Read the entity's state; send the command again when the reason no longer holds."
 
 
 class ChecksumMismatch(ContractViolation):
@@ -192,6 +200,12 @@ class Misconfigured(PenstockError):
     """Settings or surroundings that a person must mend."""
 
     remedy = "Mend the named setting; penstock doctor checks all of them."
+
+
+class DeciderFailed(Misconfigured):
+    """Code of the workspace's deciders or upcasters raised, hung, or returned what it may not."""
+
+    remedy = "Mend the code at the named line and restart the service; nothing was appended."
 
 
 EXIT_OK = 0
