@@ -39,15 +39,28 @@ CREATE TABLE es.events (
 COMMENT ON COLUMN es.events.data IS 'Avro in the five-byte framing (data_format 0)';
 COMMENT ON COLUMN es.events.subject IS 'Reserved: whose personal data this is';
 COMMENT ON COLUMN es.events.key_id IS 'Reserved: the key that data is sealed with (data_format 1)';
+-- A category by itself, a type by itself, a type of one category.
+CREATE INDEX events_category ON es.events (category, position);
+CREATE INDEX events_type ON es.events (type, position) INCLUDE (category);
 
 CREATE TABLE es.streams (
     stream          text    PRIMARY KEY,
     category        text    NOT NULL,
     version         bigint  NOT NULL CHECK (version >= 0),
     deleted         boolean NOT NULL DEFAULT false,
-    truncate_before bigint  NOT NULL DEFAULT 0
+    truncate_before bigint  NOT NULL DEFAULT 0,
+    tombstoned      boolean NOT NULL DEFAULT false,
+    max_age_s       bigint CHECK (max_age_s > 0),
+    max_count       bigint CHECK (max_count > 0)
 ) WITH (fillfactor = 80);
 COMMENT ON COLUMN es.streams.version IS 'Version of the last event';
+COMMENT ON COLUMN es.streams.deleted IS 'Deleted, and nothing was appended since';
+COMMENT ON COLUMN es.streams.truncate_before IS 'Reads of the stream begin at this version';
+COMMENT ON COLUMN es.streams.tombstoned IS 'Gone for good: neither read nor appended to';
+COMMENT ON COLUMN es.streams.max_age_s IS 'Reads of the stream leave out older events';
+COMMENT ON COLUMN es.streams.max_count IS 'Reads of the stream show this many events at most';
+-- Serves prefixes of stream names, whatever the database's collation is.
+CREATE INDEX streams_prefix ON es.streams (stream text_pattern_ops);
 
 CREATE TABLE es.categories (
     category text PRIMARY KEY
