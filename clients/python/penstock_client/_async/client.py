@@ -1,0 +1,225 @@
+"""The client: one object per service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from types import TracebackType
+from typing import Any, Literal, Self
+from uuid import UUID
+
+import httpx
+
+from penstock_client._async.connection import AsyncConnection
+from penstock_client._async.reading import PAGE, all_events, stream_events
+from penstock_client._async.schemas import AsyncSchemas
+from penstock_client._async.subscription import SILENCE_S, AsyncSubscription
+from penstock_client.errors import Refused
+from penstock_client.model import (
+    Condition,
+    Direction,
+    Event,
+    EventPage,
+    Expected,
+    Health,
+    NewEvent,
+    QueryItem,
+    StreamAppend,
+    StreamAppended,
+    StreamPage,
+)
+from penstock_client.retry import Retry
+from penstock_client.wire import (
+    append_body,
+    appended_of,
+    event_of,
+    event_page_of,
+    query_body,
+    segment,
+    stream_body,
+    stream_page_of,
+)
+
+DEFAULT_URL = "http://127.0.0.1:7070"
+
+
+class AsyncPenstock:
+    """A Penstock service.
+
+    Calls are tried again after a broken connection, 429 and 503, as `retry` says: reads may be,
+    and appends carry the ids of their events, so that they happen once however often they are
+    sent. Errors are in `penstock_client.errors`. One client may serve any number of tasks.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        retry: Retry | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        verify: bool = True,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise Refused(f"{url!r} is no address", remedy=f"As an example: {DEFAULT_URL}")
+        headers = {"user-agent": "penstock-client"}
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        self._connection = AsyncConnection(
+            httpx.AsyncClient(
+                base_url=url,
+                headers=headers,
+                timeout=timeout_s,
+                transport=transport,
+                verify=verify,
+                limits=httpx.Limits(max_connections=200, max_keepalive_connections=50),
+            ),
+            retry if retry is not None else Retry(),
+        )
+        self.schemas = AsyncSchemas(self._connection)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._connection.aclose()
+
+    async def append(
+        self,
+        stream: str,
+        events: NewEvent | Iterable[NewEvent],
+        *,
+        expected_version: Expected | None = None,
+    ) -> StreamAppended:
+        """Append events to one stream, all or none, and return once they are durable.
+
+        Raises `VersionConflict`, `IdReused`, `UnknownType`, `SchemaViolation`, `StreamGone`,
+        `Overloaded`, `StorageFull`; `OutcomeUnknown` when no try was answered: call it again with
+        the same events.
+        """
+        body = stream_body(events, expected_version)
+        return appended_of(
+            await self._connection.call("POST", f"/v1/streams/{segment(stream)}", body=body)
+        )
+
+    async def append_many(
+        self, appends: Iterable[StreamAppend], *, condition: Condition | None = None
+    ) -> tuple[StreamAppended, ...]:
+        """Append to several streams, all or nothing; one answer per entry, in order.
+
+        Raises `ConditionFailed` too, when `condition` is given and does not hold.
+        """
+        body = append_body(appends, condition)
+        document = await self._connection.call("POST", "/v1/append", body=body)
+        return tuple(appended_of(each) for each in document["appends"])
+
+    def read_stream(
+        self,
+        stream: str,
+        *,
+        from_version: int | None = None,
+        direction: Direction = "forward",
+        limit: int | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Iterate over a stream's events, from `from_version` (inclusive) or the near end.
+
+        A stream that does not exist has no events. Raises `StreamGone`.
+        """
+        return stream_events(
+            self._connection, stream, from_version=from_version, direction=direction, limit=limit
+        )
+
+    async def stream_page(
+        self,
+        stream: str,
+        *,
+        from_version: int | None = None,
+        direction: Direction = "forward",
+        limit: int = PAGE,
+    ) -> StreamPage:
+        """Return one page of a stream and its present version.
+
+        Raises `NotFound` for a stream that does not exist.
+        """
+        params: dict[str, Any] = {"direction": direction, "limit": limit}
+        if from_version is not None:
+            params["from_version"] = from_version
+        return stream_page_of(
+            await self._connection.call("GET", f"/v1/streams/{segment(stream)}", params=params)
+        )
+
+    def read_all(
+        self,
+        *,
+        after: int = 0,
+        category: str | None = None,
+        type: str | None = None,
+        stream_prefix: str | None = None,
+        tag: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Iterate over all events behind position `after`, up to where the store is then."""
+        filters = _given(category=category, type=type, stream_prefix=stream_prefix, tag=tag)
+        return all_events(self._connection, after=after, filters=filters, limit=limit)
+
+    async def event(self, event_id: UUID | str) -> Event:
+        """Return one event by its id. Raises `NotFound`."""
+        return event_of(await self._connection.call("GET", f"/v1/events/{segment(event_id)}"))
+
+    async def head(self) -> int:
+        """Return the last position, 0 for an empty store."""
+        document = await self._connection.call("GET", "/v1/events", params={"limit": 1})
+        return event_page_of(document).head
+
+    async def query(
+        self, items: QueryItem | Iterable[QueryItem], *, after: int = 0, limit: int = PAGE
+    ) -> EventPage:
+        """Return events that match any of the items, by position.
+
+        When all were looked at (`next_after` equals `head`), `head` is what a `Condition` on the
+        same items takes as `after`.
+        """
+        several = (items,) if isinstance(items, QueryItem) else items
+        body = {"query": query_body(several), "after": after, "limit": limit}
+        return event_page_of(await self._connection.call("POST", "/v1/events/query", body=body))
+
+    def subscribe(
+        self,
+        *,
+        after: int | Literal["end"] = 0,
+        category: str | None = None,
+        type: str | None = None,
+        stream_prefix: str | None = None,
+        tag: str | None = None,
+        silence_s: float = SILENCE_S,
+    ) -> AsyncSubscription:
+        """Follow events behind a position, or from now on, without end.
+
+        Raises `BeyondHead` while it is iterated when the store has not come to `after`: it was
+        restored or replaced, and what was computed from the old one cannot be gone on with.
+        """
+        filters = _given(category=category, type=type, stream_prefix=stream_prefix, tag=tag)
+        return AsyncSubscription(
+            self._connection, after=after, filters=filters, silence_s=silence_s
+        )
+
+    async def health(self) -> Health:
+        """Say whether the service takes appends and reads. Raises `Unavailable` when it is down."""
+        status, document = await self._connection.probe("/health/ready")
+        return Health(
+            ready=status == 200,
+            reasons={each["part"]: each["reason"] for each in document["reasons"]},
+        )
+
+
+def _given(**filters: str | None) -> dict[str, str]:
+    return {name: value for name, value in filters.items() if value is not None}

@@ -1,0 +1,136 @@
+"""One service over HTTP: calls that are tried again, and answers that arrive in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from penstock_client.errors import OutcomeUnknown, PenstockError, Unavailable, error_of
+from penstock_client.retry import Retry
+from penstock_client.wire import dump, load
+
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_HOW_TO_REPEAT = "Repeat the call with the same events: their ids make it happen once."
+
+
+class AsyncConnection:
+    """Sends requests. All of them may be repeated: writes carry ids that make them happen once."""
+
+    def __init__(self, http: httpx.AsyncClient, retry: Retry) -> None:
+        self._http = http
+        self.retry = retry
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Return the answer's JSON, None for an empty one.
+
+        Raises `OutcomeUnknown` when any of the tries may have taken effect and none was answered.
+        """
+        content = None if body is None else dump(body)
+        in_doubt: PenstockError | None = None
+        failures = 0
+        while True:
+            try:
+                return await self._once(method, path, content, params, headers)
+            except PenstockError as error:
+                if not error.worth_a_retry:
+                    raise
+                if isinstance(error, OutcomeUnknown):
+                    in_doubt = error
+                failures += 1
+                if failures >= self.retry.attempts:
+                    if in_doubt is None or in_doubt is error:
+                        raise
+                    # A later try that was turned away does not settle what became of an earlier.
+                    raise in_doubt from error
+                await self.pause(failures, error)
+
+    async def pause(self, failures: int, error: PenstockError) -> None:
+        """Wait after so many failures in a row."""
+        asked_s = error.retry_after_s if isinstance(error, Unavailable) else None
+        await asyncio.sleep(self.retry.delay_s(failures, asked_s))
+
+    @asynccontextmanager
+    async def pieces(
+        self, path: str, *, params: Mapping[str, Any], headers: Mapping[str, str], silence_s: float
+    ) -> AsyncIterator[tuple[str, AsyncIterator[bytes]]]:
+        """Open an answer without end; yield its content type and its pieces. Never tried again.
+
+        Raises `Unavailable` when the connection breaks or is silent for longer than `silence_s`.
+        """
+        timeout = httpx.Timeout(self._http.timeout, read=silence_s)
+        request = self._http.build_request(
+            "GET", path, params=dict(params), headers=dict(headers), timeout=timeout
+        )
+        try:
+            answer = await self._http.send(request, stream=True)
+        except httpx.TransportError as error:
+            raise _unreachable(error) from error
+        try:
+            if not answer.is_success:
+                raise error_of(answer.status_code, await answer.aread(), answer.headers)
+            yield answer.headers.get("content-type", ""), answer.aiter_bytes()
+        except httpx.TransportError as error:
+            raise _unreachable(error) from error
+        finally:
+            await answer.aclose()
+
+    async def probe(self, path: str) -> tuple[int, Any]:
+        """Return status and JSON of one answer, whatever the status. Never tried again."""
+        try:
+            answer = await self._http.request("GET", path)
+        except httpx.TransportError as error:
+            raise _unreachable(error) from error
+        return answer.status_code, load(answer.content)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None,
+        params: Mapping[str, Any] | None,
+        headers: Mapping[str, str] | None,
+    ) -> Any:
+        sent = dict(headers or {})
+        if content is not None:
+            sent["content-type"] = "application/json"
+        try:
+            answer = await self._http.request(
+                method, path, content=content, params=dict(params or {}), headers=sent
+            )
+        except httpx.TransportError as error:
+            if method == "GET" or isinstance(error, _NEVER_SENT):
+                raise _unreachable(error) from error
+            raise OutcomeUnknown(
+                f"the connection broke before the answer came: {_cause(error)}",
+                remedy=_HOW_TO_REPEAT,
+            ) from error
+        if answer.is_success:
+            return load(answer.content) if answer.content else None
+        raise error_of(answer.status_code, answer.content, answer.headers)
+
+
+def _unreachable(error: httpx.TransportError) -> Unavailable:
+    return Unavailable(
+        f"the service cannot be reached: {_cause(error)}",
+        remedy="Check the address, and that the service runs: penstock status",
+    )
+
+
+def _cause(error: httpx.TransportError) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,49 @@
+"""Schemas of event types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock_client._async.connection import AsyncConnection
+from penstock_client.model import Schema, SchemaCheck
+from penstock_client.wire import schema_of, segment
+
+
+class AsyncSchemas:
+    """The schemas that the service checks data against. A subject is `category.type`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, subject: str, schema: Mapping[str, Any] | str) -> Schema:
+        """Register an Avro schema; one that is there already is returned as it is.
+
+        Raises `Incompatible` when it cannot read what is stored.
+        """
+        body = {"subject": subject, "schema": schema}
+        return schema_of(await self._connection.call("POST", "/v1/schemas", body=body))
+
+    async def check(self, subject: str, schema: Mapping[str, Any] | str) -> SchemaCheck:
+        """Say whether `add` would take it; nothing is registered."""
+        document = await self._connection.call(
+            "POST",
+            "/v1/schemas",
+            body={"subject": subject, "schema": schema},
+            params={"check": "true"},
+        )
+        return SchemaCheck(
+            subject=document["subject"],
+            compatible=document["compatible"],
+            complaints=tuple(document["complaints"]),
+        )
+
+    async def list(self) -> tuple[Schema, ...]:
+        """Return the newest version of each event type's schema."""
+        document = await self._connection.call("GET", "/v1/schemas")
+        return tuple(schema_of(each) for each in document["schemas"])
+
+    async def versions(self, subject: str) -> tuple[Schema, ...]:
+        """Return all versions of one schema, oldest first. Raises `NotFound`."""
+        document = await self._connection.call("GET", f"/v1/schemas/{segment(subject)}")
+        return tuple(schema_of(each, subject) for each in document["versions"])

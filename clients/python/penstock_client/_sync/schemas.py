@@ -1,0 +1,50 @@
+# Written by generate_sync.py from penstock_client/_async/schemas.py: edit that file.
+"""Schemas of event types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock_client._sync.connection import Connection
+from penstock_client.model import Schema, SchemaCheck
+from penstock_client.wire import schema_of, segment
+
+
+class Schemas:
+    """The schemas that the service checks data against. A subject is `category.type`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, subject: str, schema: Mapping[str, Any] | str) -> Schema:
+        """Register an Avro schema; one that is there already is returned as it is.
+
+        Raises `Incompatible` when it cannot read what is stored.
+        """
+        body = {"subject": subject, "schema": schema}
+        return schema_of(self._connection.call("POST", "/v1/schemas", body=body))
+
+    def check(self, subject: str, schema: Mapping[str, Any] | str) -> SchemaCheck:
+        """Say whether `add` would take it; nothing is registered."""
+        document = self._connection.call(
+            "POST",
+            "/v1/schemas",
+            body={"subject": subject, "schema": schema},
+            params={"check": "true"},
+        )
+        return SchemaCheck(
+            subject=document["subject"],
+            compatible=document["compatible"],
+            complaints=tuple(document["complaints"]),
+        )
+
+    def list(self) -> tuple[Schema, ...]:
+        """Return the newest version of each event type's schema."""
+        document = self._connection.call("GET", "/v1/schemas")
+        return tuple(schema_of(each) for each in document["schemas"])
+
+    def versions(self, subject: str) -> tuple[Schema, ...]:
+        """Return all versions of one schema, oldest first. Raises `NotFound`."""
+        document = self._connection.call("GET", f"/v1/schemas/{segment(subject)}")
+        return tuple(schema_of(each, subject) for each in document["versions"])

@@ -1,0 +1,154 @@
+"""What goes in and what comes out: frozen values without behaviour of their own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+Expected = int | Literal["any", "no_stream", "stream_exists"]
+"""The version that a stream must have for an append to be accepted."""
+
+Direction = Literal["forward", "backward"]
+
+
+def new_id() -> UUID:
+    """Return a UUID (version 7): ids made one after another lie side by side in indexes."""
+    ms = time.time_ns() // 1_000_000
+    value = (ms & (1 << 48) - 1) << 80 | int.from_bytes(os.urandom(10))
+    value = value & ~(0xF << 76) | 7 << 76
+    return UUID(int=value & ~(0b11 << 62) | 0b10 << 62)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event to append. `data` fits the schema of `category.type`.
+
+    `id` is made here and now, so that appending the same object twice records it once.
+    `occurred_at` None is the time of recording; it needs a time zone.
+    """
+
+    type: str
+    data: Mapping[str, Any]
+    id: UUID = field(default_factory=new_id)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    occurred_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamAppend:
+    """Events for one stream, in order, as part of an append to several."""
+
+    stream: str
+    events: tuple[NewEvent, ...]
+    expected_version: Expected = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryItem:
+    """Events of any of these types (`type` or `category.type`; none: all) with all these tags."""
+
+    types: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """No event behind position `after` may match any of the items, or the append is refused.
+
+    `after` is the `head` of the `query` that the decision was made on.
+    """
+
+    query: tuple[QueryItem, ...]
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A recorded event. Positions count from 1 over the store, versions from 0 in the stream.
+
+    Times are UTC with microseconds.
+    """
+
+    id: UUID
+    stream: str
+    category: str
+    version: int
+    position: int
+    type: str
+    data: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    tags: tuple[str, ...]
+    occurred_at: datetime
+    recorded_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamAppended:
+    """Where the events of one stream are; both ranges are inclusive and without gaps."""
+
+    stream: str
+    first_version: int
+    last_version: int
+    first_position: int
+    last_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPage:
+    """Part of one stream, in the asked direction, and the stream's present version."""
+
+    stream: str
+    version: int
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """Part of the whole store. `next_after` is where the next call goes on.
+
+    It equals `head` when everything was looked at; a filtered page may be short before that.
+    """
+
+    events: tuple[Event, ...]
+    head: int
+    next_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUp:
+    """All that there was has been given; what follows happens now. Comes once per connection."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """One version of an event type's schema. `subject` is `category.type`."""
+
+    subject: str
+    id: int
+    version: int
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaCheck:
+    """Whether a schema could be added, and what stands in its way."""
+
+    subject: str
+    compatible: bool
+    complaints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Whether appends and reads are accepted; reasons by part when not."""
+
+    ready: bool
+    reasons: Mapping[str, str]

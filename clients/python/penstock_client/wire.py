@@ -1,0 +1,157 @@
+"""Requests as JSON, answers from JSON. Fields that this version does not know are left alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from penstock_client.errors import Refused, ServiceFault
+from penstock_client.model import (
+    Condition,
+    Event,
+    EventPage,
+    Expected,
+    NewEvent,
+    QueryItem,
+    Schema,
+    StreamAppend,
+    StreamAppended,
+    StreamPage,
+)
+
+
+def dump(document: object) -> bytes:
+    """Render a body. Raises `Refused` for values that JSON does not have."""
+    try:
+        return json.dumps(
+            document, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        ).encode()
+    except (TypeError, ValueError) as error:
+        raise Refused(
+            f"the request is not JSON: {error}",
+            remedy="Send objects, lists, texts, finite numbers, booleans and None.",
+        ) from error
+
+
+def load(body: bytes) -> Any:
+    """Parse an answer. What is no JSON is no answer of the service."""
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise ServiceFault(
+            f"the answer is not JSON: {error}", remedy="Is this the address of a Penstock service?"
+        ) from error
+
+
+def segment(text: object) -> str:
+    """Return one segment of a path, quoted."""
+    return quote(str(text), safe="")
+
+
+def event_body(event: NewEvent) -> dict[str, Any]:
+    """Return an event as the service takes it."""
+    body: dict[str, Any] = {"id": str(event.id), "type": event.type, "data": event.data}
+    if event.metadata:
+        body["metadata"] = event.metadata
+    if event.tags:
+        body["tags"] = list(event.tags)
+    if event.occurred_at is not None:
+        if event.occurred_at.tzinfo is None:
+            raise Refused(
+                f"occurred_at has no time zone: {event.occurred_at}",
+                remedy="Use datetime.now(UTC) and the like.",
+            )
+        body["occurred_at"] = event.occurred_at.isoformat()
+    return body
+
+
+def stream_body(
+    events: NewEvent | Iterable[NewEvent], expected_version: Expected | None
+) -> dict[str, Any]:
+    """Return the body of an append to one stream."""
+    several = (events,) if isinstance(events, NewEvent) else tuple(events)
+    body: dict[str, Any] = {"events": [event_body(event) for event in several]}
+    if expected_version is not None:
+        body["expected_version"] = expected_version
+    return body
+
+
+def append_body(appends: Iterable[StreamAppend], condition: Condition | None) -> dict[str, Any]:
+    """Return the body of an append to several streams."""
+    body: dict[str, Any] = {
+        "appends": [
+            {"stream": each.stream, **stream_body(each.events, each.expected_version)}
+            for each in appends
+        ]
+    }
+    if condition is not None:
+        body["condition"] = {"query": query_body(condition.query), "after": condition.after}
+    return body
+
+
+def query_body(items: Iterable[QueryItem]) -> list[dict[str, Any]]:
+    """Return a query; what an item does not restrict is left out."""
+    return [
+        {name: list(value) for name, value in (("types", i.types), ("tags", i.tags)) if value}
+        for i in items
+    ]
+
+
+def event_of(document: Mapping[str, Any]) -> Event:
+    """Return a recorded event."""
+    return Event(
+        id=UUID(document["id"]),
+        stream=document["stream"],
+        category=document["category"],
+        version=document["version"],
+        position=document["position"],
+        type=document["type"],
+        data=document["data"],
+        metadata=document["metadata"],
+        tags=tuple(document["tags"]),
+        occurred_at=datetime.fromisoformat(document["occurred_at"]),
+        recorded_at=datetime.fromisoformat(document["recorded_at"]),
+    )
+
+
+def appended_of(document: Mapping[str, Any]) -> StreamAppended:
+    """Return where events went."""
+    return StreamAppended(
+        stream=document["stream"],
+        first_version=document["first_version"],
+        last_version=document["last_version"],
+        first_position=document["first_position"],
+        last_position=document["last_position"],
+    )
+
+
+def stream_page_of(document: Mapping[str, Any]) -> StreamPage:
+    """Return a page of one stream."""
+    return StreamPage(
+        stream=document["stream"],
+        version=document["version"],
+        events=tuple(map(event_of, document["events"])),
+    )
+
+
+def event_page_of(document: Mapping[str, Any]) -> EventPage:
+    """Return a page of the whole store."""
+    return EventPage(
+        events=tuple(map(event_of, document["events"])),
+        head=document["head"],
+        next_after=document["next_after"],
+    )
+
+
+def schema_of(document: Mapping[str, Any], subject: str | None = None) -> Schema:
+    """Return one version of a schema."""
+    return Schema(
+        subject=subject if subject is not None else document["subject"],
+        id=document["id"],
+        version=document["version"],
+        schema=document["schema"],
+    )
