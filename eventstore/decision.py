@@ -13,6 +13,8 @@ from datetime import datetime
 from typing import assert_never
 from uuid import UUID
 
+from eventstore.conditions import Condition
+from eventstore.recent import RecentEvents
 from eventstore.store import (
     Appended,
     AppendRequest,
@@ -21,11 +23,20 @@ from eventstore.store import (
     StreamAppend,
     StreamAppended,
 )
-from kernel.errors import IdReused, InvalidRequest, PenstockError, VersionConflict
+from kernel.errors import (
+    BeyondHead,
+    ConditionFailed,
+    IdReused,
+    InvalidRequest,
+    PenstockError,
+    VersionConflict,
+)
 from kernel.positions import Position, Version
 
 MAX_CATEGORIES = 500
 Outcome = Appended | PenstockError
+Matched = int | PenstockError | None
+"""Position of the newest committed event that a condition matches, or why that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +66,8 @@ class StoreState:
     """What the store holds that the requests of a group touch; updated as they are decided.
 
     `heads`: last version of each touched stream that exists. `known`: stored events by those ids
-    of the group that are in the store.
+    of the group that are in the store. `matched`: for each condition of the group what it matches
+    in the store as it was before the group.
     """
 
     position: int
@@ -63,7 +75,9 @@ class StoreState:
     heads: dict[str, int]
     known: dict[UUID, Placed]
     categories: set[str]
+    matched: Mapping[Condition, Matched] = field(default_factory=dict)
     placed: list[Placed] = field(default_factory=list)
+    recent: RecentEvents = field(default_factory=RecentEvents)
 
 
 def decide_group(
@@ -140,6 +154,8 @@ def _reused(place: Placed, why: str) -> IdReused:
 
 
 def _check(request: AppendRequest, state: StoreState, max_categories: int) -> None:
+    if request.condition is not None:
+        _check_condition(request.condition, state)
     for append in request.appends:
         actual = state.heads.get(append.stream)
         if not _meets(append.expected, actual):
@@ -157,6 +173,29 @@ def _check(request: AppendRequest, state: StoreState, max_categories: int) -> No
             f"at most {max_categories} are allowed",
             remedy="Each category is a Kafka topic: put the entity into the part behind the "
             "first '-' of the stream's name, not into the category.",
+        )
+
+
+def _check_condition(condition: Condition, state: StoreState) -> None:
+    after = condition.after
+    if after > state.position:
+        raise BeyondHead(
+            f"the condition's after is {after}, beyond the head {state.position}",
+            after=after,
+            head=state.position,
+        )
+    matched = state.matched[condition]
+    if isinstance(matched, PenstockError):
+        raise matched
+    for place in state.placed[state.recent.count :]:
+        event = place.event
+        state.recent.add(place.position, place.category, event.type, event.tags)
+    matched = state.recent.newest(condition.query, after) or matched
+    if matched is not None:
+        raise ConditionFailed(
+            f"the event at position {matched}, behind {after}, matches the condition",
+            position=matched,
+            after=after,
         )
 
 
@@ -217,6 +256,12 @@ def _answer(stream: str, first: Placed, last: Placed) -> StreamAppended:
 def ids_of(requests: Sequence[AppendRequest]) -> list[UUID]:
     """Return all event ids of a group, in order."""
     return [event.id for append in _appends(requests) for event in append.events]
+
+
+def conditions_of(requests: Sequence[AppendRequest]) -> tuple[Condition, ...]:
+    """Return the conditions of a group, each once."""
+    given = [request.condition for request in requests if request.condition is not None]
+    return tuple(dict.fromkeys(given))
 
 
 def streams_of(requests: Sequence[AppendRequest]) -> set[str]:

@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from eventstore.appender import Appender, AppendLimits, AppendObserver
-from eventstore.conditions import Query
+from eventstore.conditions import Condition, Query
 from eventstore.decision import (
     MAX_CATEGORIES,
     Outcome,
     Placed,
     SameData,
     StoreState,
+    conditions_of,
     decide_group,
     ids_of,
     same_bytes,
@@ -74,6 +75,7 @@ class MemoryGroupCommit:
             },
             known={id_: self.by_id[id_] for id_ in ids_of(requests) if id_ in self.by_id},
             categories={event.category for event in self.events},
+            matched={condition: self._newest(condition) for condition in conditions_of(requests)},
         )
         outcomes = decide_group(
             requests, state, same_data=self._same_data, max_categories=self._max_categories
@@ -84,6 +86,12 @@ class MemoryGroupCommit:
             self.events.append(event)
             self.streams[event.stream].append(event)
         return outcomes, Position(len(self.events))
+
+    def _newest(self, condition: Condition) -> int | None:
+        for event in reversed(self.events[condition.after :]):
+            if condition.query.matches(event.category, event.type, event.tags):
+                return event.position
+        return None
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -31,6 +31,7 @@ from eventstore.decision import (
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.lease import Lease
 from eventstore.postgres.locks import APPEND_LOCK
+from eventstore.postgres.matching import probes_of
 from eventstore.postgres.queries import query, results
 from eventstore.postgres.rows import COPY_EVENTS, copy_lines, stored
 from eventstore.store import AppendRequest
@@ -133,12 +134,15 @@ class PostgresGroupCommit:
     async def _begin(self, connection: Connection, requests: Sequence[AppendRequest]) -> StoreState:
         streams = streams_of(requests)
         unknown = [stream for stream in streams if stream not in self._heads]
-        _, counter, heads, known = await results(
+        probes = probes_of(requests)
+        names = ("begin_group",) if probes is None else ("begin_group", "match_conditions")
+        _, counter, heads, known, *matches = await results(
             connection,
-            "begin_group",
+            *names,
             append_lock=APPEND_LOCK,
             streams=unknown,
             ids=ids_of(requests),
+            **({} if probes is None else probes.values),
         )
         number, position, recorded_at = counter[0]
         if number != self._lease.number:
@@ -154,6 +158,7 @@ class PostgresGroupCommit:
             heads=found | dict(heads),
             known=dict(stored(row) for row in known),
             categories=set(self._lease.categories),
+            matched={} if probes is None else probes.matched(matches[0]),
         )
 
     async def _write(self, connection: Connection, state: StoreState) -> None:
@@ -161,11 +166,14 @@ class PostgresGroupCommit:
         async with connection.cursor() as cursor, cursor.copy(COPY_EVENTS) as copy:
             await copy.write(copy_lines(placed, self._lease.store_id))
         if any(place.event.tags for place in placed):
-            tags = [(tag, place.position) for place in placed for tag in place.event.tags]
-            await connection.execute(
-                query("add_tags"),
-                {"tags": [tag for tag, _ in tags], "positions": [at for _, at in tags]},
-            )
+            tagged = [(tag, place) for place in placed for tag in place.event.tags]
+            values = {
+                "tags": [tag for tag, _ in tagged],
+                "positions": [place.position for _, place in tagged],
+                "categories": [place.category for _, place in tagged],
+                "types": [place.event.type for _, place in tagged],
+            }
+            await connection.execute(query("add_tags"), values)
         new = state.categories - self._lease.categories
         if new:
             await connection.execute(query("add_categories"), {"categories": sorted(new)})

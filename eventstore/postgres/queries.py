@@ -19,12 +19,13 @@ def query(name: str) -> sql.SQL:
     return sql.SQL("\n".join(lines))
 
 
-async def results(connection: Connection, name: str, **values: object) -> list[list[Any]]:
-    """Run a file of statements in one round trip; return the rows of each that has a result.
+async def results(connection: Connection, *names: str, **values: object) -> list[list[Any]]:
+    """Run files of statements in one round trip; return the rows of each that has a result.
 
     Needs a connection that puts values into the text (`AsyncClientCursor`).
     """
-    cursor = await connection.execute(query(name), values)
+    text = query(names[0]) if len(names) == 1 else sql.SQL("\n").join(map(query, names))
+    cursor = await connection.execute(text, values)
     found = []
     more: bool | None = True
     while more:

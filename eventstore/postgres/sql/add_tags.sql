@@ -1,3 +1,5 @@
 -- Index the group's tags.
-INSERT INTO es.tags (tag, position)
-    SELECT * FROM unnest(%(tags)s::text[], %(positions)s::bigint[]) ON CONFLICT DO NOTHING;
+INSERT INTO es.tags (tag, position, category, type)
+    SELECT * FROM unnest(%(tags)s::text[], %(positions)s::bigint[], %(categories)s::text[],
+                         %(types)s::text[])
+    ON CONFLICT DO NOTHING;
