@@ -80,11 +80,12 @@ class EventFilter:
     category: str | None = None
     type: str | None = None
     stream_prefix: str | None = None
+    tag: str | None = None
 
     @property
     def everything(self) -> bool:
         """Whether no event is left out."""
-        return self.category is self.type is self.stream_prefix is None
+        return self.category is self.type is self.stream_prefix is self.tag is None
 
     def passes(self, event: RecordedEvent) -> bool:
         """Return whether an event is wanted."""
@@ -92,6 +93,7 @@ class EventFilter:
             self.category in (None, event.category)
             and self.type in (None, event.type)
             and (self.stream_prefix is None or event.stream.startswith(self.stream_prefix))
+            and (self.tag is None or self.tag in event.tags)
         )
 
 

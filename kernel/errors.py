@@ -12,6 +12,7 @@
     │   ├── ConditionFailed       an event that the decision did not know of
     │   ├── IdReused              an event id with other content than before
     │   ├── BeyondHead            a feed was to start where the store has not come yet
+    │   ├── SubscriptionDiffers   a subscription of that name listens to something else
     │   ├── LeaseLost             another writer took over (fencing)
     │   └── Cancelled             somebody asked for the end of this work
     ├── NotFound              no such stream, table, projection, epoch, source
@@ -137,6 +138,12 @@ class BeyondHead(Conflict):
     """A feed was asked to start behind positions that this store has not reached."""
 
     remedy = "Start at or below the head. A restored or new store begins again at 1."
+
+
+class SubscriptionDiffers(Conflict):
+    """A subscription of that name exists, with another filter or start."""
+
+    remedy = "Choose another name, or delete it first: penstock subscription delete NAME."
 
 
 class LeaseLost(Conflict):

@@ -1,0 +1,228 @@
+"""Which event is given to whom, and what becomes of it: the rules of a group, without I/O.
+
+One `Round` is one transaction of a group: made of what is stored, asked for one thing, and then
+stored again (`changed`, `finished`, `newly_parked`). The rules:
+
+- A stream's events are given one after the other: an event only when all earlier ones of its
+  stream, in this group, are acknowledged or parked.
+- An event that was acknowledged is never given again. Whose time ran out while it was handled
+  may still be acknowledged, by whoever handled it, until it is parked and even then.
+- Parking an event lets its stream go on. A parked event that is replayed comes before the
+  stream's waiting events again.
+- Nothing is given more than `max_deliveries` times: then it is parked, or waits for room there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from eventstore.groups.model import Entry, Parked, Settled, Terms, short_reason
+from kernel.errors import Overloaded
+from kernel.positions import Position
+from schemas.records import RecordedEvent
+
+
+class Round:
+    """One look at a group. `entries`: all unfinished ones to give, else those that are named."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        *,
+        entries: Iterable[Entry],
+        parked: int,
+        now: datetime,
+    ) -> None:
+        self.now = now
+        self.parked = parked
+        self.unparked = 0
+        self.redelivered = 0
+        self.changed: dict[Position, Entry] = {}
+        self.finished: set[Position] = set()
+        self.newly_parked: list[Parked] = []
+        self._terms = terms
+        self._entries = {entry.position: entry for entry in entries}
+
+    @property
+    def unfinished(self) -> int:
+        """Events that the group keeps track of."""
+        return len(self._entries)
+
+    @property
+    def in_flight(self) -> int:
+        """Events that are with consumers."""
+        return sum(entry.consumer is not None for entry in self._entries.values())
+
+    @property
+    def room(self) -> int:
+        """How many more events may be looked at."""
+        return max(0, self._terms.look_ahead - self.unfinished)
+
+    def settle(self) -> None:
+        """Take back what was not acknowledged in time; park what was given often enough."""
+        for entry in list(self._entries.values()):
+            if entry.consumer is not None and entry.due_at <= self.now:
+                seconds = f"{self._terms.ack_timeout.total_seconds():g}"
+                reason = f"not acknowledged by {entry.consumer} within {seconds} s"
+                entry = replace(entry, consumer=None, due_at=self.now, reason=reason)
+                self._keep(entry)
+            if entry.consumer is None and entry.deliveries >= self._terms.max_deliveries:
+                self._park(entry, entry.reason or "given often enough")
+
+    def take_in(self, events: Sequence[RecordedEvent]) -> None:
+        """Keep track of events behind all that were looked at before."""
+        for event in events:
+            self._keep(
+                Entry(
+                    position=event.position,
+                    event_id=event.id,
+                    stream=event.stream,
+                    due_at=self.now,
+                )
+            )
+
+    def givable(self, limit: int) -> list[Entry]:
+        """Return what may be given now, in order of position."""
+        free = min(limit, self._terms.max_in_flight - self.in_flight)
+        ready: list[Entry] = []
+        for entry in self._fronts():
+            if len(ready) >= free:
+                break
+            if (
+                entry.consumer is None
+                and entry.due_at <= self.now
+                and entry.deliveries < self._terms.max_deliveries
+            ):
+                ready.append(entry)
+        return ready
+
+    def missing(self, limit: int) -> int:
+        """Return how many more events a consumer that takes `limit` could be given."""
+        free = min(limit, self._terms.max_in_flight - self.in_flight)
+        return max(0, free - len(self.givable(limit)))
+
+    def give(self, consumer: str, limit: int) -> list[Entry]:
+        """Hand out what may be given now."""
+        due_at = self.now + self._terms.ack_timeout
+        given = []
+        for entry in self.givable(limit):
+            self.redelivered += entry.deliveries > 0
+            out = replace(entry, consumer=consumer, due_at=due_at, deliveries=entry.deliveries + 1)
+            self._keep(out)
+            given.append(out)
+        return given
+
+    def due_in(self) -> timedelta | None:
+        """Return when time alone will make something givable; None when it will not."""
+        free = self.in_flight < self._terms.max_in_flight
+        times = [
+            entry.due_at
+            for entry in self._fronts()
+            if entry.consumer is not None
+            or (free and entry.deliveries < self._terms.max_deliveries)
+        ]
+        return max(timedelta(0), min(times) - self.now) if times else None
+
+    def ack(self, ids: Sequence[UUID]) -> Settled:
+        """Finish events. Whoever holds them now: they were handled."""
+        done = []
+        for entry in self._named(ids):
+            if entry.deliveries > 0:
+                self._drop(entry)
+                self.finished.add(entry.position)
+                done.append(entry.event_id)
+        return self._settled(ids, done)
+
+    def nack(
+        self, ids: Sequence[UUID], *, consumer: str | None, delay: timedelta | None, reason: str
+    ) -> Settled:
+        """Take events back, to be given again after `delay` (None: the group's back-off)."""
+        done = []
+        for entry in self._held(ids, consumer):
+            pause = self._terms.backoff_after(entry.deliveries) if delay is None else delay
+            back = replace(
+                entry, consumer=None, due_at=self.now + pause, reason=short_reason(reason)
+            )
+            self._keep(back)
+            if back.deliveries >= self._terms.max_deliveries:
+                self._park(back, back.reason or "")
+            done.append(back.event_id)
+        return self._settled(ids, done)
+
+    def park(self, ids: Sequence[UUID], *, consumer: str | None, reason: str) -> Settled:
+        """Give up on events, all of those named or none. Raises `Overloaded` without room."""
+        held = list(self._held(ids, consumer))
+        if self.parked + len(held) > self._terms.max_parked:
+            raise Overloaded(
+                f"{self.parked} events are parked, {self._terms.max_parked} is the most",
+                remedy="Look at the parked events, then replay or acknowledge them.",
+            )
+        for entry in held:
+            self._park(entry, reason)
+        return self._settled(ids, [entry.event_id for entry in held])
+
+    def unpark(self, count: int) -> None:
+        """Know that so many parked events were finished."""
+        self.parked -= count
+        self.unparked += count
+
+    def drop_missing(self, given: Sequence[Entry]) -> None:
+        """Park what was to be given but is in the store no more (archived meanwhile)."""
+        for entry in given:
+            self._park(entry, "the event is not in the store any more")
+
+    def _fronts(self) -> list[Entry]:
+        """Return what stands first in each stream. What is with a consumer stands before all:
+        an older event may have come back from the parked ones meanwhile.
+        """
+        fronts: dict[str, Entry] = {}
+        for position in sorted(self._entries):
+            entry = self._entries[position]
+            front = fronts.get(entry.stream)
+            if front is None or (entry.consumer is not None and front.consumer is None):
+                fronts[entry.stream] = entry
+        return sorted(fronts.values(), key=lambda entry: entry.position)
+
+    def _named(self, ids: Sequence[UUID]) -> list[Entry]:
+        wanted = set(ids)
+        return [entry for entry in self._entries.values() if entry.event_id in wanted]
+
+    def _held(self, ids: Sequence[UUID], consumer: str | None) -> list[Entry]:
+        return [
+            entry
+            for entry in self._named(ids)
+            if entry.consumer is not None and consumer in (None, entry.consumer)
+        ]
+
+    def _keep(self, entry: Entry) -> None:
+        self._entries[entry.position] = entry
+        self.changed[entry.position] = entry
+
+    def _drop(self, entry: Entry) -> None:
+        self._entries.pop(entry.position)
+        self.changed.pop(entry.position, None)
+
+    def _park(self, entry: Entry, reason: str) -> None:
+        if self.parked >= self._terms.max_parked:
+            return
+        self.parked += 1
+        self._drop(entry)
+        self.newly_parked.append(
+            Parked(
+                position=entry.position,
+                event_id=entry.event_id,
+                stream=entry.stream,
+                deliveries=entry.deliveries,
+                reason=short_reason(reason),
+                parked_at=self.now,
+            )
+        )
+
+    @staticmethod
+    def _settled(ids: Sequence[UUID], done: Sequence[UUID]) -> Settled:
+        settled = set(done)
+        others = tuple(id_ for id_ in dict.fromkeys(ids) if id_ not in settled)
+        return Settled(done=tuple(done), refused=others)

@@ -1,0 +1,141 @@
+"""Rows of groups to what they mean, and rounds to the values that save them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eventstore.groups.model import Entry, Parked, Standing, Subscription, Terms
+from eventstore.groups.rules import Round
+from eventstore.postgres.connect import Connection
+from eventstore.store import EventFilter
+from kernel.positions import Position
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenRound:
+    """A round in its transaction, on the connection that holds the group's row lock."""
+
+    connection: Connection
+    subscription: Subscription
+    scanned_to: Position
+    began_at: Position
+    round: Round
+
+
+def opened(
+    connection: Connection, row: Sequence[Any], entries: Sequence[Sequence[Any]]
+) -> OpenRound:
+    """Make a round of what `group_lock.sql` selects."""
+    subscription = subscription_of(row)
+    scanned_to, parked, now = row[13:16]
+    return OpenRound(
+        connection=connection,
+        subscription=subscription,
+        scanned_to=Position(scanned_to),
+        began_at=Position(scanned_to),
+        round=Round(
+            subscription.terms,
+            entries=[_entry(each) for each in entries],
+            parked=parked,
+            now=now,
+        ),
+    )
+
+
+def subscription_of(row: Sequence[Any]) -> Subscription:
+    """Read a subscription from the first 13 columns that the group queries select."""
+    return Subscription(
+        name=row[0],
+        filter=EventFilter(category=row[1], type=row[2], stream_prefix=row[3], tag=row[4]),
+        started_after=Position(row[5]),
+        terms=Terms(
+            max_deliveries=row[6],
+            ack_timeout=row[7],
+            backoff=row[8],
+            backoff_cap=row[9],
+            max_in_flight=row[10],
+            look_ahead=row[11],
+            max_parked=row[12],
+        ),
+    )
+
+
+def standing_of(row: Sequence[Any]) -> Standing:
+    """Read a row of `group_standings.sql`."""
+    head, checkpoint, lag_s, in_flight, waiting, parked, redelivered = row[13:20]
+    return Standing(
+        subscription=subscription_of(row),
+        head=Position(head),
+        checkpoint=Position(checkpoint),
+        lag_events=head - checkpoint,
+        lag_seconds=max(0.0, lag_s),
+        in_flight=in_flight,
+        waiting=waiting,
+        parked=parked,
+        redelivered=redelivered,
+    )
+
+
+def parked_of(row: Sequence[Any]) -> Parked:
+    """Read a row of `group_parked.sql`."""
+    return Parked(
+        position=Position(row[0]),
+        event_id=row[1],
+        stream=row[2],
+        deliveries=row[3],
+        reason=row[4],
+        parked_at=row[5],
+    )
+
+
+def terms_values(terms: Terms) -> dict[str, object]:
+    """Return the columns of a group's terms."""
+    return {
+        "max_deliveries": terms.max_deliveries,
+        "ack_timeout": terms.ack_timeout,
+        "backoff": terms.backoff,
+        "backoff_cap": terms.backoff_cap,
+        "max_in_flight": terms.max_in_flight,
+        "look_ahead": terms.look_ahead,
+        "max_parked": terms.max_parked,
+    }
+
+
+def saved_values(open_round: OpenRound) -> dict[str, object]:
+    """Return what `group_save.sql` needs to keep a round."""
+    done = open_round.round
+    changed, parked = list(done.changed.values()), done.newly_parked
+    return {
+        "group": open_round.subscription.name,
+        "gone": [*done.finished, *(each.position for each in parked)],
+        "positions": [each.position for each in changed],
+        "event_ids": [each.event_id for each in changed],
+        "streams": [each.stream for each in changed],
+        "due_at": [each.due_at for each in changed],
+        "deliveries": [each.deliveries for each in changed],
+        "consumers": [each.consumer for each in changed],
+        "reasons": [each.reason for each in changed],
+        "parked_positions": [each.position for each in parked],
+        "parked_ids": [each.event_id for each in parked],
+        "parked_streams": [each.stream for each in parked],
+        "parked_deliveries": [each.deliveries for each in parked],
+        "parked_reasons": [each.reason for each in parked],
+        "now": done.now,
+        "scanned_to": open_round.scanned_to,
+        "parked": done.parked,
+        "redelivered": done.redelivered,
+    }
+
+
+def _entry(row: Sequence[Any]) -> Entry:
+    return Entry(
+        position=Position(row[0]),
+        event_id=row[1],
+        stream=row[2],
+        due_at=row[3],
+        deliveries=row[4],
+        consumer=row[5],
+        reason=row[6],
+    )

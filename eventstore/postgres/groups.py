@@ -1,0 +1,385 @@
+"""Persistent subscriptions in PostgreSQL: every call is one short transaction.
+
+1. Lock the group's row; read what it has not finished, or the events that the call names.
+2. Decide (`eventstore.groups.rules`), reading further events of the store as needed.
+3. Save what changed, commit, then answer.
+
+The row lock makes the calls of all services one after the other, per group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from eventstore.feed import Head
+from eventstore.groups.model import (
+    MAX_GROUPS,
+    MAX_IDS,
+    Delivery,
+    Entry,
+    Given,
+    Parked,
+    Settled,
+    Standing,
+    Terms,
+    check_consumer,
+    check_name,
+)
+from eventstore.groups.waiting import Waiters
+from eventstore.postgres.connect import SERVICE_ROLE, Connection, conninfo, wrapped
+from eventstore.postgres.group_rows import (
+    OpenRound,
+    opened,
+    parked_of,
+    saved_values,
+    standing_of,
+    subscription_of,
+    terms_values,
+)
+from eventstore.postgres.queries import query, results
+from eventstore.postgres.rows import recorded
+from eventstore.store import EventFilter, EventStore
+from kernel.errors import BeyondHead, InvalidRequest, NotFound, SubscriptionDiffers, Unavailable
+from kernel.positions import Position
+from schemas.records import RecordedEvent
+
+_POOL_TIMEOUT_S = 5.0
+_LOCK_TIMEOUT = "SET lock_timeout = '5s'"
+_PAGES = 4
+"""Reads of the store within one transaction: bounds how long the group's row is locked."""
+_SCAN_S = 1.0
+"""How long a call that does not wait looks for an event that the filter lets pass."""
+_POLL_S = 1.0
+"""How soon a waiting consumer notices what another process finished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What one look brought. `more`: there is more to look at right now."""
+
+    given: Given
+    scanned_to: Position
+    more: bool
+    due_in: timedelta | None
+
+
+class PostgresSubscriptionGroups:
+    """`SubscriptionGroups` in the database of an event store. Use as an async context manager."""
+
+    def __init__(self, dsn: str, *, store: EventStore, head: Head, connections: int = 4) -> None:
+        self._store = store
+        self._head = head
+        self._waiters = Waiters(head)
+        self._store_id: str | None = None
+        self._pool = AsyncConnectionPool(
+            conninfo(dsn, role=SERVICE_ROLE),
+            kwargs={"autocommit": True, "cursor_factory": psycopg.AsyncClientCursor},
+            configure=_configure,
+            min_size=1,
+            max_size=connections,
+            open=False,
+            timeout=_POOL_TIMEOUT_S,
+            reconnect_timeout=2.0,
+            check=AsyncConnectionPool.check_connection,
+            name="groups",
+        )
+
+    async def __aenter__(self) -> PostgresSubscriptionGroups:
+        await self._pool.open(wait=False)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._pool.close()
+
+    async def create(
+        self, name: str, *, filter_: EventFilter, start: Position | None, terms: Terms
+    ) -> bool:
+        """Make a group or change its terms; see `SubscriptionGroups.create`."""
+        check_name(name)
+        head = await self._store.head()
+        if start is not None and start > head:
+            raise BeyondHead(f"position {start} is beyond the head {head}", after=start, head=head)
+        values = terms_values(terms) | {
+            "group": name,
+            "category": filter_.category,
+            "type": filter_.type,
+            "stream_prefix": filter_.stream_prefix,
+            "tag": filter_.tag,
+            "started_after": head if start is None else start,
+            "max_groups": MAX_GROUPS,
+        }
+        async with self._connection("making a subscription") as connection:
+            if await _rows(connection, "group_insert", values):
+                return True
+            rows = await _rows(connection, "group_standings", {"group": name})
+            if not rows:
+                raise InvalidRequest(
+                    f"there are {MAX_GROUPS} subscriptions, which is the most",
+                    remedy="Delete one that nobody uses: penstock subscription list",
+                )
+            there = subscription_of(rows[0])
+            if there.filter != filter_ or start not in (None, there.started_after):
+                raise SubscriptionDiffers(
+                    f"subscription {name} exists with another filter or start",
+                    subscription=name,
+                    started_after=there.started_after,
+                )
+            await connection.execute(query("group_terms"), values)
+        self._waiters.stir(name)
+        return False
+
+    async def delete(self, name: str) -> None:
+        """Forget a group."""
+        async with self._connection("deleting a subscription") as connection:
+            cursor = await connection.execute(
+                "DELETE FROM es.subscriptions WHERE name = %s", (name,)
+            )
+            if cursor.rowcount == 0:
+                raise _unknown(name)
+        self._waiters.stir(name)
+
+    async def standings(self) -> list[Standing]:
+        """Return how all groups stand."""
+        async with self._connection("reading subscriptions") as connection:
+            rows = await _rows(connection, "group_standings", {"group": None})
+        return [standing_of(row) for row in rows]
+
+    async def standing(self, name: str) -> Standing:
+        """Return how one group stands."""
+        async with self._connection("reading a subscription") as connection:
+            rows = await _rows(connection, "group_standings", {"group": name})
+        if not rows:
+            raise _unknown(name)
+        return standing_of(rows[0])
+
+    async def next(
+        self,
+        name: str,
+        *,
+        consumer: str,
+        limit: int,
+        wait_s: float = 0.0,
+        gone: Callable[[], Awaitable[bool]] | None = None,
+    ) -> Given:
+        """Give events to a consumer, or wait for some; see `SubscriptionGroups.next`."""
+        check_consumer(consumer)
+        if not 1 <= limit <= MAX_IDS:
+            raise InvalidRequest(f"limit: {limit} is not in 1 to {MAX_IDS}")
+        time = asyncio.get_running_loop().time
+        give_up = time() + wait_s
+        scan_until = max(give_up, time() + _SCAN_S)
+        with self._waiters.joined(name) as place:
+            while True:
+                known, stirred = self._head.position, place.stirred
+                async with place.turn:
+                    look = await self._look(name, consumer, limit)
+                left = (scan_until if look.more else give_up) - time()
+                over = left <= 0 or self._head.closed
+                if look.given.deliveries or over or (gone is not None and await gone()):
+                    return look.given
+                if not look.more:
+                    due_s = _POLL_S if look.due_in is None else look.due_in.total_seconds()
+                    await self._waiters.woken(
+                        stirred,
+                        beyond=max(known, look.scanned_to),
+                        timeout_s=max(0.001, min(left, due_s, _POLL_S)),
+                    )
+
+    async def ack(self, name: str, ids: Sequence[UUID]) -> Settled:
+        """Finish events for good; see `SubscriptionGroups.ack`."""
+        async with self._round(name, _checked(ids)) as open_round:
+            settled = open_round.round.ack(ids)
+            if settled.refused:
+                settled = await self._others(open_round, settled)
+        return settled
+
+    async def nack(
+        self,
+        name: str,
+        ids: Sequence[UUID],
+        *,
+        reason: str,
+        consumer: str | None = None,
+        delay: timedelta | None = None,
+    ) -> Settled:
+        """Give events back; see `SubscriptionGroups.nack`."""
+        async with self._round(name, _checked(ids)) as open_round:
+            return open_round.round.nack(ids, consumer=consumer, delay=delay, reason=reason)
+
+    async def park(
+        self, name: str, ids: Sequence[UUID], *, reason: str, consumer: str | None = None
+    ) -> Settled:
+        """Give up on events at once; see `SubscriptionGroups.park`."""
+        async with self._round(name, _checked(ids)) as open_round:
+            return open_round.round.park(ids, consumer=consumer, reason=reason)
+
+    async def parked(self, name: str, *, after: int = 0, limit: int = 100) -> list[Parked]:
+        """Return parked events behind a position."""
+        await self.standing(name)
+        async with self._connection("reading parked events") as connection:
+            rows = await _rows(
+                connection, "group_parked", {"group": name, "after": after, "limit": limit}
+            )
+        return [parked_of(row) for row in rows]
+
+    async def replay_parked(self, name: str, ids: Sequence[UUID] | None = None) -> tuple[int, int]:
+        """Let parked events be given again; see `SubscriptionGroups.replay_parked`."""
+        async with self._round(name, None) as open_round:
+            look_ahead = open_round.subscription.terms.look_ahead
+            values = {
+                "group": name,
+                "ids": None if ids is None else _checked(ids),
+                # Beside the events on their way as many again: a full group takes them back too.
+                "limit": max(0, 2 * look_ahead - open_round.round.unfinished),
+                "now": open_round.round.now,
+            }
+            ((replayed, remaining),) = await _rows(
+                open_round.connection, "group_replay_parked", values
+            )
+        self._waiters.stir(name)
+        return int(replayed), int(remaining)
+
+    async def _look(self, name: str, consumer: str, limit: int) -> _Look:
+        fresh: dict[Position, RecordedEvent] = {}
+        more = caught_up = False
+        async with self._round(name, None) as open_round:
+            round_ = open_round.round
+            round_.settle()
+            for page_number in range(_PAGES + 1):
+                wanted = min(round_.room, round_.missing(limit))
+                if wanted <= 0:
+                    break
+                more = page_number == _PAGES
+                if more:
+                    break
+                page = await self._store.read_all(
+                    after=open_round.scanned_to,
+                    limit=wanted,
+                    filter_=open_round.subscription.filter,
+                )
+                round_.take_in(page.events)
+                fresh |= {event.position: event for event in page.events}
+                open_round.scanned_to = max(page.scanned_to, open_round.scanned_to)
+                self._head.advance(page.head)
+                caught_up = open_round.scanned_to >= page.head
+                if caught_up:
+                    break
+            given = round_.give(consumer, limit)
+            events = fresh | await self._again(open_round.connection, given, fresh)
+            round_.drop_missing([entry for entry in given if entry.position not in events])
+            due_in = round_.due_in()
+        deliveries = tuple(
+            Delivery(event=events[entry.position], attempt=entry.deliveries, ack_by=entry.due_at)
+            for entry in given
+            if entry.position in events
+        )
+        return _Look(
+            given=Given(deliveries=deliveries, caught_up=caught_up),
+            scanned_to=open_round.scanned_to,
+            more=more,
+            due_in=due_in,
+        )
+
+    async def _again(
+        self, connection: Connection, given: Sequence[Entry], fresh: dict[Position, RecordedEvent]
+    ) -> dict[Position, RecordedEvent]:
+        positions = [entry.position for entry in given if entry.position not in fresh]
+        if not positions:
+            return {}
+        if self._store_id is None:
+            cursor = await connection.execute("SELECT store_id FROM es.store")
+            ((store_id,),) = await cursor.fetchall()
+            self._store_id = str(store_id)
+        async with psycopg.AsyncCursor(connection) as binary:
+            await binary.execute(query("group_events"), {"positions": positions}, binary=True)
+            events = [recorded(row, self._store_id) for row in await binary.fetchall()]
+        return {event.position: event for event in events}
+
+    async def _others(self, open_round: OpenRound, settled: Settled) -> Settled:
+        """Acknowledge what was parked; tell what was finished before from what never was given."""
+        values = {
+            "group": open_round.subscription.name,
+            "ids": list(settled.refused),
+            "started_after": open_round.subscription.started_after,
+            "scanned_to": open_round.scanned_to,
+        }
+        unparked = {id_ for (id_,) in await _rows(open_round.connection, "group_unpark", values)}
+        open_round.round.unpark(len(unparked))
+        before = {id_ for (id_,) in await _rows(open_round.connection, "group_settled", values)}
+        before -= unparked
+        return replace(
+            settled,
+            done=(*settled.done, *(id_ for id_ in settled.refused if id_ in unparked)),
+            already=tuple(id_ for id_ in settled.refused if id_ in before),
+            refused=tuple(id_ for id_ in settled.refused if id_ not in unparked | before),
+        )
+
+    @asynccontextmanager
+    async def _round(self, name: str, ids: list[UUID] | None) -> AsyncIterator[OpenRound]:
+        """Open a round of a group, about some events or all; keep what it decided."""
+        async with self._connection("serving a subscription") as connection:
+            lock = "group_lock" if ids is None else "group_lock_named"
+            rows, entries = await results(connection, lock, group=name, ids=ids)
+            if not rows:
+                raise _unknown(name)
+            open_round = opened(connection, rows[0], entries)
+            yield open_round
+            await _save(open_round)
+        if ids is not None or open_round.round.newly_parked:
+            self._waiters.stir(name)
+
+    @asynccontextmanager
+    async def _connection(self, doing: str) -> AsyncIterator[Connection]:
+        with wrapped(doing):
+            try:
+                async with self._pool.connection() as connection:
+                    yield connection
+            except PoolTimeout as error:
+                raise Unavailable(f"{doing}: PostgreSQL does not answer") from error
+
+
+async def _save(open_round: OpenRound) -> None:
+    done = open_round.round
+    connection = open_round.connection
+    if done.changed or done.finished or done.newly_parked or done.unparked:
+        await results(connection, "group_save", **saved_values(open_round))
+    elif open_round.scanned_to > open_round.began_at:
+        await results(
+            connection,
+            "group_scanned",
+            group=open_round.subscription.name,
+            scanned_to=open_round.scanned_to,
+        )
+    else:
+        await connection.execute("COMMIT")
+
+
+async def _configure(connection: Connection) -> None:
+    await connection.execute(_LOCK_TIMEOUT)
+
+
+async def _rows(connection: Connection, name: str, values: Mapping[str, object]) -> list[Any]:
+    cursor = await connection.execute(query(name), values)
+    return await cursor.fetchall()
+
+
+def _checked(ids: Sequence[UUID]) -> list[UUID]:
+    if not 1 <= len(ids) <= MAX_IDS:
+        raise InvalidRequest(f"ids: expected 1 to {MAX_IDS} event ids, found {len(ids)}")
+    return list(ids)
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(
+        f"no subscription is named {name[:100]!r}",
+        remedy="penstock subscription list shows what there is.",
+    )
