@@ -1,4 +1,4 @@
-"""Run benchmarks: `python -m benchmarks [NAME …] [--repeat N] [--warm-ups N] [--list]`."""
+"""Run benchmarks: `python -m benchmarks [NAME …] [--quick] [--repeat N] [--list] …`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -37,8 +37,10 @@ def discover(package: ModuleType = benchmarks) -> dict[str, Benchmark]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the named benchmarks, or all of them, and say where the results lie."""
-    options = _parser().parse_args(arguments)
     known = discover()
+    options = _parser(known).parse_args(arguments)
+    if options.quick:
+        options.repeat, options.warm_ups = 1, 0
     if options.list:
         for name, benchmark in known.items():
             print(f"{name}: {benchmark.CONDITIONS}")
@@ -65,11 +67,12 @@ def _run(benchmark: Benchmark, options: argparse.Namespace) -> bool:
                 started_at=datetime.now(UTC),
                 machine=facts(ROOT),
                 progress=print,
+                options=options,
             )
         except PenstockError as error:
             print(f"error: {error.message}\n  fix: {error.remedy}", file=sys.stderr)
             return False
-    print(_summary(result))
+    print(getattr(benchmark, "summary", _summary)(result))
     print(f"  written to {write(result, directory=options.output)}")
     return True
 
@@ -85,13 +88,19 @@ def _summary(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(known: Mapping[str, Benchmark]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all when left out")
     parser.add_argument("--repeat", type=int, default=5, help="recorded repetitions (5)")
     parser.add_argument("--warm-ups", type=int, default=1, help="unrecorded repetitions before (1)")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short repetition, to see that it runs"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="where results are written")
     parser.add_argument("--list", action="store_true", help="show what there is and stop")
+    for benchmark in known.values():
+        if add_options := getattr(benchmark, "add_options", None):
+            add_options(parser)
     return parser
 
 

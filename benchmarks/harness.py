@@ -4,7 +4,9 @@ A benchmark is a module in this folder with
 - `NAME`: what the results are filed under;
 - `CONDITIONS`: which ordering and durability the measured work guarantees, in words;
 - `run(context)`: one repetition; returns its figures, each named with its unit;
-- optionally `BASELINE(context)`: the same work done in the way to compare with, same figures.
+- optionally `BASELINE(context)`: the same work done in the way to compare with, same figures;
+- optionally `add_options(parser)`: options of its own, then found in `context.options`;
+- optionally `summary(result)`: how its result is printed, where one line per figure is too much.
 
 Repetitions of candidate and baseline alternate (AB, BA, AB, …), so that a machine that slows down
 hits both alike; what is compared is the ratio within each pair. Figures are never asserted.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
@@ -29,11 +32,24 @@ Figures = Mapping[str, float]
 
 
 class Context:
-    """What one benchmark keeps between its repetitions: a scratch folder and opened resources."""
+    """What one benchmark keeps between its repetitions: a scratch folder and opened resources.
 
-    def __init__(self, folder: Path, resources: ExitStack) -> None:
+    `options` are those of the command line. What is put into `notes` is written with the result.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        resources: ExitStack,
+        *,
+        options: Namespace | None = None,
+        progress: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.folder = folder
         self.repetition = 0
+        self.options = options or Namespace()
+        self.progress = progress
+        self.notes: dict[str, object] = {}
         self._resources = resources
         self._opened: dict[str, object] = {}
 
@@ -83,6 +99,7 @@ class Result:
     baseline: Mapping[str, Spread]
     ratio: Mapping[str, Spread]
     machine: Mapping[str, object]
+    notes: Mapping[str, object]
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -108,10 +125,11 @@ def measure(
     started_at: datetime,
     machine: Mapping[str, object],
     progress: Callable[[str], None] = lambda line: None,
+    options: Namespace | None = None,
 ) -> Result:
     """Run a benchmark `warm_ups` times unrecorded and `repeat` times recorded.
 
-    `progress` is told one line per recorded repetition.
+    `progress` is told one line per recorded repetition, and what the benchmark itself tells.
     Raises `InvalidRequest` when a repetition returns other figures than the ones before it.
     """
     if repeat < 1:
@@ -120,14 +138,16 @@ def measure(
     ours: list[Figures] = []
     theirs: list[Figures] = []
     with ExitStack() as resources:
-        context = Context(folder, resources)
+        context = Context(folder, resources, options=options, progress=progress)
         for number in range(warm_ups + repeat):
             context.repetition = number
             mine, other = _pair(benchmark.run, baseline, context, turned=number % 2 == 1)
             if number >= warm_ups:
                 ours.append(mine)
                 theirs += [] if other is None else [other]
-                progress(_line(number - warm_ups + 1, repeat, mine, other))
+                number_of = f"  {number - warm_ups + 1}/{repeat}  "
+                brief = hasattr(benchmark, "summary")
+                progress(number_of + (f"{len(mine)} figures" if brief else _line(mine, other)))
     return Result(
         name=benchmark.NAME,
         conditions=benchmark.CONDITIONS,
@@ -138,6 +158,7 @@ def measure(
         baseline=_spreads(theirs),
         ratio=_spreads([_ratio(a, b) for a, b in zip(ours, theirs, strict=False)]),
         machine=machine,
+        notes=context.notes,
     )
 
 
@@ -183,9 +204,8 @@ def _spreads(repetitions: Sequence[Figures]) -> dict[str, Spread]:
     return {name: spread([figures[name] for figures in repetitions]) for name in names}
 
 
-def _line(number: int, repeat: int, ours: Figures, theirs: Figures | None) -> str:
-    shown = ", ".join(
+def _line(ours: Figures, theirs: Figures | None) -> str:
+    return ", ".join(
         f"{name} {value:,.1f}" + (f" (baseline {theirs[name]:,.1f})" if theirs else "")
         for name, value in ours.items()
     )
-    return f"  {number}/{repeat}  {shown}"

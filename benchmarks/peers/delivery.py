@@ -1,0 +1,85 @@
+"""How long after its acknowledgement an event reaches a subscriber, at a given rate of appends.
+
+Standard library only: it runs in the peers' environment too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from benchmarks.peers.closed_loop import Work, percentile
+
+DRAIN_S = 5.0
+
+
+def run_delivery(
+    asked: Work, append: Callable[[int], Callable[[], int]], positions: Iterator[int]
+) -> dict[str, float]:
+    """Append at `asked.rate` from several threads and note when a subscriber sees each event.
+
+    `append(n)` prepares the n-th client's call, which returns the position of its event once that
+    is acknowledged. `positions` yields what the subscriber is given, without end; it is read by a
+    thread that dies with the process. A store that cannot keep the pace makes fewer appends.
+    """
+    sent: dict[int, float] = {}
+    acknowledged: dict[int, float] = {}
+    seen: dict[int, float] = {}
+    calls = [append(number) for number in range(asked.clients)]
+
+    def subscribe() -> None:
+        for position in positions:
+            seen[position] = time.perf_counter()
+
+    threading.Thread(target=subscribe, daemon=True).start()
+    begun = time.perf_counter() + asked.warm_s
+    until = begun + asked.seconds
+
+    def client(first: int, call: Callable[[], int]) -> None:
+        for number in range(first, int(asked.rate * asked.seconds), asked.clients):
+            time.sleep(max(0.0, begun + number / asked.rate - time.perf_counter()))
+            from_ = time.perf_counter()
+            if from_ > until:
+                return
+            position = call()
+            acknowledged[position] = time.perf_counter()
+            sent[position] = from_
+
+    threads = [threading.Thread(target=client, args=pair, daemon=True) for pair in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    deadline = until + DRAIN_S
+    for thread in threads:
+        thread.join(max(0.1, deadline - time.perf_counter()))
+    while not set(acknowledged) <= set(seen) and time.perf_counter() < deadline:
+        time.sleep(0.01)
+    # A thread that hangs may still add to them: look at copies.
+    return delivered(dict(sent), dict(acknowledged), dict(seen), begun=begun)
+
+
+def delivered(
+    sent: dict[int, float],
+    acknowledged: dict[int, float],
+    seen: dict[int, float],
+    *,
+    begun: float,
+) -> dict[str, float]:
+    """Summarise a delivery by position; all times are of one clock, `begun` the first append's.
+
+    An event that the subscriber has before its writer has the answer counts as 0 after it.
+    """
+    both = sent.keys() & acknowledged.keys() & seen.keys()
+    if not both:
+        raise SystemExit("the subscriber saw none of the events")
+    after_ack = sorted(max(0.0, seen[position] - acknowledged[position]) for position in both)
+    after_send = sorted(seen[position] - sent[position] for position in both)
+    return {
+        "events_per_s": len(acknowledged) / (max(acknowledged.values()) - begun),
+        "p50_ms": percentile(after_ack, 50) * 1000,
+        "p99_ms": percentile(after_ack, 99) * 1000,
+        "sent_p50_ms": percentile(after_send, 50) * 1000,
+        "sent_p99_ms": percentile(after_send, 99) * 1000,
+        "not_seen": float(len(acknowledged) - len(both)),
+        "all_events": float(len(acknowledged)),
+    }
