@@ -1,0 +1,296 @@
+"""The state of an entity: its events, folded, with a snapshot for a start where one fits.
+
+stream -> [snapshot] -> events behind it -> newest shapes -> evolve -> Entity
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from eventstore.deciders.decider import Decider, Event
+from eventstore.deciders.snapshots import Snapshot, Snapshots
+from eventstore.deciders.workers import Workers
+from eventstore.store import EventStore
+from eventstore.upcasting import Upcasting
+from kernel.errors import (
+    DeciderFailed,
+    NotFound,
+    PenstockError,
+    Refused,
+    SchemaViolation,
+    Unavailable,
+)
+from kernel.positions import Position, Version
+from schemas.records import RecordedEvent
+
+_log = logging.getLogger("penstock.deciders")
+_PAGE = 500
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedDecider:
+    """A decider, and `code`: what stands for its code and all that it uses. Snapshots carry it."""
+
+    decider: Decider[Any]
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """The state after the event `version`; places and time are None where there was no event.
+
+    `head` is the stream's version when it was read, None for a stream that is not there. It may be
+    greater than `version` where the last events of a stream may not be read any more.
+    """
+
+    stream: str
+    state: Any
+    head: Version | None
+    version: Version | None
+    position: Position | None
+    recorded_at: datetime | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Fold:
+    """How far a fold has come."""
+
+    stream: str
+    state: Any
+    head: Version | None = None
+    first_version: Version | None = None
+    version: Version | None = None
+    position: Position | None = None
+    recorded_at: datetime | None = None
+    folded: int = 0
+    shapes: dict[str, int] = field(default_factory=dict)
+
+
+class Entities:
+    """Folds streams by the deciders of their categories."""
+
+    def __init__(
+        self,
+        deciders: Mapping[str, LoadedDecider],
+        store: EventStore,
+        upcasting: Upcasting,
+        snapshots: Snapshots,
+        workers: Workers,
+    ) -> None:
+        self.deciders = deciders
+        self._store = store
+        self._upcasting = upcasting
+        self._snapshots = snapshots
+        self._workers = workers
+
+    def decider(self, category: str) -> LoadedDecider:
+        """Return the decider of a category. Raises `NotFound` where the workspace has none."""
+        if category not in self.deciders:
+            there = ", ".join(sorted(self.deciders)) or "none"
+            raise NotFound(
+                f"no decider for category {category}; there are: {there}",
+                remedy=f'Add one with category="{category}" to deciders/ and restart the service.',
+            )
+        return self.deciders[category]
+
+    async def load(
+        self,
+        category: str,
+        stream: str,
+        *,
+        version: int | None = None,
+        at: datetime | None = None,
+    ) -> Entity:
+        """Return the present state, or that after event `version`, or as of `at` (recorded time).
+
+        A stream without events, or without any so early, has the initial state. Raises `NotFound`
+        for a version that the stream has not reached, `DeciderFailed` for the decider's errors,
+        and what reading events raises.
+        """
+        loaded = self.decider(category)
+        for _ in range(_TRIES):
+            generation = self._upcasting.generation
+            fold = await self._fold(loaded, stream, version, at)
+            if self._upcasting.generation == generation:
+                break
+        else:
+            raise Unavailable(f"the schemas of {category} change too quickly to fold {stream}")
+        if version is not None and fold.version != version:
+            raise NotFound(f"stream {stream} has no event {version} to read", stream=stream)
+        if version is None and at is None:
+            await self._keep(loaded, fold)
+        return Entity(
+            stream=stream,
+            state=fold.state,
+            head=fold.head,
+            version=fold.version,
+            position=fold.position,
+            recorded_at=fold.recorded_at,
+        )
+
+    async def frozen(self, category: str, state: Any) -> Any:
+        """Return a state as JSON values. Raises `DeciderFailed` when it has not its own shape."""
+        decider = self.decider(category).decider
+        try:
+            return await self._workers.run(lambda: decider.shape.freeze(state), of=_of(decider))
+        except SchemaViolation as error:
+            raise _shapeless(decider, error) from error
+
+    async def _fold(
+        self, loaded: LoadedDecider, stream: str, version: int | None, at: datetime | None
+    ) -> _Fold:
+        fold = await self._start(loaded, stream, version, at)
+        following = 0 if fold.version is None else fold.version + 1
+        while version is None or following <= version:
+            limit = _PAGE if version is None else min(_PAGE, version - following + 1)
+            try:
+                page = await self._store.read_stream(
+                    stream, from_version=following, direction="forward", limit=limit
+                )
+            except NotFound:
+                break
+            fold.head = page.version
+            events = [event for event in page.events if at is None or event.recorded_at <= at]
+            await self._take(loaded.decider, fold, events)
+            if len(page.events) < limit or len(events) < len(page.events):
+                break
+            following = page.events[-1].version + 1
+        return fold
+
+    async def _start(
+        self, loaded: LoadedDecider, stream: str, version: int | None, at: datetime | None
+    ) -> _Fold:
+        """Begin with the snapshot if it stands for a beginning of what was asked for."""
+        decider = loaded.decider
+        snapshot = None
+        if decider.snapshot_every:
+            snapshot = await self._snapshots.newest(stream, loaded.code)
+        if (
+            snapshot is None
+            or (version is not None and snapshot.version > version)
+            or (at is not None and snapshot.recorded_at > at)
+            or not await self._still_true(snapshot)
+        ):
+            return _Fold(stream=stream, state=decider.start())
+        found = snapshot
+        state = await self._workers.run(
+            lambda: decider.shape.thaw(orjson.loads(found.state)), of=_of(decider)
+        )
+        return _Fold(
+            stream=stream,
+            state=state,
+            first_version=found.first_version,
+            version=found.version,
+            position=found.position,
+            recorded_at=found.recorded_at,
+            shapes=dict(found.shapes),
+        )
+
+    async def _still_true(self, snapshot: Snapshot) -> bool:
+        """Whether folding from the start would fold the same events, in the same shapes."""
+        try:
+            page = await self._store.read_stream(
+                snapshot.stream, from_version=None, direction="forward", limit=1
+            )
+        except NotFound:
+            return False
+        if [event.version for event in page.events] != [snapshot.first_version]:
+            return False
+        await self._upcasting.learn(page.events)
+        for subject, version in snapshot.shapes.items():
+            if self._upcasting.target(subject) is None:
+                await self._upcasting.learn_of(subject)
+            if self._upcasting.target(subject) != version:
+                return False
+        return True
+
+    async def _take(
+        self, decider: Decider[Any], fold: _Fold, events: Sequence[RecordedEvent]
+    ) -> None:
+        if not events:
+            return
+        upcasting = self._upcasting
+        await upcasting.learn(events)
+
+        def work() -> Any:
+            try:
+                return decider.fold((_seen(event, upcasting) for event in events), fold.state)
+            except Refused as error:
+                raise DeciderFailed(
+                    f"decider {decider.category}: evolve refused an event: {error}",
+                    remedy="Only decide may refuse: an event has happened.",
+                ) from error
+
+        fold.state = await self._workers.run(work, of=_of(decider))
+        fold.shapes |= dict(upcasting.newest(event) for event in events)
+        last = events[-1]
+        if fold.first_version is None:
+            fold.first_version = events[0].version
+        fold.version, fold.position = last.version, last.position
+        fold.recorded_at = last.recorded_at
+        fold.folded += len(events)
+
+    async def _keep(self, loaded: LoadedDecider, fold: _Fold) -> None:
+        """Keep a snapshot when the fold was long. That it cannot be kept stops nobody."""
+        every = loaded.decider.snapshot_every
+        if not every or fold.folded < every:
+            return
+        shape = loaded.decider.shape
+        state = fold.state
+
+        def frozen() -> str | None:
+            text = orjson.dumps(shape.freeze(state))
+            back = shape.thaw(orjson.loads(text))
+            return text.decode() if orjson.dumps(shape.freeze(back)) == text else None
+
+        try:
+            text = await self._workers.run(frozen, of=_of(loaded.decider))
+            if text is None:
+                raise DeciderFailed("a state read back from JSON is another one")
+            assert fold.first_version is not None
+            assert fold.version is not None
+            assert fold.position is not None
+            assert fold.recorded_at is not None
+            await self._snapshots.keep(
+                Snapshot(
+                    stream=fold.stream,
+                    decider=loaded.code,
+                    first_version=fold.first_version,
+                    version=fold.version,
+                    position=fold.position,
+                    recorded_at=fold.recorded_at,
+                    shapes=fold.shapes,
+                    state=text,
+                )
+            )
+        except PenstockError as error:
+            _log.warning("no snapshot of %s at version %s: %s", fold.stream, fold.version, error)
+
+
+def _seen(event: RecordedEvent, upcasting: Upcasting) -> Event:
+    return Event(
+        event.type,
+        upcasting.data(event),
+        tags=event.tags,
+        metadata=event.metadata,
+        occurred_at=event.occurred_at,
+    )
+
+
+def _of(decider: Decider[Any]) -> str:
+    return f"decider {decider.category}"
+
+
+def _shapeless(decider: Decider[Any], error: SchemaViolation) -> DeciderFailed:
+    return DeciderFailed(
+        f"decider {decider.category}: the state has not the shape that evolve declares: "
+        f"{error.message}",
+        remedy="Let evolve return exactly the type that it is annotated with.",
+    )

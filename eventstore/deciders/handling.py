@@ -1,0 +1,371 @@
+"""A command, from its arrival to its answer.
+
+1. With a key: hold it, and look whether the command was answered before.
+2. Load the entity's state.
+3. `decide`; a refusal ends here, and nothing was changed.
+4. Append its events with the version that was decided on. When somebody else was first, begin
+   again, a few times, each after a longer pause of random length.
+5. Read the events back as they were recorded: that is the answer.
+
+With a key, event ids are made from it. A repeat finds them, and whatever a crash left behind is
+either a whole command or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Protocol
+from uuid import UUID, uuid5
+
+import orjson
+
+from eventstore.deciders.answers import KeptAnswer, KeptAnswers
+from eventstore.deciders.decider import Command, Decider, Event, plain
+from eventstore.deciders.entities import Entities, Entity
+from eventstore.deciders.workers import Workers
+from eventstore.ids import new_id
+from eventstore.names import category_of, check_tag, check_type
+from eventstore.store import (
+    AppendRequest,
+    EncodedEvent,
+    EventStore,
+    Expected,
+    StreamAppend,
+)
+from kernel.clock import Clock
+from kernel.errors import (
+    DeciderFailed,
+    IdReused,
+    NotFound,
+    PenstockError,
+    SchemaViolation,
+    UnknownType,
+    VersionConflict,
+)
+from kernel.retry import Backoff
+from schemas.records import NewEvent, RecordedEvent
+
+ATTEMPTS = Backoff(attempts=8, base_s=0.005, cap_s=0.25)
+MAX_EVENTS = 1_000
+_IDS = UUID("6c1f3f0b-5f0e-4d6c-9a2b-8d5f4f9b7f52")
+"""Namespace of the ids that are made from keys. It may never change."""
+
+
+class Encoder(Protocol):
+    """Turns new events into bytes (see `Intake.encode`)."""
+
+    async def encode(self, category: str, events: Sequence[NewEvent]) -> tuple[EncodedEvent, ...]:
+        """Encode events of one category, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRequest:
+    """A command to one entity. `expected` None: whatever version it has.
+
+    `metadata` goes into every event. `key` makes a repeat safe; it counts for the whole store.
+    """
+
+    stream: str
+    name: str
+    data: Mapping[str, Any]
+    metadata: Mapping[str, object]
+    key: str | None = None
+    expected: Expected | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handled:
+    """The events of a command, maybe none, and where the stream was after them.
+
+    `repeated`: a command with this key was handled before, and this is what it led to.
+    """
+
+    stream: str
+    version: int | None
+    position: int | None
+    events: tuple[RecordedEvent, ...]
+    repeated: bool
+
+
+class CommandHandler:
+    """Runs deciders over a store. One per service."""
+
+    def __init__(
+        self,
+        entities: Entities,
+        store: EventStore,
+        encoder: Encoder,
+        answers: KeptAnswers,
+        workers: Workers,
+        clock: Clock,
+        *,
+        attempts: Backoff = ATTEMPTS,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self.entities = entities
+        self._store = store
+        self._encoder = encoder
+        self._answers = answers
+        self._workers = workers
+        self._clock = clock
+        self._attempts = attempts
+        self._uniform = uniform
+
+    async def handle(self, request: CommandRequest) -> Handled:
+        """Handle a command; what it led to is durable when this returns.
+
+        Raises `NotFound` without a decider or such a command, `SchemaViolation` for data that do
+        not fit, `Refused`, `VersionConflict` when `expected` is not met or others were always
+        quicker, `IdReused` for a key of another command, `DeciderFailed`, and what appending
+        raises.
+        """
+        decider = self.entities.decider(category_of(request.stream)).decider
+        if request.name not in decider.commands:
+            raise NotFound(
+                f"decider {decider.category} takes no command {request.name}; it takes: "
+                + ", ".join(sorted(decider.commands)),
+                remedy="Check the command's name.",
+            )
+        command = Command(
+            request.name,
+            await self._workers.run(
+                lambda: decider.data_of(request.name, request.data), of=_of(decider)
+            ),
+            entity=request.stream.partition("-")[2],
+            at=self._clock.now(),
+        )
+        async with self._held(request.key):
+            return await self._repeat(decider, command, request)
+
+    def _held(self, key: str | None) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if key is None else self._answers.alone(key)
+
+    async def _repeat(
+        self, decider: Decider[Any], command: Command, request: CommandRequest
+    ) -> Handled:
+        for attempt in range(self._attempts.attempts):
+            before = await self._before(request)
+            if before is not None:
+                return before
+            entity = await self.entities.load(decider.category, request.stream)
+            _check_expected(request, entity)
+            try:
+                return await self._attempt(decider, command, request, entity)
+            except (VersionConflict, IdReused) as error:
+                # With a key, somebody else may have brought the same command: look again.
+                last = attempt == self._attempts.attempts - 1
+                if last or (isinstance(error, IdReused) and request.key is None):
+                    raise
+                await asyncio.sleep(self._attempts.delay_s(attempt, uniform=self._uniform))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _attempt(
+        self, decider: Decider[Any], command: Command, request: CommandRequest, entity: Entity
+    ) -> Handled:
+        decided = await self._workers.run(
+            lambda: _decided(decider, command, entity.state), of=_of(decider)
+        )
+        if not decided:
+            return await self._keep_nothing(request, entity)
+        events = _new_events(decided, request)
+        try:
+            encoded = await self._encoder.encode(decider.category, events)
+        except (SchemaViolation, UnknownType) as error:
+            raise _unfit(decider, command, error) from error
+        appended = await self._store.append(
+            AppendRequest(
+                appends=(
+                    StreamAppend(
+                        stream=request.stream,
+                        category=decider.category,
+                        expected="no_stream" if entity.head is None else entity.head,
+                        events=encoded,
+                    ),
+                )
+            )
+        )
+        (place,) = appended.appends
+        return Handled(
+            stream=request.stream,
+            version=place.last_version,
+            position=place.last_position,
+            events=await self._recorded(request.stream, place.first_version, len(events)),
+            repeated=appended.repeated,
+        )
+
+    async def _recorded(self, stream: str, first: int, count: int) -> tuple[RecordedEvent, ...]:
+        """Read events back: none when somebody has deleted the stream since."""
+        try:
+            page = await self._store.read_stream(
+                stream, from_version=first, direction="forward", limit=count
+            )
+        except NotFound:
+            return ()
+        return page.events
+
+    async def _before(self, request: CommandRequest) -> Handled | None:
+        """Return what a command with this key led to, if there was one.
+
+        Raises `IdReused` when that was another command.
+        """
+        if request.key is None:
+            return None
+        kept = await self._answers.find(request.key)
+        if kept is not None:
+            if kept.fingerprint != fingerprint(request):
+                raise _other_command(request.key)
+            document = orjson.loads(kept.answer)
+            return Handled(
+                stream=request.stream,
+                version=document["version"],
+                position=document["position"],
+                events=(),
+                repeated=True,
+            )
+        try:
+            first = await self._store.event(event_id(request.key, 0))
+        except NotFound:
+            return None
+        if first.metadata.get("command_sha256") != fingerprint(request):
+            raise _other_command(request.key)
+        events = await self._recorded(first.stream, first.version, MAX_EVENTS)
+        ours = [
+            event
+            for number, event in enumerate(events)
+            if event.id == event_id(request.key, number)
+        ]
+        last = ours[-1] if ours else first
+        return Handled(
+            stream=request.stream,
+            version=last.version,
+            position=last.position,
+            events=tuple(ours),
+            repeated=True,
+        )
+
+    async def _keep_nothing(self, request: CommandRequest, entity: Entity) -> Handled:
+        """Answer a command that led to nothing, the same for every repeat of its key."""
+        if request.key is not None:
+            document = {"version": entity.version, "position": entity.position}
+            await self._answers.keep(
+                KeptAnswer(
+                    key=request.key,
+                    fingerprint=fingerprint(request),
+                    answer=orjson.dumps(document).decode(),
+                )
+            )
+        return Handled(
+            stream=request.stream,
+            version=entity.version,
+            position=entity.position,
+            events=(),
+            repeated=False,
+        )
+
+
+def event_id(key: str, number: int) -> UUID:
+    """Return the id of event `number`, from 0, of the command with a key."""
+    return uuid5(_IDS, f"{number}:{key}")
+
+
+def fingerprint(request: CommandRequest) -> str:
+    """Tell commands apart that came with the same key."""
+    content = [request.stream, request.name, request.data]
+    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def _decided(decider: Decider[Any], command: Command, state: Any) -> list[Event]:
+    result: object = decider.decide(command, state)
+    if isinstance(result, Event) or not isinstance(result, Iterable):
+        raise _mistaken(decider, command, f"returned {type(result).__name__}, not a list of Event")
+    events: list[Event] = []
+    for event in result:
+        if not isinstance(event, Event):
+            raise _mistaken(decider, command, f"made a {type(event).__name__}, not an Event")
+        if len(events) == MAX_EVENTS:
+            raise _mistaken(decider, command, f"made more than {MAX_EVENTS} events")
+        try:
+            check_type(event.type)
+            data = plain(event.data)
+            plain(event.metadata)
+            for tag in event.tags:
+                check_tag(tag)
+        except PenstockError as error:
+            raise _mistaken(decider, command, f"made an event that cannot be: {error}") from error
+        if event.occurred_at is not None and event.occurred_at.tzinfo is None:
+            raise _mistaken(decider, command, f"made a {event.type} at a time without an offset")
+        if not isinstance(data, dict):
+            raise _mistaken(decider, command, f"made a {event.type} whose data are no object")
+        events.append(event)
+    return events
+
+
+def _new_events(decided: Sequence[Event], request: CommandRequest) -> list[NewEvent]:
+    metadata = {"command": request.name, **request.metadata}
+    if request.key is not None:
+        metadata["command_sha256"] = fingerprint(request)
+    return [
+        NewEvent(
+            id=new_id() if request.key is None else event_id(request.key, number),
+            type=event.type,
+            data=plain(event.data),
+            metadata=plain(event.metadata) | metadata,
+            tags=event.tags,
+            occurred_at=event.occurred_at,
+        )
+        for number, event in enumerate(decided)
+    ]
+
+
+def _check_expected(request: CommandRequest, entity: Entity) -> None:
+    match request.expected:
+        case None | "any":
+            met = True
+        case "no_stream":
+            met = entity.head is None
+        case "stream_exists":
+            met = entity.head is not None
+        case version:
+            met = entity.head == version
+    if not met:
+        found = "does not exist" if entity.head is None else f"is at version {entity.head}"
+        raise VersionConflict(
+            f"stream {request.stream} {found}, expected {request.expected}",
+            stream=request.stream,
+            expected=request.expected,
+            actual=entity.head,
+        )
+
+
+def _other_command(key: str) -> IdReused:
+    return IdReused(
+        f"Idempotency-Key {key} was used for another command",
+        remedy="Give every command a key of its own; repeat a key only for the same command.",
+        key=key,
+    )
+
+
+def _mistaken(decider: Decider[Any], command: Command, what: str) -> DeciderFailed:
+    code = getattr(decider.decide, "__code__", None)
+    place = f"{code.co_filename}:{code.co_firstlineno}: " if code is not None else ""
+    return DeciderFailed(
+        f"{place}decide of {decider.category} {what} (command {command.name})",
+        file=None if code is None else code.co_filename,
+        line=None if code is None else code.co_firstlineno,
+    )
+
+
+def _unfit(decider: Decider[Any], command: Command, error: PenstockError) -> DeciderFailed:
+    failed = _mistaken(decider, command, f"made an event that its schema refuses: {error.message}")
+    failed.remedy = f"Mend decide or the schema. {error.remedy}"
+    return failed
+
+
+def _of(decider: Decider[Any]) -> str:
+    return f"decider {decider.category}"
