@@ -69,7 +69,10 @@ class AsyncConnection:
 
         Raises `Unavailable` when the connection breaks or is silent for longer than `silence_s`.
         """
-        timeout = httpx.Timeout(self._http.timeout, read=silence_s)
+        usual = self._http.timeout
+        timeout = httpx.Timeout(
+            connect=usual.connect, read=silence_s, write=usual.write, pool=usual.pool
+        )
         request = self._http.build_request(
             "GET", path, params=dict(params), headers=dict(headers), timeout=timeout
         )

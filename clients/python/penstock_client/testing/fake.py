@@ -1,0 +1,94 @@
+"""The fake: a transport that both clients can be given, and the ways to make it misbehave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import httpx
+
+from penstock_client._async.client import AsyncPenstock
+from penstock_client._sync.client import Penstock
+from penstock_client.errors import PenstockError
+from penstock_client.retry import Retry
+from penstock_client.testing.memory import MemoryStore
+from penstock_client.testing.routes import Routes, problem
+from penstock_client.testing.schemas import MemorySchemas
+
+_URL = "http://penstock.test"
+
+
+class FakePenstock(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """A service in memory. `client()` and `async_client()` open real clients on it.
+
+    All clients of one fake see one store, from any thread. `schemas="strict"` refuses types
+    without a schema; by default they take any data. `now` replaces the clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        schemas: Literal["infer", "strict"] = "infer",
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        registered = MemorySchemas(schemas)
+        self._store = MemoryStore(registered.check, now)
+        self._routes = Routes(self._store, registered)
+        self._faults: list[tuple[PenstockError | httpx.TransportError, bool]] = []
+
+    def client(self, **options: Any) -> Penstock:
+        """Open a sync client. `options` are those of `Penstock`; retries wait for no time."""
+        return Penstock(_URL, transport=self, **_patient(options))
+
+    def async_client(self, **options: Any) -> AsyncPenstock:
+        """Open an async client. `options` are those of `AsyncPenstock`."""
+        return AsyncPenstock(_URL, transport=self, **_patient(options))
+
+    def fail_next(
+        self,
+        error: PenstockError | httpx.TransportError,
+        *,
+        times: int = 1,
+        after_effect: bool = False,
+    ) -> None:
+        """Let the next calls fail, before they do anything or after they have done it.
+
+        A `PenstockError` is answered as its problem; a transport error breaks the connection.
+        """
+        self._faults.extend([(error, after_effect)] * times)
+
+    def break_feeds(self) -> None:
+        """Break the connection of every open subscription."""
+        self._routes.break_feeds()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Serve the sync client."""
+        request.read()
+        return self._answer(request)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Serve the async client."""
+        await request.aread()
+        return self._answer(request)
+
+    def close(self) -> None:
+        """Do nothing: the store outlives its clients."""
+
+    async def aclose(self) -> None:
+        """Do nothing: the store outlives its clients."""
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        if not self._faults:
+            return self._routes.answer(request)
+        error, after_effect = self._faults.pop(0)
+        if after_effect:
+            self._routes.answer(request)
+        if isinstance(error, httpx.TransportError):
+            raise error
+        return problem(error)
+
+
+def _patient(options: dict[str, Any]) -> dict[str, Any]:
+    """Tests wait for nothing: failures are planned, not overcome by time."""
+    return {"retry": Retry(first_s=0.0, cap_s=0.0)} | options

@@ -1,0 +1,252 @@
+"""Requests of the client, answered out of memory as a service would."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+
+from penstock_client.errors import (
+    BeyondHead,
+    CommandRefused,
+    Conflict,
+    Incompatible,
+    NotFound,
+    Overloaded,
+    PenstockError,
+    Refused,
+    StorageFull,
+    StreamGone,
+    Unauthorized,
+    Unavailable,
+)
+from penstock_client.testing.feeds import Feed
+from penstock_client.testing.memory import (
+    Document,
+    MemoryStore,
+    Wanted,
+    category_of,
+    items_of,
+    matches,
+)
+from penstock_client.testing.schemas import MemorySchemas
+
+Respond = Callable[..., httpx.Response]
+_STATUSES: tuple[tuple[type[PenstockError], int], ...] = (
+    (Unauthorized, 401),
+    (CommandRefused, 422),
+    (Refused, 422),
+    (NotFound, 404),
+    (StreamGone, 410),
+    (Conflict, 409),
+    (Incompatible, 409),
+    (Overloaded, 429),
+    (StorageFull, 507),
+    (Unavailable, 503),
+    (PenstockError, 500),
+)
+_MAX_PAGE = 1_000
+
+
+class Routes:
+    """Calls by method and path."""
+
+    def __init__(self, store: MemoryStore, schemas: MemorySchemas) -> None:
+        self._store = store
+        self._schemas = schemas
+        self._feeds: list[Feed] = []
+        self._table: list[tuple[str, re.Pattern[str], Respond]] = []
+        for method, path, respond in (
+            ("POST", "/v1/streams/{stream}", self._append),
+            ("GET", "/v1/streams/{stream}", self._read_stream),
+            ("POST", "/v1/append", self._append_many),
+            ("GET", "/v1/events", self._read_all),
+            ("GET", "/v1/events/subscribe", self._subscribe),
+            ("POST", "/v1/events/query", self._query),
+            ("GET", "/v1/events/{id}", self._event),
+            ("GET", "/v1/schemas", self._list_schemas),
+            ("POST", "/v1/schemas", self._add_schema),
+            ("GET", "/v1/schemas/{subject}", self._schema),
+            ("GET", "/health/ready", self._ready),
+        ):
+            self.add(method, path, respond)
+
+    def add(self, method: str, path: str, respond: Respond) -> None:
+        """Add a route; `{name}` in the path becomes a keyword of `respond`."""
+        pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)
+        self._table.append((method, re.compile(pattern), respond))
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        """Answer one request; errors become problem documents."""
+        try:
+            for method, pattern, respond in self._table:
+                found = pattern.fullmatch(request.url.path)
+                if found is not None and method == request.method:
+                    return respond(request, **found.groupdict())
+            raise NotFound("no such path", remedy="The fake does not have this call.")
+        except PenstockError as error:
+            return problem(error)
+
+    def break_feeds(self) -> None:
+        """Break all open subscriptions off."""
+        feeds, self._feeds = self._feeds, []
+        for feed in feeds:
+            feed.break_off()
+        self._store.wake()
+
+    def _append(self, request: httpx.Request, stream: str) -> httpx.Response:
+        body = body_of(request)
+        entry = (stream, body.get("expected_version", "any"), body.get("events", []))
+        (answer,), repeated = self._store.append([entry])
+        etag = {"etag": f'"{answer["last_version"]}"'}
+        return reply(answer, status=200 if repeated else 201, headers=etag)
+
+    def _append_many(self, request: httpx.Request) -> httpx.Response:
+        body = body_of(request)
+        entries = [
+            (each["stream"], each.get("expected_version", "any"), each.get("events", []))
+            for each in body.get("appends", [])
+        ]
+        if not entries:
+            raise Refused("$.appends: expected a list with at least one entry")
+        answers, repeated = self._store.append(entries, body.get("condition"))
+        return reply({"appends": answers}, status=200 if repeated else 201)
+
+    def _read_stream(self, request: httpx.Request, stream: str) -> httpx.Response:
+        category_of(stream)
+        version = self._store.version(stream)
+        events = self._store.visible(stream)
+        limit = _whole(request, "limit", 100, least=1, most=_MAX_PAGE)
+        backward = request.url.params.get("direction") == "backward"
+        start = request.url.params.get("from_version")
+        if start is not None:
+            near = int(start)
+            events = [
+                e for e in events if (e["version"] <= near if backward else e["version"] >= near)
+            ]
+        page = (events[::-1] if backward else events)[:limit]
+        headers = {"etag": f'"{version}"'}
+        return reply({"stream": stream, "version": version, "events": page}, headers=headers)
+
+    def _read_all(self, request: httpx.Request) -> httpx.Response:
+        after = _whole(request, "after", 0, least=0)
+        wanted = _wanted(request)
+        with self._store.lock:
+            head = self._store.head
+            found = [e for e in self._store.after(after) if wanted.passes(e)]
+        if "application/x-ndjson" in request.headers.get("accept", ""):
+            lines = "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in found)
+            headers = {"content-type": "application/x-ndjson"}
+            return httpx.Response(200, headers=headers, content=lines.encode())
+        limit = _whole(request, "limit", 100, least=1, most=_MAX_PAGE)
+        return reply(_page(found, limit, head))
+
+    def _query(self, request: httpx.Request) -> httpx.Response:
+        body = body_of(request)
+        items = items_of(body)
+        with self._store.lock:
+            head = self._store.head
+            events = list(self._store.after(body.get("after", 0)))
+        found = [e for e in events if any(matches(item, e) for item in items)]
+        return reply(_page(found, body.get("limit", 100), head))
+
+    def _subscribe(self, request: httpx.Request) -> httpx.Response:
+        text = request.headers.get("last-event-id", request.url.params.get("after", "0"))
+        after = self._store.head if text == "end" else int(text)
+        if after > self._store.head:
+            raise BeyondHead(
+                f"position {after} is beyond the head {self._store.head}",
+                remedy="Start at or below the head.",
+                head=self._store.head,
+            )
+        feed = Feed(self._store, after, _wanted(request))
+        self._feeds = [*(each for each in self._feeds if not each.ended), feed]
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=feed)
+
+    def _event(self, _request: httpx.Request, id: str) -> httpx.Response:
+        return reply(self._store.event(id))
+
+    def _list_schemas(self, _request: httpx.Request) -> httpx.Response:
+        return reply({"schemas": self._schemas.latest()})
+
+    def _schema(self, _request: httpx.Request, subject: str) -> httpx.Response:
+        return reply({"subject": subject, "versions": self._schemas.versions(subject)})
+
+    def _add_schema(self, request: httpx.Request) -> httpx.Response:
+        body = body_of(request)
+        subject, schema = body["subject"], body["schema"]
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+        if request.url.params.get("check") == "true":
+            complaints = self._schemas.complaints(subject, schema)
+            return reply(
+                {"subject": subject, "compatible": not complaints, "complaints": complaints}
+            )
+        added, new = self._schemas.add(subject, schema)
+        return reply(added, status=201 if new else 200)
+
+    def _ready(self, _request: httpx.Request) -> httpx.Response:
+        return reply({"status": "ready", "reasons": []})
+
+
+def body_of(request: httpx.Request) -> Document:
+    """Return a request's JSON object."""
+    try:
+        body = json.loads(request.content)
+    except ValueError as error:
+        raise Refused(f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise Refused("$: expected an object")
+    return body
+
+
+def reply(
+    document: object, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> httpx.Response:
+    """Return a JSON answer."""
+    return httpx.Response(status, json=document, headers=headers)
+
+
+def problem(error: PenstockError) -> httpx.Response:
+    """Return the problem document of an error."""
+    status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+    document: dict[str, Any] = dict(error.fields) | {
+        "type": error.type,
+        "title": type(error).__name__,
+        "status": status,
+        "detail": error.detail,
+        "remedy": error.remedy or "See the detail.",
+    }
+    headers = {"content-type": "application/problem+json"}
+    if isinstance(error, Unavailable) and error.retry_after_s is not None:
+        headers["retry-after"] = str(round(error.retry_after_s))
+    return httpx.Response(status, json=document, headers=headers)
+
+
+def _page(found: list[Document], limit: int, head: int) -> Document:
+    events = found[:limit]
+    more = len(found) > limit
+    next_after = events[-1]["position"] if more else head
+    return {"events": events, "head": head, "next_after": next_after}
+
+
+def _wanted(request: httpx.Request) -> Wanted:
+    params = request.url.params
+    return Wanted(
+        category=params.get("category"),
+        type=params.get("type"),
+        stream_prefix=params.get("stream_prefix"),
+        tag=params.get("tag"),
+    )
+
+
+def _whole(
+    request: httpx.Request, name: str, default: int, *, least: int, most: int | None = None
+) -> int:
+    text = request.url.params.get(name, str(default))
+    value = int(text) if text.isdigit() else -1
+    if value < least or (most is not None and value > most):
+        raise Refused(f"query.{name}: {text!r} is out of range")
+    return value

@@ -1,0 +1,73 @@
+"""A TCP proxy that can break every connection that goes through it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from types import TracebackType
+from typing import Self
+
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Proxy:
+    """Passes bytes on to a port of this machine, until `break_all`."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target = target_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self.connections = 0
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A listener that is only closed goes on accepting in the thread that waits on it.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.break_all()
+
+    def break_all(self) -> None:
+        """Reset all connections, as a crash or a firewall does."""
+        with self._lock:
+            broken, self._open = self._open, []
+        for each in broken:
+            with contextlib.suppress(OSError):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._target))
+            with self._lock:
+                self._open += [near, far]
+                self.connections += 1
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=_pass, args=(source, sink), daemon=True).start()
+
+
+def _pass(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while piece := source.recv(65_536):
+            sink.sendall(piece)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
