@@ -91,7 +91,7 @@ class EventFilter:
         """Return whether an event is wanted."""
         return (
             self.category in (None, event.category)
-            and self.type in (None, event.type)
+            and self.type in (None, event.type, f"{event.category}.{event.type}")
             and (self.stream_prefix is None or event.stream.startswith(self.stream_prefix))
             and (self.tag is None or self.tag in event.tags)
         )

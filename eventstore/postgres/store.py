@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
-from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from eventstore.appender import Appender, AppendLimits, AppendObserver
 from eventstore.conditions import Query
 from eventstore.decision import MAX_CATEGORIES, SameData, same_bytes
 from eventstore.feed import Head
+from eventstore.filters import Wanted, wanted_by_filter, wanted_by_query
 from eventstore.postgres.commit import PostgresGroupCommit
 from eventstore.postgres.connect import SERVICE_ROLE, Connection, conninfo, wrapped
-from eventstore.postgres.queries import query
+from eventstore.postgres.queries import query as statement
+from eventstore.postgres.reading import head_of, locate
 from eventstore.postgres.rows import recorded
 from eventstore.store import (
     EVERYTHING,
@@ -35,8 +36,6 @@ from kernel.positions import Position, Version
 from schemas.records import RecordedEvent
 
 _POOL_TIMEOUT_S = 5.0
-_SCAN = 10_000
-"""Positions that one read looks at, at most: a rare type cannot hold a connection for long."""
 _MAX_BIGINT = 2**63 - 1
 
 
@@ -118,34 +117,18 @@ class PostgresEventStore:
         self, *, after: int, limit: int, filter_: EventFilter = EVERYTHING
     ) -> EventPage:
         """Return part of the store; see `EventStore.read_all`."""
-        async with self.reader("reading events") as connection:
-            # The head first: what is read later can only be more.
-            (head,) = await _row(connection, "SELECT position FROM es.counter", {}) or (0,)
-            up_to = max(after, min(head, after + _SCAN))
-            events = await self._events(
-                connection,
-                "read_all",
-                {
-                    "after": after,
-                    "up_to": up_to,
-                    "limit": limit,
-                    "category": filter_.category,
-                    "type": filter_.type,
-                    "stream_prefix": filter_.stream_prefix,
-                },
-            )
-        scanned_to = events[-1].position if len(events) == limit else up_to
-        return EventPage(events=events, scanned_to=Position(scanned_to), head=Position(head))
+        return await self._page(wanted_by_filter(filter_), after, limit)
 
     async def query(self, query: Query, *, after: int, limit: int) -> EventPage:
         """Return events that match; see `EventStore.query`."""
-        items = [{"types": item.types, "tags": item.tags} for item in query.items]
-        async with self.reader("querying events") as connection:
-            (head,) = await _row(connection, "SELECT position FROM es.counter", {}) or (0,)
-            up_to = max(after, min(head, after + _SCAN))
-            values = {"items": Jsonb(items), "after": after, "up_to": up_to, "limit": limit}
-            events = await self._events(connection, "query_events", values)
-        scanned_to = events[-1].position if len(events) == limit else up_to
+        return await self._page(wanted_by_query(query), after, limit)
+
+    async def _page(self, wanted: Sequence[Wanted], after: int, limit: int) -> EventPage:
+        async with self.reader("reading events") as connection:
+            head = await head_of(connection)
+            place = await locate(connection, wanted, after=after, head=head, limit=limit)
+            events = await self._events(connection, *place.statement)
+        scanned_to = events[-1].position if len(events) == limit else place.scanned_to
         return EventPage(events=events, scanned_to=Position(scanned_to), head=Position(head))
 
     async def event(self, event_id: UUID) -> RecordedEvent:
@@ -159,8 +142,7 @@ class PostgresEventStore:
     async def head(self) -> Position:
         """Return the last position."""
         async with self.reader("reading the head") as connection:
-            (head,) = await _row(connection, "SELECT position FROM es.counter", {}) or (0,)
-        return Position(head)
+            return Position(await head_of(connection))
 
     @asynccontextmanager
     async def reader(self, doing: str) -> AsyncIterator[Connection]:
@@ -173,13 +155,13 @@ class PostgresEventStore:
                 raise Unavailable(f"{doing}: PostgreSQL does not answer") from error
 
     async def _events(
-        self, connection: Connection, name: str, values: dict[str, object]
+        self, connection: Connection, name: str, values: Mapping[str, object]
     ) -> tuple[RecordedEvent, ...]:
         if self._store_id is None:
             (store_id,) = await _row(connection, "SELECT store_id FROM es.store", {}) or ("",)
             self._store_id = str(store_id)
         async with connection.cursor(binary=True) as cursor:
-            await cursor.execute(query(name), values)
+            await cursor.execute(statement(name), values)
             store_id = self._store_id
             return tuple([recorded(row, store_id) for row in await cursor.fetchall()])
 

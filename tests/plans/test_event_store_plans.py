@@ -43,7 +43,7 @@ async def fill(dsn: str) -> None:
         ("read_stream_backward", "events_stream_version_key"),
         ("read_all", "events_pkey"),
         ("read_event", "events_id_key"),
-        ("heads", "streams_pkey"),
+        ("heads", "streams_p"),
     ],
 )
 def test_reads_use_their_index(postgres_dsn: str, name: str, index: str) -> None:
