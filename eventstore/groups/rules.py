@@ -187,8 +187,8 @@ class Round:
         return sorted(fronts.values(), key=lambda entry: entry.position)
 
     def _named(self, ids: Sequence[UUID]) -> list[Entry]:
-        wanted = set(ids)
-        return [entry for entry in self._entries.values() if entry.event_id in wanted]
+        by_id = {entry.event_id: entry for entry in self._entries.values()}
+        return [by_id[id_] for id_ in dict.fromkeys(ids) if id_ in by_id]
 
     def _held(self, ids: Sequence[UUID], consumer: str | None) -> list[Entry]:
         return [
