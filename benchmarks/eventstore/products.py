@@ -77,7 +77,7 @@ def drive(
     if ended.returncode != 0:
         said = (ended.stderr or ended.stdout).strip().splitlines() or ["nothing"]
         raise Unavailable(
-            f"{command[-1]} failed at {work.line}: {said[-1]}",
+            f"{command[-1]} ended with {ended.returncode} at {work.line}: {said[-1]}",
             remedy="Run it alone with --products and --lines, and read what it prints.",
         )
     figures: dict[str, float] = json.loads(ended.stdout.strip().splitlines()[-1])

@@ -93,7 +93,7 @@ def compared(figures: Figures) -> dict[str, float]:
             grown = value / empty
             if figure == "events_per_s":
                 found[f"{line}.{product}.time_of_empty"] = 1 / grown if grown else 0.0
-            elif figure.startswith("p"):
+            elif figure in ("p50_ms", "p99_ms"):
                 found[f"{line}.{product}.{figure}_of_empty"] = grown
     return found
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -71,6 +73,9 @@ def main() -> None:
             report(run_threads(asked, reading(client)))
         case _:
             report(delivering(asked, client))
+            # The subscriber's thread waits in Rust, and the interpreter crashes when it goes first.
+            sys.stdout.flush()
+            os._exit(0)
 
 
 if __name__ == "__main__":
