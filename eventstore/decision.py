@@ -14,6 +14,7 @@ from typing import assert_never
 from uuid import UUID
 
 from eventstore.conditions import Condition
+from eventstore.names import TRACING
 from eventstore.recent import RecentEvents
 from eventstore.store import (
     Appended,
@@ -134,15 +135,24 @@ def _repeated(
 
 
 def _same(event: EncodedEvent, place: Placed, same_data: SameData) -> bool:
-    """Compare content. A time that the store filled in is not the caller's to repeat."""
+    """Compare content. A time that the store filled in is not the caller's to repeat, and each
+    try of a request has a trace of its own.
+    """
     stored = place.event
     return (
         event.type == stored.type
         and event.tags == stored.tags
-        and event.metadata == stored.metadata
+        and (
+            event.metadata == stored.metadata
+            or _untraced(event.metadata) == _untraced(stored.metadata)
+        )
         and event.occurred_at in (None, place.occurred_at)
         and (event.data == stored.data or same_data(event, stored))
     )
+
+
+def _untraced(metadata: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in metadata.items() if key not in TRACING}
 
 
 def _reused(place: Placed, why: str) -> IdReused:

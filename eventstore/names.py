@@ -10,8 +10,15 @@ CATEGORY = r"[a-z][a-z0-9_]{0,62}"
 STREAM_MAX_CHARS = 255
 TAG_MAX_CHARS = 255
 
+TRACEPARENT = "traceparent"
+CORRELATION_ID = "correlation_id"
+CAUSATION_ID = "causation_id"
+TRACING = frozenset({TRACEPARENT, CORRELATION_ID, CAUSATION_ID})
+"""Keys of metadata that say how a request travelled: no part of what makes an event the same."""
+
 _STREAM = re.compile(rf"({CATEGORY})-[^\s\x00-\x1f\x7f/]+")
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+_QUERIED_TYPE = re.compile(rf"(?:{CATEGORY}\.)?{_TYPE.pattern}")
 _TAG = re.compile(r"[^\s\x00-\x1f\x7f]+")
 _REMEMBERED = 65_536
 _CATEGORIES: dict[str, str] = {}
@@ -48,6 +55,16 @@ def check_type(name: object) -> str:
     raise InvalidRequest(
         f"{name!r} is not an event type",
         remedy=f"A type matches {_TYPE.pattern}. Example: departed",
+    )
+
+
+def check_queried_type(name: str) -> str:
+    """Return `type` or `category.type` as queries name it, or raise `InvalidRequest`."""
+    if _QUERIED_TYPE.fullmatch(name):
+        return name
+    raise InvalidRequest(
+        f"{name[:300]!r} is not an event type",
+        remedy="Name a type as placed, or of one category as order.placed",
     )
 
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 
 import orjson
 
-from apps.service.bodies import StreamBody, append_bodies, stream_body
+from apps.service.bodies import RequestContext, StreamBody, append_bodies, stream_body
 from apps.service.http import Receive, Scope, Send, header, read_body, respond
+from apps.service.idempotency import idempotency_key
 from apps.service.problems import HttpRefusal, problem_of, refusal
 from apps.service.runtime import Opened, Runtime
+from apps.service.tracing import tracing_of
+from eventstore.conditions import Condition
 from eventstore.store import Appended, AppendRequest, Expected, StreamAppend, StreamAppended
 from kernel.errors import InvalidRequest, VersionConflict
 from kernel.positions import Version
@@ -30,7 +34,8 @@ async def append_to_stream(runtime: Runtime, scope: Scope, receive: Receive, sen
     begun = time.perf_counter()
     body = await read_body(scope, receive, runtime.config.max_body_bytes)
     opened = runtime.opened
-    parsed = stream_body(scope["path"][len(STREAMS_PREFIX) :], body)
+    headers = dict(scope["headers"])
+    parsed = stream_body(scope["path"][len(STREAMS_PREFIX) :], body, context_of(runtime, headers))
     precondition = _precondition(scope)
     if precondition is not None and parsed.expected is not None:
         raise refusal(
@@ -41,7 +46,7 @@ async def append_to_stream(runtime: Runtime, scope: Scope, receive: Receive, sen
             "Send one of them.",
         )
     try:
-        appended = await _append(opened, (parsed,), precondition)
+        appended = await _append(opened, (parsed,), precondition=precondition)
     except VersionConflict as conflict:
         if precondition is None:
             raise
@@ -56,14 +61,29 @@ async def append_to_streams(runtime: Runtime, scope: Scope, receive: Receive, se
     """Serve `POST /v1/append`."""
     begun = time.perf_counter()
     body = await read_body(scope, receive, runtime.config.max_body_bytes)
-    appended = await _append(runtime.opened, append_bodies(body), None)
+    opened = runtime.opened
+    parsed = append_bodies(body, context_of(runtime, dict(scope["headers"])))
+    appended = await _append(opened, parsed.entries, condition=parsed.condition)
     runtime.metrics.append_seconds.observe(time.perf_counter() - begun)
     document = {"appends": [_answer(answer) for answer in appended.appends]}
     await respond(send, _status(appended), orjson.dumps(document))
 
 
+def context_of(runtime: Runtime, headers: Mapping[bytes, bytes]) -> RequestContext:
+    """Return what a request's headers and the settings say about its events."""
+    return RequestContext(
+        limits=runtime.config.limits,
+        tracing=tracing_of(headers),
+        key=idempotency_key(headers),
+    )
+
+
 async def _append(
-    opened: Opened, bodies: tuple[StreamBody, ...], precondition: Expected | None
+    opened: Opened,
+    bodies: tuple[StreamBody, ...],
+    *,
+    precondition: Expected | None = None,
+    condition: Condition | None = None,
 ) -> Appended:
     opened.storage.check()
     appends = []
@@ -77,7 +97,7 @@ async def _append(
                 events=await opened.intake.encode(body.category, body.events),
             )
         )
-    return await opened.store.append(AppendRequest(appends=tuple(appends)))
+    return await opened.store.append(AppendRequest(appends=tuple(appends), condition=condition))
 
 
 def _status(appended: Appended) -> int:

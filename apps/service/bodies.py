@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 from uuid import UUID
 
 import orjson
 
+from apps.service.conditions import condition_of
+from apps.service.idempotency import event_id, key_metadata
+from apps.service.limits import BodyLimits, check_count, check_depth, check_sizes
 from apps.service.problems import refusal
+from eventstore.conditions import Condition
 from eventstore.ids import new_id
 from eventstore.names import category_of, check_tag, check_type
 from eventstore.store import Expected
@@ -36,6 +40,33 @@ class StreamBody:
     events: tuple[NewEvent, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendBody:
+    """Entries for different streams, and the condition on which all of them depend."""
+
+    entries: tuple[StreamBody, ...]
+    condition: Condition | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """What counts for all events of a request: its limits, and what its headers say."""
+
+    limits: BodyLimits = field(default_factory=BodyLimits)
+    tracing: Mapping[str, object] = field(default_factory=dict)
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """A request while it is read. `metadata`: what each of its events gets on top of its own."""
+
+    context: RequestContext
+    metadata: Mapping[str, object]
+    body_bytes: int
+    nul: bool
+
+
 def parse_json(body: bytes) -> Any:
     """Parse JSON, or refuse with 400."""
     try:
@@ -50,40 +81,53 @@ def parse_json(body: bytes) -> Any:
         ) from None
 
 
-def stream_body(stream: str, body: bytes) -> StreamBody:
+def stream_body(stream: str, body: bytes, context: RequestContext) -> StreamBody:
     """Parse the body of `POST /v1/streams/{stream}`."""
-    return _entry(stream, parse_json(body), _BODY_KEYS, "$", nul=_NUL in body)
+    document = parse_json(body)
+    check_depth(body, context.limits.json_depth)
+    return _entry(stream, document, _BODY_KEYS, "$", _reading(body, [document], context))
 
 
-def append_bodies(body: bytes) -> tuple[StreamBody, ...]:
-    """Parse the body of `POST /v1/append`: entries for different streams."""
+def append_bodies(body: bytes, context: RequestContext) -> AppendBody:
+    """Parse the body of `POST /v1/append`: entries for different streams, and a condition."""
     document = _object(parse_json(body), frozenset({"appends", "condition"}), "$")
-    if document.get("condition") is not None:
-        raise InvalidRequest(
-            "$.condition: this version takes no conditions",
-            remedy="Use expected_version of the streams that the decision was made on.",
-        )
+    check_depth(body, context.limits.json_depth)
+    condition = document.get("condition")
     entries = document.get("appends")
     if not isinstance(entries, list) or not entries:
         raise InvalidRequest("$.appends: expected a list with at least one entry")
+    reading = _reading(body, entries, context)
     bodies = []
     for index, entry in enumerate(entries):
         place = f"$.appends[{index}]"
         stream = entry.get("stream") if isinstance(entry, dict) else None
         if not isinstance(stream, str):
             raise InvalidRequest(f"{place}.stream: expected the name of a stream")
-        bodies.append(_entry(stream, entry, _ENTRY_KEYS, place, nul=_NUL in body))
+        bodies.append(_entry(stream, entry, _ENTRY_KEYS, place, reading))
     if len({entry.stream for entry in bodies}) < len(bodies):
         raise InvalidRequest(
             "$.appends: a stream is named twice",
             remedy="Put all events of a stream into one entry, in order.",
         )
     _check_ids(bodies)
-    return tuple(bodies)
+    return AppendBody(
+        entries=tuple(bodies), condition=None if condition is None else condition_of(condition)
+    )
+
+
+def _reading(body: bytes, entries: Sequence[object], context: RequestContext) -> _Reading:
+    """Count the events of all entries, and derive what follows from the request as a whole."""
+    lists = [entry.get("events") for entry in entries if isinstance(entry, dict)]
+    events = sum(len(found) for found in lists if isinstance(found, list))
+    check_count(events, context.limits.events)
+    metadata = context.tracing
+    if context.key is not None:
+        metadata = {**metadata, **key_metadata(context.key, events)}
+    return _Reading(context=context, metadata=metadata, body_bytes=len(body), nul=_NUL in body)
 
 
 def _entry(
-    stream: str, document: Any, keys: frozenset[str], place: str, *, nul: bool
+    stream: str, document: Any, keys: frozenset[str], place: str, reading: _Reading
 ) -> StreamBody:
     category = category_of(stream)
     document = _object(document, keys, place)
@@ -92,13 +136,20 @@ def _entry(
         raise InvalidRequest(
             f"{place}.events: expected a list with at least one event", remedy=_EXAMPLE
         )
+    check_sizes(reading.body_bytes, events, place, reading.context.limits.event_bytes)
+    key = reading.context.key
     parsed = StreamBody(
         stream=stream,
         category=category,
         expected=_expected(document.get("expected_version"), place),
         events=tuple(
             [
-                _event(event, f"{place}.events[{index}]", nul=nul)
+                _event(
+                    event,
+                    f"{place}.events[{index}]",
+                    reading,
+                    None if key is None else event_id(key, stream, index),
+                )
                 for index, event in enumerate(events)
             ]
         ),
@@ -121,7 +172,7 @@ def _expected(value: object, place: str) -> Expected | None:
     )
 
 
-def _event(event: Any, place: str, *, nul: bool) -> NewEvent:
+def _event(event: Any, place: str, reading: _Reading, id_: UUID | None) -> NewEvent:
     if not isinstance(event, dict) or not event.keys() <= _EVENT_KEYS:
         event = _object(event, _EVENT_KEYS, place)
     data = event.get("data")
@@ -130,20 +181,22 @@ def _event(event: Any, place: str, *, nul: bool) -> NewEvent:
     if not isinstance(data, dict):
         raise InvalidRequest(f"{place}.data: expected an object", remedy=_EXAMPLE)
     if metadata is not None:
-        _check_metadata(metadata, place, nul=nul)
+        _check_metadata(metadata, place, nul=reading.nul)
+    if reading.metadata:
+        metadata = {**reading.metadata, **(metadata or {})}
     return NewEvent(
-        id=_id(event.get("id"), place),
+        id=_id(event.get("id"), place, id_),
         type=check_type(event.get("type")),
         data=data,
         metadata=metadata or {},
-        tags=_tags(tags, place) if tags else (),
+        tags=_tags(tags, place, reading.context.limits.tags) if tags else (),
         occurred_at=_time(event.get("occurred_at"), place),
     )
 
 
-def _id(value: object, place: str) -> UUID:
+def _id(value: object, place: str, derived: UUID | None) -> UUID:
     if value is None:
-        return new_id()
+        return derived or new_id()
     try:
         return UUID(cast(str, value))
     except (ValueError, AttributeError, TypeError):
@@ -168,9 +221,14 @@ def _time(value: object, place: str) -> datetime | None:
     )
 
 
-def _tags(tags: object, place: str) -> tuple[str, ...]:
+def _tags(tags: object, place: str, at_most: int) -> tuple[str, ...]:
     if not isinstance(tags, list):
         raise InvalidRequest(f'{place}.tags: expected a list of texts, as ["course:7"]')
+    if len(tags) > at_most:
+        raise InvalidRequest(
+            f"{place}.tags: {len(tags)} tags, at most {at_most} are allowed",
+            remedy="Tag with what decisions and queries ask for; the rest belongs in data.",
+        )
     return tuple(dict.fromkeys(check_tag(tag) for tag in tags))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from apps.service.limits import BodyLimits
 from apps.settings import Settings
 from eventstore.intake import Mode
 from kernel.errors import Misconfigured
@@ -24,6 +25,7 @@ class ServiceConfig:
     port: int = 7070
     token: str = ""
     max_body_bytes: int = 4 * 1024 * 1024
+    limits: BodyLimits = field(default_factory=BodyLimits)
     mode: Mode = "infer"
     min_free_bytes: int = 0
     workspace: Path = Path()
@@ -47,6 +49,12 @@ def service_config(settings: Settings) -> ServiceConfig:
         port=settings.number("service.port"),
         token=settings.text("service.token"),
         max_body_bytes=settings.number("service.max_body_bytes"),
+        limits=BodyLimits(
+            events=settings.number("service.max_events"),
+            event_bytes=settings.number("service.max_event_bytes"),
+            json_depth=settings.number("service.max_json_depth"),
+            tags=settings.number("service.max_tags"),
+        ),
         mode=cast(Mode, mode),
         min_free_bytes=settings.number("storage.min_free_bytes"),
         workspace=settings.workspace,

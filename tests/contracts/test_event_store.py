@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from eventstore.appender import AppendLimits
-from eventstore.memory import MemoryEventStore
-from eventstore.postgres.store import PostgresEventStore
 from eventstore.store import Appended, AppendRequest, EventFilter, EventStore, Expected
 from kernel.errors import (
     Conflict,
@@ -24,28 +21,8 @@ from kernel.errors import (
     PenstockError,
     VersionConflict,
 )
+from tests.contracts.conftest import Run, Store
 from tests.contracts.events import event, request, to
-
-Store = MemoryEventStore | PostgresEventStore
-Run = Callable[..., None]
-
-
-@pytest.fixture(params=["memory", "postgres"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run a coroutine function with a fresh store of either kind."""
-    dsn = request.getfixturevalue("postgres_dsn") if request.param == "postgres" else None
-
-    def run(body: Callable[[Store], Awaitable[None]], **options: Any) -> None:
-        async def inside() -> None:
-            store = (
-                MemoryEventStore(**options) if dsn is None else PostgresEventStore(dsn, **options)
-            )
-            async with store:
-                await body(store)
-
-        asyncio.run(inside())
-
-    return run
 
 
 async def everything(store: EventStore) -> list[tuple[int, str, int]]:

@@ -161,7 +161,6 @@ def test_several_streams_are_all_or_nothing(http: httpx.Client) -> None:
         ("append", {"appends": []}, "$.appends"),
         ("append", {"appends": [{"events": [event()]}]}, "$.appends[0].stream"),
         ("append", {"appends": [{"stream": "a-1", "events": [event()]}] * 2}, "named twice"),
-        ("append", {"appends": [], "condition": {"query": []}}, "takes no conditions"),
     ],
 )
 def test_malformed_requests_are_refused_by_place(
