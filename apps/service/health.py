@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import orjson
 from fastapi import APIRouter, Request, Response
 
@@ -41,7 +43,11 @@ async def ready(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
     runtime = runtime_of(request)
-    runtime.metrics.up.set(0 if await _reasons(runtime) else 1)
+    reasons = await _reasons(runtime)
+    runtime.metrics.up.set(0 if reasons else 1)
+    with contextlib.suppress(PenstockError):  # Figures of groups are not worth a failed scrape.
+        groups = runtime.opened.groups
+        runtime.metrics.subscriptions.show(await groups.standings(), waiting=groups.waiting)
     return Response(runtime.metrics.render(), media_type=CONTENT_TYPE)
 
 

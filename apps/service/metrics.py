@@ -5,6 +5,8 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from apps.service.subscription_metrics import SubscriptionMetrics
+
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
@@ -47,6 +49,7 @@ class ServiceMetrics:
         )
         self.head = Gauge("penstock_head_position", "Last position of the store", registry=made)
         self.up = Gauge("penstock_up", "1 while appends are accepted", registry=made)
+        self.subscriptions = SubscriptionMetrics(made)
 
     def committed(self, *, requests: int, events: int, head: int) -> None:
         """A group was committed."""

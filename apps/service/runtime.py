@@ -17,6 +17,7 @@ from apps.service.storage import StorageGuard
 from eventstore.codecs import Codecs
 from eventstore.intake import Intake
 from eventstore.postgres.connect import connect
+from eventstore.postgres.groups import PostgresSubscriptionGroups
 from eventstore.postgres.migrate import migrate
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
@@ -33,6 +34,7 @@ class Opened:
     store: PostgresEventStore
     intake: Intake
     storage: StorageGuard
+    groups: PostgresSubscriptionGroups
 
 
 class Runtime:
@@ -95,10 +97,16 @@ class Runtime:
         intake = Intake(self.registry, PostgresSchemaCache(store), config.mode, codecs)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(store)
+            groups = await stack.enter_async_context(
+                PostgresSubscriptionGroups(config.dsn, store=store, head=store.feed_head)
+            )
             await intake.load()
             self._stack = stack.pop_all()
         return Opened(
-            store=store, intake=intake, storage=StorageGuard(folders, config.min_free_bytes)
+            store=store,
+            intake=intake,
+            storage=StorageGuard(folders, config.min_free_bytes),
+            groups=groups,
         )
 
 

@@ -34,6 +34,11 @@ class Waiters:
         self._places: WeakValueDictionary[str, _Place] = WeakValueDictionary()
         self._count = 0
 
+    @property
+    def count(self) -> int:
+        """Consumers that are asking or waiting now."""
+        return self._count
+
     @contextmanager
     def joined(self, group: str) -> Iterator[_Place]:
         """Count one more waiting consumer and lend its group's place."""

@@ -100,6 +100,11 @@ class PostgresSubscriptionGroups:
     async def __aexit__(self, *_: object) -> None:
         await self._pool.close()
 
+    @property
+    def waiting(self) -> int:
+        """Consumers of this process that ask or wait for events now."""
+        return self._waiters.count
+
     async def create(
         self, name: str, *, filter_: EventFilter, start: Position | None, terms: Terms
     ) -> bool:

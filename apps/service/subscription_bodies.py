@@ -1,0 +1,175 @@
+"""Bodies of requests about persistent subscriptions, and how subscriptions are shown."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal, TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from apps.service.bodies import parse_json
+from eventstore.groups.model import MAX_IDS, Parked, Settled, Standing, Terms
+from eventstore.names import check_tag
+from eventstore.store import EventFilter
+from kernel.errors import InvalidRequest
+from kernel.positions import Position
+
+_Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
+_Text = Annotated[str, Field(min_length=1, max_length=255)]
+_DEFAULT = Terms()
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class FilterBody(_Body):
+    """Which events a subscription is about; what is left out lets everything pass."""
+
+    category: _Text | None = None
+    type: _Text | None = None
+    stream_prefix: _Text | None = None
+    tag: _Text | None = None
+
+    def filter(self) -> EventFilter:
+        """Return the filter."""
+        if self.tag is not None:
+            check_tag(self.tag)
+        return EventFilter(
+            category=self.category,
+            type=self.type,
+            stream_prefix=self.stream_prefix,
+            tag=self.tag,
+        )
+
+
+class SubscriptionBody(_Body):
+    """What a subscription is to be."""
+
+    filter: FilterBody = FilterBody()
+    start: Annotated[int, Field(ge=0, le=2**62)] | Literal["end"] = "end"
+    max_deliveries: int = _DEFAULT.max_deliveries
+    ack_timeout_s: _Seconds = _DEFAULT.ack_timeout.total_seconds()
+    backoff_s: _Seconds = _DEFAULT.backoff.total_seconds()
+    backoff_cap_s: _Seconds = _DEFAULT.backoff_cap.total_seconds()
+    max_in_flight: int = _DEFAULT.max_in_flight
+    look_ahead: int = _DEFAULT.look_ahead
+    max_parked: int = _DEFAULT.max_parked
+
+    def position(self) -> Position | None:
+        """Return the position to begin behind; None for the end."""
+        return None if self.start == "end" else Position(self.start)
+
+    def terms(self) -> Terms:
+        """Return how it hands out. Raises `InvalidRequest` for what is out of bounds."""
+        return Terms(
+            max_deliveries=self.max_deliveries,
+            ack_timeout=timedelta(seconds=self.ack_timeout_s),
+            backoff=timedelta(seconds=self.backoff_s),
+            backoff_cap=timedelta(seconds=self.backoff_cap_s),
+            max_in_flight=self.max_in_flight,
+            look_ahead=self.look_ahead,
+            max_parked=self.max_parked,
+        )
+
+
+class AckBody(_Body):
+    """Events that were handled."""
+
+    model_config = ConfigDict(strict=False)  # Ids come as text.
+    ids: Annotated[list[UUID], Field(min_length=1, max_length=MAX_IDS)]
+
+
+class ParkBody(AckBody):
+    """Events that the consumer gives up on."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=2_000)]
+    consumer: str | None = None
+
+
+class NackBody(ParkBody):
+    """Events that the consumer could not handle now."""
+
+    delay_s: _Seconds | None = None
+
+
+class ReplayBody(_Body):
+    """Parked events to give again; all of them without `ids`."""
+
+    model_config = ConfigDict(strict=False)  # Ids come as text.
+    ids: Annotated[list[UUID], Field(min_length=1, max_length=MAX_IDS)] | None = None
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def parsed(model: type[_Model], raw: bytes) -> _Model:
+    """Parse a body, or refuse it with the place of the first complaint."""
+    try:
+        return model.model_validate(parse_json(raw or b"{}"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(["$", *(str(part) for part in first["loc"])])
+        raise InvalidRequest(f"{place}: {first['msg']}") from None
+
+
+def described(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """Return the part of an OpenAPI operation that describes its body."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    definitions = schema.pop("$defs", {})
+    for name, definition in definitions.items():
+        for key, value in schema.get("properties", {}).items():
+            if value.get("$ref", "").endswith(f"/{name}"):
+                schema["properties"][key] = definition
+    content = {"application/json": {"schema": schema}}
+    return {"requestBody": {"required": required, "content": content}}
+
+
+def standing_document(standing: Standing) -> dict[str, Any]:
+    """Return how a subscription is shown."""
+    subscription = standing.subscription
+    terms, filter_ = subscription.terms, subscription.filter
+    return {
+        "name": subscription.name,
+        "state": standing.state,
+        "filter": {
+            "category": filter_.category,
+            "type": filter_.type,
+            "stream_prefix": filter_.stream_prefix,
+            "tag": filter_.tag,
+        },
+        "started_after": subscription.started_after,
+        "checkpoint": standing.checkpoint,
+        "head": standing.head,
+        "lag_events": standing.lag_events,
+        "lag_seconds": round(standing.lag_seconds, 3),
+        "in_flight": standing.in_flight,
+        "waiting": standing.waiting,
+        "parked": standing.parked,
+        "redelivered": standing.redelivered,
+        "max_deliveries": terms.max_deliveries,
+        "ack_timeout_s": terms.ack_timeout.total_seconds(),
+        "backoff_s": terms.backoff.total_seconds(),
+        "backoff_cap_s": terms.backoff_cap.total_seconds(),
+        "max_in_flight": terms.max_in_flight,
+        "look_ahead": terms.look_ahead,
+        "max_parked": terms.max_parked,
+    }
+
+
+def settled_document(settled: Settled) -> dict[str, Any]:
+    """Return what became of the ids that a consumer named."""
+    return {"done": settled.done, "already": settled.already, "refused": settled.refused}
+
+
+def parked_document(parked: Parked) -> dict[str, Any]:
+    """Return how a parked event is shown."""
+    return {
+        "id": parked.event_id,
+        "stream": parked.stream,
+        "position": parked.position,
+        "deliveries": parked.deliveries,
+        "reason": parked.reason,
+        "parked_at": parked.parked_at,
+    }
