@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import orjson
 
 from apps.service.bodies import RequestContext, StreamBody, append_bodies, stream_body
+from apps.service.cloudevents import append_body
 from apps.service.http import Receive, Scope, Send, header, read_body, respond
 from apps.service.idempotency import idempotency_key
 from apps.service.problems import HttpRefusal, problem_of, refusal
@@ -35,7 +36,9 @@ async def append_to_stream(runtime: Runtime, scope: Scope, receive: Receive, sen
     body = await read_body(scope, receive, runtime.config.max_body_bytes)
     opened = runtime.opened
     headers = dict(scope["headers"])
-    parsed = stream_body(scope["path"][len(STREAMS_PREFIX) :], body, context_of(runtime, headers))
+    stream = scope["path"][len(STREAMS_PREFIX) :]
+    body = append_body(headers, stream, body)
+    parsed = stream_body(stream, body, context_of(runtime, headers))
     precondition = _precondition(scope)
     if precondition is not None and parsed.expected is not None:
         raise refusal(

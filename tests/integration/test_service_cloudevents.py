@@ -1,0 +1,237 @@
+"""CloudEvents 1.0 over HTTP: structured, batch and binary mode in, structured and batch out."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from tests.services import service_in_thread
+
+EVENT = "application/cloudevents+json"
+BATCH = "application/cloudevents-batch+json"
+
+
+@pytest.fixture
+def http(postgres_dsn: str) -> Iterator[httpx.Client]:
+    with service_in_thread(postgres_dsn) as client:
+        yield client
+
+
+def cloud_event(**more: Any) -> dict[str, Any]:
+    return {
+        "specversion": "1.0",
+        "id": "a-1",
+        "source": "https://shop.example/checkout",
+        "type": "com.example.order.placed",
+        "data": {"total": 12.5},
+    } | more
+
+
+def post(
+    http: httpx.Client, document: object, *, media: str = EVENT, **more: Any
+) -> httpx.Response:
+    return http.post(
+        "/v1/streams/order-1",
+        content=json.dumps(document),
+        headers={"content-type": media, **more.pop("headers", {})},
+        **more,
+    )
+
+
+def stored(http: httpx.Client) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = http.get("/v1/streams/order-1").json()["events"]
+    return events
+
+
+def given_back(http: httpx.Client, path: str, media: str = EVENT) -> Any:
+    answer = http.get(path, headers={"accept": media})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_cloud_event_becomes_an_event_and_comes_back_as_it_was(
+    http: httpx.Client, postgres_dsn: str
+) -> None:
+    sent = cloud_event(
+        subject="7 items",
+        time="2013-01-01T05:15:00Z",
+        datacontenttype="application/json",
+        dataschema="https://shop.example/order.json",
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        tags="customer:7 vip",
+        region="eu",
+        retries=3,
+        metadata='{"by":"me"}',
+    )
+    answer = post(http, sent)
+    assert answer.status_code == 201
+    assert answer.json()["last_position"] == 1
+    (event,) = stored(http)
+    expected_id = uuid.uuid5(uuid.uuid5(uuid.NAMESPACE_URL, sent["source"]), "a-1")
+    assert event["id"] == str(expected_id)
+    assert (event["type"], event["data"]) == ("placed", {"total": 12.5})
+    assert (event["tags"], event["occurred_at"]) == (["customer:7", "vip"], sent["time"])
+    assert event["metadata"]["traceparent"] == sent["traceparent"]
+    assert event["metadata"]["by"] == "me"
+    assert event["metadata"]["cloudevents"] == {
+        "source": sent["source"],
+        "id": "a-1",
+        "type": "com.example.order.placed",
+        "subject": "7 items",
+        "dataschema": sent["dataschema"],
+        "region": "eu",
+        "retries": 3,
+    }
+    back = given_back(http, f"/v1/events/{event['id']}")
+    assert {name: back.get(name) for name in sent} == sent
+    assert {name: back[name] for name in back if name not in sent} == {
+        "stream": "order-1",
+        "version": 0,
+        "position": "1",
+        "sequence": "0000000000000000001",
+        "partitionkey": "order-1",
+        "recordedtime": event["recorded_at"],
+        "schemaid": event["schema_id"],
+    }
+
+
+def test_an_event_of_ours_goes_out_with_the_names_of_the_store(
+    http: httpx.Client, postgres_dsn: str
+) -> None:
+    id_ = str(uuid.uuid4())
+    http.post(
+        "/v1/streams/order-1", json={"events": [{"id": id_, "type": "placed", "data": {"n": 1}}]}
+    )
+    with psycopg.connect(postgres_dsn) as connection:
+        (store_id,) = connection.execute("SELECT store_id FROM es.store").fetchone() or ()
+    back = given_back(http, f"/v1/events/{id_}")
+    assert back["specversion"] == "1.0"
+    assert (back["id"], back["source"]) == (id_, f"/stores/{store_id}")
+    assert (back["type"], back["subject"]) == ("order.placed", "order-1")
+    assert back["data"] == {"n": 1}
+    # It would come in again with its source kept beside it: another event under the same id.
+    again = post(http, back)
+    assert (again.status_code, again.json()["type"]) == (409, "id-reused")
+
+
+def test_a_repeated_cloud_event_is_recorded_once(http: httpx.Client) -> None:
+    first = post(http, cloud_event())
+    again = post(http, cloud_event())
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json() == first.json()
+    other_source = post(http, cloud_event(source="https://other.example"))
+    assert other_source.status_code == 201
+    assert len(stored(http)) == 2
+
+
+def test_a_batch_is_all_or_nothing_and_keeps_its_order(http: httpx.Client) -> None:
+    batch = [cloud_event(id=str(n), data={"total": n}) for n in range(3)]
+    answer = post(http, batch, media=BATCH, headers={"if-none-match": "*"})
+    assert answer.status_code == 201
+    assert [event["data"]["total"] for event in stored(http)] == [0, 1, 2]
+    refused = post(http, [*batch, cloud_event(id="x", type="cart.placed")], media=BATCH)
+    assert refused.status_code == 422
+    assert refused.json()["detail"].startswith("$[3].type")
+    assert len(stored(http)) == 3
+    conflict = post(http, cloud_event(id="y"), headers={"if-match": '"9"'})
+    assert conflict.status_code == 412
+
+
+def test_binary_mode_carries_attributes_in_headers(http: httpx.Client) -> None:
+    answer = http.post(
+        "/v1/streams/order-1",
+        content=b'{"total": 1.5}',
+        headers={
+            "content-type": "application/json; charset=utf-8",
+            "ce-specversion": "1.0",
+            "ce-id": "a-1",
+            "ce-source": "/checkout",
+            "ce-type": "order.placed",
+            "ce-region": "eu%20west",
+        },
+    )
+    assert answer.status_code == 201
+    (event,) = stored(http)
+    assert event["data"] == {"total": 1.5}
+    assert event["metadata"]["cloudevents"] == {
+        "source": "/checkout",
+        "id": "a-1",
+        "region": "eu west",
+    }
+    structured = post(
+        http,
+        cloud_event(source="/checkout", type="order.placed", region="eu west", data={"total": 1.5}),
+    )
+    assert structured.status_code == 200, "the same event in another mode"
+
+
+def test_lists_are_given_as_batches(http: httpx.Client) -> None:
+    post(http, [cloud_event(id=str(n)) for n in range(3)], media=BATCH)
+    answer = http.get("/v1/streams/order-1?limit=2", headers={"accept": BATCH})
+    assert answer.headers["content-type"] == BATCH
+    assert answer.headers["etag"] == '"2"'
+    assert [event["version"] for event in answer.json()] == [0, 1]
+    answer = http.get("/v1/events?limit=2", headers={"accept": BATCH})
+    assert (answer.headers["penstock-head"], answer.headers["penstock-next-after"]) == ("3", "2")
+    rest = http.get("/v1/events?after=2", headers={"accept": BATCH})
+    assert [event["id"] for event in rest.json()] == ["2"]
+    query = {"query": [{"types": ["placed"]}]}
+    found = http.post("/v1/events/query", json=query, headers={"accept": BATCH})
+    assert [event["id"] for event in found.json()] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        (cloud_event(specversion="0.3"), "$.specversion"),
+        (cloud_event(id=""), "$.id"),
+        (cloud_event(source=None), "$.source"),
+        (cloud_event(type="com.example.cart.placed"), "$.type"),
+        (cloud_event(type="order.no-type"), "not an event type"),
+        (cloud_event(data=[1]), "$.data"),
+        (cloud_event(data=None), "$.data"),
+        (cloud_event(Region="eu"), "no attribute name"),
+        (cloud_event(region={"a": 1}), "$.region"),
+        (cloud_event(region=1.5), "$.region"),
+        (cloud_event(tags=7), "$.tags"),
+        (cloud_event(time="yesterday"), "occurred_at"),
+        (cloud_event(metadata="[1]"), "$.metadata"),
+        ([cloud_event()], "expected a CloudEvent"),
+    ],
+)
+def test_what_is_no_cloud_event_is_refused_by_place(
+    http: httpx.Client, document: object, complaint: str
+) -> None:
+    answer = post(http, document)
+    assert (answer.status_code, answer.json()["type"]) == (422, "invalid-request")
+    assert complaint in answer.json()["detail"]
+    assert http.get("/v1/streams/order-1").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("document", "media"),
+    [
+        (cloud_event(), "application/cloudevents+avro"),
+        (cloud_event(datacontenttype="text/xml"), EVENT),
+        (cloud_event(data_base64="AAAA"), EVENT),
+    ],
+)
+def test_other_formats_are_refused(http: httpx.Client, document: object, media: str) -> None:
+    answer = post(http, document, media=media)
+    assert (answer.status_code, answer.json()["type"]) == (415, "unsupported-media-type")
+
+
+def test_metadata_of_others_cannot_forge_attributes(http: httpx.Client) -> None:
+    forged = {"specversion": "9", "position": "7", "Bad Name": "x", "nested": {}, "region": "eu"}
+    id_ = str(uuid.uuid4())
+    event = {"id": id_, "type": "placed", "data": {}, "metadata": {"cloudevents": forged}}
+    assert http.post("/v1/streams/order-1", json={"events": [event]}).status_code == 201
+    back = given_back(http, f"/v1/events/{id_}")
+    assert (back["specversion"], back["position"], back["region"]) == ("1.0", "1", "eu")
+    assert not {"Bad Name", "nested"} & back.keys()
