@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 
+from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
-from apps.service import health, reads, schema_routes
+import apps.service
 from apps.service.metrics import ServiceMetrics
 from apps.service.openapi import APPEND_PATHS
 from apps.service.problems import KINDS
@@ -17,16 +20,25 @@ PAGE = (ROOT / "docs/reference/http.md").read_text()
 SERVICE = ROOT / "apps/service"
 
 
+def routers() -> list[APIRouter]:
+    """Return the router of every module of the service that has one."""
+    names = [f"apps.service.{each.name}" for each in pkgutil.iter_modules(apps.service.__path__)]
+    modules = [importlib.import_module(name) for name in names if not name.endswith("__")]
+    return [
+        module.router for module in modules if isinstance(vars(module).get("router"), APIRouter)
+    ]
+
+
 def test_every_route_is_documented() -> None:
     routes = {
         f"{method} {route.path}"
-        for router in (reads.router, schema_routes.router, health.router)
+        for router in routers()
         for route in router.routes
         if isinstance(route, APIRoute)
         for method in route.methods
     }
     routes |= {f"POST {path}" for path in APPEND_PATHS}
-    documented = set(re.findall(r"`((?:GET|POST) /[\w/{}]+)", PAGE))
+    documented = set(re.findall(r"`((?:GET|POST|PUT|DELETE) /[\w/{}-]+)", PAGE))
     assert {route.replace("{event_id}", "{id}") for route in routes} == documented
 
 
