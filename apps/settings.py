@@ -37,6 +37,8 @@ DEFAULTS: Mapping[str, object] = {
     "service.max_events": 1_000,
     "service.max_json_depth": 64,
     "service.max_tags": 16,
+    "service.decider_threads": 4,
+    "service.decider_seconds": 5,
     "service.url": "",
     "pipeline.host": "127.0.0.1",
     "pipeline.port": 7071,

@@ -51,10 +51,10 @@ def main() -> None:
     try:
         failpoints.arm_from_environment()
         config = service_config(load(arguments.workspace))
+        runtime = Runtime(config, ConfluentRegistry(config.registry_url))
     except PenstockError as error:
         report(error, as_json=False)
         raise SystemExit(exit_code(error)) from error
-    runtime = Runtime(config, ConfluentRegistry(config.registry_url))
     server = Server(
         uvicorn.Config(
             build(runtime),

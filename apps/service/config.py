@@ -31,6 +31,8 @@ class ServiceConfig:
     workspace: Path = Path()
     heartbeat_s: float = 15.0
     lease_ttl_s: float = 10.0
+    decider_threads: int = 4
+    decider_seconds: float = 5.0
 
 
 def service_config(settings: Settings) -> ServiceConfig:
@@ -58,6 +60,8 @@ def service_config(settings: Settings) -> ServiceConfig:
         mode=cast(Mode, mode),
         min_free_bytes=settings.number("storage.min_free_bytes"),
         workspace=settings.workspace,
+        decider_threads=settings.number("service.decider_threads"),
+        decider_seconds=settings.number("service.decider_seconds"),
     )
     if not config.token and not _is_loopback(config.host):
         raise Misconfigured(

@@ -11,6 +11,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from apps.deciders import Deciders, load_code, open_deciders
 from apps.service.config import ServiceConfig
 from apps.service.metrics import ServiceMetrics
 from apps.service.storage import StorageGuard
@@ -35,6 +36,7 @@ class Opened:
     intake: Intake
     storage: StorageGuard
     groups: PostgresSubscriptionGroups
+    deciders: Deciders
 
 
 class Runtime:
@@ -43,6 +45,7 @@ class Runtime:
     def __init__(self, config: ServiceConfig, registry: SchemaRegistry) -> None:
         self.config = config
         self.registry = registry
+        self.code = load_code(config.workspace)
         self.metrics = ServiceMetrics()
         self.trouble = "starting"
         self.stopping = False
@@ -101,12 +104,22 @@ class Runtime:
                 PostgresSubscriptionGroups(config.dsn, store=store, head=store.feed_head)
             )
             await intake.load()
+            deciders = open_deciders(
+                self.code,
+                store,
+                self.registry,
+                intake,
+                threads=config.decider_threads,
+                limit_s=config.decider_seconds,
+            )
+            stack.callback(deciders.workers.close)
             self._stack = stack.pop_all()
         return Opened(
             store=store,
             intake=intake,
             storage=StorageGuard(folders, config.min_free_bytes),
             groups=groups,
+            deciders=deciders,
         )
 
 

@@ -282,7 +282,7 @@ def fingerprint(request: CommandRequest) -> str:
 
 def _decided(decider: Decider[Any], command: Command, state: Any) -> list[Event]:
     result: object = decider.decide(command, state)
-    if isinstance(result, Event) or not isinstance(result, Iterable):
+    if isinstance(result, Event | str | Mapping) or not isinstance(result, Iterable):
         raise _mistaken(decider, command, f"returned {type(result).__name__}, not a list of Event")
     events: list[Event] = []
     for event in result:

@@ -1,0 +1,176 @@
+"""A workspace's own code: `deciders/*.py` and `upcasters/*.py`, imported once, at the start.
+
+A file of `deciders/` holds one or more `Decider`s, a file of `upcasters/` one or more `Upcaster`s,
+each in a variable of the module. Files whose name begins with `_` are for the others to import
+(`from ._money import …`); `test_….py` and `conftest.py` are left alone. A change needs a restart.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import itertools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from eventstore.deciders import Decider
+from eventstore.deciders.entities import Entities, LoadedDecider
+from eventstore.deciders.handling import CommandHandler, Encoder
+from eventstore.deciders.workers import Workers, failure
+from eventstore.postgres.snapshots import PostgresAnswers, PostgresSnapshots, PostgresVersions
+from eventstore.postgres.store import PostgresEventStore
+from eventstore.upcasting import Upcaster, Upcasting
+from kernel.clock import SystemClock
+from kernel.errors import DeciderFailed, Misconfigured, PenstockError
+from schemas.registry import SchemaRegistry
+
+DECIDERS = "deciders"
+UPCASTERS = "upcasters"
+_FOLDING = 1
+"""Raised when this version of Penstock folds the same events to another state."""
+_numbers = itertools.count(1)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceCode:
+    """What a workspace's folders hold. `deciders` by category, `files` by category too."""
+
+    deciders: dict[str, LoadedDecider]
+    files: dict[str, Path]
+    upcasters: tuple[Upcaster, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deciders:
+    """A workspace's code, running over a store."""
+
+    handler: CommandHandler
+    entities: Entities
+    upcasting: Upcasting
+    workers: Workers
+
+
+def load_code(workspace: Path) -> WorkspaceCode:
+    """Import a workspace's deciders and upcasters; folders that are not there hold none.
+
+    Raises `DeciderFailed` with file and line when a file cannot be imported, lacks what its
+    folder is for, or lacks a part; also when two files are for the same category.
+    """
+    checksum = _checksum(workspace)
+    deciders: dict[str, LoadedDecider] = {}
+    files: dict[str, Path] = {}
+    for path, found in _instances(workspace / DECIDERS, Decider):
+        if found.category in files:
+            raise DeciderFailed(
+                f"{path}: category {found.category} has a decider already, in "
+                f"{files[found.category]}",
+                remedy="Keep one decider for each category.",
+            )
+        files[found.category] = path
+        deciders[found.category] = LoadedDecider(
+            decider=found, code=f"{found.version}.{_FOLDING}.{checksum}"
+        )
+    upcasters = tuple(each for _, each in _instances(workspace / UPCASTERS, Upcaster))
+    return WorkspaceCode(deciders=deciders, files=files, upcasters=upcasters)
+
+
+def open_deciders(
+    code: WorkspaceCode,
+    store: PostgresEventStore,
+    registry: SchemaRegistry,
+    encoder: Encoder,
+    *,
+    threads: int,
+    limit_s: float,
+) -> Deciders:
+    """Set a workspace's code to work. Call it inside the event loop; close `workers` at the end."""
+    workers = Workers(threads=threads, limit_s=limit_s)
+    upcasting = Upcasting(code.upcasters, registry, PostgresVersions(store))
+    entities = Entities(code.deciders, store, upcasting, PostgresSnapshots(store), workers)
+    handler = CommandHandler(
+        entities, store, encoder, PostgresAnswers(store), workers, SystemClock()
+    )
+    return Deciders(handler=handler, entities=entities, upcasting=upcasting, workers=workers)
+
+
+def _instances(folder: Path, kind: type[T]) -> Iterator[tuple[Path, T]]:
+    """Yield what the files of a folder hold, each object once, in the order of the names."""
+    seen: set[int] = set()
+    for path, module in _modules(folder):
+        found = [each for each in vars(module).values() if isinstance(each, kind)]
+        if not found:
+            raise DeciderFailed(
+                f"{path}:1: no {kind.__name__} in this file",
+                remedy=f"Put one into a variable of the module, or begin the file's name with '_' "
+                f"when other files of {folder.name}/ only import it.",
+                file=str(path),
+                line=1,
+            )
+        for each in found:
+            if id(each) not in seen:
+                seen.add(id(each))
+                yield path, each
+
+
+def _modules(folder: Path) -> Iterator[tuple[Path, ModuleType]]:
+    paths = [path for path in sorted(folder.glob("*.py")) if not _aside(path)]
+    if not paths:
+        return
+    # A package of its own for each load: what another workspace loaded stays what it was.
+    package = f"penstock_{folder.name}_{next(_numbers)}"
+    spec = importlib.machinery.ModuleSpec(package, None, is_package=True)
+    spec.submodule_search_locations = [str(folder.resolve())]
+    sys.modules[package] = importlib.util.module_from_spec(spec)
+    importlib.invalidate_caches()
+    for path in paths:
+        yield path, _imported(f"{package}.{path.stem}", path)
+
+
+def _imported(name: str, path: Path) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise _not_imported(path, error) from error
+
+
+def _not_imported(path: Path, error: BaseException) -> DeciderFailed:
+    what = f"{path.parent.name}/{path.name} cannot be imported"
+    told = failure(error, what)
+    remedy = "Mend the code at the named line and restart the service."
+    if isinstance(error, PenstockError):
+        place = f"{told.fields.get('file', path)}:{told.fields.get('line', 1)}"
+        return DeciderFailed(
+            f"{place}: {error.message}",
+            remedy=error.remedy if isinstance(error, Misconfigured) else remedy,
+            **told.fields,
+        )
+    return DeciderFailed(told.message, remedy=remedy, **told.fields)
+
+
+def _aside(path: Path) -> bool:
+    return path.name.startswith(("_", "test_")) or path.name == "conftest.py"
+
+
+def _checksum(workspace: Path) -> str:
+    """Stand for all code of the workspace: a changed file makes every snapshot worthless."""
+    digest = sha256()
+    for folder in (DECIDERS, UPCASTERS):
+        for path in sorted((workspace / folder).rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(workspace)} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def loaded(decider: Decider[Any], code: str = "") -> LoadedDecider:
+    """Wrap a decider that comes from no workspace."""
+    return LoadedDecider(decider=decider, code=f"{decider.version}.{_FOLDING}.{code}")

@@ -1,0 +1,178 @@
+"""Commands to entities, and the state of entities.
+
+body -> CommandRequest -> CommandHandler.handle -> recorded events
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from apps.deciders import Deciders
+from apps.service.bodies import parse_json
+from apps.service.http import read_body
+from apps.service.idempotency import idempotency_key
+from apps.service.limits import check_depth
+from apps.service.preconditions import precondition, precondition_failed
+from apps.service.reads import runtime_of
+from apps.service.render import dump, event_documents
+from apps.service.tracing import tracing_of
+from eventstore.deciders.handling import CommandRequest
+from eventstore.ids import new_id
+from eventstore.names import CAUSATION_ID, CORRELATION_ID, category_of
+from kernel.errors import InvalidRequest, NotFound, VersionConflict
+
+router = APIRouter(prefix="/v1")
+_JSON = "application/json"
+_BODY = {
+    "requestBody": {
+        "required": False,
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
+}
+
+
+@router.get("/deciders", summary="List the deciders of the workspace")
+async def list_deciders(request: Request) -> Response:
+    """Return each decider's category, version and commands."""
+    deciders = _deciders(request).entities.deciders
+    documents = [
+        {
+            "category": category,
+            "version": found.decider.version,
+            "commands": sorted(found.decider.commands),
+            "snapshot_every": found.decider.snapshot_every,
+        }
+        for category, found in sorted(deciders.items())
+    ]
+    return Response(dump({"deciders": documents}), media_type=_JSON)
+
+
+@router.post(
+    "/commands/{category}/{id}/{command}",
+    summary="Send a command to an entity",
+    status_code=201,
+    openapi_extra=_BODY,
+)
+async def send_command(request: Request, category: str, id: str, command: str) -> Response:
+    """Decide a command on the entity's state and append the events that it leads to.
+
+    201 with the events; 200 when it led to none, or when a command with this `Idempotency-Key`
+    was handled before: then with what that one led to.
+    """
+    runtime = runtime_of(request)
+    body = await read_body(request.scope, request.receive, runtime.config.max_body_bytes)
+    opened = runtime.opened
+    headers = dict(request.scope["headers"])
+    key = idempotency_key(headers)
+    expected = precondition(request.scope)
+    opened.storage.check()
+    # What one command did is found together, whoever else follows the ids.
+    command_id = str(new_id())
+    tracing = {CORRELATION_ID: command_id, CAUSATION_ID: command_id} | tracing_of(headers)
+    try:
+        handled = await opened.deciders.handler.handle(
+            CommandRequest(
+                stream=_stream(category, id),
+                name=command,
+                data=_data(body, runtime.config.limits.json_depth),
+                metadata=tracing,
+                key=key,
+                expected=expected,
+            )
+        )
+    except VersionConflict as conflict:
+        if expected is None:
+            raise
+        raise precondition_failed(conflict) from conflict
+    document = {
+        "stream": handled.stream,
+        "version": handled.version,
+        "position": handled.position,
+        "events": await event_documents(handled.events, opened.intake),
+    }
+    created = handled.events and not handled.repeated
+    return Response(
+        dump(document),
+        status_code=201 if created else 200,
+        media_type=_JSON,
+        headers=_etag(handled.version),
+    )
+
+
+@router.get("/entities/{category}/{id}", summary="The state of an entity")
+async def show_entity(
+    request: Request,
+    category: str,
+    id: str,
+    version: Annotated[int | None, Query(ge=0, description="After this event")] = None,
+    at: Annotated[
+        str | None, Query(description="As of this recorded time, ISO 8601 with an offset")
+    ] = None,
+) -> Response:
+    """Return an entity's state, folded from its events: now, after a version, or at a time."""
+    if version is not None and at is not None:
+        raise InvalidRequest("version and at were both given", remedy="Send one of them.")
+    deciders = _deciders(request)
+    stream = _stream(category, id)
+    entity = await deciders.entities.load(category, stream, version=version, at=_time(at))
+    if entity.version is None:
+        when = "" if at is None else f" at {at}"
+        raise NotFound(f"there is no {category} {id}{when}", stream=stream)
+    document = {
+        "stream": stream,
+        "category": category,
+        "id": id,
+        "version": entity.version,
+        "position": entity.position,
+        "recorded_at": entity.recorded_at,
+        "decider_version": deciders.entities.decider(category).decider.version,
+        "state": await deciders.entities.frozen(category, entity.state),
+    }
+    return Response(dump(document), media_type=_JSON, headers=_etag(entity.version))
+
+
+def _deciders(request: Request) -> Deciders:
+    return runtime_of(request).opened.deciders
+
+
+def _stream(category: str, id_: str) -> str:
+    """Return the stream of an entity, whose category must be the one that was asked for."""
+    stream = f"{category}-{id_}"
+    if category_of(stream) != category:
+        raise InvalidRequest(
+            f"{category!r} is no category",
+            remedy="A category has no '-'; the id may have some.",
+        )
+    return stream
+
+
+def _data(body: bytes, json_depth: int) -> dict[str, Any]:
+    if not body:
+        return {}
+    data = parse_json(body)
+    check_depth(body, json_depth)
+    if not isinstance(data, dict):
+        raise InvalidRequest("$: expected an object, the data of the command")
+    return data
+
+
+def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise InvalidRequest(
+            f"at: {text!r} is no time with an offset",
+            remedy="Send ISO 8601 with an offset, as 2013-01-01T05:15:00Z",
+        )
+    return moment
+
+
+def _etag(version: int | None) -> dict[str, str]:
+    return {} if version is None else {"etag": f'"{version}"'}

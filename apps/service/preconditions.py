@@ -1,0 +1,43 @@
+"""`If-Match` and `If-None-Match`: the version that a caller expects, as HTTP says it."""
+
+from __future__ import annotations
+
+import re
+
+from apps.service.http import Scope, header
+from apps.service.problems import HttpRefusal, problem_of, refusal
+from eventstore.store import Expected
+from kernel.errors import InvalidRequest, VersionConflict
+from kernel.positions import Version
+
+_ETAG = re.compile(r'"(\d{1,18})"')
+
+
+def precondition(scope: Scope) -> Expected | None:
+    """Read `If-Match: "3"`, `If-Match: *` (exists) and `If-None-Match: *` (does not exist)."""
+    if_match = header(scope, b"if-match")
+    if_none_match = header(scope, b"if-none-match")
+    if if_match is not None and if_none_match is None:
+        if if_match.strip() == "*":
+            return "stream_exists"
+        match = _ETAG.fullmatch(if_match.strip())
+        if match is not None:
+            return Version(int(match.group(1)))
+    elif if_none_match is not None and if_match is None:
+        if if_none_match.strip() == "*":
+            return "no_stream"
+    elif if_match is None:
+        return None
+    raise InvalidRequest(
+        "If-Match or If-None-Match cannot be used as given",
+        remedy='Send one of: If-Match: "3" (the ETag of the last version), If-Match: *, '
+        "If-None-Match: *",
+    )
+
+
+def precondition_failed(conflict: VersionConflict) -> HttpRefusal:
+    """Return the refusal (412) of a request whose precondition does not hold."""
+    problem = problem_of(conflict)
+    failed = refusal(412, problem.type, problem.title, problem.detail, problem.remedy)
+    failed.problem.fields.update(problem.fields)
+    return failed

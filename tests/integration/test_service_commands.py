@@ -1,0 +1,301 @@
+"""Commands and entities over HTTP, with the payments of the examples."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from schemas.registry import MemoryRegistry
+from tests.architecture.tree import ROOT
+from tests.services import service_in_thread
+
+PAYMENTS = ROOT / "examples/payments"
+
+
+@pytest.fixture
+def http(postgres_dsn: str) -> Iterator[httpx.Client]:
+    """A strict service with the payments, all their schemas registered."""
+    registry = MemoryRegistry()
+    with service_in_thread(
+        postgres_dsn, registry=registry, mode="strict", workspace=PAYMENTS
+    ) as client:
+        for folder in sorted((PAYMENTS / "schemas").iterdir()):
+            for file in sorted(folder.glob("v*.avsc")):
+                added = client.post(
+                    "/v1/schemas",
+                    json={"subject": folder.name, "schema": json.loads(file.read_text())},
+                )
+                assert added.status_code == 201, added.text
+        yield client
+
+
+def send(
+    http: httpx.Client,
+    command: str,
+    data: Mapping[str, object] | None = None,
+    *,
+    id_: str = "1",
+    **headers: str,
+) -> httpx.Response:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return http.post(f"/v1/commands/account/{id_}/{command}", json=data or {}, headers=names)
+
+
+def opened(http: httpx.Client, balance: str = "100.00", id_: str = "1") -> None:
+    assert send(http, "open", {"owner": "Ada"}, id_=id_).status_code == 201
+    assert send(http, "deposit", {"amount": balance}, id_=id_).status_code == 201
+
+
+def state(http: httpx.Client, id_: str = "1", **query: Any) -> Any:
+    answer = http.get(f"/v1/entities/account/{id_}", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["state"]
+
+
+def test_commands_become_events_and_events_state(http: httpx.Client) -> None:
+    opened(http)
+    paid = send(http, "pay", {"amount": "12.50", "payee": "shop"})
+    assert paid.status_code == 201
+    assert paid.headers["etag"] == '"2"'
+    document = paid.json()
+    assert (document["stream"], document["version"], document["position"]) == ("account-1", 2, 3)
+    (event,) = document["events"]
+    assert event == http.get(f"/v1/events/{event['id']}").json()
+    assert event["type"] == "paid"
+    assert event["data"]["amount"] == "12.50"
+    assert event["tags"] == ["payee:shop"]
+    answer = http.get("/v1/entities/account/1")
+    assert answer.headers["etag"] == '"2"'
+    entity = answer.json()
+    assert (entity["version"], entity["position"], entity["decider_version"]) == (2, 3, 1)
+    assert entity["state"]["balance"] == "87.50"
+
+
+def test_events_say_which_command_made_them(http: httpx.Client) -> None:
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    sent = send(http, "open", {"owner": "Ada"}, traceparent=trace, x_correlation_id="order 7")
+    metadata = sent.json()["events"][0]["metadata"]
+    assert metadata["command"] == "open"
+    assert metadata["traceparent"] == trace
+    assert metadata["correlation_id"] == "order 7"
+    assert metadata["causation_id"]
+
+
+def test_a_refused_command_changes_nothing_and_says_why(http: httpx.Client) -> None:
+    opened(http, "5.00")
+    refused = send(http, "pay", {"amount": "12.50", "payee": "shop"})
+    assert (refused.status_code, refused.json()["type"]) == (422, "command-refused")
+    assert refused.json()["detail"] == "the balance is 5.00 EUR"
+    assert http.get("/v1/events").json()["head"] == 2
+
+
+def test_a_command_that_leads_to_nothing_answers_where_the_entity_is(http: httpx.Client) -> None:
+    opened(http)
+    nothing = send(http, "set_limit", {"daily_limit": None})
+    assert nothing.status_code == 200
+    assert nothing.json() == {"stream": "account-1", "version": 1, "position": 2, "events": []}
+    assert http.get("/v1/events").json()["head"] == 2
+
+
+def test_p1_a_repeated_key_happens_once_and_answers_the_same(http: httpx.Client) -> None:
+    opened(http)
+    first = send(http, "pay", {"amount": "10", "payee": "shop"}, idempotency_key="k1")
+    send(http, "deposit", {"amount": "1.00"})
+    again = send(http, "pay", {"payee": "shop", "amount": "10"}, idempotency_key="k1")
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json() == first.json()
+    assert state(http)["balance"] == "91.00"
+    for other in ({"amount": "11", "payee": "shop"}, {"amount": "10", "payee": "bar"}):
+        reused = send(http, "pay", other, idempotency_key="k1")
+        assert (reused.status_code, reused.json()["type"]) == (409, "id-reused")
+    elsewhere = send(http, "pay", {"amount": "10", "payee": "shop"}, id_="2", idempotency_key="k1")
+    assert (elsewhere.status_code, elsewhere.json()["type"]) == (409, "id-reused")
+
+
+def test_a_key_keeps_the_answer_that_nothing_was_to_do(http: httpx.Client) -> None:
+    opened(http)
+    first = send(http, "set_limit", {"daily_limit": None}, idempotency_key="k")
+    send(http, "set_limit", {"daily_limit": "5.00"})
+    again = send(http, "set_limit", {"daily_limit": None}, idempotency_key="k")
+    assert (first.status_code, again.status_code) == (200, 200)
+    assert again.json() == first.json()
+    assert state(http)["daily_limit"] == "5.00"
+    other = send(http, "set_limit", {"daily_limit": "7.00"}, idempotency_key="k")
+    assert (other.status_code, other.json()["type"]) == (409, "id-reused")
+
+
+def test_one_key_from_many_at_once(http: httpx.Client) -> None:
+    opened(http)
+
+    def pay(_: int) -> httpx.Response:
+        return send(http, "pay", {"amount": "10.00", "payee": "shop"}, idempotency_key="once")
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(pay, range(16)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 15 + [201]
+    assert len({answer.text for answer in answers}) == 1
+    assert state(http)["balance"] == "90.00"
+
+
+def test_rivals_decide_again_and_never_overdraw(http: httpx.Client) -> None:
+    opened(http, "50.00")
+
+    def pay(number: int) -> int:
+        answer = send(http, "pay", {"amount": "10.00", "payee": f"shop{number}"})
+        assert answer.status_code in (201, 409, 422), answer.text
+        return answer.status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        codes = list(pool.map(pay, range(12)))
+    paid = codes.count(201)
+    assert paid <= 5
+    assert state(http)["balance"] == f"{50 - 10 * paid}.00"
+    assert codes.count(422) == 0 or paid == 5
+
+
+def test_a_precondition_is_met_or_refused_with_412(http: httpx.Client) -> None:
+    opened(http)
+    assert send(http, "deposit", {"amount": "1"}, if_match='"1"').status_code == 201
+    stale = send(http, "deposit", {"amount": "1"}, if_match='"1"')
+    assert (stale.status_code, stale.json()["type"]) == (412, "version-conflict")
+    assert (stale.json()["expected"], stale.json()["actual"]) == (1, 2)
+    assert send(http, "open", {"owner": "B"}, id_="2", if_match="*").status_code == 412
+    assert send(http, "open", {"owner": "B"}, id_="2", if_none_match="*").status_code == 201
+    assert send(http, "open", {"owner": "B"}, id_="2", if_none_match="*").status_code == 412
+
+
+def test_what_is_no_command_is_refused(http: httpx.Client) -> None:
+    for path, body, status, kind in (
+        ("account/1/pay", b"{", 400, "malformed-body"),
+        ("account/1/pay", b"[]", 422, "invalid-request"),
+        ("account/1/pay", b'{"amount": "x", "payee": "y"}', 422, "schema-violation"),
+        ("account/1/pay", b'{"amount": "1"}', 422, "schema-violation"),
+        ("account/1/pay", b'{"amount": "1", "payee": "y", "z": 1}', 422, "schema-violation"),
+        ("account/1/steal", b"{}", 404, "not-found"),
+        ("order/1/pay", b"{}", 404, "not-found"),
+        ("account-1/1/pay", b"{}", 422, "invalid-request"),
+        ("account/a%20b/pay", b"{}", 422, "invalid-request"),
+    ):
+        refused = http.post(f"/v1/commands/{path}", content=body)
+        assert (refused.status_code, refused.json()["type"]) == (status, kind), refused.text
+
+
+def test_state_at_each_version_and_time(http: httpx.Client) -> None:
+    opened(http)
+    for amount in ("10.00", "20.00"):
+        send(http, "pay", {"amount": amount, "payee": "shop"})
+    events = http.get("/v1/streams/account-1").json()["events"]
+    balances = ["0.00", "100.00", "90.00", "70.00"]
+    assert [state(http, version=n)["balance"] for n in range(4)] == balances
+    assert [state(http, at=event["recorded_at"])["balance"] for event in events] == balances
+    before = datetime.fromisoformat(events[0]["recorded_at"]) - timedelta(seconds=1)
+    for query, status in (
+        ({"version": 4}, 404),
+        ({"at": before.isoformat()}, 404),
+        ({"at": "yesterday"}, 422),
+        ({"at": "2013-01-01T00:00:00"}, 422),
+        ({"at": before.isoformat(), "version": 1}, 422),
+    ):
+        answer = http.get("/v1/entities/account/1", params=query)
+        assert answer.status_code == status, answer.text
+    assert http.get("/v1/entities/account/9").status_code == 404
+    assert http.get("/v1/entities/order/9").status_code == 404
+
+
+def test_the_deciders_are_listed(http: httpx.Client) -> None:
+    (decider,) = http.get("/v1/deciders").json()["deciders"]
+    assert decider["category"] == "account"
+    assert decider["commands"] == ["deposit", "open", "pay", "set_limit"]
+
+
+def test_events_of_any_writer_are_folded(http: httpx.Client) -> None:
+    """A decider owns no stream: what was appended without it counts as well."""
+    opened(http)
+    http.post(
+        "/v1/streams/account-1",
+        json={"events": [{"type": "deposited", "data": {"amount": "1.00"}}]},
+    ).raise_for_status()
+    assert state(http)["balance"] == "101.00"
+
+
+HANGS = """
+import time
+from eventstore.deciders import Decider, Event
+
+def decide(command, state):
+    if command.name == "fail":
+        return [1 / len(state)]
+    if command.name == "lie":
+        return "an event"
+    if command.name == "hang":
+        while True:
+            time.sleep(0.001)
+    return [Event("done", {})]
+
+def evolve(state, event):
+    return {}
+
+broken = Decider(
+    category="broken", version=1, initial_state={}, decide=decide, evolve=evolve,
+    commands=dict.fromkeys(("do", "fail", "lie", "hang")),
+)
+"""
+
+
+def test_code_that_fails_is_told_by_file_and_line(postgres_dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "deciders").mkdir()
+    file = tmp_path / "deciders" / "broken.py"
+    file.write_text(HANGS)
+    with service_in_thread(postgres_dsn, workspace=tmp_path, decider_seconds=0.3) as http:
+        for command, line, word in (
+            ("fail", 7, "ZeroDivisionError"),
+            ("lie", 5, "returned str"),
+            ("hang", None, "took longer than 0.3 s"),
+        ):
+            failed = http.post(f"/v1/commands/broken/1/{command}")
+            assert failed.status_code == 500
+            problem = failed.json()
+            assert problem["type"] == "decider-failed"
+            assert word in problem["detail"]
+            if line is not None:
+                assert (problem["file"], problem["line"]) == (str(file), line)
+        # Neither other commands nor other calls wait for code that hangs.
+        assert http.post("/v1/commands/broken/1/do").status_code == 201
+        assert http.get("/v1/events").json()["head"] == 1
+
+
+def test_a_changed_decider_sees_its_own_states_only(postgres_dsn: str, tmp_path: Path) -> None:
+    """Snapshots of the code before are neither used nor in the way."""
+    registry = MemoryRegistry()
+    workspace = tmp_path / "workspace"
+    shutil.copytree(PAYMENTS, workspace)
+    file = workspace / "deciders/payments.py"
+    text = file.read_text().replace("version=1,", "version=1,\n    snapshot_every=5,")
+    file.write_text(text)
+    with service_in_thread(postgres_dsn, registry=registry, workspace=workspace) as http:
+        opened(http)
+        for _ in range(12):
+            assert send(http, "pay", {"amount": "1.00", "payee": "shop"}).status_code == 201
+        assert state(http)["balance"] == "88.00"
+    assert _snapshots(postgres_dsn) == 1
+    file.write_text(text.replace("account.balance - amount", "account.balance - 2 * amount"))
+    with service_in_thread(postgres_dsn, registry=registry, workspace=workspace) as http:
+        assert state(http)["balance"] == "76.00"
+        assert state(http, version=7)["balance"] == "88.00"
+    assert _snapshots(postgres_dsn) == 2
+
+
+def _snapshots(dsn: str) -> int:
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute("SELECT count(*) FROM es.snapshots").fetchone()
+    assert row is not None
+    return int(row[0])
