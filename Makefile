@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 STAMP := $(VENV)/.synced
 
-.PHONY: help demo test lint fmt bench up down clean lock
+.PHONY: help demo test lint fmt bench torture up down clean lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -46,6 +46,10 @@ fmt: $(STAMP) ## Format the code and mend what can be mended
 
 bench: $(STAMP) ## Measure, and write raw results to benchmarks/results
 	$(BIN)/python -m benchmarks
+
+torture: ARGS ?= --events 10000000 --batch 500
+torture: $(STAMP) ## Kill services and PostgreSQL under load, judge what came of it (ARGS="--events 100000")
+	$(BIN)/python -m apps.torture $(ARGS)
 
 up: $(STAMP) ## Start the local stack
 	$(BIN)/penstock up

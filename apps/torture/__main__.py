@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -26,6 +27,8 @@ _DEFAULTS = {each.name: each.default for each in fields(Options)}
 def main() -> None:
     """Run, print, and exit with 0 when no promise was broken."""
     options = _options(sys.argv[1:])
+    # Whoever ends it, what it started ends too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with stack_database(options.folder / "database", to_stderr) as database:
             verdict = asyncio.run(torture(options, database, say=to_stderr, progress_to=sys.stderr))

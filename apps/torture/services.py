@@ -131,6 +131,7 @@ class Fleet:
     async def ready(self) -> None:
         """Wait until a service takes appends. Raises `Unavailable` when none does."""
         end = asyncio.get_running_loop().time() + _READY_S
+        why = "none has answered"
         async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
             while asyncio.get_running_loop().time() < end:
                 for service in self.services:
@@ -141,9 +142,10 @@ class Fleet:
                     if answer.status_code == 200:
                         self._best = service
                         return
+                    why = answer.text
                 await asyncio.sleep(_PAUSE_S)
         raise Unavailable(
-            f"no service is ready within {_READY_S:.0f} s",
+            f"no service is ready within {_READY_S:.0f} s: {why}",
             remedy=f"See {self.services[0].folder / 'service.log'}",
         )
 

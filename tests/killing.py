@@ -1,0 +1,52 @@
+"""Killing a PostgreSQL as a crash would, and services that write while it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass
+
+import psutil
+
+from apps.torture.workload import CATEGORY, SAMPLE, TYPE
+from eventstore.postgres.schema_cache import PostgresSchemaCache
+from eventstore.postgres.store import PostgresEventStore
+from schemas.inference import widened
+from tests.postgres import Cluster
+
+BODY = SAMPLE
+SUBJECT = f"{CATEGORY}.{TYPE}"
+
+
+def kill_postgres(cluster: Cluster) -> None:
+    """Kill the postmaster with SIGKILL, and wait until its last child has noticed."""
+    children = psutil.Process(cluster.pid).children(recursive=True)
+    cluster.stop(signal.SIGKILL)
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive, "PostgreSQL's processes outlive their postmaster"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MortalDatabase:
+    """A cluster as `apps.torture` wants it: killed, it comes back."""
+
+    cluster: Cluster
+
+    @property
+    def dsn(self) -> str:
+        return self.cluster.dsn("postgres")
+
+    def kill(self) -> None:
+        kill_postgres(self.cluster)
+        self.cluster.start()
+
+
+def known_type(dsn: str) -> None:
+    """Keep the schema of `order.happened`: services need no registry for it."""
+
+    async def keep() -> None:
+        async with PostgresEventStore(dsn) as store:
+            cache = PostgresSchemaCache(store)
+            await cache.keep(SUBJECT, 1, widened(SUBJECT, None, BODY))
+
+    asyncio.run(keep())
