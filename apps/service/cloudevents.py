@@ -1,6 +1,6 @@
 """CloudEvents 1.0 in and out: one mapping, in structured, batch and binary mode.
 
-    CloudEvent -> [attributes] -> event of an append        RecordedEvent -> CloudEvent
+    CloudEvent -> event of an append          event as reads show it -> CloudEvent
 
 The store's own names win: `subject` is the stream, `type` is `category.type`, `source` is the
 store. What a producer named otherwise is kept in the event's metadata, under `cloudevents`, and
@@ -10,7 +10,7 @@ given back as it came. The mapping is written down in `docs/reference/http.md`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -21,8 +21,6 @@ from apps.service.bodies import parse_json
 from apps.service.problems import refusal
 from eventstore.names import category_of
 from kernel.errors import InvalidRequest
-from schemas.json_codec import json_default
-from schemas.records import RecordedEvent
 
 EVENT: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
@@ -68,41 +66,36 @@ def append_body(headers: Mapping[bytes, bytes], stream: str, body: bytes) -> byt
     return body
 
 
-def wanted(accept: str | None) -> bool:
-    """Return whether an `Accept` header asks for CloudEvents."""
-    return accept is not None and "application/cloudevents" in accept
-
-
-def cloud_event(event: RecordedEvent, data: object) -> dict[str, Any]:
-    """Return a recorded event, its data decoded, as a CloudEvent in structured mode."""
-    metadata = dict(event.metadata)
+def cloud_event(event: Mapping[str, Any], store_id: str) -> dict[str, Any]:
+    """Return a recorded event, as reads show it, as a CloudEvent in structured mode."""
+    metadata = dict(event["metadata"])
     kept = metadata.pop(KEPT, None)
     document: dict[str, Any] = {
         "specversion": "1.0",
-        "id": str(event.id),
-        "source": f"/stores/{event.store_id}",
-        "type": f"{event.category}.{event.type}",
-        "subject": event.stream,
-        "time": event.occurred_at,
+        "id": event["id"],
+        "source": f"/stores/{store_id}",
+        "type": f"{event['category']}.{event['type']}",
+        "subject": event["stream"],
+        "time": event["occurred_at"],
         "datacontenttype": "application/json",
         **(_own(kept) if isinstance(kept, Mapping) else {}),
-        "stream": event.stream,
-        "version": event.version,
-        "position": str(event.position),
+        "stream": event["stream"],
+        "version": event["version"],
+        "position": str(event["position"]),
         # As the CloudEvents extension wants it: texts whose order is the order of events.
-        "sequence": str(event.position).zfill(_SEQUENCE_DIGITS),
-        "partitionkey": event.stream,
-        "recordedtime": event.recorded_at,
-        "schemaid": event.schema_id,
+        "sequence": str(event["position"]).zfill(_SEQUENCE_DIGITS),
+        "partitionkey": event["stream"],
+        "recordedtime": event["recorded_at"],
+        "schemaid": event["schema_id"],
     }
-    if event.tags:
-        document["tags"] = " ".join(event.tags)
+    if event["tags"]:
+        document["tags"] = " ".join(event["tags"])
     for attribute, key in _TRACING.items():
         if isinstance(metadata.get(key), str):
             document[attribute] = metadata.pop(key)
     if metadata:
-        document["metadata"] = orjson.dumps(metadata, default=json_default).decode()
-    return document | {"data": data}
+        document["metadata"] = orjson.dumps(metadata).decode()
+    return document | {"data": event["data"]}
 
 
 def _own(kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,11 +109,6 @@ def _own(kept: Mapping[str, Any]) -> dict[str, Any]:
         and _ATTRIBUTE.fullmatch(name)
         and isinstance(value, str | int | bool)
     }
-
-
-def rendered(documents: Iterable[dict[str, Any]]) -> bytes:
-    """Render CloudEvents as a batch."""
-    return orjson.dumps(list(documents), default=json_default, option=orjson.OPT_UTC_Z)
 
 
 def _structured(content_type: str, stream: str, body: bytes) -> bytes:

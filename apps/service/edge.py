@@ -16,6 +16,7 @@ from apps.service.appends import (
     append_to_stream,
     append_to_streams,
 )
+from apps.service.cloudevents_reads import answer_cloud_events, wants_cloud_events
 from apps.service.http import Receive, Scope, Send, header, respond_problem
 from apps.service.problems import problem_of, refusal
 from apps.service.runtime import Runtime
@@ -74,6 +75,9 @@ class Edge:
             if path == APPEND_PATH:
                 await append_to_streams(self._runtime, scope, receive, send)
                 return
+        if wants_cloud_events(scope):
+            await answer_cloud_events(self._inner, self._runtime, scope, receive, send)
+            return
         await self._inner(scope, receive, send)
 
     def _admit(self, scope: Scope) -> None:

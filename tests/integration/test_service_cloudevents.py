@@ -181,6 +181,11 @@ def test_lists_are_given_as_batches(http: httpx.Client) -> None:
     assert (answer.headers["penstock-head"], answer.headers["penstock-next-after"]) == ("3", "2")
     rest = http.get("/v1/events?after=2", headers={"accept": BATCH})
     assert [event["id"] for event in rest.json()] == ["2"]
+    with http.stream("GET", "/v1/events/subscribe", headers={"accept": EVENT}) as feed:
+        assert feed.headers["content-type"].startswith("text/event-stream")
+        assert next(feed.iter_lines()) == ": penstock"
+    missing = http.get("/v1/streams/order-2", headers={"accept": BATCH})
+    assert (missing.status_code, missing.json()["type"]) == (404, "not-found")
     query = {"query": [{"types": ["placed"]}]}
     found = http.post("/v1/events/query", json=query, headers={"accept": BATCH})
     assert [event["id"] for event in found.json()] == ["0", "1", "2"]
