@@ -202,6 +202,188 @@ $$;
 REVOKE ALL ON FUNCTION es.newest_tagged FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION es.newest_tagged TO penstock_service;
 
+-- Events as `es.append` takes them, one row each. `data` is base64 of Avro in the five-byte framing.
+CREATE FUNCTION es.given_events(events jsonb)
+RETURNS TABLE (place bigint, id uuid, type text, data bytea, schema_id integer, metadata jsonb,
+               tags text[], occurred_at timestamptz)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT given.place, given.id, given.type, bytes.data,
+           CASE WHEN length(bytes.data) > 5 AND get_byte(bytes.data, 0) = 0
+               THEN ('x' || encode(substr(bytes.data, 2, 4), 'hex'))::bit(32)::integer END,
+           coalesce(given.metadata, '{}'), coalesce(given.tags, '{}'), given.occurred_at
+        FROM ROWS FROM (
+                jsonb_to_recordset(given_events.events)
+                    AS (id uuid, type text, data text, metadata jsonb, tags text[],
+                        occurred_at timestamptz)
+            ) WITH ORDINALITY AS given (id, type, data, metadata, tags, occurred_at, place)
+            CROSS JOIN LATERAL (SELECT decode(given.data, 'base64') AS data) AS bytes
+$$;
+
+CREATE FUNCTION es.check_given(category text, events jsonb) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    complaint text;
+BEGIN
+    IF jsonb_typeof(events) IS DISTINCT FROM 'array'
+        OR jsonb_array_length(events) NOT BETWEEN 1 AND 1000 THEN
+        RAISE EXCEPTION 'events: expected a list of 1 to 1000 events' USING ERRCODE = 'ES004';
+    END IF;
+    SELECT format('events[%s]: %s', place - 1, wrong) INTO complaint
+        FROM es.given_events(events) AS given CROSS JOIN LATERAL (SELECT CASE
+            WHEN id IS NULL THEN 'id: a UUID of your own is needed'
+            WHEN type IS NULL OR type !~ '^[A-Za-z][A-Za-z0-9_]{0,127}$' THEN 'type: no name'
+            WHEN schema_id IS NULL THEN 'data: not base64 of Avro in the five-byte framing'
+            WHEN length(data) > 262144 THEN 'data: more than 262144 bytes'
+            WHEN jsonb_typeof(metadata) <> 'object' THEN 'metadata: expected an object'
+            WHEN cardinality(tags) > 16 THEN 'tags: more than 16'
+            WHEN EXISTS (SELECT FROM unnest(tags) AS tag WHERE tag IS NULL OR length(tag) > 255
+                             OR tag !~ '^[^[:space:][:cntrl:]]+$') THEN 'tags: one is no tag'
+            WHEN NOT EXISTS (SELECT FROM es.types WHERE subject = category || '.' || given.type)
+                OR NOT EXISTS (SELECT FROM es.schemas WHERE schema_id = given.schema_id)
+                THEN format('schema %s of %s.%s is not kept here: encode with POST /v1/encode',
+                            schema_id, category, type)
+        END AS wrong) AS judged
+        WHERE wrong IS NOT NULL ORDER BY place LIMIT 1;
+    IF complaint IS NULL AND (SELECT count(DISTINCT id) < count(*) FROM es.given_events(events)) THEN
+        complaint := 'events: an id occurs twice';
+    END IF;
+    IF complaint IS NOT NULL THEN
+        RAISE EXCEPTION '%', complaint USING ERRCODE = 'ES004';
+    END IF;
+END
+$$;
+
+-- Sets a time limit for the rest of the caller's transaction, unless a shorter one holds already.
+CREATE FUNCTION es.limit_setting(name text, at_most interval) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    present interval := current_setting(name)::interval;
+BEGIN
+    IF present = interval '0' OR present > at_most THEN
+        PERFORM set_config(name, (extract(epoch FROM at_most) * 1000)::integer::text, true);
+    END IF;
+END
+$$;
+
+-- Appends to one stream inside the caller's transaction: positions and versions are the caller's
+-- when it commits. `expected`: a version, any, no_stream or stream_exists. Refusals: ES001 version
+-- conflict, ES002 id reused, ES003 stream gone, ES004 malformed; 55P03 when the lock was not free
+-- within two seconds.
+--
+-- From the call to the commit nobody else can append. So the rest of the transaction is given two
+-- seconds: idle, for each statement and, from PostgreSQL 17 on, in all.
+CREATE FUNCTION es.append(stream text, expected text, events jsonb)
+RETURNS TABLE (first_version bigint, last_version bigint, first_position bigint,
+               last_position bigint, repeated boolean)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $$
+#variable_conflict use_column
+DECLARE
+    into_stream CONSTANT text := stream;
+    into_category CONSTANT text :=
+        substring(stream FROM '^([a-z][a-z0-9_]{0,62})-[^[:space:][:cntrl:]/]+$');
+    total CONSTANT integer := jsonb_array_length(events);
+    head record;
+    actual bigint;
+    known integer;
+    tracing CONSTANT text[] := '{traceparent,correlation_id,causation_id}';
+BEGIN
+    IF into_category IS NULL OR length(into_stream) > 255 THEN
+        RAISE EXCEPTION '% is not a stream name', quote_nullable(into_stream)
+            USING ERRCODE = 'ES004';
+    END IF;
+    PERFORM es.check_given(into_category, events);
+
+    PERFORM pg_advisory_xact_lock(7305801002);
+    PERFORM es.limit_setting('idle_in_transaction_session_timeout', interval '2 seconds');
+    PERFORM es.limit_setting('statement_timeout', interval '2 seconds');
+    IF current_setting('server_version_num')::integer >= 170000 THEN
+        PERFORM es.limit_setting('transaction_timeout', interval '2 seconds');
+    END IF;
+    -- Fails under REPEATABLE READ when somebody appended since the transaction's snapshot.
+    SELECT position, greatest(clock_timestamp(), recorded_at) AS recorded_at INTO head
+        FROM es.counter FOR UPDATE;
+
+    SELECT count(*), min(position) INTO known, first_position
+        FROM es.events WHERE id IN (SELECT id FROM es.given_events(append.events));
+    IF known > 0 THEN
+        IF known < total OR EXISTS (
+            SELECT FROM es.given_events(append.events) AS given JOIN es.events USING (id)
+                WHERE events.stream <> into_stream
+                    OR events.position <> append.first_position + given.place - 1
+                    OR (events.type, events.data, events.tags)
+                        IS DISTINCT FROM (given.type, given.data, given.tags)
+                    OR events.metadata - tracing <> given.metadata - tracing
+                    OR events.occurred_at <> given.occurred_at) THEN
+            RAISE EXCEPTION 'an event id is used already at position %', first_position
+                USING ERRCODE = 'ES002',
+                      DETAIL = jsonb_build_object('position', first_position)::text;
+        END IF;
+        RETURN QUERY SELECT min(version), max(version), min(position), max(position), true
+            FROM es.events WHERE id IN (SELECT id FROM es.given_events(append.events));
+        RETURN;
+    END IF;
+
+    actual := es.check_expected(into_stream, append.expected);
+    IF NOT EXISTS (SELECT FROM es.categories WHERE category = into_category) THEN
+        IF (SELECT count(*) >= 500 FROM es.categories) THEN
+            RAISE EXCEPTION 'category % would be one too many, at most 500 are allowed',
+                into_category USING ERRCODE = 'ES004';
+        END IF;
+        INSERT INTO es.categories (category) VALUES (into_category);
+    END IF;
+    INSERT INTO es.events (position, store_id, id, stream, version, category, type, schema_id,
+                           data, metadata, tags, occurred_at, recorded_at)
+        SELECT head.position + place, store_id, id, into_stream, actual + place, into_category,
+               type, schema_id, data, metadata, tags, coalesce(occurred_at, head.recorded_at),
+               head.recorded_at
+            FROM es.given_events(append.events), es.store;
+    INSERT INTO es.tags (tag, position, category, type)
+        SELECT DISTINCT tag, head.position + place, into_category, type
+            FROM es.given_events(append.events), unnest(tags) AS tag;
+    INSERT INTO es.streams (stream, category, version)
+        VALUES (into_stream, into_category, actual + total)
+        ON CONFLICT (stream) DO UPDATE SET version = excluded.version, deleted = false;
+    UPDATE es.counter SET position = head.position + total, recorded_at = head.recorded_at;
+    RETURN QUERY SELECT actual + 1, actual + total, head.position + 1, head.position + total, false;
+END
+$$;
+
+-- Version of the last event, -1 when there is none; raises when `expected` is not met.
+CREATE FUNCTION es.check_expected(stream text, expected text) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    found record;
+BEGIN
+    SELECT version, deleted, tombstoned INTO found
+        FROM es.streams WHERE stream = check_expected.stream;
+    IF found.tombstoned THEN
+        RAISE EXCEPTION 'stream % is gone for good', check_expected.stream USING ERRCODE = 'ES003';
+    END IF;
+    IF expected = 'any'
+        OR expected = 'no_stream' AND (found.version IS NULL OR found.deleted)
+        OR expected = 'stream_exists' AND found.version IS NOT NULL AND NOT found.deleted
+        OR expected = found.version::text THEN
+        RETURN coalesce(found.version, -1);
+    END IF;
+    IF expected IS NULL OR expected !~ '^(any|no_stream|stream_exists|[0-9]{1,18})$' THEN
+        RAISE EXCEPTION 'expected: % is no version', quote_nullable(expected)
+            USING ERRCODE = 'ES004';
+    END IF;
+    RAISE EXCEPTION 'stream % %, expected %', check_expected.stream,
+        coalesce('is at version ' || found.version, 'does not exist'), expected
+        USING ERRCODE = 'ES001', DETAIL = jsonb_build_object(
+            'stream', check_expected.stream, 'expected', expected, 'actual', found.version)::text;
+END
+$$;
+
+REVOKE ALL ON FUNCTION es.given_events, es.check_given, es.check_expected, es.limit_setting,
+    es.append FROM PUBLIC;
+GRANT USAGE ON SCHEMA es TO penstock_appender;
+GRANT EXECUTE ON FUNCTION es.append TO penstock_appender;
+
 CREATE FUNCTION es.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'es.events is append-only: % is not allowed', TG_OP
