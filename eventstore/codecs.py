@@ -40,9 +40,14 @@ class Codecs:
 
         Raises `Incompatible` for a data format that is not known, `NotFound` like `codec`.
         """
+        return self.codec(event.schema_id).decode(self.body(event))
+
+    @staticmethod
+    def body(event: RecordedEvent | EncodedEvent) -> bytes:
+        """Return an event's Avro without its framing. Raises `Incompatible` for other formats."""
         if event.data_format != FORMAT_AVRO:
             raise Incompatible(f"event {event.id} has the unknown data format {event.data_format}")
-        return self.codec(event.schema_id).decode(event.data[HEADER_BYTES:])
+        return event.data[HEADER_BYTES:]
 
     def same_data(self, first: EncodedEvent, second: EncodedEvent) -> bool:
         """Return whether two events say the same, perhaps in different versions of a schema.

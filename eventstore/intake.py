@@ -125,10 +125,21 @@ class Intake:
         Raises `Incompatible` for a data format that is not known, `Unavailable` when its schema
         is not known here and the registry does not answer.
         """
-        if not self._codecs.known(event.schema_id):
-            text = await asyncio.to_thread(self._registry.schema, event.schema_id)
-            self._codecs.learn(event.schema_id, text)
-        return self._codecs.decode(event)
+        body = self._codecs.body(event)
+        return (await self.codec(event.schema_id)).decode(body)
+
+    async def codec(self, schema_id: int) -> JsonCodec:
+        """Return the codec of a schema. Raises `Unavailable` when it is not known here and the
+        registry does not answer.
+        """
+        if not self._codecs.known(schema_id):
+            text = await asyncio.to_thread(self._registry.schema, schema_id)
+            self._codecs.learn(schema_id, text)
+        return self._codecs.codec(schema_id)
+
+    def writes(self, category: str, type_: str) -> bool:
+        """Return whether a type has a schema that new events of it are written with."""
+        return subject_of(category, type_) in self._writing
 
     async def add(self, subject: str, schema_json: str) -> tuple[RegisteredSchema, bool]:
         """Register a schema by hand; return it and whether it is new.

@@ -14,12 +14,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import cache
+from typing import Final
 
+from psycopg import rows, sql
 from psycopg.types.json import Jsonb
 
 from eventstore.filters import Wanted, behind_prefix
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.queries import query
+
+PLAIN_COLUMNS = (
+    "id::text, stream, category, version, position, type, schema_id, data_format, "
+    "substr(data, 6), nullif(metadata::text, '{}'), "
+    "CASE WHEN tags <> '{}' THEN array_to_json(tags)::text END, occurred_at, recorded_at"
+)
+"""What rendering many events needs, in the forms that cost it least: `PlainRow`."""
+PlainRow = tuple[
+    str, str, str, int, int, str, int, int, bytes, str | None, str | None, datetime, datetime
+]
+"""Id, stream, category, version, position, type, schema id, data format, data without its framing,
+metadata and tags as JSON (None: empty), occurred at, recorded at."""
+
+POSITION: Final = 4
+"""Place of the position in a `PlainRow`."""
 
 LOOK = 10_000
 """Positions that one search looks at for each thing asked for, at most."""
@@ -45,6 +64,32 @@ class Place:
 
     statement: tuple[str, Mapping[str, object]]
     scanned_to: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainPage:
+    """Rows in the asked order; everything up to and including `scanned_to` was looked at."""
+
+    rows: list[PlainRow]
+    scanned_to: int
+
+
+@cache
+def plain(name: str, *, backward: bool = False) -> sql.Composed:
+    """Return a statement that reads events so that it gives `PlainRow`s instead."""
+    order = sql.SQL("position DESC" if backward else "position")
+    columns = sql.SQL(PLAIN_COLUMNS)
+    return sql.SQL("SELECT {} FROM ({}) AS event ORDER BY {}").format(columns, query(name), order)
+
+
+async def plain_rows(
+    connection: Connection, statement: sql.Composed, values: Mapping[str, object]
+) -> list[PlainRow]:
+    """Run a statement that was made by `plain`."""
+    async with connection.cursor(binary=True, row_factory=rows.tuple_row) as cursor:
+        await cursor.execute(statement, values)
+        found: list[PlainRow] = await cursor.fetchall()
+        return found
 
 
 async def head_of(connection: Connection) -> int:

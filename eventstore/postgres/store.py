@@ -20,7 +20,7 @@ from eventstore.filters import Wanted, wanted_by_filter, wanted_by_query
 from eventstore.postgres.commit import PostgresGroupCommit
 from eventstore.postgres.connect import SERVICE_ROLE, Connection, conninfo, wrapped
 from eventstore.postgres.queries import query as statement
-from eventstore.postgres.reading import head_of, locate
+from eventstore.postgres.reading import POSITION, PlainPage, head_of, locate, plain, plain_rows
 from eventstore.postgres.rows import recorded
 from eventstore.store import (
     EVERYTHING,
@@ -130,6 +130,18 @@ class PostgresEventStore:
             events = await self._events(connection, *place.statement)
         scanned_to = events[-1].position if len(events) == limit else place.scanned_to
         return EventPage(events=events, scanned_to=Position(scanned_to), head=Position(head))
+
+    async def rows_of_all(
+        self, *, after: int, up_to: int, limit: int, filter_: EventFilter = EVERYTHING
+    ) -> PlainPage:
+        """Return up to `limit` events behind `after` as rows that are quick to render."""
+        async with self.reader("reading events") as connection:
+            wanted = wanted_by_filter(filter_)
+            place = await locate(connection, wanted, after=after, head=up_to, limit=limit)
+            name, values = place.statement
+            rows = await plain_rows(connection, plain(name), values)
+        scanned_to = rows[-1][POSITION] if len(rows) == limit else place.scanned_to
+        return PlainPage(rows=rows, scanned_to=scanned_to)
 
     async def event(self, event_id: UUID) -> RecordedEvent:
         """Return one event; see `EventStore.event`."""
