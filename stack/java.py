@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernel.errors import Misconfigured
@@ -45,10 +45,10 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     Raises `Misconfigured` with the two ways to get one.
     """
     env = os.environ if environ is None else environ
-    for candidate in _candidates(env):
+    for candidate, home in _candidates(env):
         found = _probe(candidate)
         if found is not None and found.version >= OLDEST:
-            return found
+            return found if home is None else replace(found, home=home)
     bundled = _bundled_home()
     if bundled is not None:
         return _wrapped(bundled)
@@ -58,12 +58,18 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     )
 
 
-def _candidates(env: Mapping[str, str]) -> Iterator[Path]:
+def _candidates(env: Mapping[str, str]) -> Iterator[tuple[Path, Path | None]]:
+    """Give each program with its home, where that is known without asking the program.
+
+    A JAVA_HOME stays as it was given: a `java` in it may start another one, as ours does, and
+    that one's home lacks what the first one mends.
+    """
     if env.get("JAVA_HOME"):
-        yield Path(env["JAVA_HOME"]) / "bin" / "java"
+        home = Path(env["JAVA_HOME"])
+        yield home / "bin" / "java", home
     on_path = shutil.which("java", path=env.get("PATH", os.defpath))
     if on_path:
-        yield Path(on_path)
+        yield Path(on_path), None
 
 
 def _probe(binary: Path) -> Java | None:

@@ -101,6 +101,8 @@ def test_without_java_the_bundled_one_serves_and_spark_can_start_it(
     ).stdout
     assert shown.split("\n") == ["-Dx=a b", "Main", "", ""], "only Spark's flag is dropped"
     assert find_java({"PATH": str(tmp_path)}) == found
+    # A part is started with that home, and looks for Java in its turn.
+    assert find_java({"PATH": str(tmp_path), "JAVA_HOME": str(found.home)}) == found
 
 
 def test_no_java_at_all_is_said_with_the_ways_to_get_one(tmp_path: Path) -> None:
