@@ -54,7 +54,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """The epoch that has it all. `tables`: derived tables and projections that reached it."""
+    """The epoch that has it all, 0 where nothing was ever recorded. `tables`: derived tables and projections that reached it."""
 
     epoch: Epoch
     head: int
@@ -88,11 +88,12 @@ class Waiting:
         last = manifest.last()
         if self._epoch is None:
             missing = self._missing_input(last)
-            if missing or last is None:
+            if missing:
                 _, events, seconds = self.heads.lag(last.heads if last else {})
                 return Behind(missing=missing, events=events, seconds=seconds)
-            # What comes later is not this call's concern.
-            self._epoch = last.epoch
+            # What comes later is not this call's concern. Where nothing was ever recorded there
+            # is no epoch to wait for.
+            self._epoch = last.epoch if last is not None else Epoch(0)
         reached, missing = self._missing_tables(lake, manifest, self._epoch)
         if missing:
             return Behind(missing=missing, events=0, seconds=0.0)

@@ -50,8 +50,10 @@ def test_an_empty_lake_is_behind(made: HandMade) -> None:
     assert (found.events, found.seconds) == (3, 1.5)
 
 
-def test_an_empty_store_and_an_empty_lake_wait_for_the_first_epoch(made: HandMade) -> None:
-    assert isinstance(waiting(made, head=0).look(), Behind)
+def test_where_nothing_was_recorded_there_is_nothing_to_wait_for(made: HandMade) -> None:
+    found = waiting(made, head=0).look()
+    assert isinstance(found, CaughtUp)
+    assert (found.epoch, found.head) == (0, 0)
 
 
 def test_every_step_is_waited_for_and_named(made: HandMade) -> None:
