@@ -54,7 +54,10 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """The epoch that has it all, 0 where nothing was ever recorded. `tables`: derived tables and projections that reached it."""
+    """The epoch that has it all, 0 where nothing was ever recorded.
+
+    `tables`: derived tables and projections that reached it.
+    """
 
     epoch: Epoch
     head: int
