@@ -86,7 +86,7 @@ class Entities:
     ) -> None:
         self.deciders = deciders
         self._store = store
-        self._upcasting = upcasting
+        self.upcasting = upcasting
         self._snapshots = snapshots
         self._workers = workers
 
@@ -116,9 +116,9 @@ class Entities:
         """
         loaded = self.decider(category)
         for _ in range(_TRIES):
-            generation = self._upcasting.generation
+            generation = self.upcasting.generation
             fold = await self._fold(loaded, stream, version, at)
-            if self._upcasting.generation == generation:
+            if self.upcasting.generation == generation:
                 break
         else:
             raise Unavailable(f"the schemas of {category} change too quickly to fold {stream}")
@@ -203,11 +203,11 @@ class Entities:
             return False
         if [event.version for event in page.events] != [snapshot.first_version]:
             return False
-        await self._upcasting.learn(page.events)
+        await self.upcasting.learn(page.events)
         for subject, version in snapshot.shapes.items():
-            if self._upcasting.target(subject) is None:
-                await self._upcasting.learn_of(subject)
-            if self._upcasting.target(subject) != version:
+            if self.upcasting.target(subject) is None:
+                await self.upcasting.learn_of(subject)
+            if self.upcasting.target(subject) != version:
                 return False
         return True
 
@@ -216,7 +216,7 @@ class Entities:
     ) -> None:
         if not events:
             return
-        upcasting = self._upcasting
+        upcasting = self.upcasting
         await upcasting.learn(events)
 
         def work() -> Any:
