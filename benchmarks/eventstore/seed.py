@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 
-from benchmarks.eventstore.cluster import Cluster
 from benchmarks.eventstore.lines import event_data
 from eventstore.postgres.migrate import migrate
 from schemas.inference import widened
@@ -34,10 +33,10 @@ def schema_json() -> str:
     return widened(SUBJECT, None, event_data())
 
 
-def seed(cluster: Cluster, database: str) -> None:
+def seed(dsn: str) -> None:
     """Migrate a database and keep the events' schema there, so that no registry is needed."""
-    asyncio.run(migrate(cluster.dsn(database)))
-    with psycopg.connect(cluster.dsn(database)) as connection:
+    asyncio.run(migrate(dsn))
+    with psycopg.connect(dsn) as connection:
         connection.execute(
             "INSERT INTO es.schemas (schema_id, schema) VALUES (%s, %s)", (SCHEMA_ID, schema_json())
         )
@@ -46,12 +45,12 @@ def seed(cluster: Cluster, database: str) -> None:
         )
 
 
-def preload(cluster: Cluster, database: str, events: int, progress: Callable[[str], None]) -> None:
+def preload(dsn: str, events: int, progress: Callable[[str], None]) -> None:
     """Fill a seeded store with events by COPY, then vacuum it and write everything to disk.
 
     Events of a stream lie far apart, as those of living entities do.
     """
-    with psycopg.connect(cluster.dsn(database), autocommit=True) as connection:
+    with psycopg.connect(dsn, autocommit=True) as connection:
         row = connection.execute("SELECT store_id FROM es.store").fetchone()
         assert row is not None
         for first in range(0, events, _ROWS_PER_COPY):

@@ -113,12 +113,10 @@ def _measured(product: Product, line: Line, scale: Scale, cluster: Cluster) -> F
 def _products(context: Context, cluster: Cluster, scale: Scale) -> Iterator[Sequence[Product]]:
     """Prepare the databases that others are copied from, install peers, choose."""
     wanted = scale.products
-    cluster.create(TEMPLATE)
-    seed(cluster, TEMPLATE)
+    seed(cluster.create(TEMPLATE))
     found: list[Product] = [PenstockHttp(cluster), PenstockInProcess(cluster), BareInsert(cluster)]
     if scale.preload:
-        cluster.create(GROWN, template=TEMPLATE)
-        preload(cluster, GROWN, scale.preload, context.progress)
+        preload(cluster.create(GROWN, template=TEMPLATE), scale.preload, context.progress)
         found += [PenstockHttp(cluster, GROWN), PenstockInProcess(cluster, GROWN)]
     peers = None
     if wanted is None or wanted - {product.name for product in found}:

@@ -92,9 +92,8 @@ def run_threads(asked: Work, client: Callable[[int], Call]) -> dict[str, float]:
                 if sent >= measured_from and answered <= until:
                     tally.events += events
                     tally.latencies.append(answered - sent)
-        except BaseException as error:
+        except (Exception, SystemExit) as error:
             failures.append(error)
-            raise
 
     cpu = time.process_time()
     threads = [
