@@ -8,12 +8,13 @@ Both stores use it, under their own lock; a request sees the effects of those be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import assert_never
 from uuid import UUID
 
 from eventstore.conditions import Condition
+from eventstore.lifecycle import SHOWS_ALL, PolicyChange, StreamPolicy, is_metadata
 from eventstore.names import TRACING
 from eventstore.recent import RecentEvents
 from eventstore.store import (
@@ -30,6 +31,7 @@ from kernel.errors import (
     IdReused,
     InvalidRequest,
     PenstockError,
+    StreamGone,
     VersionConflict,
 )
 from kernel.positions import Position, Version
@@ -68,7 +70,8 @@ class StoreState:
 
     `heads`: last version of each touched stream that exists. `known`: stored events by those ids
     of the group that are in the store. `matched`: for each condition of the group what it matches
-    in the store as it was before the group.
+    in the store as it was before the group. `policies`: those of touched streams that are closed,
+    and all that the group changes, which `changed` names.
     """
 
     position: int
@@ -79,6 +82,8 @@ class StoreState:
     matched: Mapping[Condition, Matched] = field(default_factory=dict)
     placed: list[Placed] = field(default_factory=list)
     recent: RecentEvents = field(default_factory=RecentEvents)
+    policies: dict[str, StreamPolicy] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
 
 
 def decide_group(
@@ -166,16 +171,18 @@ def _reused(place: Placed, why: str) -> IdReused:
 def _check(request: AppendRequest, state: StoreState, max_categories: int) -> None:
     if request.condition is not None:
         _check_condition(request.condition, state)
+    if request.change is not None:
+        _check_change(request.change, state)
     for append in request.appends:
-        actual = state.heads.get(append.stream)
-        if not _meets(append.expected, actual):
-            found = "does not exist" if actual is None else f"is at version {actual}"
-            raise VersionConflict(
-                f"stream {append.stream} {found}, expected {append.expected}",
-                stream=append.stream,
-                expected=append.expected,
-                actual=actual,
+        if request.change is None and is_metadata(append.stream):
+            raise InvalidRequest(
+                f"stream {append.stream} records the life of another stream",
+                remedy="Change that stream's metadata, or append to it.",
             )
+        actual = state.heads.get(append.stream)
+        policy = _policy(append.stream, state) if state.policies else SHOWS_ALL
+        if not _meets(append.expected, actual, deleted=policy.deleted):
+            raise _conflict(append.stream, append.expected, actual)
     new = {append.category for append in request.appends} - state.categories
     if new and len(state.categories) + len(new) > max_categories:
         raise InvalidRequest(
@@ -209,14 +216,40 @@ def _check_condition(condition: Condition, state: StoreState) -> None:
         )
 
 
-def _meets(expected: Expected, actual: int | None) -> bool:
+def _check_change(change: PolicyChange, state: StoreState) -> None:
+    _policy(change.stream, state)
+    actual = state.heads.get(change.stream)
+    if actual != change.version:
+        raise _conflict(change.stream, change.version, actual)
+
+
+def _policy(stream: str, state: StoreState) -> StreamPolicy:
+    """Return a stream's policy as far as it matters to an append. Raises `StreamGone`."""
+    policy = state.policies.get(stream, SHOWS_ALL)
+    if policy.tombstoned:
+        raise StreamGone(f"stream {stream} was deleted for good", stream=stream)
+    return policy
+
+
+def _conflict(stream: str, expected: Expected, actual: int | None) -> VersionConflict:
+    found = "does not exist" if actual is None else f"is at version {actual}"
+    return VersionConflict(
+        f"stream {stream} {found}, expected {expected}",
+        stream=stream,
+        expected=expected,
+        actual=actual,
+    )
+
+
+def _meets(expected: Expected, actual: int | None, *, deleted: bool) -> bool:
+    """Versions go on after a deletion, but there is no stream until somebody appends."""
     match expected:
         case "any":
             return True
         case "no_stream":
-            return actual is None
+            return actual is None or deleted
         case "stream_exists":
-            return actual is not None
+            return actual is not None and not deleted
         case int():
             return actual == expected
         case _:
@@ -229,7 +262,16 @@ def _place(request: AppendRequest, state: StoreState) -> Appended:
         placed = _place_stream(append, state)
         answers.append(_answer(append.stream, placed[0], placed[-1]))
         state.placed.extend(placed)
+        if state.policies and (policy := _policy(append.stream, state)).deleted:
+            _change(append.stream, replace(policy, deleted=False), state)
+    if request.change is not None:
+        _change(request.change.stream, request.change.policy, state)
     return Appended(appends=tuple(answers), repeated=False)
+
+
+def _change(stream: str, policy: StreamPolicy, state: StoreState) -> None:
+    state.policies[stream] = policy
+    state.changed.add(stream)
 
 
 def _place_stream(append: StreamAppend, state: StoreState) -> list[Placed]:
@@ -276,7 +318,8 @@ def conditions_of(requests: Sequence[AppendRequest]) -> tuple[Condition, ...]:
 
 def streams_of(requests: Sequence[AppendRequest]) -> set[str]:
     """Return the streams that a group touches."""
-    return {append.stream for append in _appends(requests)}
+    appended = {append.stream for append in _appends(requests)}
+    return appended | {request.change.stream for request in requests if request.change is not None}
 
 
 def _appends(requests: Sequence[AppendRequest]) -> list[StreamAppend]:

@@ -27,6 +27,15 @@ from eventstore.decision import (
     streams_of,
 )
 from eventstore.feed import Head
+from eventstore.lifecycle import (
+    SHOWS_ALL,
+    StreamPolicy,
+    StreamStanding,
+    check_readable,
+    first_shown,
+    metadata_stream,
+    shown_since,
+)
 from eventstore.store import (
     EVERYTHING,
     Appended,
@@ -52,7 +61,8 @@ class MemoryGroupCommit:
         self.events: list[RecordedEvent] = []
         self.by_id: dict[UUID, Placed] = {}
         self.streams: dict[str, list[RecordedEvent]] = defaultdict(list)
-        self._clock = clock
+        self.policies: dict[str, StreamPolicy] = {}
+        self.clock = clock
         self._same_data = same_data
         self._max_categories = max_categories
         self._recorded_at = datetime.min.replace(tzinfo=UTC)
@@ -64,7 +74,7 @@ class MemoryGroupCommit:
     async def commit(self, requests: Sequence[AppendRequest]) -> tuple[list[Outcome], Position]:
         """Decide a group and keep what was accepted."""
         await asyncio.sleep(0)  # Others run in between, as they do around a real commit.
-        self._recorded_at = max(self._recorded_at, self._clock.now())
+        self._recorded_at = max(self._recorded_at, self.clock.now())
         state = StoreState(
             position=len(self.events),
             recorded_at=self._recorded_at,
@@ -76,10 +86,12 @@ class MemoryGroupCommit:
             known={id_: self.by_id[id_] for id_ in ids_of(requests) if id_ in self.by_id},
             categories={event.category for event in self.events},
             matched={condition: self._newest(condition) for condition in conditions_of(requests)},
+            policies={s: self.policies[s] for s in streams_of(requests) if s in self.policies},
         )
         outcomes = decide_group(
             requests, state, same_data=self._same_data, max_categories=self._max_categories
         )
+        self.policies |= {stream: state.policies[stream] for stream in state.changed}
         for place in state.placed:
             event = _record(place, self.store_id)
             self.by_id[event.id] = place
@@ -130,16 +142,33 @@ class MemoryEventStore:
         self, stream: str, *, from_version: int | None, direction: Direction, limit: int
     ) -> StreamPage:
         """Return part of a stream; see `EventStore.read_stream`."""
-        events = self._group.streams.get(stream)
-        if not events:
-            raise NotFound(f"stream {stream} has no events", stream=stream)
+        standing = await self.standing(stream)
+        check_readable(standing)
+        events = self._group.streams[stream]
+        since = shown_since(standing.policy, self._group.clock.now())
+        floor = first_shown(standing.policy, standing.version)
+        if since is not None:
+            floor = max(floor, sum(event.recorded_at < since for event in events))
         if direction == "forward":
-            first = from_version or 0
+            first = max(from_version or 0, floor)
             found = events[first : first + limit]
         else:
             last = len(events) - 1 if from_version is None else from_version
-            found = events[max(last - limit + 1, 0) : last + 1][::-1]
-        return StreamPage(version=Version(len(events) - 1), events=tuple(found))
+            found = events[max(last - limit + 1, floor) : last + 1][::-1]
+        return StreamPage(version=standing.version, events=tuple(found))
+
+    async def standing(self, stream: str) -> StreamStanding:
+        """Return how a stream stands; see `EventStore.standing`."""
+        events = self._group.streams.get(stream)
+        if not events:
+            raise NotFound(f"stream {stream} has no events", stream=stream)
+        metadata = self._group.streams.get(metadata_stream(stream))
+        return StreamStanding(
+            stream=stream,
+            version=Version(len(events) - 1),
+            policy=self._group.policies.get(stream, SHOWS_ALL),
+            metadata_version=Version(len(metadata) - 1) if metadata else None,
+        )
 
     async def read_all(
         self, *, after: int, limit: int, filter_: EventFilter = EVERYTHING

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from uuid import UUID
 
 from eventstore.conditions import Condition, Query
+from eventstore.lifecycle import PolicyChange, StreamStanding
 from kernel.positions import Position, Version
 from schemas.records import FORMAT_AVRO, RecordedEvent
 
@@ -46,10 +47,14 @@ class StreamAppend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRequest:
-    """What one caller wants committed together: all of it or nothing, if `condition` holds."""
+    """What one caller wants committed together: all of it or nothing, if `condition` holds.
+
+    `change`: the policy of a stream changes with it.
+    """
 
     appends: tuple[StreamAppend, ...]
     condition: Condition | None = None
+    change: PolicyChange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +140,9 @@ class EventStore(Protocol):
 
         A request whose event ids are all in the store with the same content is answered as it was
         the first time, whatever its expected version and condition. Raises `VersionConflict`,
-        `ConditionFailed`, `BeyondHead` (the condition's `after`), `IdReused`, `InvalidRequest`
-        (too many categories), `Overloaded` (queue full), `StorageFull`, `OutcomeUnknown` (repeat
-        with the same ids); after every other error nothing was kept.
+        `ConditionFailed`, `BeyondHead` (the condition's `after`), `IdReused`, `StreamGone`,
+        `InvalidRequest` (too many categories), `Overloaded` (queue full), `StorageFull`,
+        `OutcomeUnknown` (repeat with the same ids); after every other error nothing was kept.
         """
         ...
 
@@ -146,8 +151,13 @@ class EventStore(Protocol):
     ) -> StreamPage:
         """Return up to `limit` events from `from_version` (inclusive; None: the near end).
 
-        Raises `NotFound` for a stream that has no events.
+        What the stream's policy hides is left out. Raises `NotFound` for a stream that has no
+        events or was deleted, `StreamGone` for one that was deleted for good.
         """
+        ...
+
+    async def standing(self, stream: str) -> StreamStanding:
+        """Return a stream's last version and policy, or raise `NotFound`."""
         ...
 
     async def read_all(

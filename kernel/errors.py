@@ -16,6 +16,7 @@
     │   ├── LeaseLost             another writer took over (fencing)
     │   └── Cancelled             somebody asked for the end of this work
     ├── NotFound              no such stream, table, projection, epoch, source
+    │   └── StreamGone            a stream that was deleted for good
     ├── Incompatible          versions, schemas or stores that do not go together
     │   └── StoreDiverged         the same position with other content
     ├── Unavailable           a part that is down, full or overloaded just now
@@ -163,6 +164,12 @@ class NotFound(PenstockError):
     """No such thing by that name."""
 
     remedy = "Check the name; the list command of its kind shows what there is."
+
+
+class StreamGone(NotFound):
+    """A stream that was deleted for good: nobody reads it or appends to it any more."""
+
+    remedy = "Use another stream; all events that there ever were are still read by position."
 
 
 class Incompatible(PenstockError):

@@ -33,7 +33,7 @@ from eventstore.postgres.lease import Lease
 from eventstore.postgres.locks import APPEND_LOCK
 from eventstore.postgres.matching import probes_of
 from eventstore.postgres.queries import query, results
-from eventstore.postgres.rows import COPY_EVENTS, copy_lines, stored
+from eventstore.postgres.rows import COPY_EVENTS, copy_lines, policy_of, stored
 from eventstore.store import AppendRequest
 from kernel import failpoints
 from kernel.errors import ContractViolation, LeaseLost, OutcomeUnknown, PenstockError, Unavailable
@@ -150,12 +150,14 @@ class PostgresGroupCommit:
         if position != self._head:
             # Somebody appended in a transaction of their own: what we remember is old.
             self._moved_to(position)
-            (heads,) = await results(connection, "heads", streams=list(streams))
+            heads, categories = await results(connection, "heads", streams=list(streams))
+            self._lease.categories = {category for (category,) in categories}
         found = {stream: self._heads[stream] for stream in streams if stream in self._heads}
         return StoreState(
             position=position,
             recorded_at=recorded_at,
-            heads=found | dict(heads),
+            heads=found | {row[0]: row[1] for row in heads},
+            policies={row[0]: policy_of(row[2:]) for row in heads if row[2] or row[3]},
             known=dict(stored(row) for row in known),
             categories=set(self._lease.categories),
             matched={} if probes is None else probes.matched(matches[0]),
@@ -178,6 +180,8 @@ class PostgresGroupCommit:
         if new:
             await connection.execute(query("add_categories"), {"categories": sorted(new)})
         await connection.execute(query("end_group"), _heads_after(placed, state))
+        if state.changed:
+            await connection.execute(query("set_policies"), _policies_after(state))
 
     def _remember(self, state: StoreState) -> None:
         self._head = state.position
@@ -185,6 +189,10 @@ class PostgresGroupCommit:
         for place in state.placed:
             self._heads[place.stream] = state.heads[place.stream]
             self._heads.move_to_end(place.stream)
+        for stream, policy in state.policies.items():
+            # What is remembered of a stream is its version alone: that must be all there is to it.
+            if policy.closed:
+                self._heads.pop(stream, None)
         while len(self._heads) > _HEADS_CACHED:
             self._heads.popitem(last=False)
 
@@ -199,6 +207,18 @@ class PostgresGroupCommit:
         if self._connection is not None and not keep:
             connection, self._connection = self._connection, None
             await connection.close()
+
+
+def _policies_after(state: StoreState) -> dict[str, object]:
+    changed = [(stream, state.policies[stream]) for stream in sorted(state.changed)]
+    return {
+        "streams": [stream for stream, _ in changed],
+        "deleted": [policy.deleted for _, policy in changed],
+        "tombstoned": [policy.tombstoned for _, policy in changed],
+        "truncate_before": [policy.truncate_before for _, policy in changed],
+        "max_age_s": [policy.max_age_s for _, policy in changed],
+        "max_count": [policy.max_count for _, policy in changed],
+    }
 
 
 def _heads_after(placed: Sequence[Placed], state: StoreState) -> dict[str, object]:

@@ -10,6 +10,7 @@ from uuid import UUID
 import orjson
 
 from eventstore.decision import Placed
+from eventstore.lifecycle import StreamPolicy
 from eventstore.store import EncodedEvent
 from kernel.positions import Position, Version
 from schemas.records import RecordedEvent
@@ -71,6 +72,18 @@ def stored(row: Sequence[Any]) -> tuple[UUID, Placed]:
         recorded_at=row[14],
     )
     return event.id, place
+
+
+def policy_of(row: Sequence[Any]) -> StreamPolicy:
+    """Make a policy of the columns deleted, tombstoned, truncate_before, max_age_s, max_count."""
+    deleted, tombstoned, truncate_before, max_age_s, max_count = row
+    return StreamPolicy(
+        deleted=deleted,
+        tombstoned=tombstoned,
+        truncate_before=truncate_before,
+        max_age_s=max_age_s,
+        max_count=max_count,
+    )
 
 
 def copy_lines(placed: Sequence[Placed], store_id: str) -> bytes:

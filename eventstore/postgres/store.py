@@ -7,7 +7,6 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 from uuid import UUID
 
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -17,11 +16,21 @@ from eventstore.conditions import Query
 from eventstore.decision import MAX_CATEGORIES, SameData, same_bytes
 from eventstore.feed import Head
 from eventstore.filters import Wanted, wanted_by_filter, wanted_by_query
+from eventstore.lifecycle import StreamStanding, check_readable
 from eventstore.postgres.commit import PostgresGroupCommit
 from eventstore.postgres.connect import SERVICE_ROLE, Connection, conninfo, wrapped
 from eventstore.postgres.queries import query as statement
-from eventstore.postgres.reading import POSITION, PlainPage, head_of, locate, plain, plain_rows
+from eventstore.postgres.reading import (
+    POSITION,
+    PlainPage,
+    PlainRow,
+    head_of,
+    locate,
+    plain,
+    plain_rows,
+)
 from eventstore.postgres.rows import recorded
+from eventstore.postgres.streams import shown_from, standing_of
 from eventstore.store import (
     EVERYTHING,
     Appended,
@@ -96,22 +105,42 @@ class PostgresEventStore:
         self, stream: str, *, from_version: int | None, direction: Direction, limit: int
     ) -> StreamPage:
         """Return part of a stream; see `EventStore.read_stream`."""
-        start = from_version
-        if start is None:
-            start = 0 if direction == "forward" else _MAX_BIGINT
         async with self.reader("reading a stream") as connection:
-            head = await _row(
-                connection, "SELECT version FROM es.streams WHERE stream = %(s)s", {"s": stream}
-            )
-            if head is None:
-                raise NotFound(f"stream {stream} has no events", stream=stream)
+            version, part = await self._part(connection, stream, from_version, direction)
             events = await self._events(
-                connection,
-                f"read_stream_{direction}",
-                {"stream": stream, "from_version": start, "limit": limit},
+                connection, f"read_stream_{direction}", part | {"limit": limit}
             )
-        last = max([head[0], *(event.version for event in events)])
+        last = max([version, *(event.version for event in events)])
         return StreamPage(version=Version(last), events=events)
+
+    async def rows_of_stream(
+        self, stream: str, *, from_version: int | None, direction: Direction, limit: int
+    ) -> tuple[Version, list[PlainRow]]:
+        """Return what `read_stream` does, as rows that are quick to render."""
+        async with self.reader("reading a stream") as connection:
+            version, part = await self._part(connection, stream, from_version, direction)
+            statement = plain(f"read_stream_{direction}", backward=direction == "backward")
+            rows = await plain_rows(connection, statement, part | {"limit": limit})
+        return version, rows
+
+    async def _part(
+        self, connection: Connection, stream: str, from_version: int | None, direction: Direction
+    ) -> tuple[Version, dict[str, object]]:
+        """Return a stream's version and the bounds of what is asked and may be shown."""
+        standing = await standing_of(connection, stream)
+        check_readable(standing)
+        floor = await shown_from(connection, standing)
+        if direction == "forward":
+            start = max(from_version or 0, floor)
+        else:
+            start = _MAX_BIGINT if from_version is None else from_version
+        bounds = {"stream": stream, "from_version": start, "floor": floor}
+        return standing.version, bounds
+
+    async def standing(self, stream: str) -> StreamStanding:
+        """Return how a stream stands; see `EventStore.standing`."""
+        async with self.reader("reading a stream's policy") as connection:
+            return await standing_of(connection, stream)
 
     async def read_all(
         self, *, after: int, limit: int, filter_: EventFilter = EVERYTHING
@@ -170,16 +199,9 @@ class PostgresEventStore:
         self, connection: Connection, name: str, values: Mapping[str, object]
     ) -> tuple[RecordedEvent, ...]:
         if self._store_id is None:
-            (store_id,) = await _row(connection, "SELECT store_id FROM es.store", {}) or ("",)
-            self._store_id = str(store_id)
+            row = await (await connection.execute("SELECT store_id FROM es.store")).fetchone()
+            self._store_id = "" if row is None else str(row[0])
         async with connection.cursor(binary=True) as cursor:
             await cursor.execute(statement(name), values)
             store_id = self._store_id
             return tuple([recorded(row, store_id) for row in await cursor.fetchall()])
-
-
-async def _row(
-    connection: Connection, statement: str, values: dict[str, object]
-) -> tuple[Any, ...] | None:
-    cursor = await connection.execute(statement.encode(), values)
-    return await cursor.fetchone()

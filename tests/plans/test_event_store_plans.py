@@ -16,6 +16,7 @@ from tests.contracts.events import event, request, to
 VALUES = {
     "stream": "order-7",
     "from_version": 3,
+    "floor": 0,
     "limit": 10,
     "after": 2_000,
     "up_to": 2_100,

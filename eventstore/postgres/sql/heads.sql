@@ -1,2 +1,4 @@
--- Last versions of the group's streams, read anew.
-SELECT stream, version FROM es.streams WHERE stream = ANY(%(streams)s::text[]);
+-- Last versions and policies of the group's streams, and the categories, read anew.
+SELECT stream, version, deleted, tombstoned, truncate_before, max_age_s, max_count
+    FROM es.streams WHERE stream = ANY(%(streams)s::text[]);
+SELECT category FROM es.categories;

@@ -1,0 +1,9 @@
+-- Set what streams show.
+UPDATE es.streams
+    SET deleted = given.deleted, tombstoned = given.tombstoned,
+        truncate_before = given.truncate_before, max_age_s = given.max_age_s,
+        max_count = given.max_count
+    FROM unnest(%(streams)s::text[], %(deleted)s::boolean[], %(tombstoned)s::boolean[],
+                %(truncate_before)s::bigint[], %(max_age_s)s::bigint[], %(max_count)s::bigint[])
+        AS given (stream, deleted, tombstoned, truncate_before, max_age_s, max_count)
+    WHERE streams.stream = given.stream;
