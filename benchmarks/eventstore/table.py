@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.eventstore.cluster import Cluster, running
 from benchmarks.eventstore.cost import cpu_seconds
-from benchmarks.eventstore.lines import BATCH, EVENT_BYTES, Line, Scale
+from benchmarks.eventstore.lines import BATCH, EVENT_BYTES, LINES, Line, Scale
 from benchmarks.eventstore.peers import Emmett, Eventsourcing, MessageDb, UmaDb, versions
 from benchmarks.eventstore.penstock import (
     GROWN,
@@ -36,6 +36,7 @@ CONDITIONS = (
     "and load share the cores; the order that each store guarantees is among the notes"
 )
 OURS = ("penstock_http", "penstock_inprocess")
+(FILLING,) = (line for line in LINES if line.batch > 1)
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -62,6 +63,7 @@ def run(context: Context) -> Figures:
         for product in products:
             stack.enter_context(product.fresh())
         order = products if context.repetition % 2 == 0 else products[::-1]
+        _fill(order, scale)
         for line in scale.lines:
             for product in order:
                 if product.takes(line):
@@ -96,6 +98,14 @@ def compared(figures: Figures) -> dict[str, float]:
             elif figure in ("p50_ms", "p99_ms"):
                 found[f"{line}.{product}.{figure}_of_empty"] = grown
     return found
+
+
+def _fill(products: Sequence[Product], scale: Scale) -> None:
+    """Append something where reads are chosen and no line before them does so."""
+    if any(line.kind == "read" for line in scale.lines) and FILLING not in scale.lines:
+        for product in products:
+            if product.takes(FILLING):
+                product.measure(FILLING, scale)
 
 
 def _measured(product: Product, line: Line, scale: Scale, cluster: Cluster) -> Figures:
