@@ -14,7 +14,7 @@ from tests.clients.proxy import Proxy
 from tests.services import service_in_thread
 
 WORLDS = ("server-async", "server-sync", "fake-async", "fake-sync")
-_ITERATORS = {"read_stream", "read_all", "subscribe"}
+_ITERATORS = {"read_stream", "read_all", "subscribe", "deliveries"}
 _PARTS = {"schemas", "streams", "groups"}
 _END = object()
 QUICK = Retry(first_s=0.01, cap_s=0.05)

@@ -9,6 +9,7 @@
     ├── NotFound              no such stream, event, schema, group or path
     ├── StreamGone            the stream was deleted for good
     ├── Conflict              true when asked, no longer true now
+    │   ├── GroupDiffers          a persistent subscription of that name is another one
     │   ├── VersionConflict       the stream is at `actual`, not at `expected`
     │   ├── ConditionFailed       an event that the condition excludes is there
     │   ├── IdReused              an event id with other content than before: id, position
@@ -19,6 +20,7 @@
     │   ├── OutcomeUnknown        it may have happened: repeat with the same ids
     │   └── StorageFull           the service's disk is nearly full: free_bytes, min_free_bytes
     └── ServiceFault          the service failed in a way that it does not explain
+        └── DeciderFailed         code of the workspace went wrong
 
 A problem type that this version does not know becomes the class that its status stands for.
 """
@@ -141,6 +143,12 @@ class Conflict(PenstockError):
     type_ = "conflict"
 
 
+class GroupDiffers(Conflict):
+    """A persistent subscription of that name has another filter or start."""
+
+    type_ = "subscription-differs"
+
+
 class VersionConflict(Conflict):
     """The stream is at another version than the one that was expected."""
 
@@ -242,11 +250,18 @@ class ServiceFault(PenstockError):
     """The service failed."""
 
 
+class DeciderFailed(ServiceFault):
+    """Code of the workspace went wrong; nothing was appended."""
+
+    type_ = "decider-failed"
+
+
 _KINDS: Mapping[str, type[PenstockError]] = {
     kind.type_: kind
     for kind in (
         *(Refused, UnknownType, SchemaViolation, CommandRefused, Unauthorized, NotFound),
         *(StreamGone, Conflict, VersionConflict, ConditionFailed, IdReused, BeyondHead),
+        *(GroupDiffers, DeciderFailed),
         *(Incompatible, Unavailable, Overloaded, OutcomeUnknown, StorageFull, ServiceFault),
     )
 }

@@ -147,6 +147,34 @@ class SchemaCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommandAnswer:
+    """What a command led to: the stream's version after it, and the events; none is an answer.
+
+    `position` is the last event's; `version` and `position` are None for an entity without events.
+    """
+
+    stream: str
+    version: int | None
+    position: int | None
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """An entity's state, folded from its events up to `version`. `recorded_at` is the last one's.
+
+    `decider_version` says by which version of the decider's code.
+    """
+
+    stream: str
+    version: int
+    position: int
+    recorded_at: datetime
+    decider_version: int
+    state: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """Whether appends and reads are accepted; reasons by part when not."""
 

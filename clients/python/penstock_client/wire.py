@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
 from penstock_client.errors import Refused, ServiceFault
 from penstock_client.model import (
+    CommandAnswer,
     Condition,
+    Entity,
     Event,
     EventPage,
     Expected,
@@ -22,6 +25,8 @@ from penstock_client.model import (
     StreamAppended,
     StreamPage,
 )
+
+T = TypeVar("T")
 
 
 def dump(document: object) -> bytes:
@@ -45,6 +50,22 @@ def load(body: bytes) -> Any:
         raise ServiceFault(
             f"the answer is not JSON: {error}", remedy="Is this the address of a Penstock service?"
         ) from error
+
+
+def understood(reader: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
+    """Turn the complaints of a reader about an answer's shape into `ServiceFault`."""
+
+    @wraps(reader)
+    def read(document: Mapping[str, Any]) -> T:
+        try:
+            return reader(document)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ServiceFault(
+                f"the answer is not understood: {type(error).__name__} {error}",
+                remedy="Is this the address of a Penstock service, of a version that fits?",
+            ) from error
+
+    return read
 
 
 def segment(text: object) -> str:
@@ -80,6 +101,19 @@ def stream_body(
     return body
 
 
+def precondition(expected_version: int | str | None) -> dict[str, str]:
+    """Return an expected version as headers."""
+    match expected_version:
+        case None:
+            return {}
+        case "no_stream":
+            return {"if-none-match": "*"}
+        case "stream_exists":
+            return {"if-match": "*"}
+        case _:
+            return {"if-match": f'"{expected_version}"'}
+
+
 def append_body(appends: Iterable[StreamAppend], condition: Condition | None) -> dict[str, Any]:
     """Return the body of an append to several streams."""
     body: dict[str, Any] = {
@@ -101,6 +135,7 @@ def query_body(items: Iterable[QueryItem]) -> list[dict[str, Any]]:
     ]
 
 
+@understood
 def event_of(document: Mapping[str, Any]) -> Event:
     """Return a recorded event."""
     return Event(
@@ -118,6 +153,7 @@ def event_of(document: Mapping[str, Any]) -> Event:
     )
 
 
+@understood
 def appended_of(document: Mapping[str, Any]) -> StreamAppended:
     """Return where events went."""
     return StreamAppended(
@@ -129,6 +165,7 @@ def appended_of(document: Mapping[str, Any]) -> StreamAppended:
     )
 
 
+@understood
 def stream_page_of(document: Mapping[str, Any]) -> StreamPage:
     """Return a page of one stream."""
     return StreamPage(
@@ -138,6 +175,7 @@ def stream_page_of(document: Mapping[str, Any]) -> StreamPage:
     )
 
 
+@understood
 def event_page_of(document: Mapping[str, Any]) -> EventPage:
     """Return a page of the whole store."""
     return EventPage(
@@ -147,11 +185,36 @@ def event_page_of(document: Mapping[str, Any]) -> EventPage:
     )
 
 
-def schema_of(document: Mapping[str, Any], subject: str | None = None) -> Schema:
+@understood
+def schema_of(document: Mapping[str, Any]) -> Schema:
     """Return one version of a schema."""
     return Schema(
-        subject=subject if subject is not None else document["subject"],
+        subject=document["subject"],
         id=document["id"],
         version=document["version"],
         schema=document["schema"],
+    )
+
+
+@understood
+def command_answer_of(document: Mapping[str, Any]) -> CommandAnswer:
+    """Return what a command led to."""
+    return CommandAnswer(
+        stream=document["stream"],
+        version=document["version"],
+        position=document["position"],
+        events=tuple(map(event_of, document["events"])),
+    )
+
+
+@understood
+def entity_of(document: Mapping[str, Any]) -> Entity:
+    """Return an entity's state."""
+    return Entity(
+        stream=document["stream"],
+        version=document["version"],
+        position=document["position"],
+        recorded_at=datetime.fromisoformat(document["recorded_at"]),
+        decider_version=document["decider_version"],
+        state=document["state"],
     )

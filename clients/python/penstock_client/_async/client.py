@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
@@ -10,13 +11,16 @@ from uuid import UUID
 import httpx
 
 from penstock_client._async.connection import AsyncConnection
+from penstock_client._async.groups import AsyncGroup, AsyncGroups
 from penstock_client._async.reading import PAGE, all_events, stream_events
 from penstock_client._async.schemas import AsyncSchemas
 from penstock_client._async.subscription import SILENCE_S, AsyncSubscription
 from penstock_client.errors import Refused
 from penstock_client.model import (
+    CommandAnswer,
     Condition,
     Direction,
+    Entity,
     Event,
     EventPage,
     Expected,
@@ -26,13 +30,17 @@ from penstock_client.model import (
     StreamAppend,
     StreamAppended,
     StreamPage,
+    new_id,
 )
 from penstock_client.retry import Retry
 from penstock_client.wire import (
     append_body,
     appended_of,
+    command_answer_of,
+    entity_of,
     event_of,
     event_page_of,
+    precondition,
     query_body,
     segment,
     stream_body,
@@ -77,6 +85,7 @@ class AsyncPenstock:
             retry if retry is not None else Retry(),
         )
         self.schemas = AsyncSchemas(self._connection)
+        self.groups = AsyncGroups(self._connection)
 
     async def __aenter__(self) -> Self:
         return self
@@ -211,6 +220,48 @@ class AsyncPenstock:
         return AsyncSubscription(
             self._connection, after=after, filters=filters, silence_s=silence_s
         )
+
+    def group(self, name: str, *, consumer: str | None = None) -> AsyncGroup:
+        """Be a consumer of a persistent subscription; by default one with a name of its own."""
+        return AsyncGroup(self._connection, name, consumer)
+
+    async def command(
+        self,
+        category: str,
+        id: str,
+        command: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        expected_version: int | Literal["no_stream", "stream_exists"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> CommandAnswer:
+        """Have a command decided, and return the events that it led to.
+
+        The key makes all tries one command; without one of yours, one is made for this call.
+        Raises `CommandRefused`, `VersionConflict`, `SchemaViolation`, `DeciderFailed`, `NotFound`.
+        """
+        key = idempotency_key if idempotency_key is not None else str(new_id())
+        path = f"/v1/commands/{segment(category)}/{segment(id)}/{segment(command)}"
+        headers = {"idempotency-key": key, **precondition(expected_version)}
+        body = dict(data or {})
+        return command_answer_of(
+            await self._connection.call("POST", path, body=body, headers=headers)
+        )
+
+    async def entity(
+        self, category: str, id: str, *, version: int | None = None, at: datetime | None = None
+    ) -> Entity:
+        """Return an entity's state: now, after the event `version`, or as it was recorded `at`.
+
+        Raises `NotFound` when there was no event by then.
+        """
+        params: dict[str, Any] = {}
+        if version is not None:
+            params["version"] = version
+        if at is not None:
+            params["at"] = at.isoformat()
+        path = f"/v1/entities/{segment(category)}/{segment(id)}"
+        return entity_of(await self._connection.call("GET", path, params=params))
 
     async def health(self) -> Health:
         """Say whether the service takes appends and reads. Raises `Unavailable` when it is down."""

@@ -46,4 +46,4 @@ class AsyncSchemas:
     async def versions(self, subject: str) -> tuple[Schema, ...]:
         """Return all versions of one schema, oldest first. Raises `NotFound`."""
         document = await self._connection.call("GET", f"/v1/schemas/{segment(subject)}")
-        return tuple(schema_of(each, subject) for each in document["versions"])
+        return tuple(schema_of(each) for each in document["versions"])

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
@@ -11,13 +12,16 @@ from uuid import UUID
 import httpx
 
 from penstock_client._sync.connection import Connection
+from penstock_client._sync.groups import Group, Groups
 from penstock_client._sync.reading import PAGE, all_events, stream_events
 from penstock_client._sync.schemas import Schemas
 from penstock_client._sync.subscription import SILENCE_S, Subscription
 from penstock_client.errors import Refused
 from penstock_client.model import (
+    CommandAnswer,
     Condition,
     Direction,
+    Entity,
     Event,
     EventPage,
     Expected,
@@ -27,13 +31,17 @@ from penstock_client.model import (
     StreamAppend,
     StreamAppended,
     StreamPage,
+    new_id,
 )
 from penstock_client.retry import Retry
 from penstock_client.wire import (
     append_body,
     appended_of,
+    command_answer_of,
+    entity_of,
     event_of,
     event_page_of,
+    precondition,
     query_body,
     segment,
     stream_body,
@@ -78,6 +86,7 @@ class Penstock:
             retry if retry is not None else Retry(),
         )
         self.schemas = Schemas(self._connection)
+        self.groups = Groups(self._connection)
 
     def __enter__(self) -> Self:
         return self
@@ -210,6 +219,46 @@ class Penstock:
         """
         filters = _given(category=category, type=type, stream_prefix=stream_prefix, tag=tag)
         return Subscription(self._connection, after=after, filters=filters, silence_s=silence_s)
+
+    def group(self, name: str, *, consumer: str | None = None) -> Group:
+        """Be a consumer of a persistent subscription; by default one with a name of its own."""
+        return Group(self._connection, name, consumer)
+
+    def command(
+        self,
+        category: str,
+        id: str,
+        command: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        expected_version: int | Literal["no_stream", "stream_exists"] | None = None,
+        idempotency_key: str | None = None,
+    ) -> CommandAnswer:
+        """Have a command decided, and return the events that it led to.
+
+        The key makes all tries one command; without one of yours, one is made for this call.
+        Raises `CommandRefused`, `VersionConflict`, `SchemaViolation`, `DeciderFailed`, `NotFound`.
+        """
+        key = idempotency_key if idempotency_key is not None else str(new_id())
+        path = f"/v1/commands/{segment(category)}/{segment(id)}/{segment(command)}"
+        headers = {"idempotency-key": key, **precondition(expected_version)}
+        body = dict(data or {})
+        return command_answer_of(self._connection.call("POST", path, body=body, headers=headers))
+
+    def entity(
+        self, category: str, id: str, *, version: int | None = None, at: datetime | None = None
+    ) -> Entity:
+        """Return an entity's state: now, after the event `version`, or as it was recorded `at`.
+
+        Raises `NotFound` when there was no event by then.
+        """
+        params: dict[str, Any] = {}
+        if version is not None:
+            params["version"] = version
+        if at is not None:
+            params["at"] = at.isoformat()
+        path = f"/v1/entities/{segment(category)}/{segment(id)}"
+        return entity_of(self._connection.call("GET", path, params=params))
 
     def health(self) -> Health:
         """Say whether the service takes appends and reads. Raises `Unavailable` when it is down."""

@@ -33,17 +33,28 @@ class Connection:
         body: object = None,
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        longer_s: float = 0.0,
     ) -> Any:
-        """Return the answer's JSON, None for an empty one.
+        """Return the answer's JSON, None for an empty one; wait `longer_s` longer for it.
 
         Raises `OutcomeUnknown` when any of the tries may have taken effect and none was answered.
         """
-        content = None if body is None else dump(body)
+        sent = dict(headers or {})
+        if body is not None:
+            sent["content-type"] = "application/json"
+        request = {
+            "method": method,
+            "url": path,
+            "content": None if body is None else dump(body),
+            "params": dict(params or {}),
+            "headers": sent,
+            "timeout": self._patience(longer_s),
+        }
         in_doubt: PenstockError | None = None
         failures = 0
         while True:
             try:
-                return self._once(method, path, content, params, headers)
+                return self._once(request)
             except PenstockError as error:
                 if not error.worth_a_retry:
                     raise
@@ -70,10 +81,7 @@ class Connection:
 
         Raises `Unavailable` when the connection breaks or is silent for longer than `silence_s`.
         """
-        usual = self._http.timeout
-        timeout = httpx.Timeout(
-            connect=usual.connect, read=silence_s, write=usual.write, pool=usual.pool
-        )
+        timeout = self._patience(silence_s - (self._http.timeout.read or 0.0))
         request = self._http.build_request(
             "GET", path, params=dict(params), headers=dict(headers), timeout=timeout
         )
@@ -102,23 +110,16 @@ class Connection:
         """Close all connections."""
         self._http.close()
 
-    def _once(
-        self,
-        method: str,
-        path: str,
-        content: bytes | None,
-        params: Mapping[str, Any] | None,
-        headers: Mapping[str, str] | None,
-    ) -> Any:
-        sent = dict(headers or {})
-        if content is not None:
-            sent["content-type"] = "application/json"
+    def _patience(self, longer_s: float) -> httpx.Timeout:
+        usual = self._http.timeout
+        read_s = None if usual.read is None else usual.read + longer_s
+        return httpx.Timeout(connect=usual.connect, read=read_s, write=usual.write, pool=usual.pool)
+
+    def _once(self, request: dict[str, Any]) -> Any:
         try:
-            answer = self._http.request(
-                method, path, content=content, params=dict(params or {}), headers=sent
-            )
+            answer = self._http.request(**request)
         except httpx.TransportError as error:
-            if method == "GET" or isinstance(error, _NEVER_SENT):
+            if request["method"] == "GET" or isinstance(error, _NEVER_SENT):
                 raise _unreachable(error) from error
             raise OutcomeUnknown(
                 f"the connection broke before the answer came: {_cause(error)}",

@@ -47,4 +47,4 @@ class Schemas:
     def versions(self, subject: str) -> tuple[Schema, ...]:
         """Return all versions of one schema, oldest first. Raises `NotFound`."""
         document = self._connection.call("GET", f"/v1/schemas/{segment(subject)}")
-        return tuple(schema_of(each, subject) for each in document["versions"])
+        return tuple(schema_of(each) for each in document["versions"])

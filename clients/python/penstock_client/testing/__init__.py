@@ -4,6 +4,7 @@
 the same contract suite. Nothing is durable, and it knows the plain part of Avro only.
 """
 
+from penstock_client.testing.deciders import FakeDecider
 from penstock_client.testing.fake import FakePenstock
 
-__all__ = ["FakePenstock"]
+__all__ = ["FakeDecider", "FakePenstock"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -12,29 +14,40 @@ from penstock_client._async.client import AsyncPenstock
 from penstock_client._sync.client import Penstock
 from penstock_client.errors import PenstockError
 from penstock_client.retry import Retry
+from penstock_client.testing.deciders import FakeDecider, MemoryDeciders
+from penstock_client.testing.groups import MemoryGroups
 from penstock_client.testing.memory import MemoryStore
-from penstock_client.testing.routes import Routes, problem
+from penstock_client.testing.requests import gives_nothing, problem, waits_s
+from penstock_client.testing.routes import Routes
 from penstock_client.testing.schemas import MemorySchemas
 
 _URL = "http://penstock.test"
+_PAUSE_S = 0.02
 
 
 class FakePenstock(httpx.BaseTransport, httpx.AsyncBaseTransport):
     """A service in memory. `client()` and `async_client()` open real clients on it.
 
     All clients of one fake see one store, from any thread. `schemas="strict"` refuses types
-    without a schema; by default they take any data. `now` replaces the clock.
+    without a schema; by default they take any data. `deciders` are by category. `now` replaces
+    the clock.
     """
 
     def __init__(
         self,
         *,
         schemas: Literal["infer", "strict"] = "infer",
+        deciders: Mapping[str, FakeDecider] | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         registered = MemorySchemas(schemas)
         self._store = MemoryStore(registered.check, now)
-        self._routes = Routes(self._store, registered)
+        self._routes = Routes(
+            self._store,
+            registered,
+            MemoryGroups(self._store, now),
+            MemoryDeciders(self._store, deciders or {}),
+        )
         self._faults: list[tuple[PenstockError | httpx.TransportError, bool]] = []
 
     def client(self, **options: Any) -> Penstock:
@@ -65,12 +78,20 @@ class FakePenstock(httpx.BaseTransport, httpx.AsyncBaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Serve the sync client."""
         request.read()
-        return self._answer(request)
+        answer, left = self._answer(request), waits_s(request)
+        while left > 0 and gives_nothing(answer):
+            time.sleep(_PAUSE_S)
+            answer, left = self._answer(request), left - _PAUSE_S
+        return answer
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Serve the async client."""
         await request.aread()
-        return self._answer(request)
+        answer, left = self._answer(request), waits_s(request)
+        while left > 0 and gives_nothing(answer):
+            await asyncio.sleep(_PAUSE_S)
+            answer, left = self._answer(request), left - _PAUSE_S
+        return answer
 
     def close(self) -> None:
         """Do nothing: the store outlives its clients."""

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import httpx
 
-from penstock_client.errors import (
-    BeyondHead,
-    CommandRefused,
-    Conflict,
-    Incompatible,
-    NotFound,
-    Overloaded,
-    PenstockError,
-    Refused,
-    StorageFull,
-    StreamGone,
-    Unauthorized,
-    Unavailable,
-)
+from penstock_client.errors import BeyondHead, NotFound, PenstockError, Refused
+from penstock_client.testing.deciders import MemoryDeciders
 from penstock_client.testing.feeds import Feed
+from penstock_client.testing.groups import MemoryGroups
 from penstock_client.testing.memory import (
     Document,
     MemoryStore,
@@ -32,29 +20,23 @@ from penstock_client.testing.memory import (
     items_of,
     matches,
 )
+from penstock_client.testing.requests import body_of, problem, reply, whole
 from penstock_client.testing.schemas import MemorySchemas
 
 Respond = Callable[..., httpx.Response]
-_STATUSES: tuple[tuple[type[PenstockError], int], ...] = (
-    (Unauthorized, 401),
-    (CommandRefused, 422),
-    (Refused, 422),
-    (NotFound, 404),
-    (StreamGone, 410),
-    (Conflict, 409),
-    (Incompatible, 409),
-    (Overloaded, 429),
-    (StorageFull, 507),
-    (Unavailable, 503),
-    (PenstockError, 500),
-)
 _MAX_PAGE = 1_000
 
 
 class Routes:
     """Calls by method and path."""
 
-    def __init__(self, store: MemoryStore, schemas: MemorySchemas) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        schemas: MemorySchemas,
+        groups: MemoryGroups,
+        deciders: MemoryDeciders,
+    ) -> None:
         self._store = store
         self._schemas = schemas
         self._feeds: list[Feed] = []
@@ -70,6 +52,18 @@ class Routes:
             ("GET", "/v1/schemas", self._list_schemas),
             ("POST", "/v1/schemas", self._add_schema),
             ("GET", "/v1/schemas/{subject}", self._schema),
+            ("GET", "/v1/subscriptions", groups.list),
+            ("PUT", "/v1/subscriptions/{name}", groups.put),
+            ("GET", "/v1/subscriptions/{name}", groups.show),
+            ("DELETE", "/v1/subscriptions/{name}", groups.delete),
+            ("GET", "/v1/subscriptions/{name}/next", groups.next),
+            ("POST", "/v1/subscriptions/{name}/ack", groups.ack),
+            ("POST", "/v1/subscriptions/{name}/nack", groups.nack),
+            ("POST", "/v1/subscriptions/{name}/park", groups.park),
+            ("GET", "/v1/subscriptions/{name}/parked", groups.show_parked),
+            ("POST", "/v1/subscriptions/{name}/replay-parked", groups.replay_parked),
+            ("POST", "/v1/commands/{category}/{id}/{command}", deciders.command),
+            ("GET", "/v1/entities/{category}/{id}", deciders.entity),
             ("GET", "/health/ready", self._ready),
         ):
             self.add(method, path, respond)
@@ -119,7 +113,7 @@ class Routes:
         category_of(stream)
         version = self._store.version(stream)
         events = self._store.visible(stream)
-        limit = _whole(request, "limit", 100, least=1, most=_MAX_PAGE)
+        limit = whole(request, "limit", 100, least=1, most=_MAX_PAGE)
         backward = request.url.params.get("direction") == "backward"
         start = request.url.params.get("from_version")
         if start is not None:
@@ -132,7 +126,7 @@ class Routes:
         return reply({"stream": stream, "version": version, "events": page}, headers=headers)
 
     def _read_all(self, request: httpx.Request) -> httpx.Response:
-        after = _whole(request, "after", 0, least=0)
+        after = whole(request, "after", 0, least=0)
         wanted = _wanted(request)
         with self._store.lock:
             head = self._store.head
@@ -141,7 +135,7 @@ class Routes:
             lines = "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in found)
             headers = {"content-type": "application/x-ndjson"}
             return httpx.Response(200, headers=headers, content=lines.encode())
-        limit = _whole(request, "limit", 100, least=1, most=_MAX_PAGE)
+        limit = whole(request, "limit", 100, least=1, most=_MAX_PAGE)
         return reply(_page(found, limit, head))
 
     def _query(self, request: httpx.Request) -> httpx.Response:
@@ -191,40 +185,6 @@ class Routes:
         return reply({"status": "ready", "reasons": []})
 
 
-def body_of(request: httpx.Request) -> Document:
-    """Return a request's JSON object."""
-    try:
-        body = json.loads(request.content)
-    except ValueError as error:
-        raise Refused(f"the body is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise Refused("$: expected an object")
-    return body
-
-
-def reply(
-    document: object, *, status: int = 200, headers: Mapping[str, str] | None = None
-) -> httpx.Response:
-    """Return a JSON answer."""
-    return httpx.Response(status, json=document, headers=headers)
-
-
-def problem(error: PenstockError) -> httpx.Response:
-    """Return the problem document of an error."""
-    status = next(status for kind, status in _STATUSES if isinstance(error, kind))
-    document: dict[str, Any] = dict(error.fields) | {
-        "type": error.type,
-        "title": type(error).__name__,
-        "status": status,
-        "detail": error.detail,
-        "remedy": error.remedy or "See the detail.",
-    }
-    headers = {"content-type": "application/problem+json"}
-    if isinstance(error, Unavailable) and error.retry_after_s is not None:
-        headers["retry-after"] = str(round(error.retry_after_s))
-    return httpx.Response(status, json=document, headers=headers)
-
-
 def _page(found: list[Document], limit: int, head: int) -> Document:
     events = found[:limit]
     more = len(found) > limit
@@ -240,13 +200,3 @@ def _wanted(request: httpx.Request) -> Wanted:
         stream_prefix=params.get("stream_prefix"),
         tag=params.get("tag"),
     )
-
-
-def _whole(
-    request: httpx.Request, name: str, default: int, *, least: int, most: int | None = None
-) -> int:
-    text = request.url.params.get(name, str(default))
-    value = int(text) if text.isdigit() else -1
-    if value < least or (most is not None and value > most):
-        raise Refused(f"query.{name}: {text!r} is out of range")
-    return value

@@ -1,0 +1,132 @@
+"""Persistent subscriptions: a place in the feed that several consumers share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any, Literal
+
+from penstock_client._async.connection import AsyncConnection
+from penstock_client.groups import (
+    Delivery,
+    Given,
+    Handled,
+    Parked,
+    Settled,
+    Standing,
+    Terms,
+    given_of,
+    ids_body,
+    parked_of,
+    settled_of,
+    standing_of,
+)
+from penstock_client.model import new_id
+from penstock_client.wire import segment
+
+_PATH = "/v1/subscriptions"
+
+
+class AsyncGroups:
+    """The persistent subscriptions of a service."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def create(
+        self,
+        name: str,
+        *,
+        start: int | Literal["end"] = "end",
+        category: str | None = None,
+        type: str | None = None,
+        stream_prefix: str | None = None,
+        tag: str | None = None,
+        terms: Terms | None = None,
+    ) -> Standing:
+        """Make a group, or change the terms of one that is there.
+
+        `start` is the position to begin behind. Raises `GroupDiffers` for another filter or start
+        than it was made with.
+        """
+        filters = {"category": category, "type": type, "stream_prefix": stream_prefix, "tag": tag}
+        body = {
+            "start": start,
+            "filter": {key: value for key, value in filters.items() if value is not None},
+            **(terms if terms is not None else Terms()).body(),
+        }
+        return standing_of(
+            await self._connection.call("PUT", f"{_PATH}/{segment(name)}", body=body)
+        )
+
+    async def list(self) -> tuple[Standing, ...]:
+        """Return every group and how it stands."""
+        document = await self._connection.call("GET", _PATH)
+        return tuple(map(standing_of, document["subscriptions"]))
+
+    async def show(self, name: str) -> Standing:
+        """Return how a group stands. Raises `NotFound`."""
+        return standing_of(await self._connection.call("GET", f"{_PATH}/{segment(name)}"))
+
+    async def delete(self, name: str) -> None:
+        """Forget a group, what it has out and parked. Raises `NotFound`."""
+        await self._connection.call("DELETE", f"{_PATH}/{segment(name)}")
+
+
+class AsyncGroup:
+    """One consumer of a group. Events come at least once, those of one stream in order.
+
+    `ack`, `nack` and `park` take ids, events or deliveries, one or several.
+    """
+
+    def __init__(self, connection: AsyncConnection, name: str, consumer: str | None) -> None:
+        self._connection = connection
+        self._path = f"{_PATH}/{segment(name)}"
+        self.consumer = consumer if consumer is not None else f"client-{new_id().hex}"
+
+    async def next(self, *, limit: int = 10, wait_s: float = 0.0) -> Given:
+        """Take events to handle, at most one of each stream; wait up to `wait_s` for the first."""
+        params = {"consumer": self.consumer, "limit": limit, "wait": wait_s}
+        return given_of(
+            await self._connection.call("GET", f"{self._path}/next", params=params, longer_s=wait_s)
+        )
+
+    async def deliveries(
+        self, *, limit: int = 10, wait_s: float = 30.0
+    ) -> AsyncGenerator[Delivery, None]:
+        """Iterate over events to handle, without end. Settle each before the next is taken."""
+        while True:
+            given = await self.next(limit=limit, wait_s=wait_s)
+            for delivery in given.deliveries:
+                yield delivery
+
+    async def ack(self, handled: Handled | Iterable[Handled]) -> Settled:
+        """Finish events: they are never given again. Repeating it is harmless."""
+        return await self._settle("ack", handled)
+
+    async def nack(
+        self, handled: Handled | Iterable[Handled], *, reason: str, delay_s: float | None = None
+    ) -> Settled:
+        """Give events back: they come again after a pause, or are parked after their last time."""
+        more = {} if delay_s is None else {"delay_s": delay_s}
+        return await self._settle("nack", handled, reason=reason, consumer=self.consumer, **more)
+
+    async def park(self, handled: Handled | Iterable[Handled], *, reason: str) -> Settled:
+        """Put events aside for a person; their streams go on."""
+        return await self._settle("park", handled, reason=reason, consumer=self.consumer)
+
+    async def parked(self, *, after: int = 0, limit: int = 100) -> tuple[Parked, ...]:
+        """Return parked events by position."""
+        params = {"after": after, "limit": limit}
+        document = await self._connection.call("GET", f"{self._path}/parked", params=params)
+        return tuple(map(parked_of, document["parked"]))
+
+    async def replay_parked(self, handled: Handled | Iterable[Handled] | None = None) -> int:
+        """Have parked events given again, all of them by default; return how many."""
+        body = {} if handled is None else {"ids": ids_body(handled)}
+        document = await self._connection.call("POST", f"{self._path}/replay-parked", body=body)
+        replayed: int = document["replayed"]
+        return replayed
+
+    async def _settle(self, how: str, handled: Handled | Iterable[Handled], **more: Any) -> Settled:
+        body = {"ids": ids_body(handled), **more}
+        return settled_of(await self._connection.call("POST", f"{self._path}/{how}", body=body))
