@@ -168,8 +168,7 @@ def _text(kind: type, what: str, parse: Callable[[Any], Any]) -> Shape:
             same = parse(text)
         except (ValueError, InvalidOperation):
             same = None
-        zone, back = getattr(value, "tzinfo", None), getattr(same, "tzinfo", None)
-        if type(same) is not kind or str(same) != str(value) or type(zone) is not type(back):
+        if repr(same) != repr(value):  # Folds and the names of time zones count too.
             raise misfit(f"{what} {value} would not come back as it is")
         return text
 
