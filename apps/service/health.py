@@ -31,6 +31,7 @@ async def ready(request: Request) -> Response:
     document = {
         "status": "unready" if reasons else "ready",
         "reasons": [{"part": part, "reason": reason} for part, reason in reasons.items()],
+        "deliveries": _deliveries(runtime_of(request)),
     }
     return Response(
         orjson.dumps(document),
@@ -46,9 +47,23 @@ async def metrics(request: Request) -> Response:
     reasons = await _reasons(runtime)
     runtime.metrics.up.set(0 if reasons else 1)
     with contextlib.suppress(PenstockError):  # Figures of groups are not worth a failed scrape.
-        groups = runtime.opened.groups
-        runtime.metrics.subscriptions.show(await groups.standings(), waiting=groups.waiting)
+        groups, deliveries = runtime.opened.groups, runtime.opened.deliveries.standings()
+        runtime.metrics.subscriptions.show(
+            await groups.standings(),
+            waiting=groups.waiting,
+            up={each.name: each.state == "running" for each in deliveries},
+        )
     return Response(runtime.metrics.render(), media_type=CONTENT_TYPE)
+
+
+def _deliveries(runtime: Runtime) -> list[dict[str, str | None]]:
+    """Return how the deliverers stand. They do not decide whether appends are accepted."""
+    if not runtime.is_open:
+        return []
+    return [
+        {"name": each.name, "kind": each.kind, "state": each.state, "reason": each.reason}
+        for each in runtime.opened.deliveries.standings()
+    ]
 
 
 async def _reasons(runtime: Runtime) -> dict[str, str]:

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apps.deciders import Deciders, load_code, open_deciders
+from apps.delivery.config import delivery_files
+from apps.delivery.deliveries import Deliveries
 from apps.service.config import ServiceConfig
 from apps.service.metrics import ServiceMetrics
+from apps.service.render import event_document
 from apps.service.storage import StorageGuard
 from eventstore.codecs import Codecs
 from eventstore.intake import Intake
@@ -36,6 +39,7 @@ class Opened:
     intake: Intake
     storage: StorageGuard
     groups: PostgresSubscriptionGroups
+    deliveries: Deliveries
     deciders: Deciders
 
 
@@ -60,6 +64,11 @@ class Runtime:
             raise Unavailable(f"the event store is not open: {self.trouble}")
         return self._opened
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the store was reached."""
+        return self._opened is not None
+
     def start(self) -> None:
         """Begin to open the store."""
         self._opening = asyncio.create_task(self._open_until_done(), name="open store")
@@ -69,6 +78,7 @@ class Runtime:
         self.stopping = True
         if self._opened is not None:
             self._opened.store.feed_head.close()
+            self._opened.deliveries.stop()
 
     async def stop(self) -> None:
         """Commit what is queued and close everything."""
@@ -113,12 +123,22 @@ class Runtime:
                 limit_s=config.decider_seconds,
             )
             stack.callback(deciders.workers.close)
+            deliveries = await stack.enter_async_context(
+                Deliveries(
+                    delivery_files(config.workspace),
+                    workspace=config.workspace,
+                    groups=groups,
+                    render=lambda event: event_document(event, intake),
+                    metrics=self.metrics.subscriptions,
+                )
+            )
             self._stack = stack.pop_all()
         return Opened(
             store=store,
             intake=intake,
             storage=StorageGuard(folders, config.min_free_bytes),
             groups=groups,
+            deliveries=deliveries,
             deciders=deciders,
         )
 

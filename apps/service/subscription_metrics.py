@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -40,8 +41,14 @@ class SubscriptionMetrics:
             "penstock_delivery_up", "1 while a deliverer works", ["delivery"], registry=registry
         )
 
-    def show(self, standings: Sequence[Standing], *, waiting: int) -> None:
-        """Replace what was shown by how the subscriptions stand now."""
+    def counted(self, delivery: str, outcome: Literal["sent", "retried", "parked"]) -> None:
+        """One event more that a deliverer sent, tried in vain, or parked."""
+        self.deliveries.labels(delivery, outcome).inc()
+
+    def show(self, standings: Sequence[Standing], *, waiting: int, up: Mapping[str, bool]) -> None:
+        """Replace what was shown by how subscriptions, and deliverers by name, stand now."""
+        for name, works in up.items():
+            self.delivery_up.labels(name).set(works)
         gauges = (
             self._lag_events,
             self._lag_seconds,
