@@ -4,7 +4,8 @@
 
 1. A caller's request joins a bounded queue, or is refused at once (`Overloaded`).
 2. The writer takes everything that is queued, up to a cap, and commits it as one group. There is
-   no timer: an idle store answers after one commit, a busy one makes larger groups.
+   no timer: an idle store answers after one commit, a busy one makes larger groups. When more is
+   queued than fits, streams take turns (`eventstore.queueing`).
 3. When the connection breaks, the writer commits the same group again under a new one: ids tell
    what happened the first time. A request whose deadline passes meanwhile gets `OutcomeUnknown`
    if its commit may have happened, `Unavailable` if it cannot have.
@@ -17,12 +18,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from eventstore.decision import Outcome
+from eventstore.queueing import FairQueue
 from eventstore.store import Appended, AppendRequest
 from kernel.errors import (
     ContractViolation,
@@ -106,13 +107,15 @@ class AppendLimits:
 class _Queued:
     """A request, its size, and who waits for the answer."""
 
-    __slots__ = ("answer", "deadline", "events", "request", "size", "uncertain")
+    __slots__ = ("answer", "deadline", "events", "request", "size", "streams", "turn", "uncertain")
 
     def __init__(self, request: AppendRequest, answer: asyncio.Future[Appended], deadline: float):
         self.request = request
         self.answer = answer
         self.deadline = deadline
         self.uncertain = False
+        self.turn = 0
+        self.streams = tuple({append.stream for append in request.appends})
         self.events = sum(len(append.events) for append in request.appends)
         self.size = sum(len(event.data) for append in request.appends for event in append.events)
 
@@ -132,11 +135,11 @@ class Appender:
         self._head = head
         self._limits = limits or AppendLimits()
         self._observer = observer or NoObserver()
-        self._queue: deque[_Queued] = deque()
+        self._queue: FairQueue[_Queued] = FairQueue(
+            max_events=self._limits.queue_events, max_bytes=self._limits.queue_bytes
+        )
         self._group_now: list[_Queued] = []
         self._work = asyncio.Event()
-        self._events = 0
-        self._bytes = 0
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
         self.trouble: str | None = "starting"
@@ -156,7 +159,7 @@ class Appender:
                     await asyncio.shield(self._task)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._give_up(self._queue, Unavailable("the service is stopping"))
+        self._give_up(self._queue.take_all(), Unavailable("the service is stopping"))
         await self._group.close()
 
     async def append(self, request: AppendRequest) -> Appended:
@@ -167,14 +170,10 @@ class Appender:
             raise Unavailable("the writer has ended", remedy="Restart the service.")
         loop = asyncio.get_running_loop()
         queued = _Queued(request, loop.create_future(), loop.time() + self._limits.answer_s)
-        full = (
-            self._events + queued.events > self._limits.queue_events
-            or self._bytes + queued.size > self._limits.queue_bytes
-        )
-        if full and self._queue:
-            raise Overloaded(f"{self._events} events are waiting to be committed", retry_after_s=1)
-        self._queue.append(queued)
-        self._count(queued, 1)
+        if not self._queue.offer(queued):
+            waiting = f"{self._queue.events} events are waiting to be committed"
+            raise Overloaded(waiting, retry_after_s=1)
+        self._observer.queued(self._queue.events)
         self._work.set()
         return await queued.answer
 
@@ -198,7 +197,7 @@ class Appender:
                 async with asyncio.timeout(self._limits.idle_s):
                     await self._work.wait()
             return
-        self._group_now = self._take()
+        self._group_now = self._queue.take(self._limits.group_events)
         await self._commit(self._group_now)
         self._group_now = []
 
@@ -214,7 +213,7 @@ class Appender:
         """Leave nobody waiting when the loop ends, however it does."""
         self.trouble = self.trouble or "the writer has ended"
         self._abandon()
-        self._give_up(self._queue, Unavailable("the writer has ended"))
+        self._give_up(self._queue.take_all(), Unavailable("the writer has ended"))
 
     async def _ready(self) -> None:
         """Hold the lease. While that fails, only requests past their deadline are answered."""
@@ -231,14 +230,6 @@ class Appender:
             else:
                 self.trouble = None
                 return
-
-    def _take(self) -> list[_Queued]:
-        group = [self._queue.popleft()]
-        events = group[0].events
-        while self._queue and events + self._queue[0].events <= self._limits.group_events:
-            group.append(self._queue.popleft())
-            events += group[-1].events
-        return group
 
     async def _commit(self, group: list[_Queued]) -> None:
         """Commit a group; put it back to the queue's front when that has to be tried again."""
@@ -270,16 +261,18 @@ class Appender:
         self.trouble = str(error) or "PostgreSQL does not answer in time"
         for queued in group:
             queued.uncertain |= isinstance(error, OutcomeUnknown | TimeoutError)
-        self._queue.extendleft(reversed(group))
+        self._queue.put_back(group)
         self._expire(self.trouble)
         if self._stopping:
-            self._give_up(self._queue, Unavailable(f"the service is stopping: {self.trouble}"))
+            self._give_up(
+                self._queue.take_all(), Unavailable(f"the service is stopping: {self.trouble}")
+            )
         await asyncio.sleep(self._limits.retry_s)
 
     def _answer(self, group: list[_Queued], outcomes: list[Outcome], head: Position) -> None:
         accepted = events = 0
         for queued, outcome in zip(group, outcomes, strict=True):
-            self._count(queued, -1)
+            self._settle(queued)
             if isinstance(outcome, Appended) and not outcome.repeated:
                 accepted += 1
                 events += queued.events
@@ -296,22 +289,19 @@ class Appender:
         now = asyncio.get_running_loop().time()
         late = [queued for queued in self._queue if queued.deadline <= now]
         if late:
-            self._queue = deque(queued for queued in self._queue if queued.deadline > now)
+            self._queue.put_back([q for q in self._queue.take_all() if q.deadline > now])
             self._give_up(late, Unavailable(f"not committed in time: {trouble}"))
 
-    def _give_up(self, group: Sequence[_Queued] | deque[_Queued], error: PenstockError) -> None:
+    def _give_up(self, group: Sequence[_Queued], error: PenstockError) -> None:
         for queued in group:
-            self._count(queued, -1)
+            self._settle(queued)
             if not queued.answer.done():
                 queued.answer.set_exception(
                     OutcomeUnknown(f"the commit may have happened: {error.message}")
                     if queued.uncertain
                     else error
                 )
-        if group is self._queue:
-            self._queue.clear()
 
-    def _count(self, queued: _Queued, sign: int) -> None:
-        self._events += sign * queued.events
-        self._bytes += sign * queued.size
-        self._observer.queued(self._events)
+    def _settle(self, queued: _Queued) -> None:
+        self._queue.settle(queued)
+        self._observer.queued(self._queue.events)

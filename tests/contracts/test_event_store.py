@@ -367,3 +367,17 @@ def test_unknown_ids_are_not_found(run: Run) -> None:
         assert await store.head() == 0
 
     run(body)
+
+
+def test_a_flood_on_one_stream_does_not_hold_up_others(run: Run) -> None:
+    async def body(store: Store) -> None:
+        flood = [asyncio.create_task(store.append(request(to("flood-1")))) for _ in range(1_500)]
+        await asyncio.sleep(0)  # All of them are queued now.
+        others = await settled(store, [request(to(f"order-{i}")) for i in range(10)])
+        # Two groups at most before them: the one that was being committed and their own.
+        assert max(answer.appends[0].last_position for answer in others) <= 200
+        answers = await asyncio.gather(*flood)
+        versions = [answer.appends[0].first_version for answer in answers]
+        assert versions == list(range(1_500))
+
+    run(body, limits=AppendLimits(group_events=100))
