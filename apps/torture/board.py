@@ -26,6 +26,7 @@ class Board:
     """Counts of one run. `acknowledged` events, and when the last acknowledged append began."""
 
     wanted: int
+    least_kills: int = 0
     began: float = field(default_factory=time.monotonic)
     acknowledged: int = 0
     last_begun: float = 0.0
@@ -39,8 +40,12 @@ class Board:
         """Note an acknowledged append that began at `begun` (monotonic seconds)."""
         self.acknowledged += events
         self.last_begun = max(self.last_begun, begun)
-        if self.acknowledged >= self.wanted:
+        if self.acknowledged >= self.wanted and self.healed() >= self.least_kills:
             self.enough.set()
+
+    def healed(self) -> int:
+        """Return after how many kills appends were acknowledged again."""
+        return sum(kill.healed_s is not None for kill in self.kills)
 
     def fail(self, why: str) -> None:
         """End the run: what it was to show cannot be shown any more."""

@@ -25,6 +25,7 @@ from apps.torture.services import Fleet, Service
 from kernel.errors import InvalidRequest
 
 _POLL_S = 0.01
+_WHOLE_S = 0.1
 _TAKE_OVER_S = 20.0
 _CUT = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -62,9 +63,12 @@ class Killer:
 
     async def _kill(self, kind: str) -> None:
         board = self._board
+        # What was killed last is up again, or else a fail-over would measure its start.
+        while not board.enough.is_set() and not await self._fleet.whole():
+            await asyncio.sleep(_WHOLE_S)
         victim = await self._victim(kind)
-        if victim is None and kind in ("service", "writer", "pause"):
-            return  # Nobody holds the lease just now.
+        if board.enough.is_set() or (victim is None and kind in ("service", "writer", "pause")):
+            return  # Nobody holds the lease just now, or it is over.
         began = time.monotonic()
         kill = Kill(
             kind=kind,

@@ -11,7 +11,7 @@ KILLS = ("service", "writer", "connections", "pause", "postgres")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`events` acknowledged end the run. `batch`: events in a plain append, others have fewer.
+    """`events` acknowledged end the run, once it has healed after `least_kills`. `batch`: events in a plain append, others have fewer.
 
     Something of `kills` happens every `kill_every_s` seconds, in turn. `delay_s` is the longest
     pause that a writer makes between requests, now and then. `patience_s`: how long a writer
@@ -26,6 +26,7 @@ class Options:
     services: int = 2
     kills: tuple[str, ...] = KILLS
     kill_every_s: float = 6.0
+    least_kills: int = 0
     delay_s: float = 0.02
     patience_s: float = 60.0
     heal_s: float = 60.0

@@ -107,7 +107,7 @@ async def torture(
         raise InvalidRequest(f"{options.writers} writers: from 1 to {MAX_PROCESS}")
     rng = random.Random(options.seed)
     run = rng.getrandbits(32)
-    board = Board(wanted=options.events)
+    board = Board(wanted=options.events, least_kills=options.least_kills)
     checker = HistoryChecker(run)
     await _prepare(database.dsn)
     fleet = Fleet(options.folder, database.dsn, options.services, rng)

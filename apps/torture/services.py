@@ -149,6 +149,20 @@ class Fleet:
             remedy=f"See {self.services[0].folder / 'service.log'}",
         )
 
+    async def whole(self) -> bool:
+        """Return whether all services are up: one takes appends, the others could take over."""
+        async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
+            for service in self.services:
+                try:
+                    answer = await client.get(f"{service.url}/health/ready")
+                except httpx.TransportError:
+                    return False
+                if answer.status_code != 200:
+                    reasons = {each["part"] for each in answer.json()["reasons"]}
+                    if reasons != {"appender"}:
+                        return False
+        return True
+
     async def idle(self) -> None:
         """Wait until no service has appends in its queue: what is undecided by then never comes."""
         end = asyncio.get_running_loop().time() + _READY_S

@@ -28,11 +28,12 @@ def test_p1_p2_p3_everything_is_killed_while_clients_write(
     own_cluster: Cluster, tmp_path: Path
 ) -> None:
     options = Options(
-        events=4_000,
+        events=2_000,
         writers=8,
         readers=3,
         kills=("service", "writer", "connections", "postgres"),
         kill_every_s=0.5,
+        least_kills=4,
         streams_read=20,
         folder=tmp_path,
     )

@@ -1,0 +1,109 @@
+"""Two services, one writer: it is killed, or sleeps through its lease, while clients write."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import psycopg
+import pytest
+
+from apps.torture import progress
+from apps.torture.__main__ import summary
+from apps.torture.options import Options
+from apps.torture.run import torture
+from tests.killing import BODY, MortalDatabase, known_type
+from tests.postgres import Cluster
+from tests.services import ServiceProcess
+from tests.waiting import until
+
+
+def asked(dsn: str, statement: str) -> tuple[object, ...]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        row = connection.execute(statement.encode()).fetchone()
+    assert row is not None
+    return tuple(row)
+
+
+def test_p1_p2_the_writer_is_killed_while_clients_write(
+    own_cluster: Cluster, tmp_path: Path
+) -> None:
+    options = Options(
+        events=1_000,
+        writers=8,
+        readers=2,
+        services=2,
+        kills=("writer",),
+        kill_every_s=0.5,
+        least_kills=2,
+        streams_read=10,
+        folder=tmp_path,
+    )
+    database = MortalDatabase(cluster=own_cluster)
+    verdict = asyncio.run(torture(options, database, say=progress.silent))
+    print(summary(verdict))
+    assert verdict.clean, json.dumps(verdict.document(), indent=2)
+    healed = [kill.healed_s for kill in verdict.board.kills if kill.healed_s is not None]
+    print("take-overs in s:", healed)
+    (number,) = asked(database.dsn, "SELECT number FROM es.lease")
+    assert int(str(number)) > len(healed) >= 2, "each kill made another writer"
+
+
+@pytest.fixture
+def pair(postgres_dsn: str, tmp_path: Path) -> Iterator[tuple[ServiceProcess, ServiceProcess]]:
+    """Two services on one store; the first one is the writer, the second is started by the test."""
+    known_type(postgres_dsn)
+    services = []
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        services.append(ServiceProcess(postgres_dsn, folder))
+    first, second = services
+    first.start()
+    yield first, second
+    for service in services:
+        if not service.ended():
+            service.send(signal.SIGCONT)
+            service.stop(signal.SIGKILL)
+
+
+def test_p2_a_writer_that_wakes_after_its_lease_commits_nothing(
+    pair: tuple[ServiceProcess, ServiceProcess], postgres_dsn: str
+) -> None:
+    first, second = pair
+    with httpx.Client(timeout=60, verify=False, trust_env=False) as http:
+
+        def append(service: ServiceProcess, expected: int | str) -> httpx.Response:
+            event = {"id": str(uuid4()), "type": "happened", "data": BODY}
+            body = {"expected_version": expected, "events": [event]}
+            return http.post(f"{service.url}/v1/streams/order-1", json=body)
+
+        assert append(first, "no_stream").status_code == 201
+        first.send(signal.SIGSTOP)
+        # Its connection lives, and with it the lock that says so: only time tells that it is gone.
+        with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+            connection.execute("UPDATE es.lease SET expires_at = clock_timestamp()")
+        second.start()
+        assert append(second, 0).status_code == 201
+        first.send(signal.SIGCONT)
+
+        def refused() -> bool:
+            ready = http.get(f"{first.url}/health/ready")
+            return ready.status_code == 503 and "is the writer now" in ready.text
+
+        until(refused, "the first service knows that it is not the writer")
+        assert append(second, 1).status_code == 201
+        second.stop()
+        until(
+            lambda: http.get(f"{first.url}/health/ready").status_code == 200,
+            "the first service is the writer again",
+        )
+        assert append(first, 2).status_code == 201
+    assert asked(
+        postgres_dsn, "SELECT array_agg(position ORDER BY version)::text FROM es.events"
+    ) == ("{1,2,3,4}",)
