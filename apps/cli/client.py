@@ -52,9 +52,17 @@ class ServiceClient:
         """Return the document at a path. Parameters that are None are left out."""
         return self._call("GET", path, query=query)
 
-    def post(self, path: str, document: object, **query: object) -> Any:
+    def post(
+        self,
+        path: str,
+        document: object,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **query: object,
+    ) -> Any:
         """Send a document and return the answer."""
-        return self._call("POST", path, query=query, body=orjson.dumps(document))
+        body = orjson.dumps(document)
+        return self._call("POST", path, query=query, body=body, headers=headers)
 
     @contextmanager
     def lines(self, path: str, **query: object) -> Iterator[Iterator[str]]:
@@ -69,7 +77,13 @@ class ServiceClient:
             yield answer.iter_lines()
 
     def _call(
-        self, method: str, path: str, *, query: Mapping[str, object], body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object],
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         with self._reached():
             answer = self._http.request(
@@ -77,7 +91,7 @@ class ServiceClient:
                 path,
                 params=_given(query),
                 content=body,
-                headers={"content-type": "application/json"},
+                headers={"content-type": "application/json", **(headers or {})},
             )
         if answer.status_code >= 400:
             raise error_of(answer.status_code, answer.content)

@@ -1,0 +1,92 @@
+"""`penstock command`, `entity`: commands to entities and their state, through the HTTP service."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import orjson
+import typer
+
+from apps import settings
+from apps.cli.client import ServiceClient
+from apps.cli.events import AsJson, Workspace
+from apps.cli.output import emit, table
+from kernel.errors import InvalidRequest
+
+Category = Annotated[str, typer.Argument(help="Category, as account")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the entity, as 1042")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("command")(command)
+    app.command("entity")(entity)
+
+
+def command(
+    category: Category,
+    id_: Id,
+    name: Annotated[str, typer.Argument(metavar="COMMAND", help="The command, as deposit")],
+    data: Annotated[str, typer.Option(help="JSON object: the data of the command")] = "{}",
+    key: Annotated[
+        str | None, typer.Option(help="Any text: the command happens once for each key")
+    ] = None,
+    expect: Annotated[
+        int | None, typer.Option(min=0, help="Only if the entity is at this version")
+    ] = None,
+    workspace: Workspace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a command to an entity; print the events that it led to."""
+    headers = {
+        name: value
+        for name, value in (
+            ("idempotency-key", key),
+            ("if-match", None if expect is None else f'"{expect}"'),
+        )
+        if value is not None
+    }
+    path = "/".join(quote(part, safe="") for part in (category, id_, name))
+    with ServiceClient(settings.load(workspace)) as client:
+        answer = client.post(f"/v1/commands/{path}", _object(data), headers=headers)
+    emit(answer, as_json=as_json, text=_told(answer))
+
+
+def entity(
+    category: Category,
+    id_: Id,
+    version: Annotated[int | None, typer.Option(min=0, help="After this event")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="As recorded by this time, ISO 8601 with an offset")
+    ] = None,
+    workspace: Workspace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the state of an entity: now, after a version, or at a time."""
+    path = "/".join(quote(part, safe="") for part in (category, id_))
+    with ServiceClient(settings.load(workspace)) as client:
+        answer = client.get(f"/v1/entities/{path}", version=version, at=at)
+    state = orjson.dumps(answer["state"], option=orjson.OPT_INDENT_2).decode()
+    text = f"{answer['stream']} at version {answer['version']}, position {answer['position']}"
+    emit(answer, as_json=as_json, text=f"{text}\n{state}")
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        data = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"--data is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise InvalidRequest("--data: expected a JSON object, as '{\"amount\": \"5.00\"}'")
+    return data
+
+
+def _told(answer: dict[str, Any]) -> str:
+    if not answer["events"]:
+        return f"{answer['stream']}: nothing to do"
+    rows = [
+        (event["version"], event["position"], event["type"], orjson.dumps(event["data"]).decode())
+        for event in answer["events"]
+    ]
+    return table(("version", "position", "type", "data"), rows)
