@@ -11,12 +11,13 @@ KILLS = ("service", "writer", "connections", "pause", "postgres")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`events` acknowledged end the run, once it has healed after `least_kills`. `batch`: events in a plain append, others have fewer.
+    """`events` acknowledged end the run, once it has healed after `least_kills`.
 
-    Something of `kills` happens every `kill_every_s` seconds, in turn. `delay_s` is the longest
-    pause that a writer makes between requests, now and then. `patience_s`: how long a writer
-    repeats one request before its outcome counts as unknown; `heal_s`: how long nothing may be
-    acknowledged after a kill before the run fails.
+    `batch`: events in a plain append; others have fewer. Something of `kills` happens every
+    `kill_every_s` seconds, in turn. `delay_s` is the longest pause that a writer makes between
+    requests, now and then. `patience_s`: how long a writer repeats one request before its outcome
+    counts as unknown; `heal_s`: how long nothing may be acknowledged after a kill before the run
+    fails.
     """
 
     events: int = 100_000
