@@ -1,126 +1,244 @@
-"""The OpenAPI description of the appends, which are served in front of the framework."""
+"""The OpenAPI document: what the framework knows of the routes, and everything that it does not.
+
+The framework describes paths and parameters. Answers, problems and the appends at the edge are
+added here; a test holds that no operation is left out, another one that the service keeps to it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-_EVENT: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["type", "data"],
-    "additionalProperties": False,
-    "properties": {
-        "id": {"type": "string", "format": "uuid", "description": "Makes a retry safe"},
-        "type": {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,127}$"},
-        "data": {"type": "object"},
-        "metadata": {"type": "object"},
-        "tags": {"type": "array", "items": {"type": "string"}},
-        "occurred_at": {"type": "string", "format": "date-time"},
-    },
-}
-_EXPECTED: Final[dict[str, Any]] = {
-    "default": "any",
-    "oneOf": [
-        {"type": "integer", "minimum": 0},
-        {"type": "string", "enum": ["any", "no_stream", "stream_exists"]},
-    ],
-}
-_EVENTS: Final[dict[str, Any]] = {"type": "array", "minItems": 1, "items": _EVENT}
-_ANSWER: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "stream": {"type": "string"},
-        "first_version": {"type": "integer"},
-        "last_version": {"type": "integer"},
-        "first_position": {"type": "integer"},
-        "last_position": {"type": "integer"},
-    },
-}
-_PROBLEM: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "remedy"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "remedy": {"type": "string"},
-    },
-}
-_PROBLEMS: Final = {
-    "400": "Broken JSON (malformed-body), or two expected versions (two-expectations)",
-    "409": "version-conflict (expected, actual) or id-reused",
+from apps.service.cloudevents import BATCH, EVENT
+from apps.service.openapi_shapes import (
+    COMPONENTS,
+    EXPECTED,
+    MAX_VERSION,
+    STREAM_NAME,
+    TEXT,
+    Shape,
+    listed,
+    record,
+    ref,
+)
+from apps.service.problems import CONTENT_TYPE
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+SSE: Final = "text/event-stream"
+
+_PROBLEMS: Final[dict[str, str]] = {
+    "400": "malformed-body: no JSON; two-expectations",
+    "401": "unauthorized",
+    "404": "not-found",
+    "405": "method-not-allowed",
+    "409": "version-conflict, condition-failed, id-reused, beyond-head, incompatible, "
+    "subscription-differs: something else is the case",
+    "410": "stream-gone",
     "412": "If-Match or If-None-Match failed",
     "413": "body-too-large",
-    "422": "invalid-request, unknown-type or schema-violation (path, complaint)",
+    "415": "unsupported-media-type",
+    "422": "invalid-request, unknown-type, schema-violation, command-refused",
     "429": "overloaded: see Retry-After",
-    "503": "outcome-unknown: retry with the same ids; or unavailable",
+    "500": "internal, misconfigured, decider-failed",
+    "503": "unavailable; outcome-unknown: repeat with the same ids",
     "507": "storage-full",
+}
+_ALWAYS: Final = ("401", "422", "500", "503")
+_WRITES: Final = ("400", "409", "410", "412", "413", "415", "429", "507")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What an operation answers: media type -> shape by status, and the statuses of problems."""
+
+    good: dict[str, dict[str, Shape]]
+    problems: tuple[str, ...] = ()
+    headers: tuple[str, ...] = field(default=())
+
+
+def _json(shape: str, *statuses: str) -> dict[str, dict[str, Shape]]:
+    return {status: {JSON: ref(shape)} for status in statuses or ("200",)}
+
+
+_EVENT_LIST: Final = {BATCH: listed(ref("CloudEvent"))}
+_SETTLED: Final = Answers(good=_json("Settled"), problems=("400", "404", "413"))
+
+ANSWERS: Final[dict[str, Answers]] = {
+    "get /v1/streams/{stream}": Answers(
+        good={"200": {JSON: ref("StreamPage"), NDJSON: ref("Event"), **_EVENT_LIST}},
+        problems=("404", "410"),
+        headers=("etag",),
+    ),
+    "get /v1/events": Answers(
+        good={"200": {JSON: ref("EventPage"), NDJSON: ref("Event"), **_EVENT_LIST}}
+    ),
+    "post /v1/events/query": Answers(
+        good={"200": {JSON: ref("EventPage"), **_EVENT_LIST}}, problems=("400", "413")
+    ),
+    "get /v1/events/subscribe": Answers(
+        good={"200": {SSE: TEXT, NDJSON: ref("Event")}}, problems=("409", "429")
+    ),
+    "get /v1/events/{event_id}": Answers(
+        good={"200": {JSON: ref("Event"), EVENT: ref("CloudEvent"), **_EVENT_LIST}},
+        problems=("404",),
+    ),
+    "get /v1/schemas": Answers(good=_json("SchemaList")),
+    "post /v1/schemas": Answers(
+        good={
+            "200": {JSON: {"anyOf": [ref("Schema"), ref("SchemaCheck")]}},
+            "201": {JSON: ref("Schema")},
+        },
+        problems=("400", "409", "413"),
+    ),
+    "get /v1/schemas/{subject}": Answers(good=_json("SchemaVersions"), problems=("404",)),
+    "get /v1/deciders": Answers(good=_json("Deciders")),
+    "post /v1/commands/{category}/{id}/{command}": Answers(
+        good=_json("CommandAnswer", "200", "201"), problems=("404", *_WRITES), headers=("etag",)
+    ),
+    "get /v1/entities/{category}/{id}": Answers(
+        good=_json("Entity"), problems=("404", "410"), headers=("etag",)
+    ),
+    "get /v1/subscriptions": Answers(good=_json("Subscriptions")),
+    "put /v1/subscriptions/{name}": Answers(
+        good=_json("Subscription", "200", "201"), problems=("400", "409", "413")
+    ),
+    "get /v1/subscriptions/{name}": Answers(good=_json("Subscription"), problems=("404",)),
+    "delete /v1/subscriptions/{name}": Answers(good={"204": {}}, problems=("404",)),
+    "get /v1/subscriptions/{name}/next": Answers(good=_json("Given"), problems=("404", "429")),
+    "post /v1/subscriptions/{name}/ack": _SETTLED,
+    "post /v1/subscriptions/{name}/nack": _SETTLED,
+    "post /v1/subscriptions/{name}/park": _SETTLED,
+    "get /v1/subscriptions/{name}/parked": Answers(good=_json("Parked"), problems=("404",)),
+    "post /v1/subscriptions/{name}/replay-parked": Answers(
+        good=_json("Replayed"), problems=("400", "404", "413")
+    ),
+    "get /health/live": Answers(good=_json("Live")),
+    "get /health/ready": Answers(good=_json("Ready", "200", "503")),
+    "get /metrics": Answers(good={"200": {"text/plain": TEXT}}),
+    "post /v1/streams/{stream}": Answers(
+        good=_json("Appended", "200", "201"), problems=_WRITES, headers=("etag",)
+    ),
+    "post /v1/append": Answers(good=_json("AppendedToStreams", "200", "201"), problems=_WRITES),
+}
+
+_EVENTS: Final = listed(ref("NewEvent"), minItems=1, maxItems=1_000)
+_CONDITION: Final[Shape] = record(
+    {"query": ref("Query"), "after": {"type": "integer", "minimum": 0, "maximum": MAX_VERSION}}
+)
+_CONDITIONAL: Final = [
+    {
+        "name": name,
+        "in": "header",
+        "schema": {"type": "string", "pattern": r'^(\*|"[0-9]{1,18}")$'},
+        "description": "Instead of expected_version",
+    }
+    for name in ("If-Match", "If-None-Match")
+]
+_KEY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "description": "Makes a retry without event ids safe",
 }
 
 
-def _operation(summary: str, body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-    content = {"application/json": {"schema": answer}}
-    problem = {"application/problem+json": {"schema": _PROBLEM}}
+def _append_body(**more: Shape) -> Shape:
     return {
-        "summary": summary,
-        "tags": ["events"],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {
-            "201": {"description": "Committed", "content": content},
-            "200": {"description": "Committed before, the first answer again", "content": content},
-        }
-        | {status: {"description": text, "content": problem} for status, text in _PROBLEMS.items()},
+        "type": "object",
+        "required": ["events", *more],
+        "additionalProperties": False,
+        "properties": {**more, "expected_version": EXPECTED, "events": _EVENTS},
     }
+
+
+def _body(media: dict[str, Shape]) -> dict[str, Any]:
+    return {"required": True, "content": {name: {"schema": media[name]} for name in media}}
 
 
 APPEND_PATHS: Final[dict[str, dict[str, Any]]] = {
     "/v1/streams/{stream}": {
-        "post": _operation(
-            "Append events to one stream",
-            {
-                "type": "object",
-                "required": ["events"],
-                "properties": {"expected_version": _EXPECTED, "events": _EVENTS},
-            },
-            _ANSWER,
-        )
-        | {
+        "post": {
+            "summary": "Append events to one stream",
+            "tags": ["events"],
             "parameters": [
+                {"name": "stream", "in": "path", "required": True, "schema": STREAM_NAME},
+                *_CONDITIONAL,
+                _KEY,
+            ],
+            "requestBody": _body(
                 {
-                    "name": "stream",
-                    "in": "path",
-                    "required": True,
-                    "schema": {"type": "string"},
-                    "description": "category-id",
-                },
-                {"name": "If-Match", "in": "header", "schema": {"type": "string"}},
-                {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}},
-            ]
+                    JSON: _append_body(),
+                    EVENT: ref("CloudEvent"),
+                    BATCH: listed(ref("CloudEvent"), minItems=1, maxItems=1_000),
+                }
+            ),
         }
     },
     "/v1/append": {
-        "post": _operation(
-            "Append events to several streams, all or nothing",
-            {
-                "type": "object",
-                "required": ["appends"],
-                "properties": {
-                    "appends": {
-                        "type": "array",
-                        "minItems": 1,
-                        "items": {
-                            "type": "object",
-                            "required": ["stream", "events"],
-                            "properties": {
-                                "stream": {"type": "string"},
-                                "expected_version": _EXPECTED,
-                                "events": _EVENTS,
-                            },
+        "post": {
+            "summary": "Append events to several streams, all or nothing",
+            "tags": ["events"],
+            "parameters": [_KEY],
+            "requestBody": _body(
+                {
+                    JSON: {
+                        "type": "object",
+                        "required": ["appends"],
+                        "additionalProperties": False,
+                        "properties": {
+                            "appends": listed(_append_body(stream=STREAM_NAME), minItems=1),
+                            "condition": _CONDITION,
                         },
                     }
-                },
-            },
-            {"type": "object", "properties": {"appends": {"type": "array", "items": _ANSWER}}},
-        )
+                }
+            ),
+        }
     },
 }
+
+
+def completed(document: dict[str, Any]) -> dict[str, Any]:
+    """Add the appends, the answers of all operations and the components to a document."""
+    for path, operations in APPEND_PATHS.items():
+        document["paths"].setdefault(path, {}).update(operations)
+    components = document.setdefault("components", {})
+    components.setdefault("schemas", {}).update(COMPONENTS)
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{}, {"token": []}]
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            answers = ANSWERS.get(f"{method} {path}", Answers(good={}))
+            operation["responses"] = _responses(answers)
+            for parameter in operation.get("parameters", []):
+                _sharpen(parameter)
+    return document
+
+
+def _responses(answers: Answers) -> dict[str, Any]:
+    headers = {name: {"schema": {"type": "string"}} for name in answers.headers}
+    responses: dict[str, Any] = {
+        status: {
+            "description": "Done" if status != "200" else "Done, or found",
+            **({"headers": headers} if headers else {}),
+            **({"content": {name: {"schema": media[name]} for name in media}} if media else {}),
+        }
+        for status, media in answers.good.items()
+    }
+    for status in sorted({*_ALWAYS, *answers.problems} - responses.keys()):
+        responses[status] = {
+            "description": _PROBLEMS[status],
+            "content": {CONTENT_TYPE: {"schema": ref("Problem")}},
+        }
+    return responses
+
+
+def _sharpen(parameter: dict[str, Any]) -> None:
+    """Say what the framework does not: what is left out is not null, and how streams are named."""
+    shape = parameter["schema"]
+    branches = [each for each in shape.get("anyOf", []) if each != {"type": "null"}]
+    if len(branches) == 1:
+        del shape["anyOf"]
+        shape.update(branches[0])
+    if parameter["name"] == "stream" and parameter["in"] == "path":
+        shape.update(STREAM_NAME)
