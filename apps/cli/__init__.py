@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "apps.cli.stack": ("up", "down", "status", "logs", "doctor", "reset"),
     "apps.cli.events": ("append", "read", "tail"),
     "apps.cli.command": ("command", "entity"),
+    "apps.cli.subscription": ("subscription",),
     "apps.cli.schema": ("schema",),
     "apps.cli.source": ("source",),
     "apps.cli.projection": ("projection",),

@@ -64,6 +64,14 @@ class ServiceClient:
         body = orjson.dumps(document)
         return self._call("POST", path, query=query, body=body, headers=headers)
 
+    def put(self, path: str, document: object) -> Any:
+        """Set what is at a path and return the answer."""
+        return self._call("PUT", path, query={}, body=orjson.dumps(document))
+
+    def delete(self, path: str, **query: object) -> Any:
+        """Remove what is at a path and return the answer, None for an empty one."""
+        return self._call("DELETE", path, query=query)
+
     @contextmanager
     def lines(self, path: str, **query: object) -> Iterator[Iterator[str]]:
         """Open an answer without end and lend its lines."""
@@ -95,7 +103,7 @@ class ServiceClient:
             )
         if answer.status_code >= 400:
             raise error_of(answer.status_code, answer.content)
-        return orjson.loads(answer.content)
+        return orjson.loads(answer.content) if answer.content else None
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
