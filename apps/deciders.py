@@ -55,6 +55,12 @@ class Deciders:
     entities: Entities
     upcasting: Upcasting
     workers: Workers
+    answers: PostgresAnswers
+
+    async def close(self) -> None:
+        """Let threads and locks go."""
+        self.workers.close()
+        await self.answers.close()
 
 
 def load_code(workspace: Path) -> WorkspaceCode:
@@ -87,17 +93,23 @@ def open_deciders(
     registry: SchemaRegistry,
     encoder: Encoder,
     *,
+    dsn: str,
     threads: int,
     limit_s: float,
 ) -> Deciders:
-    """Set a workspace's code to work. Call it inside the event loop; close `workers` at the end."""
+    """Set a workspace's code to work. Call it inside the event loop; `close` it at the end."""
     workers = Workers(threads=threads, limit_s=limit_s)
     upcasting = Upcasting(code.upcasters, registry, PostgresVersions(store))
     entities = Entities(code.deciders, store, upcasting, PostgresSnapshots(store), workers)
-    handler = CommandHandler(
-        entities, store, encoder, PostgresAnswers(store), workers, SystemClock()
+    answers = PostgresAnswers(store, dsn)
+    handler = CommandHandler(entities, store, encoder, answers, workers, SystemClock())
+    return Deciders(
+        handler=handler,
+        entities=entities,
+        upcasting=upcasting,
+        workers=workers,
+        answers=answers,
     )
-    return Deciders(handler=handler, entities=entities, upcasting=upcasting, workers=workers)
 
 
 def _instances(folder: Path, kind: type[T]) -> Iterator[tuple[Path, T]]:

@@ -119,10 +119,11 @@ class Runtime:
                 store,
                 self.registry,
                 intake,
+                dsn=config.dsn,
                 threads=config.decider_threads,
                 limit_s=config.decider_seconds,
             )
-            stack.callback(deciders.workers.close)
+            stack.push_async_callback(deciders.close)
             deliveries = await stack.enter_async_context(
                 Deliveries(
                     delivery_files(config.workspace),

@@ -40,7 +40,9 @@ class KeptAnswers(Protocol):
         ...
 
     async def keep(self, answer: KeptAnswer) -> None:
-        """Keep an answer; durable when it returns. Those older than `KEEP` are forgotten."""
+        """Keep the first answer for a key; durable when it returns. Those older than `KEEP` are
+        forgotten.
+        """
         ...
 
 
@@ -78,5 +80,5 @@ class MemoryAnswers(KeyLocks):
         return self._kept.get(key)
 
     async def keep(self, answer: KeptAnswer) -> None:
-        """Keep an answer."""
-        self._kept[answer.key] = answer
+        """Keep an answer; the first one for a key stays."""
+        self._kept.setdefault(answer.key, answer)

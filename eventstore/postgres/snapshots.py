@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
 
 import orjson
 
 from eventstore.deciders.answers import KEEP, KeptAnswer, KeyLocks
 from eventstore.deciders.snapshots import Snapshot
+from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.queries import query
 from eventstore.postgres.store import PostgresEventStore
+from kernel.errors import Unavailable
 from kernel.positions import Position, Version
 from schemas.registry import RegisteredSchema
+
+_KEY_WAIT_S = 15.0
+_KEY_PAUSE_S = 0.02
 
 
 class PostgresSnapshots:
@@ -66,18 +74,55 @@ class PostgresAnswers:
     """`KeptAnswers` in the table `es.commands`.
 
     One key at a time: tasks of this process by a lock of its own, other services by an advisory
-    lock that ends with its connection.
+    lock. All of them lie in the one session that this object keeps for it: a lock for each command
+    in a connection of its own would take all that the readers have. They end with the session.
     """
 
-    def __init__(self, store: PostgresEventStore) -> None:
+    def __init__(self, store: PostgresEventStore, dsn: str) -> None:
         self._store = store
+        self._dsn = dsn
         self._locks = KeyLocks()
+        self._session: Connection | None = None
+        self._turn = asyncio.Lock()
 
     @asynccontextmanager
     async def alone(self, key: str) -> AsyncIterator[None]:
         """Wait for the key, and hold it."""
+        number = _number(key)
         async with self._locks.alone(key):
-            yield
+            await self._take(key, number)
+            try:
+                yield
+            finally:
+                # A session that broke has let go already.
+                with contextlib.suppress(Unavailable):
+                    await self._ask("SELECT pg_advisory_unlock(%(number)s)", number)
+
+    async def close(self) -> None:
+        """End the session, and with it every lock."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _take(self, key: str, number: int) -> None:
+        waited_s = 0.0
+        while not await self._ask("SELECT pg_try_advisory_lock(%(number)s)", number):
+            if waited_s >= _KEY_WAIT_S:
+                raise Unavailable(
+                    f"another service is handling the command with Idempotency-Key {key}",
+                    remedy="Repeat it with the same key: it happens once.",
+                )
+            await asyncio.sleep(_KEY_PAUSE_S)
+            waited_s += _KEY_PAUSE_S
+
+    async def _ask(self, statement: str, number: int) -> bool:
+        """Run one statement in the session, which is opened again after it broke."""
+        async with self._turn:
+            if self._session is None or self._session.closed:
+                self._session = await connect(self._dsn)
+            with wrapped("locking a key"):
+                cursor = await self._session.execute(statement.encode(), {"number": number})
+                row = await cursor.fetchone()
+        return row is not None and bool(row[0])
 
     async def find(self, key: str) -> KeptAnswer | None:
         """Return the answer that is kept for a key."""
@@ -101,6 +146,12 @@ class PostgresAnswers:
                     "keep": KEEP,
                 },
             )
+
+
+def _number(key: str) -> int:
+    """The lock of a key. Two keys that share one only wait for each other."""
+    digest = sha256(b"command key\n" + key.encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
 
 
 class PostgresVersions:

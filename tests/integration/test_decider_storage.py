@@ -1,0 +1,186 @@
+"""Snapshots, answers and schema versions: what every keeper of them does, PostgreSQL's included."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+
+from eventstore.deciders.answers import KeptAnswer, KeptAnswers, MemoryAnswers
+from eventstore.deciders.snapshots import MemorySnapshots, Snapshot, Snapshots
+from eventstore.postgres.snapshots import PostgresAnswers, PostgresSnapshots, PostgresVersions
+from eventstore.postgres.store import PostgresEventStore
+from eventstore.upcasting import KeptVersions, MemoryVersions
+from kernel.positions import Position, Version
+from schemas.registry import RegisteredSchema
+from tests.waiting import eventually
+
+SNAPSHOT = Snapshot(
+    stream="account-1",
+    decider="1.abc",
+    first_version=Version(0),
+    version=Version(9),
+    position=Position(12),
+    recorded_at=datetime(2013, 1, 1, 5, 15, 0, 123456, tzinfo=UTC),
+    shapes={"account.paid": 2},
+    state=json.dumps({"text": "\x00 \ud7ff", "whole": 2**64 - 1, "float": 1e22, "b": 1.0, "a": 1}),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keepers:
+    """Everything that deciders keep; `others` are those of another service."""
+
+    snapshots: Snapshots
+    answers: KeptAnswers
+    others: KeptAnswers
+    versions: KeptVersions
+
+
+@asynccontextmanager
+async def keepers(kind: str, dsn: str) -> AsyncIterator[Keepers]:
+    if kind == "memory":
+        answers = MemoryAnswers()
+        yield Keepers(
+            snapshots=MemorySnapshots(), answers=answers, others=answers, versions=MemoryVersions()
+        )
+        return
+    async with PostgresEventStore(dsn) as store:
+        ours, theirs = PostgresAnswers(store, dsn), PostgresAnswers(store, dsn)
+        yield Keepers(
+            snapshots=PostgresSnapshots(store),
+            answers=ours,
+            others=theirs,
+            versions=PostgresVersions(store),
+        )
+        await ours.close()
+        await theirs.close()
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_snapshot_comes_back_and_only_a_better_one_replaces_it(
+    kind: str, postgres_dsn: str
+) -> None:
+    async def check() -> None:
+        async with keepers(kind, postgres_dsn) as kept:
+            snapshots = kept.snapshots
+            assert await snapshots.newest("account-1", "1.abc") is None
+            await snapshots.keep(SNAPSHOT)
+            assert await snapshots.newest("account-1", "1.abc") == SNAPSHOT
+            assert await snapshots.newest("account-1", "2.abc") is None
+            assert await snapshots.newest("account-2", "1.abc") is None
+            await snapshots.keep(replace(SNAPSHOT, version=Version(8), state="{}"))
+            assert await snapshots.newest("account-1", "1.abc") == SNAPSHOT
+            for better in (
+                replace(SNAPSHOT, version=Version(10), state="{}"),
+                replace(SNAPSHOT, version=Version(7), first_version=Version(3)),
+                replace(SNAPSHOT, first_version=Version(3), shapes={"account.paid": 3}),
+            ):
+                await snapshots.keep(better)
+                assert await snapshots.newest("account-1", "1.abc") == better
+
+    asyncio.run(check())
+
+
+def test_the_first_answer_of_a_key_stays(kind: str, postgres_dsn: str) -> None:
+    async def check() -> None:
+        async with keepers(kind, postgres_dsn) as kept:
+            assert await kept.answers.find("k") is None
+            first = KeptAnswer(key="k", fingerprint="f", answer='{"version": 1}')
+            await kept.answers.keep(first)
+            await kept.answers.keep(replace(first, answer="{}", fingerprint="g"))
+            assert await kept.others.find("k") == first
+            assert await kept.answers.find("K") is None
+
+    asyncio.run(check())
+
+
+def test_one_at_a_time_holds_a_key(kind: str, postgres_dsn: str) -> None:
+    """In this service and in others; another key waits for nobody."""
+    inside: list[str] = []
+
+    async def hold(answers: KeptAnswers, key: str, leave: asyncio.Event) -> None:
+        async with answers.alone(key):
+            assert key not in inside
+            inside.append(key)
+            await leave.wait()
+            inside.remove(key)
+
+    async def holds(*keys: str) -> bool:
+        return sorted(inside) == sorted(keys)
+
+    async def check() -> None:
+        async with keepers(kind, postgres_dsn) as kept:
+            leave = [asyncio.Event() for _ in range(4)]
+            first = asyncio.create_task(hold(kept.answers, "k", leave[0]))
+            await eventually(lambda: holds("k"), "the first one holds it")
+            second = asyncio.create_task(hold(kept.answers, "k", leave[1]))
+            third = asyncio.create_task(hold(kept.others, "k", leave[2]))
+            other = asyncio.create_task(hold(kept.others, "other", leave[3]))
+            await eventually(lambda: holds("k", "other"), "another key is free")
+            for event in leave:
+                event.set()
+            await asyncio.gather(first, second, third, other)
+            assert inside == []
+
+    asyncio.run(check())
+
+
+def test_keys_are_free_again_when_their_service_dies(postgres_dsn: str) -> None:
+    async def check() -> None:
+        async with keepers("postgres", postgres_dsn) as kept:
+            async with kept.others.alone("k"):
+                with psycopg.connect(postgres_dsn, autocommit=True) as admin:
+                    admin.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_locks"
+                        " WHERE locktype = 'advisory' AND pid <> pg_backend_pid()"
+                        " AND database = (SELECT oid FROM pg_database"
+                        " WHERE datname = current_database())"
+                    )
+                async with kept.answers.alone("k"):
+                    pass
+            async with kept.others.alone("k"):
+                pass
+
+    asyncio.run(check())
+
+
+def test_answers_are_forgotten_after_their_time(postgres_dsn: str) -> None:
+    async def check() -> None:
+        async with keepers("postgres", postgres_dsn) as kept:
+            for key in ("old", "young"):
+                await kept.answers.keep(KeptAnswer(key=key, fingerprint="f", answer="{}"))
+            with psycopg.connect(postgres_dsn) as connection:
+                connection.execute(
+                    "UPDATE es.commands SET at = at - interval '8 days' WHERE key = 'old'"
+                )
+            await kept.answers.keep(KeptAnswer(key="new", fingerprint="f", answer="{}"))
+            assert await kept.answers.find("old") is None
+            assert await kept.answers.find("young") is not None
+
+    asyncio.run(check())
+
+
+def test_schema_versions_are_kept_in_order(kind: str, postgres_dsn: str) -> None:
+    def version(number: int, schema: str = "{}") -> RegisteredSchema:
+        return RegisteredSchema(subject="a.b", id=number + 10, version=number, schema=schema)
+
+    async def check() -> None:
+        async with keepers(kind, postgres_dsn) as kept:
+            assert await kept.versions.versions("a.b") == ()
+            await kept.versions.keep([version(2), version(1)])
+            await kept.versions.keep([version(1, "other"), version(3)])
+            assert await kept.versions.versions("a.b") == (version(1), version(2), version(3))
+            assert await kept.versions.versions("a.c") == ()
+
+    asyncio.run(check())
