@@ -14,6 +14,7 @@ from apps.service.openapi_shapes import (
     COMPONENTS,
     EXPECTED,
     MAX_VERSION,
+    PATH_PARTS,
     STREAM_NAME,
     TEXT,
     Shape,
@@ -234,11 +235,11 @@ def _responses(answers: Answers) -> dict[str, Any]:
 
 
 def _sharpen(parameter: dict[str, Any]) -> None:
-    """Say what the framework does not: what is left out is not null, and how streams are named."""
+    """Say what the framework does not: what is left out is not null, and how things are named."""
     shape = parameter["schema"]
     branches = [each for each in shape.get("anyOf", []) if each != {"type": "null"}]
     if len(branches) == 1:
         del shape["anyOf"]
         shape.update(branches[0])
-    if parameter["name"] == "stream" and parameter["in"] == "path":
-        shape.update(STREAM_NAME)
+    if parameter["in"] == "path":
+        shape.update(PATH_PARTS.get(parameter["name"], {}))

@@ -24,6 +24,16 @@ STREAM_NAME: Final[Shape] = {
 }
 EVENT_TYPE: Final[Shape] = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,127}$"}
 TAG: Final[Shape] = {"type": "string", "pattern": "^[!-~]+$", "maxLength": 255}
+PATH_PARTS: Final[dict[str, Shape]] = {
+    "stream": STREAM_NAME,
+    "category": {"type": "string", "pattern": f"^{CATEGORY}$"},
+    "id": {"type": "string", "pattern": "^[!-.0-~]+$", "maxLength": 190},
+    "command": {"type": "string", "pattern": f"^{CATEGORY}$"},
+    "subject": {"type": "string", "pattern": rf"^{CATEGORY}\.[A-Za-z][A-Za-z0-9_]{{0,127}}$"},
+    "name": {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,62}$"},
+}
+"""Parts of paths, by the names that routes give them."""
+
 EXPECTED: Final[Shape] = {
     "default": "any",
     "oneOf": [
