@@ -13,7 +13,10 @@ from kernel.positions import Position
 from schemas.records import RecordedEvent
 
 PAGE = 1_000
-"""Positions looked at in one read; also how often a filtered feed says how far it is."""
+"""Events in one read; also how often a filtered feed says how far it is."""
+
+
+_STRETCH = 10 * PAGE
 
 
 class Head:
@@ -118,7 +121,12 @@ async def follow(
 
 
 def _checkpoints(said: int, position: int, filter_: EventFilter) -> list[Checkpoint]:
-    """Return a checkpoint for each `PAGE` positions that had nothing to deliver."""
+    """Return a checkpoint for each `PAGE` positions that had nothing to deliver.
+
+    One is enough where an index led over a long stretch.
+    """
     if filter_.everything:
         return []
+    if position - said > _STRETCH:
+        return [Checkpoint(position=Position(position - (position - said) % PAGE))]
     return [Checkpoint(position=Position(at)) for at in range(said + PAGE, position + 1, PAGE)]

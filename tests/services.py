@@ -19,6 +19,7 @@ import uvicorn
 from apps.service.__main__ import Server
 from apps.service.app import build
 from apps.service.config import ServiceConfig
+from apps.service.connections import watched
 from apps.service.runtime import Runtime
 from schemas.registry import MemoryRegistry, SchemaRegistry
 from tests.waiting import until
@@ -47,6 +48,7 @@ def service_in_thread(
             build(runtime),
             host=config.host,
             port=config.port,
+            http=watched(config.clients),
             ws="none",
             log_config=None,
             access_log=False,

@@ -15,6 +15,7 @@ import uvicorn
 from apps.cli.output import report
 from apps.service.app import build
 from apps.service.config import service_config
+from apps.service.connections import watched
 from apps.service.runtime import Runtime
 from apps.settings import load
 from kernel import failpoints
@@ -61,7 +62,7 @@ def main() -> None:
             host=config.host,
             port=config.port,
             loop="uvloop",
-            http="httptools",
+            http=watched(config.clients),
             ws="none",
             access_log=False,
             log_config=None,

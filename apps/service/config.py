@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from apps.service.connections import ClientLimits
 from apps.service.limits import BodyLimits
 from apps.settings import Settings
 from eventstore.intake import Mode
@@ -26,6 +27,7 @@ class ServiceConfig:
     token: str = ""
     max_body_bytes: int = 4 * 1024 * 1024
     limits: BodyLimits = field(default_factory=BodyLimits)
+    clients: ClientLimits = field(default_factory=ClientLimits)
     mode: Mode = "infer"
     min_free_bytes: int = 0
     workspace: Path = Path()
@@ -56,6 +58,12 @@ def service_config(settings: Settings) -> ServiceConfig:
             event_bytes=settings.number("service.max_event_bytes"),
             json_depth=settings.number("service.max_json_depth"),
             tags=settings.number("service.max_tags"),
+        ),
+        clients=ClientLimits(
+            page=settings.number("service.max_page"),
+            subscriptions=settings.number("service.max_subscriptions"),
+            slow_s=settings.number("service.slow_client_seconds"),
+            idle_s=settings.number("service.idle_client_seconds"),
         ),
         mode=cast(Mode, mode),
         min_free_bytes=settings.number("storage.min_free_bytes"),

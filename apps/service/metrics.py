@@ -44,6 +44,11 @@ class ServiceMetrics:
             "penstock_refusals", "Requests refused, by problem type", ["type"], registry=made
         )
         self.subscribers = Gauge("penstock_subscribers", "Open subscriptions", registry=made)
+        self.evicted = Counter(
+            "penstock_subscribers_evicted",
+            "Subscriptions ended because the client took no bytes",
+            registry=made,
+        )
         self.delivered = Counter(
             "penstock_events_delivered", "Events sent to subscribers", registry=made
         )

@@ -92,23 +92,24 @@ async def _decoded(rows: Sequence[PlainRow], intake: Intake) -> list[dict[str, A
 
 
 async def stream_lines(
-    next_page: NextPage, intake: Intake, *, start: int, end: int
+    first: PlainPage, next_page: NextPage, intake: Intake, *, end: int
 ) -> AsyncIterator[bytes]:
-    """Yield the lines of page after page, from `start` until a page says that `end` is reached."""
-    ahead = asyncio.create_task(_read(next_page, start))
+    """Yield the lines of page after page until one says that it looked at all up to `end`."""
+    page, ahead = first, None
     try:
         while True:
-            page = await ahead
             if page.scanned_to != end:
                 ahead = asyncio.create_task(_read(next_page, page.scanned_to))
                 await asyncio.sleep(0)  # Its question is on the way before this page is rendered.
             if page.rows:
                 yield await lines_of(page.rows, intake)
-            if page.scanned_to == end:
+            if ahead is None:
                 return
+            page, ahead = await ahead, None
     finally:
-        ahead.cancel()
-        await asyncio.gather(ahead, return_exceptions=True)
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
 
 
 async def _read(next_page: NextPage, place: int) -> PlainPage:

@@ -1,33 +1,42 @@
-"""Reading streams, all events, one event; subscribing to all events."""
+"""Reading streams, all events, one event; queries; subscribing to all events."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
-from typing import Annotated, assert_never
+from collections.abc import Awaitable, Callable
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from apps.service.bodies import parse_json
+from apps.service.conditions import query_of
+from apps.service.feeds import LINES, SSE, FeedResponse
+from apps.service.http import read_body
+from apps.service.ndjson import NDJSON, PAGE, stream_lines, wants_lines
 from apps.service.render import dump, event_document, event_documents
 from apps.service.runtime import Opened, Runtime
-from eventstore.feed import CaughtUp, Checkpoint, FeedItem, Idle, follow
-from eventstore.intake import Intake
-from eventstore.store import Direction, EventFilter
+from eventstore.feed import FeedItem, follow
+from eventstore.postgres.reading import PlainPage
+from eventstore.store import Direction, EventFilter, EventPage
 from kernel.errors import InvalidRequest
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 
 router = APIRouter(prefix="/v1")
 _MAX_SCAN_PAGES = 10
+_USUAL_LIMIT = 100
 _JSON = "application/json"
+_END = -1
+_QUERY_KEYS = frozenset({"query", "after", "limit"})
 
-Limit = Annotated[int, Query(ge=1, le=5_000, description="Events in one answer")]
+Limit = Annotated[int | None, Query(ge=1, description="Events in one answer")]
 After = Annotated[int, Query(ge=0, description="Only events with a greater position")]
 Category = Annotated[str | None, Query(description="Only events of this category")]
-Type = Annotated[str | None, Query(description="Only events of this type")]
+Type = Annotated[str | None, Query(description="Only this type: placed, or order.placed")]
 StreamPrefix = Annotated[str | None, Query(description="Only streams that begin so")]
+Tag = Annotated[str | None, Query(description="Only events with this tag")]
+Accept = Annotated[str | None, Header(include_in_schema=False)]
 
 
 def runtime_of(request: Request) -> Runtime:
@@ -43,12 +52,19 @@ async def read_stream(
     stream: str,
     from_version: Annotated[int | None, Query(ge=0)] = None,
     direction: Direction = "forward",
-    limit: Limit = 100,
+    limit: Limit = None,
+    accept: Accept = None,
 ) -> Response:
-    """Return events of a stream and its present version, which is the ETag too."""
-    opened = runtime_of(request).opened
+    """Return events of a stream and its present version, which is the ETag too.
+
+    With `Accept: application/x-ndjson` all that is asked for, one event a line.
+    """
+    runtime = runtime_of(request)
+    opened = runtime.opened
+    if wants_lines(accept):
+        return await _stream_lines(opened, stream, from_version, direction, limit)
     page = await opened.store.read_stream(
-        stream, from_version=from_version, direction=direction, limit=limit
+        stream, from_version=from_version, direction=direction, limit=_page(runtime, limit)
     )
     document = {
         "stream": stream,
@@ -58,23 +74,124 @@ async def read_stream(
     return Response(dump(document), media_type=_JSON, headers={"etag": f'"{page.version}"'})
 
 
+async def _stream_lines(
+    opened: Opened, stream: str, from_version: int | None, direction: Direction, limit: int | None
+) -> Response:
+    left = limit
+    version: int | None = None
+
+    async def next_page(place: int) -> PlainPage:
+        nonlocal left, version
+        count = PAGE if left is None else min(PAGE, left)
+        version, rows = await opened.store.rows_of_stream(
+            stream,
+            from_version=None if place == _END else place,
+            direction=direction,
+            limit=count,
+        )
+        left = None if left is None else left - len(rows)
+        if len(rows) < count or left == 0 or (direction == "backward" and rows[-1][3] == 0):
+            return PlainPage(rows=rows, scanned_to=_END)
+        step = 1 if direction == "forward" else -1
+        return PlainPage(rows=rows, scanned_to=rows[-1][3] + step)
+
+    first = await next_page(_END if from_version is None else from_version)
+    lines = stream_lines(first, next_page, opened.intake, end=_END)
+    return StreamingResponse(lines, media_type=NDJSON, headers={"etag": f'"{version}"'})
+
+
 @router.get("/events", summary="Read all events")
 async def read_events(
     request: Request,
     after: After = 0,
-    limit: Limit = 100,
+    limit: Limit = None,
     category: Category = None,
     type: Type = None,
     stream_prefix: StreamPrefix = None,
+    tag: Tag = None,
+    accept: Accept = None,
 ) -> Response:
     """Return events by position. `next_after` is where the next call goes on; it equals `head`
     when everything was looked at.
+
+    With `Accept: application/x-ndjson` all events up to the present head, one a line.
     """
-    opened = runtime_of(request).opened
-    filter_ = EventFilter(category=category, type=type, stream_prefix=stream_prefix)
+    runtime = runtime_of(request)
+    opened = runtime.opened
+    filter_ = EventFilter(category=category, type=type, stream_prefix=stream_prefix, tag=tag)
+    if wants_lines(accept):
+        return await _event_lines(opened, after, limit, filter_)
+
+    async def read(after: int, limit: int) -> EventPage:
+        return await opened.store.read_all(after=after, limit=limit, filter_=filter_)
+
+    return await _gathered(opened, read, after, _page(runtime, limit))
+
+
+@router.post(
+    "/events/query",
+    summary="Read events by types and tags",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "required": ["query"],
+                        "additionalProperties": False,
+                        "properties": {
+                            "query": {
+                                "type": "array",
+                                "minItems": 1,
+                                "items": {
+                                    "type": "object",
+                                    "properties": {
+                                        "types": {"type": "array", "items": {"type": "string"}},
+                                        "tags": {"type": "array", "items": {"type": "string"}},
+                                    },
+                                },
+                            },
+                            "after": {"type": "integer", "minimum": 0},
+                            "limit": {"type": "integer", "minimum": 1},
+                        },
+                    }
+                }
+            },
+        }
+    },
+)
+async def query_events(request: Request) -> Response:
+    """Return events that one of the items matches: one of its types, and all of its tags.
+
+    Once `next_after` equals `head`, `head` is the `after` of a condition on the same query.
+    """
+    runtime = runtime_of(request)
+    raw = await read_body(request.scope, request.receive, runtime.config.max_body_bytes)
+    document = parse_json(raw)
+    if not isinstance(document, dict) or not document.keys() <= _QUERY_KEYS:
+        raise InvalidRequest(
+            "$: expected an object with query and, if you like, after and limit",
+            remedy='Send {"query": [{"types": ["enrolled"], "tags": ["course:7"]}]}',
+        )
+    query = query_of(document.get("query"))
+    after = _number(document, "after", 0, least=0)
+    limit = _page(runtime, _number(document, "limit", _USUAL_LIMIT, least=1))
+    opened = runtime.opened
+
+    async def read(after: int, limit: int) -> EventPage:
+        return await opened.store.query(query, after=after, limit=limit)
+
+    return await _gathered(opened, read, after, limit)
+
+
+async def _gathered(
+    opened: Opened, read: Callable[[int, int], Awaitable[EventPage]], after: int, limit: int
+) -> Response:
+    """Answer with what several bounded reads give, up to the limit or the head."""
     events: list[RecordedEvent] = []
     for _ in range(_MAX_SCAN_PAGES):
-        page = await opened.store.read_all(after=after, limit=limit - len(events), filter_=filter_)
+        page = await read(after, limit - len(events))
         events.extend(page.events)
         after = page.scanned_to
         if len(events) >= limit or after >= page.head:
@@ -87,9 +204,28 @@ async def read_events(
     return Response(dump(document), media_type=_JSON)
 
 
+async def _event_lines(
+    opened: Opened, after: int, limit: int | None, filter_: EventFilter
+) -> Response:
+    head = await opened.store.head()
+    left = limit
+
+    async def next_page(place: int) -> PlainPage:
+        nonlocal left
+        count = PAGE if left is None else min(PAGE, left)
+        page = await opened.store.rows_of_all(after=place, up_to=head, limit=count, filter_=filter_)
+        left = None if left is None else left - len(page.rows)
+        done = page.scanned_to >= head or left == 0
+        return PlainPage(rows=page.rows, scanned_to=_END if done else page.scanned_to)
+
+    first = await next_page(after)
+    lines = stream_lines(first, next_page, opened.intake, end=_END)
+    return StreamingResponse(lines, media_type=NDJSON, headers={"penstock-head": str(head)})
+
+
 @router.get(
     "/events/subscribe",
-    summary="Follow all events (server-sent events)",
+    summary="Follow all events (server-sent events or NDJSON)",
     response_class=StreamingResponse,
 )
 async def subscribe(
@@ -98,12 +234,14 @@ async def subscribe(
     category: Category = None,
     type: Type = None,
     stream_prefix: StreamPrefix = None,
+    tag: Tag = None,
     last_event_id: Annotated[str | None, Header()] = None,
-) -> StreamingResponse:
+    accept: Accept = None,
+) -> FeedResponse:
     """Send events behind a position as they are, then as they happen, without end.
 
     `id:` is the position; `Last-Event-ID` beats `after`. `event: caught-up` comes once, at the end
-    of history; filtered feeds send `event: checkpoint` for each 1,000 positions without a match.
+    of history; filtered feeds send `event: checkpoint` where 1,000 positions had no match.
     """
     runtime = runtime_of(request)
     opened = runtime.opened
@@ -112,16 +250,13 @@ async def subscribe(
         opened.store,
         opened.store.feed_head,
         after=start,
-        filter_=EventFilter(category=category, type=type, stream_prefix=stream_prefix),
+        filter_=EventFilter(category=category, type=type, stream_prefix=stream_prefix, tag=tag),
         idle_s=runtime.config.heartbeat_s,
     )
     nothing: list[FeedItem] = []
     first = await anext(feed, nothing)  # Refusals must come before the answer begins.
-    return StreamingResponse(
-        _sse(runtime, first, feed),
-        media_type="text/event-stream",
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-    )
+    form = LINES if wants_lines(accept) else SSE
+    return FeedResponse(runtime, form, feed, first, start)
 
 
 @router.get("/events/{event_id}", summary="Read one event")
@@ -140,37 +275,21 @@ async def _start(opened: Opened, text: str) -> Position:
     raise InvalidRequest(f"{text!r} is no position", remedy="Send a whole number from 0, or `end`.")
 
 
-async def _sse(
-    runtime: Runtime, first: list[FeedItem], feed: AsyncGenerator[list[FeedItem], None]
-) -> AsyncIterator[bytes]:
-    intake = runtime.opened.intake
-    metrics = runtime.metrics
-    metrics.subscribers.inc()
-    try:
-        # A comment opens the stream, so that clients see it before the first event.
-        yield b": penstock\n\n" + b"".join([await _message(item, intake) for item in first])
-        async with aclosing(feed):
-            async for items in feed:
-                yield b"".join([await _message(item, intake) for item in items])
-                metrics.delivered.inc(sum(isinstance(item, RecordedEvent) for item in items))
-    finally:
-        metrics.subscribers.dec()
+def _page(runtime: Runtime, limit: int | None) -> int:
+    """Return how many events a page of JSON may have. Raises `InvalidRequest`."""
+    most = runtime.config.clients.page
+    if limit is None:
+        return min(_USUAL_LIMIT, most)
+    if limit > most:
+        raise InvalidRequest(
+            f"limit: {limit} is more than the {most} events that a page may have",
+            remedy=f"Read page after page, or all of it at once with Accept: {NDJSON}.",
+        )
+    return limit
 
 
-async def _message(item: FeedItem, intake: Intake) -> bytes:
-    match item:
-        case RecordedEvent():
-            document = dump(await event_document(item, intake))
-            return b"id: %d\ndata: %b\n\n" % (item.position, document)
-        case CaughtUp(position=position):
-            return _named(b"caught-up", position)
-        case Checkpoint(position=position):
-            return _named(b"checkpoint", position)
-        case Idle():
-            return b": heartbeat\n\n"
-        case _:
-            assert_never(item)
-
-
-def _named(name: bytes, position: int) -> bytes:
-    return b'event: %b\nid: %d\ndata: {"position":%d}\n\n' % (name, position, position)
+def _number(document: dict[str, object], name: str, usual: int, *, least: int) -> int:
+    value = document.get(name, usual)
+    if type(value) is int and least <= value < 2**63:
+        return value
+    raise InvalidRequest(f"$.{name}: expected a whole number from {least}")

@@ -15,6 +15,7 @@ from apps.deciders import Deciders, load_code, open_deciders
 from apps.delivery.config import delivery_files
 from apps.delivery.deliveries import Deliveries
 from apps.service.config import ServiceConfig
+from apps.service.connections import Subscriptions
 from apps.service.metrics import ServiceMetrics
 from apps.service.render import event_document
 from apps.service.storage import StorageGuard
@@ -51,6 +52,7 @@ class Runtime:
         self.registry = registry
         self.code = load_code(config.workspace)
         self.metrics = ServiceMetrics()
+        self.subscriptions = Subscriptions(config.clients.subscriptions)
         self.trouble = "starting"
         self.stopping = False
         self._opened: Opened | None = None

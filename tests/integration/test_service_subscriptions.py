@@ -20,8 +20,10 @@ def http(postgres_dsn: str) -> Iterator[httpx.Client]:
 
 
 def append(http: httpx.Client, stream: str, count: int = 1) -> None:
-    events = [{"type": "placed", "data": {"n": n}} for n in range(count)]
-    assert http.post(f"/v1/streams/{stream}", json={"events": events}).status_code == 201
+    for first in range(0, count, 1_000):
+        last = min(first + 1_000, count)
+        events = [{"type": "placed", "data": {"n": n}} for n in range(first, last)]
+        assert http.post(f"/v1/streams/{stream}", json={"events": events}).status_code == 201
 
 
 @contextmanager

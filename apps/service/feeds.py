@@ -1,0 +1,137 @@
+"""Following all events over HTTP: server-sent events, or the same items as lines of JSON.
+
+Follow.items -> [ SSE | NDJSON ] -> socket
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import assert_never
+
+from fastapi.responses import StreamingResponse
+
+from apps.service.connections import WatchedProtocol, connection_of
+from apps.service.http import Receive, Scope, Send
+from apps.service.ndjson import NDJSON
+from apps.service.render import dump, event_document
+from apps.service.runtime import Runtime
+from eventstore.feed import CaughtUp, Checkpoint, FeedItem, Idle
+from eventstore.intake import Intake
+from kernel.positions import Position
+from schemas.records import RecordedEvent
+
+Feed = AsyncGenerator[list[FeedItem], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How items are written."""
+
+    media_type: str
+    opening: bytes
+    heartbeat: bytes
+    event: Callable[[int, bytes], bytes]
+    named: Callable[[str, int], bytes]
+
+
+# A comment opens the stream, so that clients see it before the first event.
+SSE = Form(
+    media_type="text/event-stream",
+    opening=b": penstock\n\n",
+    heartbeat=b": heartbeat\n\n",
+    event=lambda position, document: b"id: %d\ndata: %b\n\n" % (position, document),
+    named=lambda name, position: (
+        b'event: %b\nid: %d\ndata: {"position":%d}\n\n' % (name.encode(), position, position)
+    ),
+)
+LINES = Form(
+    media_type=NDJSON,
+    opening=b"",
+    heartbeat=b'{"event":"heartbeat"}\n',
+    event=lambda _position, document: document + b"\n",
+    named=lambda name, position: b'{"event":"%b","position":%d}\n' % (name.encode(), position),
+)
+
+
+class FeedResponse(StreamingResponse):
+    """An answer without end, which counts as the client's until it is over."""
+
+    def __init__(
+        self, runtime: Runtime, form: Form, feed: Feed, first: list[FeedItem], start: Position
+    ) -> None:
+        super().__init__(
+            iter(()),
+            media_type=form.media_type,
+            headers={
+                "cache-control": "no-store",
+                "x-accel-buffering": "no",
+                "connection": "close",
+            },
+        )
+        self._runtime = runtime
+        self._form = form
+        self._feed = feed
+        self._first = first
+        self._start = start
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the feed until the client or the service leaves, or the client is too slow."""
+        runtime = self._runtime
+        async with aclosing(self._feed):
+            client = runtime.subscriptions.enter(scope)
+            runtime.metrics.subscribers.inc()
+            connection = connection_of(scope)
+            if connection is not None:
+                connection.polite = True
+            self.body_iterator = self._messages(connection)
+            try:
+                await super().__call__(scope, receive, send)
+            finally:
+                runtime.metrics.subscribers.dec()
+                runtime.subscriptions.leave(client)
+
+    async def _messages(self, connection: WatchedProtocol | None) -> AsyncIterator[bytes]:
+        form, last = self._form, self._start
+        yield form.opening
+        async for items in self._all_items():
+            if connection is not None and connection.evicted:
+                break
+            yield await self._rendered(items)
+            last = _last(items, last)
+            if connection is not None and connection.evicted:
+                break
+        if connection is not None and connection.evicted:
+            self._runtime.metrics.evicted.inc()
+            yield form.named("evicted", last)
+
+    async def _all_items(self) -> AsyncIterator[list[FeedItem]]:
+        yield self._first
+        async for items in self._feed:
+            yield items
+
+    async def _rendered(self, items: list[FeedItem]) -> bytes:
+        intake = self._runtime.opened.intake
+        messages = [await _message(item, self._form, intake) for item in items]
+        self._runtime.metrics.delivered.inc(sum(isinstance(i, RecordedEvent) for i in items))
+        return b"".join(messages)
+
+
+def _last(items: list[FeedItem], before: Position) -> Position:
+    """Return the position up to which a client has all that it asked for."""
+    return max((item.position for item in items if not isinstance(item, Idle)), default=before)
+
+
+async def _message(item: FeedItem, form: Form, intake: Intake) -> bytes:
+    match item:
+        case RecordedEvent():
+            return form.event(item.position, dump(await event_document(item, intake)))
+        case CaughtUp(position=position):
+            return form.named("caught-up", position)
+        case Checkpoint(position=position):
+            return form.named("checkpoint", position)
+        case Idle():
+            return form.heartbeat
+        case _:
+            assert_never(item)
