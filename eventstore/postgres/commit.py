@@ -1,5 +1,9 @@
 """One group, one transaction.
 
+A small group goes in one message, on the belief that nobody else has appended
+(`eventstore.postgres.one_message`). When that is refused, and for all other groups, the writer
+looks first:
+
 1. Take the append lock, check the fencing number, read heads, known ids and the store's head.
 2. Decide every request in queue order (`eventstore.decision`).
 3. COPY the accepted events, move the heads of their streams and of the store.
@@ -14,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import psycopg
 
@@ -28,10 +33,12 @@ from eventstore.decision import (
     same_bytes,
     streams_of,
 )
+from eventstore.postgres import one_message
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.lease import Lease
 from eventstore.postgres.locks import APPEND_LOCK
 from eventstore.postgres.matching import probes_of
+from eventstore.postgres.one_message import message_of
 from eventstore.postgres.queries import query, results
 from eventstore.postgres.rows import COPY_EVENTS, copy_lines, policy_of, stored
 from eventstore.store import AppendRequest
@@ -40,6 +47,8 @@ from kernel.errors import ContractViolation, LeaseLost, OutcomeUnknown, Penstock
 from kernel.positions import Position
 
 _HEADS_CACHED = 200_000
+# Who repeats ids makes each group be sent twice, but only now and then.
+_LOOKS_AFTER_REFUSAL = 16
 # A group looks thousands of ids up at once. For that many the planner reads a store of some ten
 # thousand events from end to end, which takes ten times as long as the index.
 PLANNING = "SET enable_seqscan = off"
@@ -65,6 +74,8 @@ class PostgresGroupCommit:
         # Heads of streams as of `_head`: true as long as the counter stands where we left it.
         self._heads: OrderedDict[str, int] = OrderedDict()
         self._head = 0
+        self._look_first = 0
+        self._sent = False
 
     async def prepare(self) -> Position:
         """Open the connection and take or renew the lease, as needed; return the head."""
@@ -90,35 +101,22 @@ class PostgresGroupCommit:
         connection = self._connection
         if connection is None:
             raise Unavailable("not connected to PostgreSQL")
-        sent = False
+        self._sent = False
         try:
             with wrapped("appending"):
-                state = await self._begin(connection, requests)
-                outcomes = decide_group(
-                    requests,
-                    state,
-                    same_data=self._same_data,
-                    max_categories=self._max_categories,
-                )
-                if not state.placed:
-                    await connection.execute("ROLLBACK")
-                    return outcomes, Position(self._head)
-                await self._write(connection, state)
-                failpoints.hit(failpoints.APPEND_BEFORE_COMMIT)
-                sent = True
-                await connection.execute("COMMIT")
-                failpoints.hit(failpoints.APPEND_AFTER_COMMIT)
+                outcomes = await self._at_once(connection, requests)
+                if outcomes is None:
+                    outcomes = await self._looking_first(connection, requests)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             with wrapped("appending"):
                 await connection.execute("ROLLBACK")
             raise ContractViolation(f"PostgreSQL refused the data: {error}") from error
         except Unavailable as error:
             await self._discard()
-            raise OutcomeUnknown(error.message) if sent else error from error
+            raise OutcomeUnknown(error.message) if self._sent else error from error
         except (PenstockError, asyncio.CancelledError):
             await self._discard()
             raise
-        self._remember(state)
         return outcomes, Position(self._head)
 
     async def close(self) -> None:
@@ -130,6 +128,97 @@ class PostgresGroupCommit:
             except PenstockError:
                 pass  # It runs out by itself.
         await self._discard()
+
+    async def _at_once(
+        self, connection: Connection, requests: Sequence[AppendRequest]
+    ) -> list[Outcome] | None:
+        """Commit a group in one message. None when nothing was kept, for it needs a look first."""
+        if self._look_first > 0:
+            self._look_first -= 1
+            return None
+        state = await self._believed(connection, requests)
+        if state is None:
+            return None
+        categories = len(state.categories)
+        outcomes = self._decide(requests, state)
+        # A refusal may stem from an id that is in the store already, which nobody has looked for.
+        refused = any(isinstance(outcome, PenstockError) for outcome in outcomes)
+        if refused or len(state.categories) > categories:
+            return None
+        message = message_of(
+            state.placed,
+            lease=self._lease.number or 0,
+            before=Position(self._head),
+            store_id=self._lease.store_id,
+        )
+        failpoints.hit(failpoints.APPEND_BEFORE_COMMIT)
+        one_message.check_alive(connection)
+        self._sent = True
+        try:
+            await one_message.commit(connection, message)
+        except psycopg.Error as error:
+            if connection.closed:
+                raise
+            self._sent = False
+            if not one_message.refused(error):
+                raise
+            self._look_first = _LOOKS_AFTER_REFUSAL
+            return None
+        failpoints.hit(failpoints.APPEND_AFTER_COMMIT)
+        self._remember(state)
+        return outcomes
+
+    async def _believed(
+        self, connection: Connection, requests: Sequence[AppendRequest]
+    ) -> StoreState | None:
+        """Return the state as this writer knows it, None where that does not do for a group."""
+        events = sum(len(append.events) for request in requests for append in request.appends)
+        special = any(request.condition or request.change for request in requests)
+        if special or events > one_message.MAX_EVENTS:
+            return None
+        heads: dict[str, int] = {}
+        unknown = []
+        for stream in streams_of(requests):
+            head = self._heads.get(stream)
+            if head is None:
+                unknown.append(stream)
+            else:
+                heads[stream] = head
+        if unknown:
+            # No lock is needed: what changes after this read moves the counter too.
+            (rows,) = await results(connection, "open_heads", streams=unknown)
+            for stream, version, closed in rows:
+                if closed:
+                    return None
+                heads[stream] = version
+        return StoreState(
+            position=self._head,
+            recorded_at=datetime.now(UTC),  # PostgreSQL's time takes its place
+            heads=heads,
+            known={},
+            categories=set(self._lease.categories),
+        )
+
+    async def _looking_first(
+        self, connection: Connection, requests: Sequence[AppendRequest]
+    ) -> list[Outcome]:
+        state = await self._begin(connection, requests)
+        outcomes = self._decide(requests, state)
+        if not state.placed:
+            await connection.execute("ROLLBACK")
+            return outcomes
+        await self._write(connection, state)
+        failpoints.hit(failpoints.APPEND_BEFORE_COMMIT)
+        self._sent = True
+        await connection.execute("COMMIT")
+        failpoints.hit(failpoints.APPEND_AFTER_COMMIT)
+        self._remember(state)
+        return outcomes
+
+    def _decide(self, requests: Sequence[AppendRequest], state: StoreState) -> list[Outcome]:
+        return decide_group(
+            requests, state, same_data=self._same_data, max_categories=self._max_categories
+        )
 
     async def _begin(self, connection: Connection, requests: Sequence[AppendRequest]) -> StoreState:
         streams = streams_of(requests)

@@ -19,7 +19,7 @@ Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 # server's default to decide: an acknowledged append is on disk.
 _OPTIONS = (
     "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
-    " -c synchronous_commit=on -c timezone=UTC -c datestyle=ISO"
+    " -c synchronous_commit=on -c timezone=UTC -c datestyle=ISO -c standard_conforming_strings=on"
     " -c idle_in_transaction_session_timeout=20s"
 )
 
