@@ -10,7 +10,15 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from apps.service import command_routes, health, reads, schema_routes, subscription_routes
+from apps.service import (
+    command_routes,
+    encoding,
+    health,
+    imports,
+    reads,
+    schema_routes,
+    subscription_routes,
+)
 from apps.service.edge import Edge
 from apps.service.openapi import APPEND_PATHS
 from apps.service.problems import CONTENT_TYPE, HttpRefusal, problem_of, refusal
@@ -54,6 +62,8 @@ def build(runtime: Runtime) -> Edge:
     )
     app.state.runtime = runtime
     app.include_router(reads.router, tags=["events"])
+    app.include_router(imports.router, tags=["events"])
+    app.include_router(encoding.router, tags=["events"])
     app.include_router(schema_routes.router, tags=["schemas"])
     app.include_router(command_routes.router, tags=["entities"])
     app.include_router(subscription_routes.router, tags=["subscriptions"])

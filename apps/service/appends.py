@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
 
 import orjson
 
-from apps.service.bodies import RequestContext, StreamBody, append_bodies, stream_body
+from apps.service.bodies import StreamBody, append_bodies, stream_body
 from apps.service.cloudevents import append_body
 from apps.service.http import Receive, Scope, Send, header, read_body, respond
-from apps.service.idempotency import idempotency_key
 from apps.service.problems import HttpRefusal, problem_of, refusal
+from apps.service.requests import context_of
 from apps.service.runtime import Opened, Runtime
-from apps.service.tracing import tracing_of
 from eventstore.conditions import Condition
 from eventstore.store import Appended, AppendRequest, Expected, StreamAppend, StreamAppended
 from kernel.errors import InvalidRequest, VersionConflict
@@ -38,7 +36,7 @@ async def append_to_stream(runtime: Runtime, scope: Scope, receive: Receive, sen
     headers = dict(scope["headers"])
     stream = scope["path"][len(STREAMS_PREFIX) :]
     body = append_body(headers, stream, body)
-    parsed = stream_body(stream, body, context_of(runtime, headers))
+    parsed = stream_body(stream, body, context_of(runtime.config, headers))
     precondition = _precondition(scope)
     if precondition is not None and parsed.expected is not None:
         raise refusal(
@@ -65,20 +63,11 @@ async def append_to_streams(runtime: Runtime, scope: Scope, receive: Receive, se
     begun = time.perf_counter()
     body = await read_body(scope, receive, runtime.config.max_body_bytes)
     opened = runtime.opened
-    parsed = append_bodies(body, context_of(runtime, dict(scope["headers"])))
+    parsed = append_bodies(body, context_of(runtime.config, dict(scope["headers"])))
     appended = await _append(opened, parsed.entries, condition=parsed.condition)
     runtime.metrics.append_seconds.observe(time.perf_counter() - begun)
     document = {"appends": [_answer(answer) for answer in appended.appends]}
     await respond(send, _status(appended), orjson.dumps(document))
-
-
-def context_of(runtime: Runtime, headers: Mapping[bytes, bytes]) -> RequestContext:
-    """Return what a request's headers and the settings say about its events."""
-    return RequestContext(
-        limits=runtime.config.limits,
-        tracing=tracing_of(headers),
-        key=idempotency_key(headers),
-    )
 
 
 async def _append(

@@ -100,10 +100,7 @@ def append_bodies(body: bytes, context: RequestContext) -> AppendBody:
     bodies = []
     for index, entry in enumerate(entries):
         place = f"$.appends[{index}]"
-        stream = entry.get("stream") if isinstance(entry, dict) else None
-        if not isinstance(stream, str):
-            raise InvalidRequest(f"{place}.stream: expected the name of a stream")
-        bodies.append(_entry(stream, entry, _ENTRY_KEYS, place, reading))
+        bodies.append(_entry(_stream_of(entry, place), entry, _ENTRY_KEYS, place, reading))
     if len({entry.stream for entry in bodies}) < len(bodies):
         raise InvalidRequest(
             "$.appends: a stream is named twice",
@@ -113,6 +110,47 @@ def append_bodies(body: bytes, context: RequestContext) -> AppendBody:
     return AppendBody(
         entries=tuple(bodies), condition=None if condition is None else condition_of(condition)
     )
+
+
+def encode_body(body: bytes, context: RequestContext) -> StreamBody:
+    """Parse the body of `POST /v1/encode`: an append to one stream, its name included."""
+    document = parse_json(body)
+    check_depth(body, context.limits.json_depth)
+    stream = _stream_of(document, "$")
+    keys = frozenset({"stream", "events"})
+    return _entry(stream, document, keys, "$", _reading(body, [document], context))
+
+
+def imported_event(line: bytes, number: int, context: RequestContext) -> tuple[str, str, NewEvent]:
+    """Parse a line of an import; return its stream, the stream's category and the event.
+
+    An event without an id needs the request's idempotency key, which gives it one by the number
+    of its line.
+    """
+    place = f"line {number}"
+    document = parse_json(line)
+    check_depth(line, context.limits.json_depth)
+    stream = _stream_of(document, place)
+    event = {name: value for name, value in document.items() if name != "stream"}
+    if event.get("id") is None and context.key is None:
+        raise InvalidRequest(
+            f"{place}: an event without an id",
+            remedy="Give each event a UUID, or send an Idempotency-Key: what is sent twice must "
+            "be recognised.",
+        )
+    check_sizes(len(line), [event], place, context.limits.event_bytes)
+    id_ = None if context.key is None else event_id(context.key, stream, number)
+    reading = _Reading(
+        context=context, metadata=context.tracing, body_bytes=len(line), nul=_NUL in line
+    )
+    return stream, category_of(stream), _event(event, place, reading, id_)
+
+
+def _stream_of(document: object, place: str) -> str:
+    stream = document.get("stream") if isinstance(document, dict) else None
+    if not isinstance(stream, str):
+        raise InvalidRequest(f"{place}.stream: expected the name of a stream")
+    return stream
 
 
 def _reading(body: bytes, entries: Sequence[object], context: RequestContext) -> _Reading:
