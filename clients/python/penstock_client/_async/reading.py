@@ -1,4 +1,4 @@
-"""Reading to an end: pages or lines, going on by position or version where a connection broke."""
+"""Reading to an end, a line an event; a broken connection is made again from the last one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock_client._async.connection import AsyncConnection
 from penstock_client.errors import NotFound, PenstockError
 from penstock_client.lines import Lines
 from penstock_client.model import Direction, Event
-from penstock_client.wire import event_of, event_page_of, load, segment, stream_page_of
+from penstock_client.wire import event_of, load, segment
 
 NDJSON = "application/x-ndjson"
 PAGE = 1_000
@@ -25,80 +25,43 @@ async def stream_events(
     direction: Direction,
     limit: int | None,
 ) -> AsyncGenerator[Event, None]:
-    """Yield a stream's events page by page; nothing for one that does not exist."""
-    left = limit
-    place = from_version
-    while left is None or left > 0:
-        size = PAGE if left is None else min(PAGE, left)
-        params: dict[str, Any] = {"direction": direction, "limit": size}
-        if place is not None:
-            params["from_version"] = place
+    """Yield a stream's events over one long answer; nothing for one that does not exist."""
+    step = 1 if direction == "forward" else -1
+    place, left = from_version, limit
+    failures = 0
+    while left != 0 and place != -1:
+        asked = {"direction": direction, "from_version": place, "limit": left}
+        params = {name: value for name, value in asked.items() if value is not None}
         try:
-            document = await connection.call("GET", f"/v1/streams/{segment(stream)}", params=params)
+            feed = _events(connection, f"/v1/streams/{segment(stream)}", params)
+            async with aclosing(feed) as events:
+                async for event in events:
+                    place, failures = event.version + step, 0
+                    left = None if left is None else left - 1
+                    yield event
+            return
         except NotFound:
             return
-        page = stream_page_of(document)
-        for event in page.events:
-            yield event
-        if not page.events:
-            return
-        last = page.events[-1].version
-        if left is not None:
-            left -= len(page.events)
-        if direction == "forward":
-            if last >= page.version:
-                return
-            place = last + 1
-        else:
-            if last == 0:
-                return
-            place = last - 1
+        except PenstockError as error:
+            failures += 1
+            if not error.worth_a_retry or failures >= connection.retry.attempts:
+                raise
+            await connection.pause(failures, error)
 
 
 async def all_events(
     connection: AsyncConnection, *, after: int, filters: Mapping[str, str], limit: int | None
 ) -> AsyncGenerator[Event, None]:
-    """Yield events up to the head: in pages up to a limit, over one long answer without."""
-    if limit is None:
-        feed = _streamed(connection, after=after, filters=filters)
-    else:
-        feed = _paged(connection, after=after, filters=filters, limit=limit)
-    async with aclosing(feed) as events:
-        async for event in events:
-            yield event
-
-
-async def _paged(
-    connection: AsyncConnection, *, after: int, filters: Mapping[str, str], limit: int
-) -> AsyncGenerator[Event, None]:
+    """Yield events up to the head of now, over one long answer."""
     left = limit
-    while left > 0:
-        params = {"after": after, "limit": min(PAGE, left), **filters}
-        page = event_page_of(await connection.call("GET", "/v1/events", params=params))
-        for event in page.events:
-            yield event
-        left -= len(page.events)
-        if page.next_after >= page.head or page.next_after <= after:
-            return
-        after = page.next_after
-
-
-async def _streamed(
-    connection: AsyncConnection, *, after: int, filters: Mapping[str, str]
-) -> AsyncGenerator[Event, None]:
     failures = 0
-    while True:
-        params = {"after": after, **filters}
+    while left != 0:
+        params = {"after": after, **filters, **({} if left is None else {"limit": left})}
         try:
-            async with (
-                connection.pieces(
-                    "/v1/events", params=params, headers={"accept": NDJSON}, silence_s=_SILENCE_S
-                ) as (_, pieces),
-                aclosing(lines_of(pieces)) as lines,
-            ):
-                async for line in lines:
-                    event = event_of(load(line))
+            async with aclosing(_events(connection, "/v1/events", params)) as events:
+                async for event in events:
                     after, failures = event.position, 0
+                    left = None if left is None else left - 1
                     yield event
             return
         except PenstockError as error:
@@ -106,6 +69,19 @@ async def _streamed(
             if not error.worth_a_retry or failures >= connection.retry.attempts:
                 raise
             await connection.pause(failures, error)
+
+
+async def _events(
+    connection: AsyncConnection, path: str, params: Mapping[str, Any]
+) -> AsyncGenerator[Event, None]:
+    async with (
+        connection.pieces(
+            path, params=params, headers={"accept": NDJSON}, silence_s=_SILENCE_S
+        ) as (_, pieces),
+        aclosing(lines_of(pieces)) as lines,
+    ):
+        async for line in lines:
+            yield event_of(load(line))
 
 
 async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

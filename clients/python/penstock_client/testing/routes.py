@@ -113,7 +113,6 @@ class Routes:
         category_of(stream)
         version = self._store.version(stream)
         events = self._store.visible(stream)
-        limit = whole(request, "limit", 100, least=1, most=_MAX_PAGE)
         backward = request.url.params.get("direction") == "backward"
         start = request.url.params.get("from_version")
         if start is not None:
@@ -121,9 +120,13 @@ class Routes:
             events = [
                 e for e in events if (e["version"] <= near if backward else e["version"] >= near)
             ]
-        page = (events[::-1] if backward else events)[:limit]
+        events = events[::-1] if backward else events
+        if _wants_lines(request):
+            return _lines(request, events)
+        limit = whole(request, "limit", 100, least=1, most=_MAX_PAGE)
         headers = {"etag": f'"{version}"'}
-        return reply({"stream": stream, "version": version, "events": page}, headers=headers)
+        page = {"stream": stream, "version": version, "events": events[:limit]}
+        return reply(page, headers=headers)
 
     def _read_all(self, request: httpx.Request) -> httpx.Response:
         after = whole(request, "after", 0, least=0)
@@ -131,10 +134,8 @@ class Routes:
         with self._store.lock:
             head = self._store.head
             found = [e for e in self._store.after(after) if wanted.passes(e)]
-        if "application/x-ndjson" in request.headers.get("accept", ""):
-            lines = "".join(json.dumps(e, ensure_ascii=False) + "\n" for e in found)
-            headers = {"content-type": "application/x-ndjson"}
-            return httpx.Response(200, headers=headers, content=lines.encode())
+        if _wants_lines(request):
+            return _lines(request, found)
         limit = whole(request, "limit", 100, least=1, most=_MAX_PAGE)
         return reply(_page(found, limit, head))
 
@@ -183,6 +184,18 @@ class Routes:
 
     def _ready(self, _request: httpx.Request) -> httpx.Response:
         return reply({"status": "ready", "reasons": []})
+
+
+def _wants_lines(request: httpx.Request) -> bool:
+    return "application/x-ndjson" in request.headers.get("accept", "")
+
+
+def _lines(request: httpx.Request, events: list[Document]) -> httpx.Response:
+    text = request.url.params.get("limit")
+    asked = events if text is None else events[: int(text)]
+    lines = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in asked)
+    headers = {"content-type": "application/x-ndjson"}
+    return httpx.Response(200, headers=headers, content=lines.encode())
 
 
 def _page(found: list[Document], limit: int, head: int) -> Document:
