@@ -1,8 +1,8 @@
 """Runs the console blocks of a page as a reader would type them, and compares what they print.
 
-In a block, `$ ` begins a command, `> ` continues it, other lines are what it prints. `…` in an
-expected line stands for any text, a line `…` for any lines. Where nothing is expected, anything may
-be printed. Every command must succeed.
+In a block, `$ ` begins a command, `> ` (or `>` alone) continues it, other lines are what it prints.
+`…` in an expected line stands for any text, a line `…` for any lines. Where nothing is expected,
+anything may be printed. Every command must succeed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def commands(block: str) -> Iterator[Command]:
             if text:
                 yield Command(text="\n".join(text), expected="\n".join(expected) or None)
             text, expected = [line[2:]], []
-        elif line.startswith("> ") and not expected:
+        elif (line == ">" or line.startswith("> ")) and not expected:
             text.append(line[2:])
         else:
             expected.append(line)
