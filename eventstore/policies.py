@@ -62,7 +62,7 @@ class StreamPolicies:
         """
 
         def edit(standing: StreamStanding) -> tuple[ChangeType, StreamPolicy]:
-            if not for_good:
+            if standing.policy.tombstoned or not for_good:
                 check_readable(standing)
             hidden = replace(standing.policy, truncate_before=standing.version + 1)
             if for_good:
