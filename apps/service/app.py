@@ -15,12 +15,13 @@ from apps.service import (
     encoding,
     health,
     imports,
+    lifecycle_routes,
     reads,
     schema_routes,
     subscription_routes,
 )
 from apps.service.edge import Edge
-from apps.service.openapi import APPEND_PATHS
+from apps.service.openapi import completed
 from apps.service.problems import CONTENT_TYPE, HttpRefusal, problem_of, refusal
 from apps.service.runtime import Runtime
 from kernel.errors import InvalidRequest, PenstockError
@@ -34,9 +35,7 @@ class Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI 3.1 document."""
         if self.openapi_schema is None:
-            document = super().openapi()
-            for path, operations in APPEND_PATHS.items():
-                document["paths"].setdefault(path, {}).update(operations)
+            completed(super().openapi())
         assert self.openapi_schema is not None
         return self.openapi_schema
 
@@ -64,6 +63,7 @@ def build(runtime: Runtime) -> Edge:
     app.include_router(reads.router, tags=["events"])
     app.include_router(imports.router, tags=["events"])
     app.include_router(encoding.router, tags=["events"])
+    app.include_router(lifecycle_routes.router, tags=["streams"])
     app.include_router(schema_routes.router, tags=["schemas"])
     app.include_router(command_routes.router, tags=["entities"])
     app.include_router(subscription_routes.router, tags=["subscriptions"])
