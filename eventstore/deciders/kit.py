@@ -131,7 +131,7 @@ def _decided(
     decider: Decider[Any], command: Command, before: tuple[Event, ...]
 ) -> tuple[tuple[Event, ...], str | None]:
     state = _folded(decider, before)
-    frozen = decider.shape.freeze(state)
+    frozen = plain(decider.shape.freeze(state))  # A copy: the state may be a dict itself.
     answers = [_answer(decider, command, state), _answer(decider, command, state)]
     if decider.shape.freeze(state) != frozen:
         raise AssertionError(

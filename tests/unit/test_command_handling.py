@@ -1,0 +1,294 @@
+"""Commands over a store in memory: conflicts, keys, what decide may give back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from eventstore.deciders import Command, Event, Refused
+from eventstore.deciders.handling import CommandHandler, event_id
+from kernel.errors import (
+    DeciderFailed,
+    IdReused,
+    NotFound,
+    Overloaded,
+    PenstockError,
+    VersionConflict,
+)
+from kernel.positions import Version
+from schemas.records import RecordedEvent
+from tests.deciding import STREAM, Count, World, add, counter, decide, world
+
+NO_OFFSET = datetime(2013, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+
+
+def in_world(test: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        async with world(**options) as made:
+            await test(made)
+
+    asyncio.run(run())
+
+
+async def events_of(made: World) -> list[RecordedEvent]:
+    page = await made.store.read_stream(STREAM, from_version=None, direction="forward", limit=99)
+    return list(page.events)
+
+
+def test_a_conflict_is_decided_again_on_the_new_state() -> None:
+    rivals = iter([-3])
+    seen: list[int] = []
+
+    async def check(made: World) -> None:
+        loop = asyncio.get_running_loop()
+
+        def slow(command: Command, state: Count) -> Any:
+            seen.append(state.total)
+            for by in rivals:
+                # Somebody else is quicker, between the state and the append.
+                asyncio.run_coroutine_threadsafe(made.append({"by": by}), loop).result(30)
+            return decide(command, state)
+
+        await made.append({"by": 5})
+        handled = await made.handler(counter(decide=slow)).handle(add(-2))
+        assert handled.version == 2
+        assert seen == [5, 2]
+
+    in_world(check)
+
+
+def test_the_new_state_may_be_refused() -> None:
+    async def check(made: World) -> None:
+        loop = asyncio.get_running_loop()
+        rivals = iter([-5])
+
+        def slow(command: Command, state: Count) -> Any:
+            for by in rivals:
+                asyncio.run_coroutine_threadsafe(made.append({"by": by}), loop).result(30)
+            return decide(command, state)
+
+        await made.append({"by": 5})
+        with pytest.raises(Refused, match="below zero"):
+            await made.handler(counter(decide=slow)).handle(add(-2))
+        assert len(await events_of(made)) == 2
+
+    in_world(check)
+
+
+def test_retries_end() -> None:
+    tries = 0
+
+    async def check(made: World) -> None:
+        loop = asyncio.get_running_loop()
+
+        def unlucky(command: Command, state: Count) -> Any:
+            nonlocal tries
+            tries += 1
+            asyncio.run_coroutine_threadsafe(made.append({"by": 1}), loop).result(30)
+            return decide(command, state)
+
+        with pytest.raises(VersionConflict):
+            await made.handler(counter(decide=unlucky), attempts=4).handle(add(1))
+        assert tries == 4
+        assert len(await events_of(made)) == 4
+
+    in_world(check)
+
+
+def test_p1_a_crash_after_the_commit_is_found_by_the_key() -> None:
+    """The events are there, the answer never came: the repeat gets it, and appends nothing."""
+
+    async def check(made: World) -> None:
+        handled = await made.handler(counter()).handle(add(2, key="k"))
+        await made.append({"by": 1})
+        again = await made.handler(counter()).handle(add(2, key="k"))
+        assert again.repeated
+        assert (again.events, again.version) == (handled.events, 0)
+        assert [event.id for event in again.events] == [event_id("k", 0)]
+        with pytest.raises(IdReused, match="another command"):
+            await made.handler(counter()).handle(add(3, key="k"))
+
+    in_world(check)
+
+
+def test_a_refused_command_is_decided_anew() -> None:
+    async def check(made: World) -> None:
+        handler = made.handler(counter())
+        with pytest.raises(Refused):
+            await handler.handle(add(-1, key="k"))
+        await made.append({"by": 1})
+        assert not (await handler.handle(add(-1, key="k"))).repeated
+
+    in_world(check)
+
+
+def test_p3_an_expected_version_is_checked_before_anything_is_decided() -> None:
+    decided: list[Command] = []
+
+    async def check(made: World) -> None:
+        def noted(command: Command, state: Count) -> Any:
+            decided.append(command)
+            return decide(command, state)
+
+        handler = made.handler(counter(decide=noted))
+        await made.append({"by": 1})
+        for expected in (Version(1), "no_stream"):
+            with pytest.raises(VersionConflict) as conflict:
+                await handler.handle(add(1, expected=expected))
+            assert conflict.value.fields["actual"] == 0
+        assert decided == []
+        await handler.handle(add(1, expected=Version(0)))
+        await handler.handle(add(1, expected="stream_exists"))
+        assert len(await events_of(made)) == 3
+
+    in_world(check)
+
+
+def test_decide_learns_who_and_when() -> None:
+    seen: list[Command] = []
+
+    async def check(made: World) -> None:
+        def noted(command: Command, state: Count) -> Any:
+            seen.append(command)
+            return []
+
+        await made.handler(counter(decide=noted)).handle(add(1))
+        assert (seen[0].entity, seen[0].name) == ("1", "add")
+        assert seen[0].at.tzinfo is not None
+
+    in_world(check)
+
+
+@pytest.mark.parametrize(
+    ("made_of", "complaint"),
+    [
+        (lambda: None, "returned NoneType"),
+        (lambda: Event("added", {"by": 1}), "returned Event"),
+        (lambda: "added", "returned str"),
+        (lambda: {"type": "added"}, "returned dict"),
+        (lambda: ["added"], "made a str"),
+        (lambda: [Event("no type", {})], "no type"),
+        (lambda: [Event("added", {"by": object()})], "no JSON"),
+        (lambda: [Event("added", [1])], "no object"),
+        (lambda: [Event("added", {"by": 1}, tags=("a b",))], "is not a tag"),
+        (lambda: [Event("added", {"by": 1}, occurred_at=NO_OFFSET)], "without an offset"),
+        (lambda: [Event("added", {"by": 1})] * 1_001, "more than 1000"),
+        (lambda: (Event("added", {"by": 1 // 0}) for _ in "x"), "ZeroDivisionError"),
+    ],
+)
+def test_p3_what_decide_may_not_give_back_appends_nothing(
+    made_of: Callable[[], Any], complaint: str
+) -> None:
+    async def check(made: World) -> None:
+        def mistaken(command: Command, state: Count) -> Any:
+            return made_of()
+
+        with pytest.raises(DeciderFailed, match=complaint) as failed:
+            await made.handler(counter(decide=mistaken)).handle(add(1))
+        assert failed.value.fields["file"] == __file__
+        with pytest.raises(NotFound):
+            await events_of(made)
+
+    in_world(check)
+
+
+def test_an_event_that_its_schema_refuses_is_the_deciders_fault() -> None:
+    async def check(made: World) -> None:
+        await made.append({"by": 1})
+
+        def mistaken(command: Command, state: Count) -> Any:
+            return [Event("added", {"by": "one"})]
+
+        with pytest.raises(DeciderFailed, match=r"schema refuses: \$.by"):
+            await made.handler(counter(decide=mistaken)).handle(add(1))
+
+    in_world(check)
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, Refused])
+def test_evolve_may_not_fail(kind: type[BaseException]) -> None:
+    def failing(state: Count, event: Event) -> Count:
+        raise kind("no")
+
+    async def check(made: World) -> None:
+        await made.append({"by": 1})
+        handler = made.handler(counter(evolve=failing))
+        with pytest.raises(DeciderFailed):
+            await handler.handle(add(1))
+        assert len(await events_of(made)) == 1
+
+    in_world(check)
+
+
+def test_code_that_hangs_is_left_behind_until_there_is_too_much_of_it() -> None:
+    go_on = threading.Event()
+
+    async def check(made: World) -> None:
+        def hanging(command: Command, state: Count) -> Any:
+            if command.data["by"] < 0:
+                go_on.wait(60)
+            return decide(command, state)
+
+        handler = made.handler(counter(decide=hanging))
+        for _ in range(8):
+            with pytest.raises(DeciderFailed, match="took longer"):
+                await handler.handle(add(-1))
+            # What does not hang goes on beside it.
+            if _ < 7:
+                await handler.handle(add(1))
+        with pytest.raises(DeciderFailed, match="8 calls of deciders hang"):
+            await handler.handle(add(1))
+        go_on.set()
+        await recovered(handler)
+
+    in_world(check, limit_s=0.05)
+
+
+async def recovered(handler: CommandHandler) -> None:
+    """Threads that came to an end after all are counted out again."""
+    async for _ in ticks():
+        try:
+            await handler.handle(add(1))
+        except DeciderFailed:
+            continue
+        return
+    raise AssertionError("still refused")
+
+
+async def ticks() -> AsyncIterator[None]:
+    for _ in range(1_000):
+        await asyncio.sleep(0.01)
+        yield
+
+
+def test_more_commands_than_may_wait_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventstore.deciders.workers.MAX_WAITING", 3)
+    go_on = threading.Event()
+
+    async def check(made: World) -> None:
+        work = made.workers
+        running = [asyncio.create_task(work.run(go_on.wait, of="test")) for _ in range(4)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await work.run(go_on.wait, of="test")
+        go_on.set()
+        assert all(await asyncio.gather(*running))
+
+    in_world(check, threads=1)
+
+
+def test_unknown_commands_and_categories() -> None:
+    async def check(made: World) -> None:
+        handler = made.handler(counter())
+        for stream, name in (("counter-1", "multiply"), ("order-1", "add")):
+            request = add(1)
+            with pytest.raises(NotFound) as missing:
+                await handler.handle(type(request)(stream=stream, name=name, data={}, metadata={}))
+            assert isinstance(missing.value, PenstockError)
+
+    in_world(check)
