@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 import psutil
 
-from apps.torture.workload import CATEGORY, SAMPLE, TYPE
+from apps.torture.transacting import SCHEMA_ID, schema
+from apps.torture.workload import SAMPLE, SUBJECT
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
-from schemas.inference import widened
 from tests.postgres import Cluster
 
 BODY = SAMPLE
-SUBJECT = f"{CATEGORY}.{TYPE}"
 
 
 def kill_postgres(cluster: Cluster) -> None:
@@ -47,6 +46,6 @@ def known_type(dsn: str) -> None:
     async def keep() -> None:
         async with PostgresEventStore(dsn) as store:
             cache = PostgresSchemaCache(store)
-            await cache.keep(SUBJECT, 1, widened(SUBJECT, None, BODY))
+            await cache.keep(SUBJECT, SCHEMA_ID, schema())
 
     asyncio.run(keep())

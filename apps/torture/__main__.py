@@ -78,6 +78,7 @@ def _options(arguments: list[str]) -> Options:
 
     number("events", int, "acknowledged events that end the run")
     number("writers", int, "concurrent writers")
+    number("transactors", int, "writers that append in SQL transactions of their own")
     number("batch", int, "events of a plain append, up to 1000")
     number("readers", int, "tailing readers")
     number("services", int, "service processes, one of which is the writer")

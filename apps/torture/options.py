@@ -13,7 +13,8 @@ KILLS = ("service", "writer", "connections", "pause", "postgres")
 class Options:
     """`events` acknowledged end the run, once it has healed after `least_kills`.
 
-    `batch`: events in a plain append; others have fewer. Something of `kills` happens every
+    `transactors`: writers that append in SQL transactions of their own, beside `writers` that use
+    HTTP. `batch`: events in a plain append; others have fewer. Something of `kills` happens every
     `kill_every_s` seconds, in turn. `delay_s` is the longest pause that a writer makes between
     requests, now and then. `patience_s`: how long a writer repeats one request before its outcome
     counts as unknown; `heal_s`: how long nothing may be acknowledged after a kill before the run
@@ -22,6 +23,7 @@ class Options:
 
     events: int = 100_000
     writers: int = 16
+    transactors: int = 2
     batch: int = 20
     readers: int = 2
     services: int = 2

@@ -27,7 +27,8 @@ from apps.torture.options import Options
 from apps.torture.progress import Progress, Say
 from apps.torture.services import Fleet
 from apps.torture.tailing import follow_feed, follow_pages, seen
-from apps.torture.workload import CATEGORY, SAMPLE, TYPE, Workload
+from apps.torture.transacting import SCHEMA_ID, TransactingWriter, schema
+from apps.torture.workload import SUBJECT, Workload
 from apps.torture.writing import Writer
 from eventstore.postgres.migrate import migrate
 from eventstore.postgres.schema_cache import PostgresSchemaCache
@@ -37,7 +38,6 @@ from eventstore.verification.checker import HistoryChecker
 from eventstore.verification.history import MAX_PROCESS, Seen
 from eventstore.verification.readers import ReaderWatch
 from kernel.errors import InvalidRequest, Unavailable
-from schemas.inference import widened
 
 _REST_S = 600.0
 _POLL_S = 0.05
@@ -78,6 +78,7 @@ class Verdict:
             "asked": {
                 "events": options.events,
                 "writers": options.writers,
+                "transactors": options.transactors,
                 "batch": options.batch,
                 "readers": options.readers,
                 "services": options.services,
@@ -103,8 +104,9 @@ async def torture(
 ) -> Verdict:
     """Run to the end and judge. Raises `InvalidRequest` for options that make no sense."""
     check_kinds(options.kills)
-    if not 0 < options.writers <= MAX_PROCESS:
-        raise InvalidRequest(f"{options.writers} writers: from 1 to {MAX_PROCESS}")
+    writers = options.writers + options.transactors
+    if not 0 < writers <= MAX_PROCESS:
+        raise InvalidRequest(f"{writers} writers: from 1 to {MAX_PROCESS}")
     rng = random.Random(options.seed)
     run = rng.getrandbits(32)
     board = Board(wanted=options.events, least_kills=options.least_kills)
@@ -136,9 +138,8 @@ async def torture(
 async def _prepare(dsn: str) -> None:
     """Migrate, and keep the one schema: services need no registry then."""
     await migrate(dsn)
-    subject = f"{CATEGORY}.{TYPE}"
     async with PostgresEventStore(dsn) as store:
-        await PostgresSchemaCache(store).keep(subject, 1, widened(subject, None, SAMPLE))
+        await PostgresSchemaCache(store).keep(SUBJECT, SCHEMA_ID, schema())
 
 
 async def _write(
@@ -157,14 +158,20 @@ async def _write(
     board.began = time.monotonic()
     try:
         async with asyncio.TaskGroup() as group:
-            for process in range(options.writers):
+            for process in range(options.writers + options.transactors):
                 workload = Workload(
                     run=run,
                     process=process,
                     options=options,
                     rng=random.Random(f"{options.seed}/{process}"),
                 )
-                group.create_task(Writer(workload, fleet, board, checker, options).run())
+                if process < options.writers:
+                    writer = Writer(workload, fleet, board, checker, options).run()
+                else:
+                    writer = TransactingWriter(
+                        database.dsn, workload, board, checker, options
+                    ).run()
+                group.create_task(writer)
             if options.kills:
                 rng = random.Random(options.seed + 1)
                 group.create_task(Killer(database, fleet, board, options, rng).run())

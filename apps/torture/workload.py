@@ -16,6 +16,7 @@ from kernel.positions import Position, Version
 
 TYPE = "happened"
 CATEGORY = "order"
+SUBJECT = f"{CATEGORY}.{TYPE}"
 SAMPLE = {"n": 1, "text": "x"}
 _PAD = "x" * 60
 _SMALL = 8
@@ -86,6 +87,11 @@ class Workload:
             body=self._body(writes, condition, tags),
             hasty=rng.random() < 0.01,
         )
+
+    def transaction(self) -> tuple[Write, tuple[str, ...]]:
+        """Return the next write, and its events' tags, for a writer with SQL of its own."""
+        seat = (f"seat:{self.rng.randrange(_SEATS)}",) if self.rng.random() < 0.3 else ()
+        return self._guarded(), seat
 
     def learn(self, outcome: Accepted) -> None:
         """Remember where streams and the store are, as far as the answer tells."""

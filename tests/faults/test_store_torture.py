@@ -30,6 +30,7 @@ def test_p1_p2_p3_everything_is_killed_while_clients_write(
     options = Options(
         events=2_000,
         writers=8,
+        transactors=4,
         readers=3,
         kills=("service", "writer", "connections", "postgres"),
         kill_every_s=0.5,
@@ -48,6 +49,8 @@ def test_p1_p2_p3_everything_is_killed_while_clients_write(
     assert figures["events_shown_to_readers"] >= 3 * options.events
     assert figures["refused"] > 0
     assert figures["conditions_judged"] > 0
+    assert verdict.board.answers["committed in SQL"] > 0
+    assert verdict.board.answers["rolled back in SQL"] > 0
     assert json.loads(orjson.dumps(document))["clean"] is True
 
 
