@@ -107,7 +107,7 @@ async def show_entity(
     request: Request,
     category: str,
     id: str,
-    version: Annotated[int | None, Query(ge=0, description="After this event")] = None,
+    version: Annotated[int | None, Query(ge=0, le=2**62, description="After this event")] = None,
     at: Annotated[
         str | None, Query(description="As of this recorded time, ISO 8601 with an offset")
     ] = None,

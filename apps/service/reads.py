@@ -28,10 +28,12 @@ _MAX_SCAN_PAGES = 10
 _USUAL_LIMIT = 100
 _JSON = "application/json"
 _END = -1
+_MOST = 2**62
+"""Greater than any version or position, and small enough for PostgreSQL."""
 _QUERY_KEYS = frozenset({"query", "after", "limit"})
 
 Limit = Annotated[int | None, Query(ge=1, description="Events in one answer")]
-After = Annotated[int, Query(ge=0, description="Only events with a greater position")]
+After = Annotated[int, Query(ge=0, le=_MOST, description="Only events with a greater position")]
 Category = Annotated[str | None, Query(description="Only events of this category")]
 Type = Annotated[str | None, Query(description="Only this type: placed, or order.placed")]
 StreamPrefix = Annotated[str | None, Query(description="Only streams that begin so")]
@@ -50,7 +52,7 @@ def runtime_of(request: Request) -> Runtime:
 async def read_stream(
     request: Request,
     stream: str,
-    from_version: Annotated[int | None, Query(ge=0)] = None,
+    from_version: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
     direction: Direction = "forward",
     limit: Limit = None,
     accept: Accept = None,
