@@ -33,14 +33,15 @@ _PROBLEMS: Final[dict[str, str]] = {
     "401": "unauthorized",
     "404": "not-found",
     "405": "method-not-allowed",
+    "408": "slow-body",
     "409": "version-conflict, condition-failed, id-reused, beyond-head, incompatible, "
     "subscription-differs: something else is the case",
     "410": "stream-gone",
     "412": "If-Match or If-None-Match failed",
-    "413": "body-too-large",
+    "413": "body-too-large, event-too-large",
     "415": "unsupported-media-type",
     "422": "invalid-request, unknown-type, schema-violation, command-refused",
-    "429": "overloaded: see Retry-After",
+    "429": "overloaded, too-many-subscriptions: see Retry-After",
     "500": "internal, misconfigured, decider-failed",
     "503": "unavailable; outcome-unknown: repeat with the same ids",
     "507": "storage-full",
@@ -63,6 +64,11 @@ def _json(shape: str, *statuses: str) -> dict[str, dict[str, Shape]]:
 
 
 _EVENT_LIST: Final = {BATCH: listed(ref("CloudEvent"))}
+_CHANGED: Final = Answers(
+    good=_json("StreamChanged"),
+    problems=("400", "404", "409", "410", "412", "413", "429", "507"),
+    headers=("etag",),
+)
 _SETTLED: Final = Answers(good=_json("Settled"), problems=("400", "404", "413"))
 
 ANSWERS: Final[dict[str, Answers]] = {
@@ -78,12 +84,22 @@ ANSWERS: Final[dict[str, Answers]] = {
         good={"200": {JSON: ref("EventPage"), **_EVENT_LIST}}, problems=("400", "413")
     ),
     "get /v1/events/subscribe": Answers(
-        good={"200": {SSE: TEXT, NDJSON: ref("Event")}}, problems=("409", "429")
+        good={"200": {SSE: TEXT, NDJSON: {"anyOf": [ref("Event"), ref("FeedMark")]}}},
+        problems=("409", "429"),
     ),
     "get /v1/events/{event_id}": Answers(
         good={"200": {JSON: ref("Event"), EVENT: ref("CloudEvent"), **_EVENT_LIST}},
         problems=("404",),
     ),
+    "delete /v1/streams/{stream}": _CHANGED,
+    "get /v1/streams/{stream}/metadata": Answers(
+        good=_json("StreamMetadata"), problems=("404", "410"), headers=("etag",)
+    ),
+    "put /v1/streams/{stream}/metadata": _CHANGED,
+    "post /v1/import": Answers(
+        good=_json("Imported"), problems=("400", "408", "409", "410", "413", "429", "507")
+    ),
+    "post /v1/encode": Answers(good=_json("Encoded"), problems=("400", "413")),
     "get /v1/schemas": Answers(good=_json("SchemaList")),
     "post /v1/schemas": Answers(
         good={

@@ -109,6 +109,16 @@ _STANDING: Final[Shape] = record(
     }
 )
 
+_STANDING_OF_STREAM: Final[dict[str, Shape]] = {
+    "stream": TEXT,
+    "version": WHOLE,
+    "deleted": {"type": "boolean"},
+    "tombstoned": {"type": "boolean"},
+    "truncate_before": WHOLE,
+    "max_age_s": or_null(WHOLE),
+    "max_count": or_null(WHOLE),
+}
+
 COMPONENTS: Final[dict[str, Shape]] = {
     "NewEvent": {
         "type": "object",
@@ -157,6 +167,22 @@ COMPONENTS: Final[dict[str, Shape]] = {
     "Query": listed(_QUERY_ITEM, minItems=1),
     "StreamPage": record({"stream": TEXT, "version": WHOLE, "events": listed(ref("Event"))}),
     "EventPage": record({"events": listed(ref("Event")), "head": WHOLE, "next_after": WHOLE}),
+    "FeedMark": record(
+        {
+            "event": {
+                "type": "string",
+                "enum": ["caught-up", "checkpoint", "heartbeat", "evicted"],
+            },
+            "position": WHOLE,
+        },
+        optional=("position",),
+    ),
+    "StreamMetadata": record(_STANDING_OF_STREAM),
+    "StreamChanged": record(_STANDING_OF_STREAM | {"position": or_null(WHOLE)}),
+    "Imported": record(
+        {"lines": WHOLE, "appended": WHOLE, "repeated": WHOLE, "last_position": WHOLE}
+    ),
+    "Encoded": record({"stream": TEXT, "events": listed(OBJECT)}),
     "Schema": record({"subject": TEXT, "id": WHOLE, "version": WHOLE, "schema": {}}),
     "SchemaList": record({"schemas": listed(ref("Schema"))}),
     "SchemaVersions": record({"subject": TEXT, "versions": listed(ref("Schema"))}),
