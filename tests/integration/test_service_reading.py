@@ -1,0 +1,230 @@
+"""Reading over HTTP: filters, queries, pages, and many events as lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from apps.service.connections import ClientLimits
+from apps.service.ndjson import PAGE
+from eventstore.postgres.reading import LOOK
+from tests.services import service_in_thread
+
+LINES = {"accept": "application/x-ndjson"}
+COUNT = 2 * PAGE + 500
+
+
+@pytest.fixture
+def http(postgres_dsn: str) -> Iterator[httpx.Client]:
+    with service_in_thread(postgres_dsn, clients=ClientLimits(page=700)) as client:
+        yield client
+
+
+def post(http: httpx.Client, stream: str, events: list[dict[str, Any]]) -> None:
+    for first in range(0, len(events), 1_000):
+        part = events[first : first + 1_000]
+        answer = http.post(f"/v1/streams/{stream}", json={"events": part})
+        assert answer.status_code == 201, answer.text
+
+
+def placed(n: int, **fields: Any) -> dict[str, Any]:
+    return {"type": "placed", "data": {"n": n, "text": f'line\n{n} ☃ \\ "'}} | fields
+
+
+def pages(http: httpx.Client, path: str, **query: Any) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    after = 0
+    while True:
+        page = http.get(path, params=query | {"after": after, "limit": 700}).json()
+        events += page["events"]
+        after = page["next_after"]
+        if after == page["head"]:
+            return events
+
+
+def lines(answer: httpx.Response) -> list[dict[str, Any]]:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    assert answer.text == "" or answer.text.endswith("}\n")
+    return [json.loads(line) for line in answer.text.split("\n") if line]
+
+
+def refused(answer: httpx.Response, status: int, kind: str) -> str:
+    assert (answer.status_code, answer.json()["type"]) == (status, kind), answer.text
+    detail: str = answer.json()["detail"]
+    return detail
+
+
+def test_lines_are_the_documents_of_pages(http: httpx.Client) -> None:
+    """Over several pages, of two schemas of one type, with everything that an event can have."""
+    full = {
+        "tags": ["a:1", 'quo"te\\'],
+        "metadata": {"text": "tab\t ☃", "n": [1, None, {"b": True}]},
+        "occurred_at": "2013-01-01T05:15:00.5+01:00",
+    }
+    post(http, "order-1", [placed(n) for n in range(COUNT)])
+    post(http, 'order-ü☃"\\', [placed(1, **full), {"type": "placed", "data": {"n": 2, "k": "x"}}])
+    post(http, "cart-1", [{"type": "emptied", "data": {}}])
+    answer = http.get("/v1/events", headers=LINES)
+    assert lines(answer) == pages(http, "/v1/events")
+    assert answer.headers["penstock-head"] == str(COUNT + 3)
+    assert [e["position"] for e in lines(answer)] == list(range(1, COUNT + 4))
+
+
+def test_lines_from_a_place_to_a_number(http: httpx.Client) -> None:
+    post(http, "order-1", [placed(n) for n in range(COUNT)])
+
+    def positions(path: str, **query: Any) -> list[int]:
+        return [e["position"] for e in lines(http.get(path, params=query, headers=LINES))]
+
+    everything = list(range(1, COUNT + 1))
+    assert positions("/v1/events", after=5, limit=PAGE + 3) == everything[5 : PAGE + 8]
+    assert positions("/v1/events", after=COUNT) == []
+    assert positions("/v1/events", category="none") == []
+    stream = "/v1/streams/order-1"
+    assert positions(stream) == everything
+    assert positions(stream, direction="backward") == everything[::-1]
+    assert positions(stream, from_version=7, limit=PAGE + 3) == everything[7 : PAGE + 10]
+    assert positions(stream, direction="backward", from_version=PAGE) == everything[PAGE::-1]
+    assert positions(stream, from_version=COUNT) == []
+    assert http.get(stream, headers=LINES).headers["etag"] == f'"{COUNT - 1}"'
+    refused(http.get("/v1/streams/order-none", headers=LINES), 404, "not-found")
+
+
+def test_a_page_has_a_limit_and_lines_have_none(http: httpx.Client) -> None:
+    post(http, "order-1", [placed(n) for n in range(3)])
+    for path in ("/v1/events", "/v1/streams/order-1"):
+        assert len(http.get(path, params={"limit": 700}).json()["events"]) == 3
+        refused(http.get(path, params={"limit": 701}), 422, "invalid-request")
+        assert len(lines(http.get(path, params={"limit": 10_000}, headers=LINES))) == 3
+    many = {"query": [{"types": ["placed"]}], "limit": 701}
+    refused(http.post("/v1/events/query", json=many), 422, "invalid-request")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"category": "order"}, [1, 4]),
+        ({"type": "placed"}, [1, 2, 4]),
+        ({"type": "order.placed"}, [1, 4]),
+        ({"tag": "a:1"}, [1, 3]),
+        ({"tag": "a:1", "type": "placed"}, [1]),
+        ({"stream_prefix": "order-2"}, [4]),
+        ({"stream_prefix": "order"}, [1, 4]),
+        ({"tag": "a:1", "category": "none"}, []),
+    ],
+)
+@pytest.mark.parametrize("deep", [False, True], ids=["near the head", "deep in history"])
+def test_filters(
+    http: httpx.Client, postgres_dsn: str, query: dict[str, str], expected: list[int], deep: bool
+) -> None:
+    """The same answer by looking at everything and by index."""
+    post(http, "order-1", [placed(1, tags=["a:1", "b:1"])])
+    post(http, "cart-1", [placed(2, tags=["b:1"])])
+    post(http, "cart-1", [{"type": "emptied", "data": {}, "tags": ["a:1"]}])
+    post(http, "order-2", [placed(3)])
+    if deep:
+        bury(http, postgres_dsn)
+    page = http.get("/v1/events", params=query).json()
+    assert [e["position"] for e in page["events"]] == expected
+    assert page["next_after"] == page["head"]
+    assert lines(http.get("/v1/events", params=query, headers=LINES)) == page["events"]
+
+
+def bury(http: httpx.Client, dsn: str) -> None:
+    """Put so many other events behind what is there that indexes are asked."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "INSERT INTO es.events (position, store_id, id, stream, version, category, type,"
+            " schema_id, data, occurred_at, recorded_at)"
+            " SELECT 4 + n, store_id, gen_random_uuid(), 'noise-1', n - 1, 'noise', 'heard', 1,"
+            " '\\x0000000001', now(), now() FROM es.store, generate_series(1, %s) AS n",
+            (LOOK * 2,),
+        )
+        connection.execute("INSERT INTO es.streams VALUES ('noise-1', 'noise', %s)", (LOOK * 2,))
+        connection.execute("UPDATE es.counter SET position = %s", (4 + LOOK * 2,))
+    # The service learns of it with its next append.
+    post(http, "tail-1", [placed(0, tags=["t:1"], type="tailed")])
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["near the head", "deep in history"])
+def test_queries_by_types_and_tags(http: httpx.Client, postgres_dsn: str, deep: bool) -> None:
+    post(http, "order-1", [placed(1, tags=["a:1", "b:1"])])
+    post(http, "cart-1", [placed(2, tags=["b:1"])])
+    post(http, "cart-1", [{"type": "emptied", "data": {}, "tags": ["a:1"]}])
+    post(http, "order-2", [placed(3)])
+    if deep:
+        bury(http, postgres_dsn)
+
+    def found(*items: dict[str, Any], **more: Any) -> list[int]:
+        answer = http.post("/v1/events/query", json={"query": list(items)} | more)
+        assert answer.status_code == 200, answer.text
+        if "limit" not in more:
+            assert answer.json()["next_after"] == answer.json()["head"]
+        return [e["position"] for e in answer.json()["events"]]
+
+    assert found({"types": ["placed"]}) == [1, 2, 4]
+    assert found({"types": ["order.placed", "emptied"]}) == [1, 3, 4]
+    assert found({"tags": ["a:1", "b:1"]}) == [1]
+    assert found({"tags": ["a:1", "b:1"]}, {"types": ["emptied"]}) == [1, 3]
+    assert found({"types": ["placed"], "tags": ["b:1"]}, after=1) == [2]
+    assert found({"types": ["placed"]}, limit=2) == [1, 2]
+    assert found({"tags": ["none"]}) == []
+
+
+def test_the_head_of_a_query_is_what_a_condition_goes_by(http: httpx.Client) -> None:
+    post(http, "course-7", [{"type": "defined", "data": {}, "tags": ["course:7"]}])
+    query = [{"tags": ["course:7"]}]
+    decided = http.post("/v1/events/query", json={"query": query}).json()
+    event = {"type": "joined", "data": {}, "tags": ["course:7"]}
+    body = {
+        "appends": [{"stream": "student-1", "events": [event]}],
+        "condition": {"query": query, "after": decided["head"]},
+    }
+    assert http.post("/v1/append", json=body).status_code == 201
+    body["appends"] = [{"stream": "student-2", "events": [event]}]
+    refused(http.post("/v1/append", json=body), 409, "condition-failed")
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ({}, "$.query"),
+        ({"query": []}, "no items"),
+        ({"query": [{}]}, "neither types nor tags"),
+        ({"query": [{"types": ["placed"]}], "after": -1}, "$.after"),
+        ({"query": [{"types": ["placed"]}], "after": True}, "$.after"),
+        ({"query": [{"types": ["placed"]}], "limit": 0}, "$.limit"),
+        ({"query": [{"types": ["placed"]}], "offset": 1}, "$: expected an object"),
+        ([], "$: expected an object"),
+    ],
+)
+def test_malformed_queries_are_refused_by_place(
+    http: httpx.Client, body: object, complaint: str
+) -> None:
+    assert complaint in refused(http.post("/v1/events/query", json=body), 422, "invalid-request")
+
+
+def test_one_event_longer_than_its_schema_does_not_spoil_the_page(
+    http: httpx.Client, postgres_dsn: str
+) -> None:
+    """Pages are decoded in one go; bytes behind one record are overlooked as one by one."""
+    post(http, "order-1", [placed(n) for n in range(4)])
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute("ALTER TABLE es.events DISABLE TRIGGER append_only")
+        connection.execute("UPDATE es.events SET data = data || '\\x0406' WHERE version = 1")
+    assert lines(http.get("/v1/events", headers=LINES)) == pages(http, "/v1/events")
+
+
+def test_sealed_data_ends_lines_instead_of_guessing(http: httpx.Client, postgres_dsn: str) -> None:
+    post(http, "order-1", [placed(n) for n in range(2)])
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute("ALTER TABLE es.events DISABLE TRIGGER append_only")
+        connection.execute("UPDATE es.events SET data_format = 1 WHERE version = 1")
+    with pytest.raises(httpx.RemoteProtocolError):
+        http.get("/v1/events", headers=LINES)
