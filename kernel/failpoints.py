@@ -26,6 +26,7 @@ REPLAY_AFTER_BUILD = "replay.after_build"
 REPLAY_AFTER_SWAP = "replay.after_swap"
 APPEND_BEFORE_COMMIT = "append.before_commit"
 APPEND_AFTER_COMMIT = "append.after_commit"
+LEASE_AFTER_TAKE = "lease.after_take"
 DELIVER_BEFORE_RECORD = "deliver.before_record"
 
 ALL = tuple(

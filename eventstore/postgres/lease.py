@@ -14,6 +14,7 @@ from typing import cast
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.locks import APPEND_LOCK, LEASE_LOCK
 from eventstore.postgres.queries import query, results
+from kernel import failpoints
 from kernel.errors import Unavailable
 
 
@@ -71,6 +72,7 @@ class Lease:
                 f"{holder} is the writer now",
                 remedy="Send appends there; this service takes over when that one ends.",
             )
+        failpoints.hit(failpoints.LEASE_AFTER_TAKE)
         self.number = taken[0][0]
         self.store_id = str(store_id)
         self.categories = {category for (category,) in categories}

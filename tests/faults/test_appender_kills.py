@@ -85,6 +85,71 @@ def test_p1_a_kill_around_the_commit_and_a_retry(
     assert service.stop() == 0
 
 
+CONDITION = {"query": [{"tags": ["seat:1"]}], "after": 1}
+KNOWN = {"expected_version": 0}
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "committed"),
+    [(failpoints.APPEND_BEFORE_COMMIT, False), (failpoints.APPEND_AFTER_COMMIT, True)],
+)
+@pytest.mark.parametrize(
+    "extra",
+    [{"appends": []}, {"appends": [], "condition": CONDITION}],
+    ids=["in one message", "after a look"],
+)
+def test_p1_p3_a_kill_around_the_commit_of_a_busy_writer(
+    service: ServiceProcess,
+    postgres_dsn: str,
+    failpoint: str,
+    committed: bool,
+    extra: dict[str, Any],
+) -> None:
+    """The writer knows stream and category: it commits in fewer steps than the first time."""
+    first, second, third = (str(uuid.uuid4()) for _ in range(3))
+    entries = [
+        {"stream": "order-1"} | KNOWN | placed(second),
+        {"stream": "order-2"} | placed(third),
+    ]
+    body = extra | {"appends": entries}
+    service.start({"PENSTOCK_FAILPOINTS": f"{failpoint}=kill@2"})
+    with httpx.Client(base_url=service.url, timeout=60, verify=False) as http:
+        answer = http.post("/v1/streams/order-1", json=placed(first))
+        assert answer.status_code == 201
+        with pytest.raises(httpx.TransportError):
+            http.post("/v1/append", json=body)
+    until(service.ended, "the failpoint kills the service")
+    assert len(stored(postgres_dsn)) == (3 if committed else 1)
+
+    service.start()
+    answer = httpx.post(f"{service.url}/v1/append", json=body, verify=False)
+    assert answer.status_code == (200 if committed else 201)
+    assert [each["first_position"] for each in answer.json()["appends"]] == [2, 3]
+    assert stored(postgres_dsn) == [
+        (1, first, "order-1", 0),
+        (2, second, "order-1", 1),
+        (3, third, "order-2", 0),
+    ]
+    assert service.stop() == 0
+
+
+def test_p11_a_writer_that_dies_with_a_fresh_lease_stands_in_nobodys_way(
+    service: ServiceProcess, postgres_dsn: str
+) -> None:
+    with pytest.raises(AssertionError):
+        service.start({"PENSTOCK_FAILPOINTS": f"{failpoints.LEASE_AFTER_TAKE}=kill"})
+    assert service.stop() == -signal.SIGKILL
+    service.start()
+    answer = httpx.post(
+        f"{service.url}/v1/streams/order-1", json=placed(str(uuid.uuid4())), verify=False
+    )
+    assert (answer.status_code, len(stored(postgres_dsn))) == (201, 1)
+    with psycopg.connect(postgres_dsn) as connection:
+        row = connection.execute("SELECT number FROM es.lease").fetchone()
+    assert row is not None
+    assert row[0] >= 2, "the dead writer's number is not used again"
+
+
 def test_p1_p2_random_kills_under_load(service: ServiceProcess, postgres_dsn: str) -> None:
     """Six clients append while the service is killed at random; each retries until answered."""
     rng = random.Random(20130101)
