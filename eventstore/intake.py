@@ -20,6 +20,7 @@ from eventstore.codecs import Codecs
 from eventstore.names import subject_of
 from eventstore.store import EncodedEvent
 from kernel.errors import Incompatible, NotFound, SchemaViolation, Unavailable, UnknownType
+from schemas.compatibility import Level, complaints_at
 from schemas.inference import widened
 from schemas.json_codec import JsonCodec
 from schemas.records import NewEvent, RecordedEvent
@@ -141,30 +142,35 @@ class Intake:
         """Return whether a type has a schema that new events of it are written with."""
         return subject_of(category, type_) in self._writing
 
-    async def add(self, subject: str, schema_json: str) -> tuple[RegisteredSchema, bool]:
+    async def add(
+        self, subject: str, schema_json: str, level: Level = Level.BACKWARD_TRANSITIVE
+    ) -> tuple[RegisteredSchema, bool]:
         """Register a schema by hand; return it and whether it is new.
 
         Raises `SchemaViolation` for a text that cannot be an event's schema, `Incompatible` with
-        `complaints` when it cannot read what is stored, `Unavailable` without a registry.
+        `complaints` when it does not get on with earlier ones, `Unavailable` without a registry.
         """
-        JsonCodec(schema_json)
         async with self._cache.alone():
-            complaints = await asyncio.to_thread(self._registry.compatible, subject, schema_json)
+            complaints = await self.complaints(subject, schema_json, level)
             if complaints:
                 raise Incompatible(
                     f"{subject}: {complaints[0]}",
                     remedy="Make the change readable from old data (new fields need defaults), "
-                    "or use a new event type.",
+                    "use a new event type, or add an upcaster and another level of compatibility.",
                     complaints=complaints,
                 )
             before = await asyncio.to_thread(self._registry.latest, subject)
             registered = await self._register(subject, schema_json)
         return registered, before is None or before.id != registered.id
 
-    async def complaints(self, subject: str, schema_json: str) -> list[str]:
+    async def complaints(
+        self, subject: str, schema_json: str, level: Level = Level.BACKWARD_TRANSITIVE
+    ) -> list[str]:
         """Return what stops a schema from being added; nothing is registered."""
         JsonCodec(schema_json)
-        return await asyncio.to_thread(self._registry.compatible, subject, schema_json)
+        versions = await asyncio.to_thread(self._registry.versions, subject)
+        earlier = [(version.version, version.schema) for version in versions]
+        return complaints_at(level, earlier, schema_json)
 
     async def versions(self, subject: str) -> tuple[RegisteredSchema, ...]:
         """Return all versions of a subject, oldest first. Raises `NotFound` for an unknown one."""

@@ -7,7 +7,8 @@ instead of to data: where the specification says "an error is signalled", there 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, cast
 
 import fastavro.schema
@@ -51,6 +52,41 @@ def complaints(*, reader: str, writer: str) -> list[str]:
     """
     comparison = _Comparison(parse(reader), parse(writer))
     return comparison.complaints
+
+
+class Level(StrEnum):
+    """What a new version of a schema must get on with, in the words of schema registries.
+
+    Backward: it reads what was written with earlier versions. Forward: they read what is written
+    with it. Full: both. Without `_TRANSITIVE` only the version before counts.
+    """
+
+    NONE = "NONE"
+    BACKWARD = "BACKWARD"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD = "FORWARD"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL = "FULL"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+
+def complaints_at(level: Level, earlier: Sequence[tuple[int, str]], new: str) -> list[str]:
+    """Return what stops `new` from following `earlier` ones: (version, schema), oldest first.
+
+    Raises `SchemaViolation` when one of the texts is not an Avro schema.
+    """
+    parse(new)
+    kind, _, transitive = level.value.partition("_")
+    found = []
+    for version, text in earlier if transitive else earlier[-1:]:
+        if kind in ("BACKWARD", "FULL"):
+            found += [f"version {version}: {each}" for each in complaints(reader=new, writer=text)]
+        if kind in ("FORWARD", "FULL"):
+            found += [
+                f"read with version {version}: {each}"
+                for each in complaints(reader=text, writer=new)
+            ]
+    return found
 
 
 class _Comparison:

@@ -16,7 +16,7 @@ import httpx
 import orjson
 
 from kernel.errors import Incompatible, NotFound, SchemaViolation, Unavailable
-from schemas.compatibility import complaints
+from schemas.compatibility import Level, complaints, complaints_at
 
 API_PATH = "/apis/ccompat/v7"
 _TIMEOUT_S = 10.0
@@ -248,11 +248,8 @@ def _confluent(url: str, api_path: str) -> ConfluentRegistry:
 
 
 def _against_all(versions: tuple[RegisteredSchema, ...], schema_json: str) -> list[str]:
-    return [
-        f"version {version.version}: {complaint}"
-        for version in versions
-        for complaint in complaints(reader=schema_json, writer=version.schema)
-    ]
+    earlier = [(version.version, version.schema) for version in versions]
+    return complaints_at(Level.BACKWARD_TRANSITIVE, earlier, schema_json)
 
 
 def _canonical(schema_json: str) -> str:

@@ -12,6 +12,7 @@ from apps.cli.client import ServiceClient
 from apps.cli.events import AsJson, Workspace
 from apps.cli.output import emit, table
 from kernel.errors import Incompatible, InvalidRequest
+from schemas.compatibility import Level
 
 Subject = Annotated[str, typer.Argument(metavar="CATEGORY.TYPE", help="As order.placed")]
 File = Annotated[Path, typer.Argument(metavar="FILE.avsc", help="An Avro schema")]
@@ -26,10 +27,23 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="schema")
 
 
-def add(subject: Subject, file: File, workspace: Workspace = None, as_json: AsJson = False) -> None:
-    """Register a schema that can read everything stored with earlier ones."""
+def add(
+    subject: Subject,
+    file: File,
+    compatibility: Annotated[
+        Level | None,
+        typer.Option(help="What this and later versions must get on with", case_sensitive=False),
+    ] = None,
+    workspace: Workspace = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register a schema that can read everything stored with earlier ones.
+
+    Another level of compatibility than BACKWARD_TRANSITIVE is kept for the type.
+    """
+    document = {"subject": subject, "schema": _read(file), "compatibility": compatibility}
     with ServiceClient(settings.load(workspace)) as client:
-        answer = client.post("/v1/schemas", {"subject": subject, "schema": _read(file)})
+        answer = client.post("/v1/schemas", document)
     emit(
         answer,
         as_json=as_json,

@@ -25,6 +25,7 @@ from eventstore.postgres.connect import connect
 from eventstore.postgres.groups import PostgresSubscriptionGroups
 from eventstore.postgres.migrate import migrate
 from eventstore.postgres.schema_cache import PostgresSchemaCache
+from eventstore.postgres.snapshots import PostgresLevels
 from eventstore.postgres.store import PostgresEventStore
 from kernel.errors import PenstockError, Unavailable
 from schemas.registry import SchemaRegistry
@@ -42,6 +43,7 @@ class Opened:
     groups: PostgresSubscriptionGroups
     deliveries: Deliveries
     deciders: Deciders
+    levels: PostgresLevels
 
 
 class Runtime:
@@ -143,6 +145,7 @@ class Runtime:
             groups=groups,
             deliveries=deliveries,
             deciders=deciders,
+            levels=PostgresLevels(store),
         )
 
 

@@ -14,6 +14,7 @@ from apps.service.http import read_body
 from apps.service.reads import runtime_of
 from eventstore.names import CATEGORY
 from kernel.errors import InvalidRequest
+from schemas.compatibility import Level
 from schemas.registry import RegisteredSchema
 
 router = APIRouter(prefix="/v1/schemas")
@@ -27,6 +28,15 @@ class SchemaBody(BaseModel):
 
     subject: str
     schema_: dict[str, object] | str = Field(alias="schema")
+    compatibility: Level | None = None
+
+
+class CompatibilityBody(BaseModel):
+    """What new versions of an event type must get on with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    level: Level
 
 
 _BODY = {
@@ -47,9 +57,23 @@ async def list_schemas(request: Request) -> Response:
 
 @router.get("/{subject}", summary="All versions of one schema")
 async def show_schema(request: Request, subject: str) -> Response:
-    """Return every version of an event type's schema, oldest first."""
-    versions = await runtime_of(request).opened.intake.versions(_checked(subject))
-    return _json({"subject": subject, "versions": [_document(schema) for schema in versions]})
+    """Return every version of an event type's schema, oldest first, and its compatibility."""
+    opened = runtime_of(request).opened
+    versions = await opened.intake.versions(_checked(subject))
+    return _json(
+        {
+            "subject": subject,
+            "compatibility": await opened.levels.level(subject),
+            "versions": [_document(schema) for schema in versions],
+        }
+    )
+
+
+@router.put("/{subject}/compatibility", summary="Set what new versions must get on with")
+async def set_compatibility(request: Request, subject: str, body: CompatibilityBody) -> Response:
+    """Set an event type's level. It counts for versions to come; those that are there stay."""
+    await runtime_of(request).opened.levels.set_level(_checked(subject), body.level)
+    return _json({"subject": subject, "compatibility": body.level})
 
 
 @router.post("", summary="Add a schema", status_code=201, openapi_extra=_BODY)
@@ -57,19 +81,23 @@ async def add_schema(
     request: Request,
     check: Annotated[bool, Query(description="Only say what would stop it")] = False,
 ) -> Response:
-    """Register a schema that can read everything stored with earlier versions.
+    """Register a schema that can read everything stored with earlier versions, or whatever the
+    type's compatibility says; `compatibility` in the body sets it, from this version on.
 
     201 when it is new, 200 when it was there; with `check` nothing is registered.
     """
     runtime = runtime_of(request)
     raw = await read_body(request.scope, request.receive, runtime.config.max_body_bytes)
     body = _body(raw)
-    intake = runtime.opened.intake
+    intake, levels = runtime.opened.intake, runtime.opened.levels
     subject, text = _checked(body.subject), _text(body.schema_)
+    level = body.compatibility or await levels.level(subject)
     if check:
-        complaints = await intake.complaints(subject, text)
+        complaints = await intake.complaints(subject, text, level)
         return _json({"subject": subject, "compatible": not complaints, "complaints": complaints})
-    registered, new = await intake.add(subject, text)
+    registered, new = await intake.add(subject, text, level)
+    if body.compatibility is not None:
+        await levels.set_level(subject, level)
     return _json(_document(registered), status=201 if new else 200)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol
@@ -191,11 +191,15 @@ class CommandHandler:
             )
         )
         (place,) = appended.appends
+        recorded = await self._recorded(request.stream, place.first_version, len(events))
+        # The registry has just been there: later folds shall not need it.
+        with suppress(PenstockError):
+            await self.entities.upcasting.learn(recorded)
         return Handled(
             stream=request.stream,
             version=place.last_version,
             position=place.last_position,
-            events=await self._recorded(request.stream, place.first_version, len(events)),
+            events=recorded,
             repeated=appended.repeated,
         )
 

@@ -429,7 +429,14 @@ CREATE TABLE es.schema_versions (
 );
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON es.snapshots, es.commands TO penstock_service;
+-- What a new version of a type's schema must get on with, where that is not the default.
+CREATE TABLE es.compatibility (
+    subject text PRIMARY KEY,
+    level   text NOT NULL
+);
+
 GRANT SELECT, INSERT ON es.schema_versions TO penstock_service;
+GRANT SELECT, INSERT, UPDATE ON es.compatibility TO penstock_service;
 
 -- Takes the append lock and the positions up to `head` for a writer that believes to hold the lease
 -- `number` and to know the head before. ES010 when any of it is not so: then it has to look first.

@@ -1,4 +1,4 @@
-"""What deciders keep in PostgreSQL: snapshots, answers of commands, schema versions."""
+"""What deciders and the evolution of schemas keep in PostgreSQL beside the events."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from eventstore.postgres.queries import query
 from eventstore.postgres.store import PostgresEventStore
 from kernel.errors import Unavailable
 from kernel.positions import Position, Version
+from schemas.compatibility import Level
 from schemas.registry import RegisteredSchema
 
 _KEY_WAIT_S = 15.0
@@ -190,3 +191,32 @@ class PostgresVersions:
                         "schema": each.schema,
                     },
                 )
+
+
+class PostgresLevels:
+    """The compatibility level of each event type, in the table `es.compatibility`.
+
+    Not in the registry: some cannot tell a type without a level from one whose level is NONE.
+    """
+
+    def __init__(self, store: PostgresEventStore) -> None:
+        self._store = store
+
+    async def level(self, subject: str) -> Level:
+        """Return a type's level, `BACKWARD_TRANSITIVE` unless another was set."""
+        async with self._store.reader("reading a compatibility level") as connection:
+            cursor = await connection.execute(
+                "SELECT level FROM es.compatibility WHERE subject = %(subject)s",
+                {"subject": subject},
+            )
+            row = await cursor.fetchone()
+        return Level.BACKWARD_TRANSITIVE if row is None else Level(row[0])
+
+    async def set_level(self, subject: str, level: Level) -> None:
+        """Set a type's level for versions to come; those that are there stay."""
+        async with self._store.reader("setting a compatibility level") as connection:
+            await connection.execute(
+                "INSERT INTO es.compatibility (subject, level) VALUES (%(subject)s, %(level)s)"
+                " ON CONFLICT (subject) DO UPDATE SET level = excluded.level",
+                {"subject": subject, "level": level.value},
+            )
