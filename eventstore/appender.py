@@ -164,6 +164,13 @@ class Appender:
 
     async def append(self, request: AppendRequest) -> Appended:
         """Queue a request and wait for its answer. Errors are those of `EventStore.append`."""
+        return await self.enqueue(request)
+
+    def enqueue(self, request: AppendRequest) -> asyncio.Future[Appended]:
+        """Queue a request; return its answer to come, which raises as `append` does.
+
+        Raises `Overloaded` and `Unavailable` at once; nothing is queued then.
+        """
         if self._stopping:
             raise Unavailable("the service is stopping", remedy="Retry: another one takes over.")
         if self._task is not None and self._task.done():
@@ -175,7 +182,7 @@ class Appender:
             raise Overloaded(waiting, retry_after_s=1)
         self._observer.queued(self._queue.events)
         self._work.set()
-        return await queued.answer
+        return queued.answer
 
     async def _run(self) -> None:
         while not (self._stopping and not self._queue):

@@ -14,13 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
-import uvicorn
 
-from apps.service.__main__ import Server
-from apps.service.app import build
 from apps.service.config import ServiceConfig
-from apps.service.connections import watched
 from apps.service.runtime import Runtime
+from apps.service.serving import server_of
 from schemas.registry import MemoryRegistry, SchemaRegistry
 from tests.waiting import until
 
@@ -43,19 +40,7 @@ def service_in_thread(
         ServiceConfig(dsn=dsn, registry_url="http://127.0.0.1:1", port=free_port()), **options
     )
     runtime = Runtime(config, registry if registry is not None else MemoryRegistry())
-    server = Server(
-        uvicorn.Config(
-            build(runtime),
-            host=config.host,
-            port=config.port,
-            http=watched(config.clients),
-            ws="none",
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=10,
-        ),
-        runtime,
-    )
+    server = server_of(runtime)
     thread = threading.Thread(target=server.run, name="service")
     thread.start()
     headers = {"authorization": f"Bearer {config.token}"} if config.token else {}

@@ -8,34 +8,15 @@ import logging
 import signal
 import sys
 from pathlib import Path
-from socket import socket
-
-import uvicorn
 
 from apps.cli.output import report
-from apps.service.app import build
 from apps.service.config import service_config
-from apps.service.connections import watched
 from apps.service.runtime import Runtime
+from apps.service.serving import server_of
 from apps.settings import load
 from kernel import failpoints
 from kernel.errors import PenstockError, exit_code
 from schemas.registry import ConfluentRegistry
-
-_GRACE_S = 20
-
-
-class Server(uvicorn.Server):
-    """Lets subscribers go before it waits for open connections."""
-
-    def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
-        super().__init__(config)
-        self._runtime = runtime
-
-    async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """End feeds, then stop as uvicorn does."""
-        self._runtime.end_feeds()
-        await super().shutdown(sockets)
 
 
 def main() -> None:
@@ -56,21 +37,7 @@ def main() -> None:
     except PenstockError as error:
         report(error, as_json=False)
         raise SystemExit(exit_code(error)) from error
-    server = Server(
-        uvicorn.Config(
-            build(runtime),
-            host=config.host,
-            port=config.port,
-            loop="uvloop",
-            http=watched(config.clients),
-            ws="none",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            timeout_graceful_shutdown=_GRACE_S,
-        ),
-        runtime,
-    )
+    server = server_of(runtime)
     # uvicorn raises the signal again once it has stopped: a stop that was asked for is no failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)

@@ -7,55 +7,90 @@ Bare ASGI: these two calls are the hot path, and a framework's routing costs as 
 
 from __future__ import annotations
 
-import re
+import asyncio
 import time
+from dataclasses import dataclass
 
 import orjson
 
 from apps.service.bodies import StreamBody, append_bodies, stream_body
 from apps.service.cloudevents import append_body
-from apps.service.http import Receive, Scope, Send, header, read_body, respond
-from apps.service.problems import HttpRefusal, problem_of, refusal
+from apps.service.http import JSON, Answer, Receive, Scope, Send, read_body, respond
+from apps.service.preconditions import precondition_failed, precondition_of
+from apps.service.problems import refusal
 from apps.service.requests import context_of
 from apps.service.runtime import Opened, Runtime
 from eventstore.conditions import Condition
-from eventstore.store import Appended, AppendRequest, Expected, StreamAppend, StreamAppended
-from kernel.errors import InvalidRequest, VersionConflict
-from kernel.positions import Version
+from eventstore.store import (
+    Appended,
+    AppendRequest,
+    EncodedEvent,
+    Expected,
+    StreamAppend,
+    StreamAppended,
+)
+from kernel.errors import VersionConflict
 
 STREAMS_PREFIX = "/v1/streams/"
 APPEND_PATH = "/v1/append"
-_ETAG = re.compile(r'"(\d{1,18})"')
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An append that is queued: its answer to come, its precondition, and when it came in."""
+
+    appended: asyncio.Future[Appended]
+    precondition: Expected | None
+    at: float
+
+
+def begin_append(runtime: Runtime, scope: Scope, body: bytes) -> Begun | None:
+    """Queue an append to one stream at once. None when its schema has to be asked for first.
+
+    Raises what refuses the request; nothing is queued then.
+    """
+    begun = time.perf_counter()
+    opened = runtime.opened
+    parsed, precondition = _parsed(runtime, scope, body)
+    opened.storage.check()
+    events = opened.intake.encode_known(parsed.category, parsed.events)
+    if events is None:
+        return None
+    request = AppendRequest(appends=(_stream_append(parsed, precondition, events),))
+    return Begun(opened.store.enqueue(request), precondition, begun)
+
+
+def answer_to(runtime: Runtime, begun: Begun) -> Answer:
+    """Answer an append that has ended. Raises what refused it."""
+    try:
+        appended = begun.appended.result()
+    except VersionConflict as conflict:
+        if begun.precondition is None:
+            raise
+        raise precondition_failed(conflict) from conflict
+    runtime.metrics.append_seconds.observe(time.perf_counter() - begun.at)
+    (answer,) = appended.appends
+    return Answer(
+        _status(appended),
+        orjson.dumps(_answer(answer)),
+        ((b"content-type", JSON), (b"etag", b'"%d"' % answer.last_version)),
+    )
 
 
 async def append_to_stream(runtime: Runtime, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve `POST /v1/streams/{stream}`."""
-    begun = time.perf_counter()
     body = await read_body(scope, receive, runtime.config.max_body_bytes)
-    opened = runtime.opened
-    headers = dict(scope["headers"])
-    stream = scope["path"][len(STREAMS_PREFIX) :]
-    body = append_body(headers, stream, body)
-    parsed = stream_body(stream, body, context_of(runtime.config, headers))
-    precondition = _precondition(scope)
-    if precondition is not None and parsed.expected is not None:
-        raise refusal(
-            400,
-            "two-expectations",
-            "Two expected versions",
-            "If-Match (or If-None-Match) and expected_version were both given",
-            "Send one of them.",
-        )
-    try:
-        appended = await _append(opened, (parsed,), precondition=precondition)
-    except VersionConflict as conflict:
-        if precondition is None:
-            raise
-        raise _precondition_failed(conflict) from conflict
-    (answer,) = appended.appends
-    runtime.metrics.append_seconds.observe(time.perf_counter() - begun)
-    etag = f'"{answer.last_version}"'.encode()
-    await respond(send, _status(appended), orjson.dumps(_answer(answer)), ((b"etag", etag),))
+    begun = begin_append(runtime, scope, body)
+    if begun is None:
+        at = time.perf_counter()
+        parsed, precondition = _parsed(runtime, scope, body)
+        opened = runtime.opened
+        events = await opened.intake.encode(parsed.category, parsed.events)
+        request = AppendRequest(appends=(_stream_append(parsed, precondition, events),))
+        begun = Begun(opened.store.enqueue(request), precondition, at)
+    await asyncio.wait([begun.appended])
+    answer = answer_to(runtime, begun)
+    await respond(send, answer.status, answer.body, answer.headers)
 
 
 async def append_to_streams(runtime: Runtime, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,32 +99,51 @@ async def append_to_streams(runtime: Runtime, scope: Scope, receive: Receive, se
     body = await read_body(scope, receive, runtime.config.max_body_bytes)
     opened = runtime.opened
     parsed = append_bodies(body, context_of(runtime.config, dict(scope["headers"])))
-    appended = await _append(opened, parsed.entries, condition=parsed.condition)
+    appended = await _append(opened, parsed.entries, parsed.condition)
     runtime.metrics.append_seconds.observe(time.perf_counter() - begun)
     document = {"appends": [_answer(answer) for answer in appended.appends]}
     await respond(send, _status(appended), orjson.dumps(document))
 
 
 async def _append(
-    opened: Opened,
-    bodies: tuple[StreamBody, ...],
-    *,
-    precondition: Expected | None = None,
-    condition: Condition | None = None,
+    opened: Opened, bodies: tuple[StreamBody, ...], condition: Condition | None
 ) -> Appended:
     opened.storage.check()
     appends = []
     for body in bodies:
-        expected = precondition if precondition is not None else body.expected
-        appends.append(
-            StreamAppend(
-                stream=body.stream,
-                category=body.category,
-                expected="any" if expected is None else expected,
-                events=await opened.intake.encode(body.category, body.events),
-            )
-        )
+        events = await opened.intake.encode(body.category, body.events)
+        appends.append(_stream_append(body, None, events))
     return await opened.store.append(AppendRequest(appends=tuple(appends), condition=condition))
+
+
+def _parsed(runtime: Runtime, scope: Scope, body: bytes) -> tuple[StreamBody, Expected | None]:
+    """Parse a request to one stream; return it with the precondition of its headers."""
+    headers = dict(scope["headers"])
+    stream = scope["path"][len(STREAMS_PREFIX) :]
+    body = append_body(headers, stream, body)
+    parsed = stream_body(stream, body, context_of(runtime.config, headers))
+    expected = precondition_of(headers)
+    if expected is not None and parsed.expected is not None:
+        raise refusal(
+            400,
+            "two-expectations",
+            "Two expected versions",
+            "If-Match (or If-None-Match) and expected_version were both given",
+            "Send one of them.",
+        )
+    return parsed, expected
+
+
+def _stream_append(
+    body: StreamBody, precondition: Expected | None, events: tuple[EncodedEvent, ...]
+) -> StreamAppend:
+    expected = precondition if precondition is not None else body.expected
+    return StreamAppend(
+        stream=body.stream,
+        category=body.category,
+        expected="any" if expected is None else expected,
+        events=events,
+    )
 
 
 def _status(appended: Appended) -> int:
@@ -104,32 +158,3 @@ def _answer(answer: StreamAppended) -> dict[str, object]:
         "first_position": answer.first_position,
         "last_position": answer.last_position,
     }
-
-
-def _precondition(scope: Scope) -> Expected | None:
-    """Read `If-Match: "3"`, `If-Match: *` (exists) and `If-None-Match: *` (does not exist)."""
-    if_match = header(scope, b"if-match")
-    if_none_match = header(scope, b"if-none-match")
-    if if_match is not None and if_none_match is None:
-        if if_match.strip() == "*":
-            return "stream_exists"
-        match = _ETAG.fullmatch(if_match.strip())
-        if match is not None:
-            return Version(int(match.group(1)))
-    elif if_none_match is not None and if_match is None:
-        if if_none_match.strip() == "*":
-            return "no_stream"
-    elif if_match is None:
-        return None
-    raise InvalidRequest(
-        "If-Match or If-None-Match cannot be used as given",
-        remedy='Send one of: If-Match: "3" (the ETag of the last version), If-Match: *, '
-        "If-None-Match: *",
-    )
-
-
-def _precondition_failed(conflict: VersionConflict) -> HttpRefusal:
-    problem = problem_of(conflict)
-    failed = refusal(412, problem.type, problem.title, problem.detail, problem.remedy)
-    failed.problem.fields.update(problem.fields)
-    return failed

@@ -15,7 +15,7 @@ from apps.service.bodies import parse_json
 from apps.service.http import read_body
 from apps.service.idempotency import idempotency_key
 from apps.service.limits import check_depth
-from apps.service.preconditions import precondition, precondition_failed
+from apps.service.preconditions import precondition_failed, precondition_of
 from apps.service.reads import runtime_of
 from apps.service.render import dump, event_documents
 from apps.service.tracing import tracing_of
@@ -67,7 +67,7 @@ async def send_command(request: Request, category: str, id: str, command: str) -
     opened = runtime.opened
     headers = dict(request.scope["headers"])
     key = idempotency_key(headers)
-    expected = precondition(request.scope)
+    expected = precondition_of(dict(request.scope["headers"]))
     opened.storage.check()
     # What one command did is found together, whoever else follows the ids.
     command_id = str(new_id())

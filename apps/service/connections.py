@@ -34,7 +34,7 @@ class ClientLimits:
 
 
 class WatchedProtocol(HttpToolsProtocol):
-    """Speaks HTTP as uvicorn does, and watches the clock over the client. See `watched`."""
+    """Speaks HTTP as uvicorn does, and watches the clock over the client."""
 
     limits = ClientLimits()
     polite = False
@@ -103,11 +103,6 @@ class WatchedProtocol(HttpToolsProtocol):
             return
         again_s = self.limits.idle_s if answering else self.limits.idle_s - silent_s
         self._idle = self.loop.call_later(again_s, self._check_idle)
-
-
-def watched(limits: ClientLimits) -> type[WatchedProtocol]:
-    """Return the protocol for a server whose clients have these limits."""
-    return type("WatchedProtocol", (WatchedProtocol,), {"limits": limits})
 
 
 def connection_of(scope: Scope) -> WatchedProtocol | None:

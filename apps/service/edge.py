@@ -17,7 +17,7 @@ from apps.service.appends import (
     append_to_streams,
 )
 from apps.service.cloudevents_reads import answer_cloud_events, wants_cloud_events
-from apps.service.http import Receive, Scope, Send, header, respond_problem
+from apps.service.http import Answer, Receive, Scope, Send, header, problem_answer, respond
 from apps.service.problems import problem_of, refusal
 from apps.service.runtime import Runtime
 
@@ -38,7 +38,7 @@ class Edge:
 
     def __init__(self, inner: Asgi, runtime: Runtime) -> None:
         self._inner = inner
-        self._runtime = runtime
+        self.runtime = runtime
         token = runtime.config.token
         self._bearer = f"Bearer {token}".encode() if token else None
 
@@ -55,32 +55,37 @@ class Edge:
             await send(message)
 
         try:
-            self._admit(scope)
+            self.admit(scope)
             await self._route(scope, receive, watched)
         except Exception as error:
-            problem = problem_of(error)
-            self._runtime.metrics.refusals.labels(problem.type).inc()
-            if problem.status == 500:
-                _log.exception("%s %s failed", scope["method"], scope["path"])
+            answer = self.answer_to(error, scope)
             if started:
                 raise
-            await respond_problem(send, problem)
+            await respond(send, answer.status, answer.body, answer.headers)
+
+    def answer_to(self, error: Exception, scope: Scope) -> Answer:
+        """Return an error as an answer. It is counted, and logged where it is our own."""
+        problem = problem_of(error)
+        self.runtime.metrics.refusals.labels(problem.type).inc()
+        if problem.status == 500:
+            _log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+        return problem_answer(problem)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "POST":
             path: str = scope["path"]
             if path.startswith(STREAMS_PREFIX) and "/" not in path[len(STREAMS_PREFIX) :]:
-                await append_to_stream(self._runtime, scope, receive, send)
+                await append_to_stream(self.runtime, scope, receive, send)
                 return
             if path == APPEND_PATH:
-                await append_to_streams(self._runtime, scope, receive, send)
+                await append_to_streams(self.runtime, scope, receive, send)
                 return
         if wants_cloud_events(scope):
-            await answer_cloud_events(self._inner, self._runtime, scope, receive, send)
+            await answer_cloud_events(self._inner, self.runtime, scope, receive, send)
             return
         await self._inner(scope, receive, send)
 
-    def _admit(self, scope: Scope) -> None:
+    def admit(self, scope: Scope) -> None:
         """Let the bearer of the token in; health needs none, so that probes carry no secret."""
         if self._bearer is None or scope["path"].startswith(_OPEN_PREFIX):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from apps.service.problems import CONTENT_TYPE, Problem, refusal
@@ -11,6 +12,15 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 JSON = b"application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer; headers without the length."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
 
 
 def header(scope: Scope, name: bytes) -> str | None:
@@ -55,11 +65,11 @@ async def respond(
     await send({"type": "http.response.body", "body": body})
 
 
-async def respond_problem(send: Send, problem: Problem) -> None:
-    """Send a problem document."""
+def problem_answer(problem: Problem) -> Answer:
+    """Return a problem document as an answer."""
     headers = [(name.encode(), value.encode()) for name, value in problem.headers]
     headers.append((b"content-type", CONTENT_TYPE.encode()))
-    await respond(send, problem.status, problem.body(), headers)
+    return Answer(problem.status, problem.body(), tuple(headers))
 
 
 def _too_large(limit_bytes: int) -> Exception:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from apps.service.bodies import parse_json
 from apps.service.http import read_body
-from apps.service.preconditions import precondition, precondition_failed
+from apps.service.preconditions import precondition_failed, precondition_of
 from apps.service.reads import runtime_of
 from eventstore.lifecycle import StreamStanding
 from eventstore.policies import PolicyChanged, StreamPolicies
@@ -50,7 +50,7 @@ async def set_metadata(request: Request, stream: str) -> Response:
     """Hide events by age, number or version. The change is recorded; the log keeps all events."""
     raw = await read_body(request.scope, request.receive, runtime_of(request).config.max_body_bytes)
     body = _policy(raw)
-    expected = precondition(request.scope)
+    expected = precondition_of(dict(request.scope["headers"]))
     try:
         changed = await _policies(request).set(
             stream,
@@ -71,7 +71,7 @@ async def delete_stream(
     tombstone: Annotated[bool, Query(description="For good: nobody may append again")] = False,
 ) -> Response:
     """Hide all events of a stream. The change is recorded; the log keeps all events."""
-    expected = precondition(request.scope)
+    expected = precondition_of(dict(request.scope["headers"]))
     try:
         changed = await _policies(request).delete(
             stream, for_good=tombstone, expected="any" if expected is None else expected

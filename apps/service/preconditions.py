@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from apps.service.http import Scope, header
 from apps.service.problems import HttpRefusal, problem_of, refusal
 from eventstore.store import Expected
 from kernel.errors import InvalidRequest, VersionConflict
 from kernel.positions import Version
 
-_ETAG = re.compile(r'"(\d{1,18})"')
+_ETAG = re.compile(rb'"(\d{1,18})"')
 
 
-def precondition(scope: Scope) -> Expected | None:
+def precondition_of(headers: Mapping[bytes, bytes]) -> Expected | None:
     """Read `If-Match: "3"`, `If-Match: *` (exists) and `If-None-Match: *` (does not exist)."""
-    if_match = header(scope, b"if-match")
-    if_none_match = header(scope, b"if-none-match")
+    if_match = headers.get(b"if-match")
+    if_none_match = headers.get(b"if-none-match")
     if if_match is not None and if_none_match is None:
-        if if_match.strip() == "*":
+        if if_match.strip() == b"*":
             return "stream_exists"
         match = _ETAG.fullmatch(if_match.strip())
         if match is not None:
             return Version(int(match.group(1)))
     elif if_none_match is not None and if_match is None:
-        if if_none_match.strip() == "*":
+        if if_none_match.strip() == b"*":
             return "no_stream"
     elif if_match is None:
         return None

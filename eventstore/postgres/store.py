@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import uuid
@@ -96,6 +97,10 @@ class PostgresEventStore:
     async def __aexit__(self, *_: object) -> None:
         await self.appender.stop()
         await self._pool.close()
+
+    def enqueue(self, request: AppendRequest) -> asyncio.Future[Appended]:
+        """Queue a request; see `Appender.enqueue`."""
+        return self.appender.enqueue(request)
 
     async def append(self, request: AppendRequest) -> Appended:
         """Commit a request; see `EventStore.append`."""
