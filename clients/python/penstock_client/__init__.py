@@ -46,6 +46,7 @@ from penstock_client.model import (
     SchemaCheck,
     StreamAppend,
     StreamAppended,
+    StreamMetadata,
     StreamPage,
 )
 from penstock_client.retry import Retry
@@ -90,6 +91,7 @@ __all__ = [
     "StreamAppend",
     "StreamAppended",
     "StreamGone",
+    "StreamMetadata",
     "StreamPage",
     "Subscription",
     "Terms",

@@ -109,6 +109,22 @@ class StreamPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamMetadata:
+    """A stream's version and what it shows: see `streams.set` and `streams.delete`.
+
+    A deleted stream is not found until somebody appends; a tombstoned one is gone for good.
+    """
+
+    stream: str
+    version: int
+    deleted: bool
+    tombstoned: bool
+    truncate_before: int
+    max_age_s: int | None
+    max_count: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventPage:
     """Part of the whole store. `next_after` is where the next call goes on.
 

@@ -23,6 +23,7 @@ from penstock_client.model import (
     Schema,
     StreamAppend,
     StreamAppended,
+    StreamMetadata,
     StreamPage,
 )
 
@@ -173,6 +174,12 @@ def stream_page_of(document: Mapping[str, Any]) -> StreamPage:
         version=document["version"],
         events=tuple(map(event_of, document["events"])),
     )
+
+
+@understood
+def stream_metadata_of(document: Mapping[str, Any]) -> StreamMetadata:
+    """Return what a stream shows."""
+    return StreamMetadata(**{name: document[name] for name in StreamMetadata.__slots__})
 
 
 @understood

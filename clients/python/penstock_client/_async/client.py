@@ -14,6 +14,7 @@ from penstock_client._async.connection import AsyncConnection
 from penstock_client._async.groups import AsyncGroup, AsyncGroups
 from penstock_client._async.reading import PAGE, all_events, stream_events
 from penstock_client._async.schemas import AsyncSchemas
+from penstock_client._async.streams import AsyncStreams
 from penstock_client._async.subscription import SILENCE_S, AsyncSubscription
 from penstock_client.errors import Refused
 from penstock_client.model import (
@@ -85,6 +86,7 @@ class AsyncPenstock:
             retry if retry is not None else Retry(),
         )
         self.schemas = AsyncSchemas(self._connection)
+        self.streams = AsyncStreams(self._connection)
         self.groups = AsyncGroups(self._connection)
 
     async def __aenter__(self) -> Self:

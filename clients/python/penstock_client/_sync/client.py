@@ -15,6 +15,7 @@ from penstock_client._sync.connection import Connection
 from penstock_client._sync.groups import Group, Groups
 from penstock_client._sync.reading import PAGE, all_events, stream_events
 from penstock_client._sync.schemas import Schemas
+from penstock_client._sync.streams import Streams
 from penstock_client._sync.subscription import SILENCE_S, Subscription
 from penstock_client.errors import Refused
 from penstock_client.model import (
@@ -86,6 +87,7 @@ class Penstock:
             retry if retry is not None else Retry(),
         )
         self.schemas = Schemas(self._connection)
+        self.streams = Streams(self._connection)
         self.groups = Groups(self._connection)
 
     def __enter__(self) -> Self:

@@ -20,6 +20,7 @@ from penstock_client.testing.memory import MemoryStore
 from penstock_client.testing.requests import gives_nothing, problem, waits_s
 from penstock_client.testing.routes import Routes
 from penstock_client.testing.schemas import MemorySchemas
+from penstock_client.testing.streams import MemoryStreams
 
 _URL = "http://penstock.test"
 _PAUSE_S = 0.02
@@ -45,6 +46,7 @@ class FakePenstock(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self._routes = Routes(
             self._store,
             registered,
+            MemoryStreams(self._store),
             MemoryGroups(self._store, now),
             MemoryDeciders(self._store, deciders or {}),
         )

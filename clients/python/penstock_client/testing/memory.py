@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock_client.errors import (
+    BeyondHead,
     ConditionFailed,
     IdReused,
     NotFound,
@@ -24,6 +25,9 @@ Document = dict[str, Any]
 _STREAM = re.compile(r"([a-z][a-z0-9_]{0,62})-[^\s\x00-\x1f\x7f/]+")
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _TAG = re.compile(r"[^\s\x00-\x1f\x7f]{1,255}")
+METADATA_SUFFIX = "$metadata"
+"""What a stream's name and this name: the stream of what was done to it."""
+_OWN_SCHEMA = 0
 _WORDS = ("any", "no_stream", "stream_exists")
 _EVENT_FIELDS = frozenset({"id", "type", "data", "metadata", "tags", "occurred_at"})
 
@@ -120,6 +124,14 @@ class MemoryStore:
         self.wake()
         return answers, False
 
+    def record(self, stream: str, type_: str, data: Document) -> int:
+        """Append an event of the store's own and return its position."""
+        event = self._prepared({"type": type_, "data": data}, 0)
+        with self.lock:
+            position: int = self._placed(stream, [event], [_OWN_SCHEMA])["last_position"]
+        self.wake()
+        return position
+
     def visible(self, stream: str) -> list[Document]:
         """Return the events of a stream that its readers see, oldest first."""
         with self.lock:
@@ -128,6 +140,8 @@ class MemoryStore:
             state = self.lifecycle.get(stream, Lifecycle())
             if state.tombstoned:
                 raise StreamGone(f"stream {stream} was deleted for good", remedy="Use another.")
+            if state.deleted:
+                raise NotFound(f"stream {stream} was deleted", remedy="Append to begin again.")
             events = [e for e in self.events if e["stream"] == stream]
             events = [e for e in events if e["version"] >= state.truncate_before]
             if state.max_age_s is not None:
@@ -188,6 +202,8 @@ class MemoryStore:
     def _check_request(self, entries: Sequence[tuple[str, Any, Sequence[Document]]]) -> None:
         for stream, expected, events in entries:
             category_of(stream)
+            if stream.endswith(METADATA_SUFFIX):
+                raise Refused(f"stream {stream} records the life of another stream")
             if not events:
                 raise Refused("$.events: expected a list with at least one event")
             if not (type(expected) is int and expected >= 0) and expected not in _WORDS:
@@ -220,7 +236,14 @@ class MemoryStore:
         return [_answer(stream, [next(places) for _ in events]) for stream, _, events in entries]
 
     def _check_condition(self, condition: Any) -> None:
-        for event in self.after(condition.get("after", 0)):
+        after = condition.get("after", 0)
+        if after > self.head:
+            raise BeyondHead(
+                f"the condition's after is {after}, beyond the head {self.head}",
+                remedy="Query again.",
+                head=self.head,
+            )
+        for event in reversed(list(self.after(after))):
             if any(matches(item, event) for item in items_of(condition)):
                 raise ConditionFailed(
                     f"the event at position {event['position']} matches the condition",
@@ -232,11 +255,10 @@ class MemoryStore:
         state = self.lifecycle.get(stream, Lifecycle())
         if state.tombstoned:
             raise StreamGone(f"stream {stream} was deleted for good", remedy="Use another.")
-        version = self._heads.get(stream)
-        actual = None if state.deleted and expected == "no_stream" else version
+        actual = self._heads.get(stream)
         met = {
             "any": True,
-            "no_stream": actual is None,
+            "no_stream": actual is None or state.deleted,
             "stream_exists": actual is not None and not state.deleted,
         }.get(expected, expected == actual)
         if not met:

@@ -22,6 +22,7 @@ from penstock_client.testing.memory import (
 )
 from penstock_client.testing.requests import body_of, problem, reply, whole
 from penstock_client.testing.schemas import MemorySchemas
+from penstock_client.testing.streams import MemoryStreams
 
 Respond = Callable[..., httpx.Response]
 _MAX_PAGE = 1_000
@@ -34,6 +35,7 @@ class Routes:
         self,
         store: MemoryStore,
         schemas: MemorySchemas,
+        streams: MemoryStreams,
         groups: MemoryGroups,
         deciders: MemoryDeciders,
     ) -> None:
@@ -52,6 +54,9 @@ class Routes:
             ("GET", "/v1/schemas", self._list_schemas),
             ("POST", "/v1/schemas", self._add_schema),
             ("GET", "/v1/schemas/{subject}", self._schema),
+            ("GET", "/v1/streams/{stream}/metadata", streams.show),
+            ("PUT", "/v1/streams/{stream}/metadata", streams.set),
+            ("DELETE", "/v1/streams/{stream}", streams.delete),
             ("GET", "/v1/subscriptions", groups.list),
             ("PUT", "/v1/subscriptions/{name}", groups.put),
             ("GET", "/v1/subscriptions/{name}", groups.show),
