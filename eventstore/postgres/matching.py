@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from eventstore.conditions import Condition
 from eventstore.decision import Matched, conditions_of
@@ -17,7 +16,10 @@ GAVE_UP = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """What a group's conditions ask the database: `conditions` once each, flat for SQL."""
+    """What a group's conditions ask the database: `conditions` once each, flat for SQL.
+
+    Most are one step into an index. Several tags, and a type of one category, are a walk.
+    """
 
     conditions: tuple[Condition, ...]
     values: Mapping[str, object]
@@ -37,20 +39,21 @@ def probes_of(requests: Sequence[AppendRequest]) -> Probes | None:
     conditions = conditions_of(requests)
     if not conditions:
         return None
-    simple: list[tuple[int, str | None, str | None, str | None, int]] = []
-    several: list[dict[str, object]] = []
+    steps: list[tuple[int, str | None, str | None, int]] = []
+    walks: list[dict[str, object]] = []
     for number, condition in enumerate(conditions):
         for item in condition.query.items:
-            for name, tag in product(item.types or (None,), item.tags[:1] or (None,)):
+            for name in item.types or (None,):
                 category, type_ = _split(name)
-                if len(item.tags) < 2:
-                    simple.append((number, tag, category, type_, condition.after))
+                if category is None and len(item.tags) < 2:
+                    tag = item.tags[0] if item.tags else None
+                    steps.append((number, tag, type_, condition.after))
                 else:
-                    probe = {"number": number, "tags": item.tags, "after": condition.after}
-                    several.append(probe | {"category": category, "type": type_})
-    columns = [list(column) for column in zip(*simple, strict=True)] or [[], [], [], [], []]
-    names = ("numbers", "probe_tags", "probe_categories", "probe_types", "afters")
-    values = dict(zip(names, columns, strict=True)) | {"several": json.dumps(several)}
+                    walk = {"number": number, "tags": item.tags, "after": condition.after}
+                    walks.append(walk | {"category": category, "type": type_})
+    columns = [list(column) for column in zip(*steps, strict=True)] or [[], [], [], []]
+    names = ("numbers", "probe_tags", "probe_types", "afters")
+    values = dict(zip(names, columns, strict=True)) | {"walks": json.dumps(walks)}
     return Probes(conditions=conditions, values=values)
 
 
@@ -63,7 +66,7 @@ def _split(name: str | None) -> tuple[str | None, str | None]:
 
 def _too_costly(condition: Condition) -> InvalidRequest:
     return InvalidRequest(
-        f"the condition cannot be judged: too many events behind {condition.after} carry one of "
-        "its tags but not the others",
+        f"the condition cannot be judged: too many events behind {condition.after} nearly "
+        "match: they have one of its tags but not the others, or its type in other categories",
         remedy="Pass the head of your last query as after, or one tag that stands for all.",
     )

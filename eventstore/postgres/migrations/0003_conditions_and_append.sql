@@ -7,48 +7,70 @@ ALTER TABLE es.tags ALTER COLUMN category SET NOT NULL, ALTER COLUMN type SET NO
 CREATE INDEX tags_type ON es.tags (tag, type, position) INCLUDE (category);
 COMMENT ON TABLE es.tags IS 'Events by tag; category and type repeat what the event has';
 
--- Newest event behind `after` that carries all tags: the lists of positions are walked together,
--- newest first, each jumping to where the others are. -1 after 10,000 jumps: two tags that are
--- both everywhere and never meet would hold the append lock for as long as they are.
+-- Newest event behind `after` that carries all tags and is of the type, where one is named: the
+-- lists of positions are walked together, newest first, each jumping to where the others are. -1
+-- after 10,000 jumps: two tags that are both everywhere and never meet would hold the append lock
+-- for as long as they are. A type of the same name in another category is passed over one by one.
 CREATE FUNCTION es.newest_tagged(tags text[], category text, type text, after bigint)
 RETURNS bigint LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     candidate bigint := 9223372036854775807;
     agreeing integer := 0;
-    jumps integer := 0;
     place integer := 1;
-    found bigint;
+    found record;
 BEGIN
-    WHILE agreeing < cardinality(newest_tagged.tags) LOOP
+    FOR jump IN 1 .. 10000 LOOP
         IF newest_tagged.type IS NULL THEN
-            SELECT position INTO found FROM es.tags
+            SELECT position, category INTO found FROM es.tags
                 WHERE tag = newest_tagged.tags[place]
                   AND position > newest_tagged.after AND position <= candidate
                 ORDER BY position DESC LIMIT 1;
         ELSE
-            SELECT position INTO found FROM es.tags
+            SELECT position, category INTO found FROM es.tags
                 WHERE tag = newest_tagged.tags[place] AND type = newest_tagged.type
                   AND position > newest_tagged.after AND position <= candidate
-                  AND (newest_tagged.category IS NULL OR category = newest_tagged.category)
                 ORDER BY position DESC LIMIT 1;
         END IF;
-        IF found IS NULL THEN
+        IF found.position IS NULL THEN
             RETURN NULL;
         END IF;
-        agreeing := CASE WHEN found = candidate THEN agreeing + 1 ELSE 1 END;
-        candidate := found;
-        place := place % cardinality(newest_tagged.tags) + 1;
-        jumps := jumps + 1;
-        IF jumps > 10000 THEN
-            RETURN -1;
+        agreeing := CASE WHEN found.position = candidate THEN agreeing + 1 ELSE 1 END;
+        candidate := found.position;
+        IF found.category <> newest_tagged.category THEN
+            candidate := candidate - 1;
+            agreeing := 0;
+        ELSIF agreeing = cardinality(newest_tagged.tags) THEN
+            RETURN candidate;
         END IF;
+        place := place % cardinality(newest_tagged.tags) + 1;
     END LOOP;
-    RETURN candidate;
+    RETURN -1;
 END
 $$;
-REVOKE ALL ON FUNCTION es.newest_tagged FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION es.newest_tagged TO penstock_service;
+
+-- Newest event behind `after` of a category's type; -1 when 10,000 events of other categories that
+-- have a type of this name come first.
+CREATE FUNCTION es.newest_of_kind(category text, type text, after bigint)
+RETURNS bigint LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    found record;
+    passed integer := 0;
+BEGIN
+    FOR found IN SELECT position, category FROM es.events
+            WHERE type = newest_of_kind.type AND position > newest_of_kind.after
+            ORDER BY position DESC LIMIT 10000 LOOP
+        IF found.category = newest_of_kind.category THEN
+            RETURN found.position;
+        END IF;
+        passed := passed + 1;
+    END LOOP;
+    RETURN CASE WHEN passed = 10000 THEN -1 END;
+END
+$$;
+REVOKE ALL ON FUNCTION es.newest_tagged, es.newest_of_kind FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION es.newest_tagged, es.newest_of_kind TO penstock_service;
 
 -- May append inside a transaction of its own, and nothing else: grant it to logins of applications.
 DO $$
