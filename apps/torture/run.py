@@ -42,6 +42,8 @@ from kernel.errors import InvalidRequest, Unavailable
 _REST_S = 600.0
 _POLL_S = 0.05
 _PAGE = 1_000
+_STREAM_EVENTS = 500_000
+"""Streams are read by themselves until so many events: all of ten million would take too long."""
 _TRIES = 100
 
 
@@ -236,11 +238,13 @@ async def _judge(
     options: Options, dsn: str, fleet: Fleet, checker: HistoryChecker, rng: random.Random
 ) -> None:
     checker.stored(stored_events(dsn))
-    names = checker.streams()
-    chosen = rng.sample(names, min(options.streams_read, len(names)))
+    sizes = checker.streams()
+    left = _STREAM_EVENTS
     async with httpx.AsyncClient(trust_env=False, timeout=30, base_url=fleet.best().url) as client:
-        for name in chosen:
-            checker.stream(name, await _stream(client, name))
+        for name in rng.sample(list(sizes), min(options.streams_read, len(sizes))):
+            if sizes[name] <= left:
+                left -= sizes[name]
+                checker.stream(name, await _stream(client, name))
 
 
 async def _stream(client: httpx.AsyncClient, name: str) -> list[Seen]:

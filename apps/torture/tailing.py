@@ -9,7 +9,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from typing import Any
-from uuid import UUID
 
 import httpx
 import orjson
@@ -30,7 +29,7 @@ def seen(document: dict[str, Any]) -> Seen:
     """Return an event as it was shown, by what identifies it."""
     return Seen(
         document["position"],
-        UUID(document["id"]).int,
+        int(document["id"].replace("-", ""), 16),  # Half the time of a `UUID`, and of millions.
         document["stream"],
         document["version"],
     )

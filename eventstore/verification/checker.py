@@ -69,9 +69,11 @@ class HistoryChecker:
             self._boundaries.passed(event)
             self._comparison.passed(event)
 
-    def streams(self) -> list[str]:
-        """Return the names of all stored streams."""
-        return [] if self._scan is None else list(self._scan.streams)
+    def streams(self) -> dict[str, int]:
+        """Return all stored streams and how many events each has."""
+        if self._scan is None:
+            return {}
+        return {name: state.version + 1 for name, state in self._scan.streams.items()}
 
     def stream(self, name: str, events: Iterable[Seen]) -> None:
         """Judge what reading one whole stream gave, forward."""
