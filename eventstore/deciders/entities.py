@@ -24,6 +24,7 @@ from kernel.errors import (
     PenstockError,
     Refused,
     SchemaViolation,
+    StreamGone,
     Unavailable,
 )
 from kernel.positions import Position, Version
@@ -154,6 +155,8 @@ class Entities:
                 page = await self._store.read_stream(
                     stream, from_version=following, direction="forward", limit=limit
                 )
+            except StreamGone:
+                raise
             except NotFound:
                 break
             fold.head = page.version

@@ -1,0 +1,87 @@
+"""Entities whose streams are truncated, bounded, deleted or ended: snapshots follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from tests.services import service_in_thread
+
+DECIDER = "from tests.deciding import counter\n\ncounters = counter(every=3)\n"
+
+
+@pytest.fixture
+def http(postgres_dsn: str, tmp_path: Path) -> Iterator[httpx.Client]:
+    """A service with a counter that keeps a snapshot every three events; six were added."""
+    (tmp_path / "deciders").mkdir()
+    (tmp_path / "deciders" / "counters.py").write_text(DECIDER)
+    with service_in_thread(postgres_dsn, workspace=tmp_path) as client:
+        for by in (1, 2, 3, 4, 5, 6):
+            add(client, by).raise_for_status()
+        assert steps(client) == [1, 2, 3, 4, 5, 6]
+        with psycopg.connect(postgres_dsn) as connection:
+            kept = connection.execute("SELECT version FROM es.snapshots").fetchall()
+        assert kept == [(5,)]
+        yield client
+
+
+def add(http: httpx.Client, by: int, **headers: str) -> httpx.Response:
+    return http.post("/v1/commands/counter/1/add", json={"by": by}, headers=headers)
+
+
+def steps(http: httpx.Client) -> list[int] | None:
+    """What the entity was counted up by, None when it is not there."""
+    answer = http.get("/v1/entities/counter/1")
+    assert answer.status_code in (200, 404), answer.text
+    return answer.json()["state"]["steps"] if answer.status_code == 200 else None
+
+
+def bound(http: httpx.Client, **policy: int) -> None:
+    http.put("/v1/streams/counter-1/metadata", json=policy).raise_for_status()
+
+
+def test_a_truncated_stream_is_folded_from_its_new_beginning(http: httpx.Client) -> None:
+    bound(http, truncate_before=2)
+    assert steps(http) == [3, 4, 5, 6]
+    assert add(http, 7).json()["version"] == 6
+    assert steps(http) == [3, 4, 5, 6, 7]
+    assert http.get("/v1/entities/counter/1", params={"version": 1}).status_code == 404
+    bound(http, truncate_before=7)
+    assert steps(http) is None
+    assert add(http, 8).json()["version"] == 7
+    assert steps(http) == [8]
+
+
+def test_a_bounded_stream_is_folded_from_what_is_left(http: httpx.Client) -> None:
+    bound(http, max_count=4)
+    assert steps(http) == [3, 4, 5, 6]
+    for by in (7, 8):
+        assert add(http, by).status_code == 201
+    assert steps(http) == [5, 6, 7, 8]
+
+
+def test_a_deleted_entity_begins_again(http: httpx.Client) -> None:
+    http.delete("/v1/streams/counter-1").raise_for_status()
+    assert steps(http) is None
+    assert add(http, -1).status_code == 422
+    again = add(http, 9)
+    assert (again.status_code, again.json()["version"]) == (201, 6)
+    assert steps(http) == [9]
+
+
+def test_a_tombstone_takes_no_commands(http: httpx.Client) -> None:
+    http.delete("/v1/streams/counter-1", params={"tombstone": "true"}).raise_for_status()
+    for answer in (add(http, 1), http.get("/v1/entities/counter/1")):
+        assert (answer.status_code, answer.json()["type"]) == (410, "stream-gone")
+
+
+def test_a_key_is_known_after_its_stream_was_deleted(http: httpx.Client) -> None:
+    assert add(http, 7, **{"idempotency-key": "k"}).status_code == 201
+    http.delete("/v1/streams/counter-1").raise_for_status()
+    again = add(http, 7, **{"idempotency-key": "k"})
+    assert (again.status_code, again.json()["version"]) == (200, 6)
+    assert steps(http) is None
