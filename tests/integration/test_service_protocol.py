@@ -1,0 +1,155 @@
+"""Appends on the wire: whatever a connection sends, and in whichever pieces, answers keep order."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from http.client import HTTPResponse
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.services import service_in_thread
+
+EVENT = {"events": [{"type": "placed", "data": {"n": 1}}]}
+
+
+@pytest.fixture
+def http(postgres_dsn: str) -> Iterator[httpx.Client]:
+    with service_in_thread(postgres_dsn) as client:
+        # The first event makes the type's schema: what follows needs nobody else.
+        assert client.post("/v1/streams/order-first", json=EVENT).status_code == 201
+        yield client
+
+
+def wire(path: str, document: Any, **headers: str) -> bytes:
+    body = document if isinstance(document, bytes) else orjson.dumps(document)
+    given = {"host": "x", "content-length": str(len(body))} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items() if value)
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+class Connection:
+    def __init__(self, http: httpx.Client) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", http.base_url.port), timeout=20)
+
+    def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.socket.sendall(piece)
+
+    def answer(self) -> tuple[int, dict[str, str], dict[str, Any]]:
+        # Unbuffered: the bytes behind this answer belong to the next.
+        reading = HTTPResponse(self.socket)
+        reading.fp.close()
+        reading.fp = self.socket.makefile("rb", buffering=0)
+        reading.begin()
+        body = reading.read()
+        headers = {name.lower(): value for name, value in reading.getheaders()}
+        return reading.status, headers, orjson.loads(body)
+
+
+@pytest.fixture
+def connection(http: httpx.Client) -> Iterator[Connection]:
+    made = Connection(http)
+    yield made
+    made.socket.close()
+
+
+def test_requests_in_one_packet_are_answered_in_order(connection: Connection) -> None:
+    requests = [wire(f"/v1/streams/order-{n}", EVENT) for n in range(10)]
+    requests.insert(5, b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+    requests.insert(3, wire("/v1/streams/order-bad", {"events": []}))
+    connection.send(b"".join(requests))
+    answers = [connection.answer() for _ in requests]
+    streams = [body.get("stream") for _, _, body in answers]
+    assert streams[:3] == ["order-0", "order-1", "order-2"]
+    assert [answers[3][0], answers[6][0]] == [422, 200]
+    assert streams[7:] == [f"order-{n}" for n in range(5, 10)]
+    positions = [body["first_position"] for _, _, body in answers if "stream" in body]
+    assert positions == sorted(positions)
+
+
+def test_a_request_in_many_pieces_is_one_request(connection: Connection) -> None:
+    request = wire("/v1/streams/order-1", EVENT)
+    connection.send(*(request[at : at + 7] for at in range(0, len(request), 7)))
+    status, headers, body = connection.answer()
+    assert (status, headers["etag"], body["last_version"]) == (201, '"0"', 0)
+    assert headers["content-type"] == "application/json"
+
+
+def test_the_connection_is_closed_when_asked_for(connection: Connection) -> None:
+    connection.send(wire("/v1/streams/order-1", EVENT, connection="close"))
+    status, headers, _ = connection.answer()
+    assert (status, headers["connection"]) == (201, "close")
+    assert connection.socket.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "headers", "status"),
+    [
+        ("/v1/streams/order-first", EVENT | {"expected_version": 0}, {}, 201),
+        ("/v1/streams/order-first", EVENT | {"expected_version": 7}, {}, 409),
+        ("/v1/streams/order-first", EVENT, {"if_match": '"7"'}, 412),
+        ("/v1/streams/order-first", EVENT, {"if_match": '"0"'}, 201),
+        ("/v1/streams/order%2D%C3%A4", EVENT, {}, 201),
+        ("/v1/streams/order-1%2Fmetadata", EVENT, {}, 405),
+        ("/v1/streams/order-1?x=1", EVENT, {}, 201),
+        ("/v1/streams/order-1", b"{", {}, 400),
+        ("/v1/streams/order-1", {"events": [{"type": "new", "data": {"a": "b"}}]}, {}, 201),
+        (
+            "/v1/streams/order-1",
+            {"events": [{"type": "placed", "data": {"n": 1, "m": 2}}]},
+            {},
+            201,
+        ),
+        ("/v1/streams/order-1", {"events": [{"type": "placed", "data": {"n": "x"}}]}, {}, 422),
+        ("/v1/streams/order-1", EVENT, {"expect": "100-continue"}, 201),
+    ],
+)
+def test_every_kind_of_append_is_answered_as_the_contract_says(
+    connection: Connection, path: str, document: Any, headers: dict[str, str], status: int
+) -> None:
+    connection.send(wire(path, document, **headers))
+    found, _, body = connection.answer()
+    assert found == status, body
+    # The connection is good for more.
+    connection.send(wire("/v1/streams/order-after", EVENT))
+    assert connection.answer()[0] == 201
+
+
+def test_bodies_of_any_size_and_without_a_length_arrive(connection: Connection) -> None:
+    for size in (60_000, 65_600, 200_000):
+        event = {"events": [{"type": "noted", "data": {"text": "x" * size}}]}
+        connection.send(wire("/v1/streams/order-1", event))
+        assert connection.answer()[0] == 201
+    body = orjson.dumps(EVENT)
+    connection.send(
+        b"POST /v1/streams/order-1 HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    )
+    assert connection.answer()[2]["last_version"] == 3
+
+
+def test_a_client_that_hangs_up_loses_only_its_answer(http: httpx.Client) -> None:
+    for n in range(20):
+        gone = Connection(http)
+        gone.send(wire(f"/v1/streams/order-{n}", EVENT))
+        gone.socket.close()
+    assert http.post("/v1/streams/order-last", json=EVENT).status_code == 201
+    page = http.get("/v1/events").json()
+    assert [event["position"] for event in page["events"]] == list(range(1, page["head"] + 1))
+
+
+def test_a_token_is_asked_for_on_the_short_way_too(postgres_dsn: str) -> None:
+    with service_in_thread(postgres_dsn, token="a secret") as client:
+        assert client.post("/v1/streams/order-1", json=EVENT).status_code == 201
+        connection = Connection(client)
+        connection.send(wire("/v1/streams/order-1", EVENT))
+        assert connection.answer()[0] == 401
+        connection.send(wire("/v1/streams/order-1", EVENT, authorization="Bearer a secret"))
+        assert connection.answer()[0] == 201
+        connection.socket.close()
