@@ -109,6 +109,9 @@ ANSWERS: Final[dict[str, Answers]] = {
         problems=("400", "409", "413"),
     ),
     "get /v1/schemas/{subject}": Answers(good=_json("SchemaVersions"), problems=("404",)),
+    "put /v1/schemas/{subject}/compatibility": Answers(
+        good=_json("Compatibility"), problems=("400", "404", "409", "413")
+    ),
     "get /v1/deciders": Answers(good=_json("Deciders")),
     "post /v1/commands/{category}/{id}/{command}": Answers(
         good=_json("CommandAnswer", "200", "201"), problems=("404", *_WRITES), headers=("etag",)

@@ -17,17 +17,17 @@ MAX_VERSION: Final = 2**62
 
 STREAM_NAME: Final[Shape] = {
     "type": "string",
-    "pattern": rf"^{CATEGORY}-[!-.0-~]+$",
+    "pattern": rf"^{CATEGORY}-[^\s/\x00-\x1f\x7f]+$",
     "maxLength": 255,
     "examples": ["order-1042"],
     "description": "category-id; the id has no blanks and no '/'",
 }
 EVENT_TYPE: Final[Shape] = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,127}$"}
-TAG: Final[Shape] = {"type": "string", "pattern": "^[!-~]+$", "maxLength": 255}
+TAG: Final[Shape] = {"type": "string", "pattern": r"^[^\s\x00-\x1f\x7f]+$", "maxLength": 255}
 PATH_PARTS: Final[dict[str, Shape]] = {
     "stream": STREAM_NAME,
     "category": {"type": "string", "pattern": f"^{CATEGORY}$"},
-    "id": {"type": "string", "pattern": "^[!-.0-~]+$", "maxLength": 190},
+    "id": {"type": "string", "pattern": r"^[^\s/\x00-\x1f\x7f]+$", "maxLength": 190},
     "command": {"type": "string", "pattern": f"^{CATEGORY}$"},
     "subject": {"type": "string", "pattern": rf"^{CATEGORY}\.[A-Za-z][A-Za-z0-9_]{{0,127}}$"},
     "name": {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,62}$"},
@@ -185,7 +185,10 @@ COMPONENTS: Final[dict[str, Shape]] = {
     "Encoded": record({"stream": TEXT, "events": listed(OBJECT)}),
     "Schema": record({"subject": TEXT, "id": WHOLE, "version": WHOLE, "schema": {}}),
     "SchemaList": record({"schemas": listed(ref("Schema"))}),
-    "SchemaVersions": record({"subject": TEXT, "versions": listed(ref("Schema"))}),
+    "SchemaVersions": record(
+        {"subject": TEXT, "compatibility": TEXT, "versions": listed(ref("Schema"))}
+    ),
+    "Compatibility": record({"subject": TEXT, "compatibility": TEXT}),
     "SchemaCheck": record(
         {"subject": TEXT, "compatible": {"type": "boolean"}, "complaints": listed(TEXT)}
     ),
