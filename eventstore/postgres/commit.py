@@ -140,6 +140,10 @@ class PostgresGroupCommit:
         state = await self._believed(connection, requests)
         if state is None:
             return None
+        probes = probes_of(requests)
+        if probes is not None:
+            # Most conditions hold: the message makes sure of it.
+            state.matched = dict.fromkeys(probes.conditions)
         categories = len(state.categories)
         outcomes = self._decide(requests, state)
         # A refusal may stem from an id that is in the store already, which nobody has looked for.
@@ -151,6 +155,7 @@ class PostgresGroupCommit:
             lease=self._lease.number or 0,
             before=Position(self._head),
             store_id=self._lease.store_id,
+            guard=None if probes is None else probes.guard(connection),
         )
         failpoints.hit(failpoints.APPEND_BEFORE_COMMIT)
         one_message.check_alive(connection)
@@ -174,8 +179,8 @@ class PostgresGroupCommit:
     ) -> StoreState | None:
         """Return the state as this writer knows it, None where that does not do for a group."""
         events = sum(len(append.events) for request in requests for append in request.appends)
-        special = any(request.condition or request.change for request in requests)
-        if special or events > one_message.MAX_EVENTS:
+        changes = any(request.change for request in requests)
+        if changes or events > one_message.MAX_EVENTS:
             return None
         heads: dict[str, int] = {}
         unknown = []

@@ -6,8 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import psycopg
+
 from eventstore.conditions import Condition
 from eventstore.decision import Matched, conditions_of
+from eventstore.postgres.connect import Connection
+from eventstore.postgres.queries import query
 from eventstore.store import AppendRequest
 from kernel.errors import InvalidRequest
 
@@ -23,6 +27,12 @@ class Probes:
 
     conditions: tuple[Condition, ...]
     values: Mapping[str, object]
+
+    def guard(self, connection: Connection) -> bytes:
+        """Return a statement that fails, with `MOVED`, unless no condition matches anything."""
+        inner = query("match_conditions").as_string().rstrip().rstrip(";")
+        text = f"SELECT es.none_matched(max(newest)) FROM ({inner}) AS matched"
+        return psycopg.AsyncClientCursor(connection).mogrify(text, self.values).encode()
 
     def matched(self, rows: Sequence[Sequence[int | None]]) -> dict[Condition, Matched]:
         """Make the answers of rows (number of the condition, newest position or None)."""

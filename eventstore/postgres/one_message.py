@@ -79,9 +79,17 @@ def _exchange(pgconn: pq.abc.PGconn, message: bytes) -> PQGen[list[pq.abc.PGresu
     return results
 
 
-def message_of(placed: Sequence[Placed], *, lease: int, before: Position, store_id: str) -> bytes:
+def message_of(
+    placed: Sequence[Placed],
+    *,
+    lease: int,
+    before: Position,
+    store_id: str,
+    guard: bytes | None = None,
+) -> bytes:
     """Write the message that commits events, which were placed behind the head `before`.
 
+    `guard` is a statement that fails with `MOVED` unless the conditions of the group hold.
     `occurred_at` of events that have none, and `recorded_at`, are PostgreSQL's time.
     """
     statements = [
@@ -101,6 +109,8 @@ def message_of(placed: Sequence[Placed], *, lease: int, before: Position, store_
             "ON CONFLICT DO NOTHING"
         )
     statements.append("COMMIT")
+    if guard is not None:
+        statements.insert(2, guard.decode())
     return ";".join(statements).encode()
 
 

@@ -69,8 +69,18 @@ BEGIN
     RETURN CASE WHEN passed = 10000 THEN -1 END;
 END
 $$;
-REVOKE ALL ON FUNCTION es.newest_tagged, es.newest_of_kind FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION es.newest_tagged, es.newest_of_kind TO penstock_service;
+
+-- Fails when a condition matches something, after all: then the writer has to look first.
+CREATE FUNCTION es.none_matched(newest bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF newest IS NOT NULL THEN
+        RAISE EXCEPTION 'position % matches a condition', newest USING ERRCODE = 'ES010';
+    END IF;
+END
+$$;
+REVOKE ALL ON FUNCTION es.newest_tagged, es.newest_of_kind, es.none_matched FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION es.newest_tagged, es.newest_of_kind, es.none_matched TO penstock_service;
 
 -- May append inside a transaction of its own, and nothing else: grant it to logins of applications.
 DO $$

@@ -1,6 +1,6 @@
 -- For each condition the newest event behind its position that matches, if any. Every probe is a
 -- step into one index, however many events a tag has: the order and the limit say so to the planner.
-SELECT number, max(position) FROM (
+SELECT number, max(position) AS newest FROM (
     SELECT probe.number,
            CASE
                WHEN probe.tag IS NULL THEN
