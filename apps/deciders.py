@@ -28,6 +28,7 @@ from eventstore.postgres.store import PostgresEventStore
 from eventstore.upcasting import Upcaster, Upcasting
 from kernel.clock import SystemClock
 from kernel.errors import DeciderFailed, Misconfigured, PenstockError
+from schemas.records import RecordedEvent
 from schemas.registry import SchemaRegistry
 
 DECIDERS = "deciders"
@@ -56,6 +57,14 @@ class Deciders:
     upcasting: Upcasting
     workers: Workers
     answers: PostgresAnswers
+
+    async def decode(self, event: RecordedEvent) -> dict[str, Any]:
+        """Return an event's data in the newest shape of its type, as JSON values.
+
+        Raises what `Upcasting.learn` and `Upcasting.data` raise.
+        """
+        await self.upcasting.learn([event])
+        return await self.workers.run(lambda: self.upcasting.data(event), of="an upcaster")
 
     async def close(self) -> None:
         """Let threads and locks go."""

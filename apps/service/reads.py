@@ -14,7 +14,7 @@ from apps.service.conditions import query_of
 from apps.service.feeds import LINES, SSE, FeedResponse
 from apps.service.http import read_body
 from apps.service.ndjson import NDJSON, PAGE, stream_lines, wants_lines
-from apps.service.render import dump, event_document, event_documents
+from apps.service.render import EventData, dump, event_document, event_documents
 from apps.service.runtime import Opened, Runtime
 from eventstore.feed import FeedItem, follow
 from eventstore.postgres.reading import PlainPage
@@ -38,6 +38,7 @@ Category = Annotated[str | None, Query(description="Only events of this category
 Type = Annotated[str | None, Query(description="Only this type: placed, or order.placed")]
 StreamPrefix = Annotated[str | None, Query(description="Only streams that begin so")]
 Tag = Annotated[str | None, Query(description="Only events with this tag")]
+Upcast = Annotated[bool, Query(description="Data in the newest version of each event's schema")]
 Accept = Annotated[str | None, Header(include_in_schema=False)]
 
 
@@ -55,6 +56,7 @@ async def read_stream(
     from_version: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
     direction: Direction = "forward",
     limit: Limit = None,
+    upcast: Upcast = False,
     accept: Accept = None,
 ) -> Response:
     """Return events of a stream and its present version, which is the ETag too.
@@ -64,6 +66,8 @@ async def read_stream(
     runtime = runtime_of(request)
     opened = runtime.opened
     if wants_lines(accept):
+        if upcast:
+            raise InvalidRequest("upcast: lines have events as they were written")
         return await _stream_lines(opened, stream, from_version, direction, limit)
     page = await opened.store.read_stream(
         stream, from_version=from_version, direction=direction, limit=_page(runtime, limit)
@@ -71,7 +75,7 @@ async def read_stream(
     document = {
         "stream": stream,
         "version": page.version,
-        "events": await event_documents(page.events, opened.intake),
+        "events": await event_documents(page.events, _data(opened, upcast)),
     }
     return Response(dump(document), media_type=_JSON, headers={"etag": f'"{page.version}"'})
 
@@ -262,11 +266,16 @@ async def subscribe(
 
 
 @router.get("/events/{event_id}", summary="Read one event")
-async def read_event(request: Request, event_id: UUID) -> Response:
+async def read_event(request: Request, event_id: UUID, upcast: Upcast = False) -> Response:
     """Return one event by its id."""
     opened = runtime_of(request).opened
     event = await opened.store.event(event_id)
-    return Response(dump(await event_document(event, opened.intake)), media_type=_JSON)
+    document = await event_document(event, _data(opened, upcast))
+    return Response(dump(document), media_type=_JSON)
+
+
+def _data(opened: Opened, upcast: bool) -> EventData:
+    return opened.deciders if upcast else opened.intake
 
 
 async def _start(opened: Opened, text: str) -> Position:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
-from eventstore.intake import Intake
 from schemas.json_codec import json_default
 from schemas.records import RecordedEvent
 
 _OPTIONS = orjson.OPT_UTC_Z
 
 
-async def event_document(event: RecordedEvent, intake: Intake) -> dict[str, Any]:
+class EventData(Protocol):
+    """Gives the data of recorded events: as written (`Intake`), or in the newest shape."""
+
+    async def decode(self, event: RecordedEvent) -> dict[str, Any]:
+        """Return an event's data as values that `dump` takes."""
+        ...
+
+
+async def event_document(event: RecordedEvent, data: EventData) -> dict[str, Any]:
     """Return an event as it is shown to callers, its data decoded."""
     return {
         "id": event.id,
@@ -24,7 +31,7 @@ async def event_document(event: RecordedEvent, intake: Intake) -> dict[str, Any]
         "position": event.position,
         "type": event.type,
         "schema_id": event.schema_id,
-        "data": await intake.decode(event),
+        "data": await data.decode(event),
         "metadata": event.metadata,
         "tags": event.tags,
         "occurred_at": event.occurred_at,
@@ -32,9 +39,9 @@ async def event_document(event: RecordedEvent, intake: Intake) -> dict[str, Any]
     }
 
 
-async def event_documents(events: Iterable[RecordedEvent], intake: Intake) -> list[dict[str, Any]]:
+async def event_documents(events: Iterable[RecordedEvent], data: EventData) -> list[dict[str, Any]]:
     """Return events as they are shown to callers, in order."""
-    return [await event_document(event, intake) for event in events]
+    return [await event_document(event, data) for event in events]
 
 
 def dump(document: object) -> bytes:

@@ -94,5 +94,14 @@ def test_an_upcaster_reads_across_a_break(postgres_dsn: str, tmp_path: Path) -> 
         assert add(http, schema("grams"), compatibility="NONE").status_code == 201
         assert append(http, grams=30).status_code == 201
         assert http.get("/v1/entities/parcel/1").json()["state"] == {"grams": 2030}
-        events = http.get("/v1/streams/parcel-1").json()["events"]
-        assert [event["data"] for event in events] == [{"kilos": 2}, {"grams": 30}]
+        for query, data in (
+            ({}, [{"kilos": 2}, {"grams": 30}]),
+            ({"upcast": "true"}, [{"grams": 2000}, {"grams": 30}]),
+        ):
+            events = http.get("/v1/streams/parcel-1", params=query).json()["events"]
+            assert [event["data"] for event in events] == data
+            one = http.get(f"/v1/events/{events[0]['id']}", params=query).json()
+            assert one == events[0]
+        lines = {"accept": "application/x-ndjson"}
+        refused = http.get("/v1/streams/parcel-1", params={"upcast": "true"}, headers=lines)
+        assert refused.status_code == 422
