@@ -16,7 +16,7 @@ from kernel.errors import InvalidRequest
 from kernel.positions import Position
 
 _Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
-_Text = Annotated[str, Field(min_length=1, max_length=255)]
+_Text = Annotated[str, Field(max_length=255, pattern=r"^[^\s\x00-\x1f\x7f]+$")]
 _DEFAULT = Terms()
 
 
@@ -85,7 +85,7 @@ class ParkBody(AckBody):
     """Events that the consumer gives up on."""
 
     reason: Annotated[str, Field(min_length=1, max_length=2_000)]
-    consumer: str | None = None
+    consumer: _Text | None = None
 
 
 class NackBody(ParkBody):

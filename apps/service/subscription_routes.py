@@ -98,7 +98,9 @@ async def next_events(
         ],
         "caught_up": given.caught_up,
     }
-    return _json(document)
+    answer = _json(document)
+    answer.headers["cache-control"] = "no-store"
+    return answer
 
 
 @router.post("/{name}/ack", summary="Acknowledge events", openapi_extra=described(AckBody))

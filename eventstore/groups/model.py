@@ -23,9 +23,14 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _CONSUMER = re.compile(r"[^\s\x00-\x1f\x7f]{1,128}")
 
 
+def is_name(name: str) -> bool:
+    """Say whether a group may be called so."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> str:
     """Return a group's name, or raise `InvalidRequest`."""
-    if _NAME.fullmatch(name):
+    if is_name(name):
         return name
     raise InvalidRequest(
         f"{name[:100]!r} cannot name a subscription",

@@ -10,15 +10,12 @@ The row lock makes the calls of all services one after the other, per group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from eventstore.feed import Head
 from eventstore.groups.model import (
@@ -35,25 +32,22 @@ from eventstore.groups.model import (
     check_name,
 )
 from eventstore.groups.waiting import Waiters
-from eventstore.postgres.connect import SERVICE_ROLE, Connection, conninfo, wrapped
+from eventstore.postgres.connect import Connection
+from eventstore.postgres.group_rounds import GroupRounds, check_known, rows_of, unknown
 from eventstore.postgres.group_rows import (
     OpenRound,
-    opened,
     parked_of,
-    saved_values,
     standing_of,
     subscription_of,
     terms_values,
 )
-from eventstore.postgres.queries import query, results
+from eventstore.postgres.queries import query
 from eventstore.postgres.rows import recorded
 from eventstore.store import EventFilter, EventStore
-from kernel.errors import BeyondHead, InvalidRequest, NotFound, SubscriptionDiffers, Unavailable
+from kernel.errors import BeyondHead, InvalidRequest, SubscriptionDiffers
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 
-_POOL_TIMEOUT_S = 5.0
-_LOCK_TIMEOUT = "SET lock_timeout = '5s'"
 _PAGES = 4
 """Reads of the store within one transaction: bounds how long the group's row is locked."""
 _SCAN_S = 1.0
@@ -80,25 +74,14 @@ class PostgresSubscriptionGroups:
         self._head = head
         self._waiters = Waiters(head)
         self._store_id: str | None = None
-        self._pool = AsyncConnectionPool(
-            conninfo(dsn, role=SERVICE_ROLE),
-            kwargs={"autocommit": True, "cursor_factory": psycopg.AsyncClientCursor},
-            configure=_configure,
-            min_size=1,
-            max_size=connections,
-            open=False,
-            timeout=_POOL_TIMEOUT_S,
-            reconnect_timeout=2.0,
-            check=AsyncConnectionPool.check_connection,
-            name="groups",
-        )
+        self._rounds = GroupRounds(dsn, connections=connections)
 
     async def __aenter__(self) -> PostgresSubscriptionGroups:
-        await self._pool.open(wait=False)
+        await self._rounds.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._pool.close()
+        await self._rounds.close()
 
     @property
     def waiting(self) -> int:
@@ -122,10 +105,10 @@ class PostgresSubscriptionGroups:
             "started_after": head if start is None else start,
             "max_groups": MAX_GROUPS,
         }
-        async with self._connection("making a subscription") as connection:
-            if await _rows(connection, "group_insert", values):
+        async with self._rounds.connection("making a subscription") as connection:
+            if await rows_of(connection, "group_insert", values):
                 return True
-            rows = await _rows(connection, "group_standings", {"group": name})
+            rows = await rows_of(connection, "group_standings", {"group": name})
             if not rows:
                 raise InvalidRequest(
                     f"there are {MAX_GROUPS} subscriptions, which is the most",
@@ -144,26 +127,28 @@ class PostgresSubscriptionGroups:
 
     async def delete(self, name: str) -> None:
         """Forget a group."""
-        async with self._connection("deleting a subscription") as connection:
+        check_known(name)
+        async with self._rounds.connection("deleting a subscription") as connection:
             cursor = await connection.execute(
                 "DELETE FROM es.subscriptions WHERE name = %s", (name,)
             )
             if cursor.rowcount == 0:
-                raise _unknown(name)
+                raise unknown(name)
         self._waiters.stir(name)
 
     async def standings(self) -> list[Standing]:
         """Return how all groups stand."""
-        async with self._connection("reading subscriptions") as connection:
-            rows = await _rows(connection, "group_standings", {"group": None})
+        async with self._rounds.connection("reading subscriptions") as connection:
+            rows = await rows_of(connection, "group_standings", {"group": None})
         return [standing_of(row) for row in rows]
 
     async def standing(self, name: str) -> Standing:
         """Return how one group stands."""
-        async with self._connection("reading a subscription") as connection:
-            rows = await _rows(connection, "group_standings", {"group": name})
+        check_known(name)
+        async with self._rounds.connection("reading a subscription") as connection:
+            rows = await rows_of(connection, "group_standings", {"group": name})
         if not rows:
-            raise _unknown(name)
+            raise unknown(name)
         return standing_of(rows[0])
 
     async def next(
@@ -201,10 +186,11 @@ class PostgresSubscriptionGroups:
 
     async def ack(self, name: str, ids: Sequence[UUID]) -> Settled:
         """Finish events for good; see `SubscriptionGroups.ack`."""
-        async with self._round(name, _checked(ids)) as open_round:
+        async with self._rounds.round(name, _checked(ids)) as open_round:
             settled = open_round.round.ack(ids)
             if settled.refused:
                 settled = await self._others(open_round, settled)
+        self._waiters.stir(name)
         return settled
 
     async def nack(
@@ -217,28 +203,32 @@ class PostgresSubscriptionGroups:
         delay: timedelta | None = None,
     ) -> Settled:
         """Give events back; see `SubscriptionGroups.nack`."""
-        async with self._round(name, _checked(ids)) as open_round:
-            return open_round.round.nack(ids, consumer=consumer, delay=delay, reason=reason)
+        async with self._rounds.round(name, _checked(ids)) as open_round:
+            settled = open_round.round.nack(ids, consumer=consumer, delay=delay, reason=reason)
+        self._waiters.stir(name)
+        return settled
 
     async def park(
         self, name: str, ids: Sequence[UUID], *, reason: str, consumer: str | None = None
     ) -> Settled:
         """Give up on events at once; see `SubscriptionGroups.park`."""
-        async with self._round(name, _checked(ids)) as open_round:
-            return open_round.round.park(ids, consumer=consumer, reason=reason)
+        async with self._rounds.round(name, _checked(ids)) as open_round:
+            settled = open_round.round.park(ids, consumer=consumer, reason=reason)
+        self._waiters.stir(name)
+        return settled
 
     async def parked(self, name: str, *, after: int = 0, limit: int = 100) -> list[Parked]:
         """Return parked events behind a position."""
         await self.standing(name)
-        async with self._connection("reading parked events") as connection:
-            rows = await _rows(
+        async with self._rounds.connection("reading parked events") as connection:
+            rows = await rows_of(
                 connection, "group_parked", {"group": name, "after": after, "limit": limit}
             )
         return [parked_of(row) for row in rows]
 
     async def replay_parked(self, name: str, ids: Sequence[UUID] | None = None) -> tuple[int, int]:
         """Let parked events be given again; see `SubscriptionGroups.replay_parked`."""
-        async with self._round(name, None) as open_round:
+        async with self._rounds.round(name, None) as open_round:
             look_ahead = open_round.subscription.terms.look_ahead
             values = {
                 "group": name,
@@ -247,7 +237,7 @@ class PostgresSubscriptionGroups:
                 "limit": max(0, 2 * look_ahead - open_round.round.unfinished),
                 "now": open_round.round.now,
             }
-            ((replayed, remaining),) = await _rows(
+            ((replayed, remaining),) = await rows_of(
                 open_round.connection, "group_replay_parked", values
             )
         self._waiters.stir(name)
@@ -256,7 +246,7 @@ class PostgresSubscriptionGroups:
     async def _look(self, name: str, consumer: str, limit: int) -> _Look:
         fresh: dict[Position, RecordedEvent] = {}
         more = caught_up = False
-        async with self._round(name, None) as open_round:
+        async with self._rounds.round(name, None) as open_round:
             round_ = open_round.round
             round_.settle()
             for page_number in range(_PAGES + 1):
@@ -282,6 +272,8 @@ class PostgresSubscriptionGroups:
             events = fresh | await self._again(open_round.connection, given, fresh)
             round_.drop_missing([entry for entry in given if entry.position not in events])
             due_in = round_.due_in()
+        if round_.newly_parked:
+            self._waiters.stir(name)
         deliveries = tuple(
             Delivery(event=events[entry.position], attempt=entry.deliveries, ack_by=entry.due_at)
             for entry in given
@@ -317,9 +309,9 @@ class PostgresSubscriptionGroups:
             "started_after": open_round.subscription.started_after,
             "scanned_to": open_round.scanned_to,
         }
-        unparked = {id_ for (id_,) in await _rows(open_round.connection, "group_unpark", values)}
+        unparked = {id_ for (id_,) in await rows_of(open_round.connection, "group_unpark", values)}
         open_round.round.unpark(len(unparked))
-        before = {id_ for (id_,) in await _rows(open_round.connection, "group_settled", values)}
+        before = {id_ for (id_,) in await rows_of(open_round.connection, "group_settled", values)}
         before -= unparked
         return replace(
             settled,
@@ -328,63 +320,8 @@ class PostgresSubscriptionGroups:
             refused=tuple(id_ for id_ in settled.refused if id_ not in unparked | before),
         )
 
-    @asynccontextmanager
-    async def _round(self, name: str, ids: list[UUID] | None) -> AsyncIterator[OpenRound]:
-        """Open a round of a group, about some events or all; keep what it decided."""
-        async with self._connection("serving a subscription") as connection:
-            lock = "group_lock" if ids is None else "group_lock_named"
-            rows, entries = await results(connection, lock, group=name, ids=ids)
-            if not rows:
-                raise _unknown(name)
-            open_round = opened(connection, rows[0], entries)
-            yield open_round
-            await _save(open_round)
-        if ids is not None or open_round.round.newly_parked:
-            self._waiters.stir(name)
-
-    @asynccontextmanager
-    async def _connection(self, doing: str) -> AsyncIterator[Connection]:
-        with wrapped(doing):
-            try:
-                async with self._pool.connection() as connection:
-                    yield connection
-            except PoolTimeout as error:
-                raise Unavailable(f"{doing}: PostgreSQL does not answer") from error
-
-
-async def _save(open_round: OpenRound) -> None:
-    done = open_round.round
-    connection = open_round.connection
-    if done.changed or done.finished or done.newly_parked or done.unparked:
-        await results(connection, "group_save", **saved_values(open_round))
-    elif open_round.scanned_to > open_round.began_at:
-        await results(
-            connection,
-            "group_scanned",
-            group=open_round.subscription.name,
-            scanned_to=open_round.scanned_to,
-        )
-    else:
-        await connection.execute("COMMIT")
-
-
-async def _configure(connection: Connection) -> None:
-    await connection.execute(_LOCK_TIMEOUT)
-
-
-async def _rows(connection: Connection, name: str, values: Mapping[str, object]) -> list[Any]:
-    cursor = await connection.execute(query(name), values)
-    return await cursor.fetchall()
-
 
 def _checked(ids: Sequence[UUID]) -> list[UUID]:
     if not 1 <= len(ids) <= MAX_IDS:
         raise InvalidRequest(f"ids: expected 1 to {MAX_IDS} event ids, found {len(ids)}")
     return list(ids)
-
-
-def _unknown(name: str) -> NotFound:
-    return NotFound(
-        f"no subscription is named {name[:100]!r}",
-        remedy="penstock subscription list shows what there is.",
-    )
