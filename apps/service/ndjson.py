@@ -108,8 +108,18 @@ async def stream_lines(
             page, ahead = await ahead, None
     finally:
         if ahead is not None:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
+            # A question that is under way is let come to its end: stopping it costs a connection.
+            _finishing.add(ahead)
+            ahead.add_done_callback(_finished)
+
+
+_finishing: set[asyncio.Task[PlainPage]] = set()
+
+
+def _finished(task: asyncio.Task[PlainPage]) -> None:
+    _finishing.discard(task)
+    if not task.cancelled():
+        task.exception()  # Nobody is left to be told.
 
 
 async def _read(next_page: NextPage, place: int) -> PlainPage:
