@@ -23,7 +23,6 @@ import uvloop
 from benchmarks.eventstore.seed import TYPE
 from benchmarks.loader import Connection, Requests
 from benchmarks.peers.closed_loop import (
-    STREAMS,
     Call,
     Tally,
     Work,
@@ -67,7 +66,7 @@ def _wrk(asked: Work, program: str, body: str, seconds: float) -> dict[str, floa
     ended = subprocess.run(
         [
             *(program, "-t1", f"-c{asked.clients}", f"-d{max(1, round(seconds))}s"),
-            *("-s", SCRIPT, asked.address, "--", body, str(STREAMS)),
+            *("-s", SCRIPT, asked.address, "--", body, str(asked.streams)),
         ],
         check=True,
         capture_output=True,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from benchmarks.eventstore.seed import CATEGORY, TYPE
-from benchmarks.peers.closed_loop import STREAMS, Tally, Work, report, work
+from benchmarks.peers.closed_loop import Tally, Work, report, work
 from eventstore.codecs import Codecs
 from eventstore.ids import new_id
 from eventstore.intake import Intake
@@ -58,7 +58,7 @@ def appending(asked: Work, store: PostgresEventStore, intake: Intake) -> AsyncCa
             for _ in range(asked.batch)
         )
         append = StreamAppend(
-            stream=f"{CATEGORY}-{next(numbers) % STREAMS}",
+            stream=f"{CATEGORY}-{next(numbers) % asked.streams}",
             category=CATEGORY,
             expected="any",
             events=await intake.encode(CATEGORY, events),

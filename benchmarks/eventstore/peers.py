@@ -138,7 +138,8 @@ class MessageDb:
         data = work_of(line, scale, "").data.replace("'", "''")
         script = folder / "append.sql"
         script.write_text(
-            f"\\set stream random(1, {STREAMS})\n\\set category random(1, {_CATEGORIES})\n"
+            f"\\set stream random(1, {STREAMS // _CATEGORIES})\n"
+            f"\\set category random(1, {_CATEGORIES})\n"
             "SELECT count(write_message(gen_random_uuid()::varchar, "
             "('order' || :category || '-' || :stream)::varchar, 'placed', "
             f"'{data}'::jsonb)) "

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 Call = Callable[[], int]
 """Does one request and returns how many events it was about, 0 when there was nothing to do."""
 
-STREAMS = 50_000
-"""Appends go to so many streams, in turns."""
+STREAMS = 10_000
+"""Appends go to so many streams, in turns: soon all of them exist, as those of living entities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,7 @@ class Work:
     data: str
     clients: int = 1
     batch: int = 1
+    streams: int = STREAMS
     rate: float = 0.0
     seconds: float = 5.0
     warm_s: float = 1.0

@@ -15,7 +15,6 @@ const { dumbo } = load("@event-driven-io/dumbo");
 
 const work = JSON.parse(document);
 const data = JSON.parse(work.data);
-const STREAMS = 50_000;
 const PAGE = 1_000;
 const DRAIN_MS = 5_000;
 
@@ -65,7 +64,7 @@ async function append(store) {
   let number = 0;
   return closedLoop(() => async () => {
     const events = Array.from({ length: work.batch }, () => ({ type: "placed", data }));
-    await store.appendToStream(`order-${number++ % STREAMS}`, events);
+    await store.appendToStream(`order-${number++ % work.streams}`, events);
     return work.batch;
   });
 }

@@ -42,12 +42,17 @@ def appending(asked: Work, store: PostgresApplicationRecorder) -> Callable[[int]
     data = asked.data.encode()
 
     def caller(_number: int) -> Call:
+        # A caller must know the versions: each has streams of its own.
+        streams = [uuid4() for _ in range(max(1, asked.streams // asked.clients))]
+        turns = itertools.count()
+
         def call() -> int:
-            stream = uuid4()
+            rounds, turn = divmod(next(turns), len(streams))
+            first = 1 + rounds * asked.batch
             store.insert_events(
                 [
-                    StoredEvent(stream, version, "placed", data)
-                    for version in range(1, asked.batch + 1)
+                    StoredEvent(streams[turn], version, "placed", data)
+                    for version in range(first, first + asked.batch)
                 ]
             )
             return asked.batch

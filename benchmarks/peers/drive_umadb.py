@@ -10,7 +10,7 @@ from typing import Any
 
 import umadb
 
-from benchmarks.peers.closed_loop import STREAMS, Call, Work, report, run_threads, work
+from benchmarks.peers.closed_loop import Call, Work, report, run_threads, work
 from benchmarks.peers.delivery import run_delivery
 
 
@@ -20,7 +20,7 @@ def appending(asked: Work, client: Any) -> Callable[[int], Call]:
 
     def caller(_number: int) -> Call:
         def call() -> int:
-            tag = f"order-{next(numbers) % STREAMS}"
+            tag = f"order-{next(numbers) % asked.streams}"
             events = [umadb.Event("placed", data, [tag]) for _ in range(asked.batch)]
             client.append(events)
             return asked.batch
