@@ -11,7 +11,8 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 import orjson
 
-from eventstore.deciders.shape import Shape, shape_of
+from eventstore.deciders.scalars import Shape
+from eventstore.deciders.shape import shape_of
 from eventstore.names import CATEGORY
 from kernel.errors import Misconfigured, SchemaViolation
 from schemas.json_codec import json_default

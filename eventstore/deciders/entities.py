@@ -90,6 +90,7 @@ class Entities:
         self.upcasting = upcasting
         self._snapshots = snapshots
         self._workers = workers
+        self._unkept: set[str] = set()
 
     def decider(self, category: str) -> LoadedDecider:
         """Return the decider of a category. Raises `NotFound` where the workspace has none."""
@@ -274,7 +275,10 @@ class Entities:
                 )
             )
         except PenstockError as error:
-            _log.warning("no snapshot of %s at version %s: %s", fold.stream, fold.version, error)
+            # Said once: without snapshots every load of a long stream comes here.
+            level = logging.DEBUG if loaded.code in self._unkept else logging.WARNING
+            self._unkept.add(loaded.code)
+            _log.log(level, "no snapshot of %s at %s: %s", fold.stream, fold.version, error)
 
 
 def _seen(event: RecordedEvent, upcasting: Upcasting) -> Event:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -25,11 +25,12 @@ from uuid import UUID, uuid5
 import orjson
 
 from eventstore.deciders.answers import KeptAnswer, KeptAnswers
+from eventstore.deciders.decided import MAX_EVENTS, decided, mistaken
 from eventstore.deciders.decider import Command, Decider, Event, plain
 from eventstore.deciders.entities import Entities, Entity
 from eventstore.deciders.workers import Workers
 from eventstore.ids import new_id
-from eventstore.names import category_of, check_tag, check_type
+from eventstore.names import category_of
 from eventstore.store import (
     AppendRequest,
     EncodedEvent,
@@ -51,7 +52,6 @@ from kernel.retry import Backoff
 from schemas.records import NewEvent, RecordedEvent
 
 ATTEMPTS = Backoff(attempts=8, base_s=0.005, cap_s=0.25)
-MAX_EVENTS = 1_000
 _IDS = UUID("6c1f3f0b-5f0e-4d6c-9a2b-8d5f4f9b7f52")
 """Namespace of the ids that are made from keys. It may never change."""
 
@@ -168,12 +168,12 @@ class CommandHandler:
     async def _attempt(
         self, decider: Decider[Any], command: Command, request: CommandRequest, entity: Entity
     ) -> Handled:
-        decided = await self._workers.run(
-            lambda: _decided(decider, command, entity.state), of=_of(decider)
+        made = await self._workers.run(
+            lambda: decided(decider, command, entity.state), of=_of(decider)
         )
-        if not decided:
+        if not made:
             return await self._keep_nothing(request, entity)
-        events = _new_events(decided, request)
+        events = _new_events(made, request)
         try:
             encoded = await self._encoder.encode(decider.category, events)
         except (SchemaViolation, UnknownType) as error:
@@ -284,33 +284,7 @@ def fingerprint(request: CommandRequest) -> str:
     return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
-def _decided(decider: Decider[Any], command: Command, state: Any) -> list[Event]:
-    result: object = decider.decide(command, state)
-    if isinstance(result, Event | str | Mapping) or not isinstance(result, Iterable):
-        raise _mistaken(decider, command, f"returned {type(result).__name__}, not a list of Event")
-    events: list[Event] = []
-    for event in result:
-        if not isinstance(event, Event):
-            raise _mistaken(decider, command, f"made a {type(event).__name__}, not an Event")
-        if len(events) == MAX_EVENTS:
-            raise _mistaken(decider, command, f"made more than {MAX_EVENTS} events")
-        try:
-            check_type(event.type)
-            data = plain(event.data)
-            plain(event.metadata)
-            for tag in event.tags:
-                check_tag(tag)
-        except PenstockError as error:
-            raise _mistaken(decider, command, f"made an event that cannot be: {error}") from error
-        if event.occurred_at is not None and event.occurred_at.tzinfo is None:
-            raise _mistaken(decider, command, f"made a {event.type} at a time without an offset")
-        if not isinstance(data, dict):
-            raise _mistaken(decider, command, f"made a {event.type} whose data are no object")
-        events.append(event)
-    return events
-
-
-def _new_events(decided: Sequence[Event], request: CommandRequest) -> list[NewEvent]:
+def _new_events(made: Sequence[Event], request: CommandRequest) -> list[NewEvent]:
     metadata = {"command": request.name, **request.metadata}
     if request.key is not None:
         metadata["command_sha256"] = fingerprint(request)
@@ -320,10 +294,10 @@ def _new_events(decided: Sequence[Event], request: CommandRequest) -> list[NewEv
             type=event.type,
             data=plain(event.data),
             metadata=plain(event.metadata) | metadata,
-            tags=event.tags,
+            tags=tuple(dict.fromkeys(event.tags)),
             occurred_at=event.occurred_at,
         )
-        for number, event in enumerate(decided)
+        for number, event in enumerate(made)
     ]
 
 
@@ -355,18 +329,8 @@ def _other_command(key: str) -> IdReused:
     )
 
 
-def _mistaken(decider: Decider[Any], command: Command, what: str) -> DeciderFailed:
-    code = getattr(decider.decide, "__code__", None)
-    place = f"{code.co_filename}:{code.co_firstlineno}: " if code is not None else ""
-    return DeciderFailed(
-        f"{place}decide of {decider.category} {what} (command {command.name})",
-        file=None if code is None else code.co_filename,
-        line=None if code is None else code.co_firstlineno,
-    )
-
-
 def _unfit(decider: Decider[Any], command: Command, error: PenstockError) -> DeciderFailed:
-    failed = _mistaken(decider, command, f"made an event that its schema refuses: {error.message}")
+    failed = mistaken(decider, command, f"made an event that its schema refuses: {error.message}")
     failed.remedy = f"Mend decide or the schema. {error.remedy}"
     return failed
 

@@ -19,34 +19,19 @@ could come back as something else, and a snapshot may never differ from the even
 from __future__ import annotations
 
 import dataclasses
-import math
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import date, datetime, time, timezone
-from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any, Literal, Union
-from uuid import UUID
 
 import orjson
 
+from eventstore.deciders.scalars import SCALARS, Shape, describe_any
 from kernel.errors import Misconfigured, SchemaViolation
-from schemas.json_values import describe, inside, misfit
+from schemas.json_values import inside, misfit
 
 TAG = "$type"
-_INT = range(-(2**63), 2**64)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Both ways of one type. Each raises `SchemaViolation` with `path` and `complaint`."""
-
-    freeze: Callable[[Any], Any]
-    """From the value to JSON values."""
-    thaw: Callable[[Any], Any]
-    """From JSON values to the value."""
 
 
 def shape_of(annotation: Any) -> Shape:
@@ -65,8 +50,8 @@ class _Shapes:
             annotation = type(None)
         origin = typing.get_origin(annotation)
         arguments = typing.get_args(annotation)
-        if annotation in _SCALARS:
-            return _SCALARS[annotation]
+        if annotation in SCALARS:
+            return SCALARS[annotation]
         if annotation in (Any, object, dict, list, Mapping):
             return _json_shape(annotation)
         if isinstance(annotation, type) and issubclass(annotation, Enum):
@@ -130,85 +115,6 @@ class _Shapes:
         return made
 
 
-def _exact(kind: type, what: str) -> Shape:
-    def check(value: Any) -> Any:
-        if type(value) is not kind:
-            raise misfit(f"expected {what}, found {_describe(value)}")
-        return value
-
-    return Shape(check, check)
-
-
-def _whole() -> Shape:
-    def check(value: Any) -> int:
-        if type(value) is not int or value not in _INT:
-            raise misfit(f"expected a whole number of 64 bits, found {_describe(value)}")
-        return value
-
-    return Shape(check, check)
-
-
-def _number() -> Shape:
-    def check(value: Any) -> Any:
-        if type(value) is int:
-            return _SCALARS[int].freeze(value)  # It stays one: both are numbers of JSON.
-        if type(value) is not float or not math.isfinite(value):
-            raise misfit(f"expected a number, found {_describe(value)}")
-        return value
-
-    return Shape(check, check)
-
-
-def _text(kind: type, what: str, parse: Callable[[Any], Any]) -> Shape:
-    def freeze(value: Any) -> str:
-        if type(value) is not kind:
-            raise misfit(f"expected {what}, found {_describe(value)}")
-        text = value.isoformat() if hasattr(value, "isoformat") else str(value)
-        try:
-            same = parse(text)
-        except (ValueError, InvalidOperation):
-            same = None
-        if repr(same) != repr(value):  # Folds and the names of time zones count too.
-            raise misfit(f"{what} {value} would not come back as it is")
-        return text
-
-    def thaw(value: Any) -> Any:
-        try:
-            return parse(value)
-        except (ValueError, TypeError, AttributeError, InvalidOperation):
-            raise misfit(f"expected {what}, found {_describe(value)}") from None
-
-    return Shape(freeze, thaw)
-
-
-def _instant(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if not isinstance(moment.tzinfo, timezone):
-        raise ValueError("no offset")
-    return moment
-
-
-def _decimal(value: Any) -> Decimal:
-    if type(value) not in (str, int, float):
-        raise ValueError("no number")
-    number = Decimal(str(value))
-    if not number.is_finite():
-        raise ValueError("not finite")
-    return number
-
-
-_SCALARS: dict[Any, Shape] = {
-    str: _exact(str, "a text"),
-    bool: _exact(bool, "true or false"),
-    type(None): _exact(type(None), "null"),
-    int: _whole(),
-    float: _number(),
-    datetime: _text(datetime, "a time with an offset", _instant),
-    date: _text(date, "a date", date.fromisoformat),
-    time: _text(time, "a time of day", time.fromisoformat),
-    Decimal: _text(Decimal, "a decimal", _decimal),
-    UUID: _text(UUID, "a UUID", UUID),
-}
 _COLLECTIONS = (list, tuple, set, frozenset, dict, Mapping)
 
 
@@ -216,7 +122,7 @@ def _json_shape(annotation: Any) -> Shape:
     def check(value: Any) -> Any:
         kind = dict if annotation is Mapping else annotation
         if kind in (dict, list) and type(value) is not kind:
-            raise misfit(f"expected {_NOUNS[kind]}, found {_describe(value)}")
+            raise misfit(f"expected {_NOUNS[kind]}, found {describe_any(value)}")
         _check_json(value)
         return value
 
@@ -237,9 +143,9 @@ def _check_json(value: Any) -> None:
             for index, item in enumerate(value):
                 _within(f"[{index}]", _check_json, item)
         case _ if type(value) in (int, float):
-            _SCALARS[float].freeze(value)
+            SCALARS[float].freeze(value)
         case _ if type(value) not in (str, bool, type(None)):
-            raise misfit(f"{_describe(value)} is no JSON value")
+            raise misfit(f"{describe_any(value)} is no JSON value")
 
 
 def _within(place: str, convert: Callable[[Any], Any], value: Any) -> Any:
@@ -263,7 +169,7 @@ def _choice(choices: Mapping[Any, Any]) -> Shape:
         try:
             return known[type(value), value]
         except (KeyError, TypeError):
-            raise misfit(f"expected one of {names}, found {_describe(value)}") from None
+            raise misfit(f"expected one of {names}, found {describe_any(value)}") from None
 
     return Shape(lambda value: pick(frozen, value), lambda value: pick(thawed, value))
 
@@ -278,7 +184,7 @@ def _nullable(inner: Shape) -> Shape:
 def _object(inner: Shape) -> Shape:
     def through(convert: Callable[[Any], Any], value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            raise misfit(f"expected an object, found {_describe(value)}")
+            raise misfit(f"expected an object, found {describe_any(value)}")
         if any(type(key) is not str for key in value):
             raise misfit("a key is no text")
         return {key: _within(f".{key}", convert, item) for key, item in value.items()}
@@ -289,13 +195,13 @@ def _object(inner: Shape) -> Shape:
 def _items(origin: Any, inner: Shape) -> Shape:
     def freeze(value: Any) -> list[Any]:
         if type(value) is not origin:
-            raise misfit(f"expected {origin.__name__}, found {_describe(value)}")
+            raise misfit(f"expected {origin.__name__}, found {describe_any(value)}")
         frozen = [_within(f"[{i}]", inner.freeze, item) for i, item in enumerate(value)]
         return sorted(frozen, key=orjson.dumps) if origin in (set, frozenset) else frozen
 
     def thaw(value: Any) -> Any:
         if type(value) is not list:
-            raise misfit(f"expected a list, found {_describe(value)}")
+            raise misfit(f"expected a list, found {describe_any(value)}")
         return origin([_within(f"[{i}]", inner.thaw, item) for i, item in enumerate(value)])
 
     return Shape(freeze, thaw)
@@ -304,7 +210,7 @@ def _items(origin: Any, inner: Shape) -> Shape:
 def _fixed_tuple(shapes: list[Shape]) -> Shape:
     def through(kind: Any, value: Any, converts: list[Callable[[Any], Any]]) -> list[Any]:
         if type(value) is not kind or len(value) != len(converts):
-            raise misfit(f"expected {len(converts)} items, found {_describe(value)}")
+            raise misfit(f"expected {len(converts)} items, found {describe_any(value)}")
         pairs = zip(converts, value, strict=True)
         return [_within(f"[{i}]", convert, item) for i, (convert, item) in enumerate(pairs)]
 
@@ -317,7 +223,7 @@ def _fixed_tuple(shapes: list[Shape]) -> Shape:
 def _record(kind: type, fields: Mapping[str, tuple[Shape, bool]]) -> Shape:
     def freeze(value: Any) -> dict[str, Any]:
         if type(value) is not kind:
-            raise misfit(f"expected {kind.__name__}, found {_describe(value)}")
+            raise misfit(f"expected {kind.__name__}, found {describe_any(value)}")
         return {
             name: _within(f".{name}", shape.freeze, getattr(value, name))
             for name, (shape, _) in fields.items()
@@ -325,7 +231,7 @@ def _record(kind: type, fields: Mapping[str, tuple[Shape, bool]]) -> Shape:
 
     def thaw(value: Any) -> Any:
         if type(value) is not dict:
-            raise misfit(f"expected an object, found {_describe(value)}")
+            raise misfit(f"expected an object, found {describe_any(value)}")
         for name in value:
             if name not in fields:
                 raise misfit(
@@ -351,7 +257,7 @@ def _tagged(kinds: Mapping[str, tuple[type, Shape]]) -> Shape:
     def freeze(value: Any) -> dict[str, Any]:
         name = type(value).__name__
         if name not in kinds or kinds[name][0] is not type(value):
-            raise misfit(f"expected one of {names}, found {_describe(value)}")
+            raise misfit(f"expected one of {names}, found {describe_any(value)}")
         return {TAG: name, **kinds[name][1].freeze(value)}
 
     def thaw(value: Any) -> Any:
@@ -361,13 +267,6 @@ def _tagged(kinds: Mapping[str, tuple[type, Shape]]) -> Shape:
         return kinds[value[TAG]][1].thaw(rest)
 
     return Shape(freeze, thaw)
-
-
-def _describe(value: Any) -> str:
-    """Name a value that may be no JSON at all."""
-    if value is None or type(value) in (bool, int, float, str, list, dict):
-        return describe(value)
-    return f"{type(value).__name__} {value!r}"[:120]
 
 
 def _name(annotation: Any) -> str:

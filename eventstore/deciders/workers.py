@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import sysconfig
 import threading
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 
 from kernel.errors import DeciderFailed, Overloaded, PenstockError
 
+_log = logging.getLogger("penstock.deciders")
 T = TypeVar("T")
 _NOT_THEIRS = (
     str(Path(__file__).parent),
@@ -91,7 +93,9 @@ class Workers:
             error = raised.error
             if isinstance(error, PenstockError):
                 raise error from None
-            raise failure(error, of) from error
+            failed = failure(error, of)
+            _log.warning("%s", failed, exc_info=error)
+            raise failed from error
         finally:
             if not job.answer.done() or job.answer.cancelled():
                 # Its thread is busy for as long as it likes: another takes its place.

@@ -177,6 +177,8 @@ def test_decide_learns_who_and_when() -> None:
         (lambda: [Event("added", [1])], "no object"),
         (lambda: [Event("added", {"by": 1}, tags=("a b",))], "is not a tag"),
         (lambda: [Event("added", {"by": 1}, occurred_at=NO_OFFSET)], "without an offset"),
+        (lambda: [Event("added", {"by": 1}, tags=tuple(map(str, range(17))))], "16 tags"),
+        (lambda: [Event("added", {"by": "x" * 300_000})], "of more than 262144 bytes"),
         (lambda: [Event("added", {"by": 1})] * 1_001, "more than 1000"),
         (lambda: (Event("added", {"by": 1 // 0}) for _ in "x"), "ZeroDivisionError"),
     ],
@@ -280,6 +282,23 @@ def test_more_commands_than_may_wait_are_turned_away(monkeypatch: pytest.MonkeyP
         assert all(await asyncio.gather(*running))
 
     in_world(check, threads=1)
+
+
+def test_a_state_that_cannot_be_kept_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    def evolve(state: Count, event: Event) -> Count:
+        by = event.data["by"]
+        return Count(total=state.total + by, steps=[*state.steps, by])  # A list, not a tuple.
+
+    async def check(made: World) -> None:
+        handler = made.handler(counter(evolve=evolve))
+        for _ in range(6):
+            await handler.handle(add(1))
+        assert made.snapshots.kept == {}
+        warned = [record for record in caplog.records if record.levelname == "WARNING"]
+        assert len(warned) == 1
+        assert "expected tuple" in warned[0].getMessage()
+
+    in_world(check)
 
 
 def test_unknown_commands_and_categories() -> None:

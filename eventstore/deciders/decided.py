@@ -1,0 +1,61 @@
+"""What `decide` gave back, checked before anything of it is appended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from eventstore.deciders.decider import Command, Decider, Event, plain
+from eventstore.names import check_tag, check_type
+from kernel.errors import DeciderFailed, PenstockError
+
+MAX_EVENTS = 1_000
+MAX_EVENT_BYTES = 256 * 1024
+MAX_TAGS = 16
+
+
+def decided(decider: Decider[Any], command: Command, state: Any) -> list[Event]:
+    """Ask the decider, and return its events. Raises `Refused`, and `DeciderFailed` for events that
+    cannot be, with the place of `decide`.
+    """
+    result: object = decider.decide(command, state)
+    if isinstance(result, Event | str | Mapping) or not isinstance(result, Iterable):
+        raise mistaken(decider, command, f"returned {type(result).__name__}, not a list of Event")
+    events: list[Event] = []
+    for event in result:
+        if not isinstance(event, Event):
+            raise mistaken(decider, command, f"made a {type(event).__name__}, not an Event")
+        if len(events) == MAX_EVENTS:
+            raise mistaken(decider, command, f"made more than {MAX_EVENTS} events")
+        try:
+            check_type(event.type)
+            data = plain(event.data)
+            plain(event.metadata)
+            for tag in event.tags:
+                check_tag(tag)
+        except PenstockError as error:
+            raise mistaken(decider, command, f"made an event that cannot be: {error}") from error
+        if event.occurred_at is not None and event.occurred_at.tzinfo is None:
+            raise mistaken(decider, command, f"made a {event.type} at a time without an offset")
+        if len(event.tags) > MAX_TAGS:
+            raise mistaken(decider, command, f"gave a {event.type} more than {MAX_TAGS} tags")
+        if len(orjson.dumps(data)) > MAX_EVENT_BYTES:
+            size = f"more than {MAX_EVENT_BYTES} bytes"
+            raise mistaken(decider, command, f"made a {event.type} of {size}")
+        if not isinstance(data, dict):
+            raise mistaken(decider, command, f"made a {event.type} whose data are no object")
+        events.append(event)
+    return events
+
+
+def mistaken(decider: Decider[Any], command: Command, what: str) -> DeciderFailed:
+    """Return the error of a `decide` that did what it may not."""
+    code = getattr(decider.decide, "__code__", None)
+    place = f"{code.co_filename}:{code.co_firstlineno}: " if code is not None else ""
+    return DeciderFailed(
+        f"{place}decide of {decider.category} {what} (command {command.name})",
+        file=None if code is None else code.co_filename,
+        line=None if code is None else code.co_firstlineno,
+    )
