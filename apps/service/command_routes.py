@@ -26,6 +26,8 @@ from kernel.errors import InvalidRequest, NotFound, VersionConflict
 
 router = APIRouter(prefix="/v1")
 _JSON = "application/json"
+_MOST = 2**62
+"""Greater than any version, and small enough for PostgreSQL."""
 _BODY = {
     "requestBody": {
         "required": False,
