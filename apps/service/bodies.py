@@ -84,14 +84,14 @@ def parse_json(body: bytes) -> Any:
 def stream_body(stream: str, body: bytes, context: RequestContext) -> StreamBody:
     """Parse the body of `POST /v1/streams/{stream}`."""
     document = parse_json(body)
-    check_depth(body, context.limits.json_depth)
+    check_depth(document, body, context.limits.json_depth)
     return _entry(stream, document, _BODY_KEYS, "$", _reading(body, [document], context))
 
 
 def append_bodies(body: bytes, context: RequestContext) -> AppendBody:
     """Parse the body of `POST /v1/append`: entries for different streams, and a condition."""
     document = _object(parse_json(body), frozenset({"appends", "condition"}), "$")
-    check_depth(body, context.limits.json_depth)
+    check_depth(document, body, context.limits.json_depth)
     condition = document.get("condition")
     entries = document.get("appends")
     if not isinstance(entries, list) or not entries:
@@ -115,7 +115,7 @@ def append_bodies(body: bytes, context: RequestContext) -> AppendBody:
 def encode_body(body: bytes, context: RequestContext) -> StreamBody:
     """Parse the body of `POST /v1/encode`: an append to one stream, its name included."""
     document = parse_json(body)
-    check_depth(body, context.limits.json_depth)
+    check_depth(document, body, context.limits.json_depth)
     stream = _stream_of(document, "$")
     keys = frozenset({"stream", "events"})
     return _entry(stream, document, keys, "$", _reading(body, [document], context))
@@ -129,7 +129,7 @@ def imported_event(line: bytes, number: int, context: RequestContext) -> tuple[s
     """
     place = f"line {number}"
     document = parse_json(line)
-    check_depth(line, context.limits.json_depth)
+    check_depth(document, line, context.limits.json_depth)
     stream = _stream_of(document, place)
     event = {name: value for name, value in document.items() if name != "stream"}
     if event.get("id") is None and context.key is None:

@@ -155,7 +155,7 @@ def _data(body: bytes, json_depth: int) -> dict[str, Any]:
     if not body:
         return {}
     data = parse_json(body)
-    check_depth(body, json_depth)
+    check_depth(data, body, json_depth)
     if not isinstance(data, dict):
         raise InvalidRequest("$: expected an object, the data of the command")
     return data
