@@ -17,6 +17,7 @@ from kernel.errors import (
     InvalidRequest,
     NotFound,
     PenstockError,
+    StreamGone,
     Unavailable,
 )
 
@@ -64,25 +65,34 @@ class ServiceClient:
         body = orjson.dumps(document)
         return self._call("POST", path, query=query, body=body, headers=headers)
 
+    def send_lines(self, path: str, lines: Iterator[bytes]) -> Any:
+        """Send lines of any number and return the answer. Memory stays constant."""
+        headers = {"content-type": "application/x-ndjson"}
+        return self._call("POST", path, query={}, body=lines, headers=headers)
+
     def put(self, path: str, document: object) -> Any:
         """Set what is at a path and return the answer."""
         return self._call("PUT", path, query={}, body=orjson.dumps(document))
 
-    def delete(self, path: str, **query: object) -> Any:
+    def delete(
+        self, path: str, *, headers: Mapping[str, str] | None = None, **query: object
+    ) -> Any:
         """Remove what is at a path and return the answer, None for an empty one."""
-        return self._call("DELETE", path, query=query)
+        return self._call("DELETE", path, query=query, headers=headers)
 
     @contextmanager
-    def lines(self, path: str, **query: object) -> Iterator[Iterator[str]]:
-        """Open an answer without end and lend its lines."""
+    def lines(self, path: str, *, accept: str = "*/*", **query: object) -> Iterator[Iterator[str]]:
+        """Open an answer of any length and lend its lines."""
         timeout = httpx.Timeout(_TIMEOUT_S, read=None)
         with (
             self._reached(),
-            self._http.stream("GET", path, params=_given(query), timeout=timeout) as answer,
+            self._http.stream(
+                "GET", path, params=_given(query), timeout=timeout, headers={"accept": accept}
+            ) as answer,
         ):
             if answer.status_code >= 400:
                 raise error_of(answer.status_code, answer.read())
-            yield answer.iter_lines()
+            yield _lines_of(answer.iter_bytes())
 
     def _call(
         self,
@@ -90,7 +100,7 @@ class ServiceClient:
         path: str,
         *,
         query: Mapping[str, object],
-        body: bytes | None = None,
+        body: bytes | Iterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         with self._reached():
@@ -116,6 +126,19 @@ class ServiceClient:
             ) from error
 
 
+def _lines_of(parts: Iterator[bytes]) -> Iterator[str]:
+    """Yield lines. Only a line feed ends one: texts may hold what Unicode calls a separator."""
+    rest: list[bytes] = []
+    for part in parts:
+        first, *more = part.split(b"\n")
+        rest.append(first)
+        for line in more:
+            yield b"".join(rest).decode()
+            rest = [line]
+    if last := b"".join(rest):
+        yield last.decode()
+
+
 def error_of(status: int, body: bytes) -> PenstockError:
     """Return the error that a problem document stands for."""
     try:
@@ -126,6 +149,8 @@ def error_of(status: int, body: bytes) -> PenstockError:
     match status:
         case 404:
             kind = NotFound
+        case 410:
+            kind = StreamGone
         case 409 | 412:
             kind = Conflict
         case 400 | 413:

@@ -20,7 +20,6 @@ Workspace = Annotated[Path | None, typer.Option(help="Folder of the workspace")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 _COLUMNS = ("position", "stream", "version", "type", "occurred_at", "data")
 _PAGE = 1_000
-_MAX_LIMIT = 5_000
 
 
 def register(app: typer.Typer) -> None:
@@ -70,6 +69,7 @@ def read(
     backward: Annotated[bool, typer.Option(help="A stream: newest first")] = False,
     category: Annotated[str | None, typer.Option(help="This category only")] = None,
     type_: Annotated[str | None, typer.Option("--type", help="This type only")] = None,
+    tag: Annotated[str | None, typer.Option(help="All events: with this tag only")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Events at most")] = 100,
     workspace: Workspace = None,
     as_json: AsJson = False,
@@ -77,14 +77,9 @@ def read(
     """Print the events of a stream, or of the whole store."""
     with ServiceClient(settings.load(workspace)) as client:
         if stream is not None:
-            answer = client.get(
-                f"/v1/streams/{quote(stream, safe='')}",
-                from_version=from_version,
-                direction="backward" if backward else "forward",
-                limit=min(limit, _MAX_LIMIT),
-            )
+            answer = _read_stream(client, stream, from_version, limit, backward=backward)
         else:
-            answer = _read_all(client, after, limit, category, type_)
+            answer = _read_all(client, after, limit, category=category, type=type_, tag=tag)
     emit(answer, as_json=as_json, text=table(_COLUMNS, list(map(_row, answer["events"]))))
 
 
@@ -92,6 +87,7 @@ def tail(
     after: Annotated[str, typer.Option(help="A position, or end")] = "end",
     category: Annotated[str | None, typer.Option(help="This category only")] = None,
     type_: Annotated[str | None, typer.Option("--type", help="This type only")] = None,
+    tag: Annotated[str | None, typer.Option(help="With this tag only")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many")] = None,
     until_caught_up: Annotated[bool, typer.Option(help="Stop where history ends")] = False,
     workspace: Workspace = None,
@@ -101,7 +97,9 @@ def tail(
     seen = 0
     with (
         ServiceClient(settings.load(workspace)) as client,
-        client.lines("/v1/events/subscribe", after=after, category=category, type=type_) as lines,
+        client.lines(
+            "/v1/events/subscribe", after=after, category=category, type=type_, tag=tag
+        ) as lines,
     ):
         for kind, document in _messages(lines):
             if kind == "caught-up" and until_caught_up:
@@ -117,17 +115,29 @@ def tail(
                 return
 
 
+def _read_stream(
+    client: ServiceClient, stream: str, from_version: int | None, limit: int, *, backward: bool
+) -> dict[str, Any]:
+    path = f"/v1/streams/{quote(stream, safe='')}"
+    direction = "backward" if backward else "forward"
+    events: list[Any] = []
+    while True:
+        wanted = min(limit - len(events), _PAGE)
+        page = client.get(path, from_version=from_version, direction=direction, limit=wanted)
+        events += page["events"]
+        last = events[-1]["version"] if events else 0
+        if len(page["events"]) < wanted or len(events) == limit or (backward and last == 0):
+            return {**page, "events": events}
+        from_version = last - 1 if backward else last + 1
+
+
 def _read_all(
-    client: ServiceClient, after: int, limit: int, category: str | None, type_: str | None
+    client: ServiceClient, after: int, limit: int, **filters: str | None
 ) -> dict[str, Any]:
     events: list[Any] = []
     while True:
         page = client.get(
-            "/v1/events",
-            after=after,
-            limit=min(limit - len(events), _PAGE),
-            category=category,
-            type=type_,
+            "/v1/events", after=after, limit=min(limit - len(events), _PAGE), **filters
         )
         events += page["events"]
         after = page["next_after"]
