@@ -78,7 +78,7 @@ def _object(text: str) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"--data is not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise InvalidRequest("--data: expected a JSON object, as '{\"amount\": \"5.00\"}'")
+        raise InvalidRequest('--data: expected a JSON object, as \'{"amount": "5.00"}\'')
     return data
 
 
