@@ -2,7 +2,9 @@
 
 A failpoint does nothing unless armed, by `arm` in the same process or by the environment variable
 `PENSTOCK_FAILPOINTS=name=action[@n][,…]`. Actions: `kill` (SIGKILL to this process: no cleanup, no
-flush), `raise` (raises `Crash`, which nothing but a test catches). `@n` waits for the n-th hit.
+flush), `stop` (SIGSTOP: it stands still right there until it gets SIGCONT, while the test does
+something to others), `raise` (raises `Crash`, which nothing but a test catches). `@n` waits for
+the n-th hit.
 All names are constants here, so that one page lists every crash point that is tested.
 """
 
@@ -53,8 +55,8 @@ def arm(name: str, action: str = "raise", *, hit: int = 1) -> None:
     """Make failpoint `name` act on its `hit`-th pass from now."""
     if name not in ALL:
         raise ValueError(f"no failpoint {name!r}; there are: {', '.join(ALL)}")
-    if action not in ("kill", "raise"):
-        raise ValueError(f"no action {action!r}; there are: kill, raise")
+    if action not in ("kill", "stop", "raise"):
+        raise ValueError(f"no action {action!r}; there are: kill, stop, raise")
     with _lock:
         _armed[name] = _Armed(action, hit)
 
@@ -86,6 +88,10 @@ def hit(name: str) -> None:
         if armed.countdown > 0:
             return
         del _armed[name]
-    if armed.action == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    raise Crash(name)
+    match armed.action:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case _:
+            raise Crash(name)
