@@ -70,10 +70,10 @@ def first(ids: Sequence[UUID]) -> list[tuple[UUID, int]]:
 
 
 @asynccontextmanager
-async def world(dsn: str) -> AsyncIterator[World]:
+async def world(dsn: str, *, poll_s: float = 1.0) -> AsyncIterator[World]:
     """Open a store and its groups."""
     async with (
         PostgresEventStore(dsn) as store,
-        PostgresSubscriptionGroups(dsn, store=store, head=store.feed_head) as groups,
+        PostgresSubscriptionGroups(dsn, store=store, head=store.feed_head, poll_s=poll_s) as groups,
     ):
         yield World(store=store, groups=groups)

@@ -52,8 +52,6 @@ _PAGES = 4
 """Reads of the store within one transaction: bounds how long the group's row is locked."""
 _SCAN_S = 1.0
 """How long a call that does not wait looks for an event that the filter lets pass."""
-_POLL_S = 1.0
-"""How soon a waiting consumer notices what another process finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +65,21 @@ class _Look:
 
 
 class PostgresSubscriptionGroups:
-    """`SubscriptionGroups` in the database of an event store. Use as an async context manager."""
+    """`SubscriptionGroups` in the database of an event store. Use as an async context manager.
 
-    def __init__(self, dsn: str, *, store: EventStore, head: Head, connections: int = 4) -> None:
+    `poll_s` is how soon a waiting consumer notices what another process finished.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        store: EventStore,
+        head: Head,
+        connections: int = 4,
+        poll_s: float = 1.0,
+    ) -> None:
+        self._poll_s = poll_s
         self._store = store
         self._head = head
         self._waiters = Waiters(head)
@@ -177,11 +187,11 @@ class PostgresSubscriptionGroups:
                 if look.given.deliveries or over or (gone is not None and await gone()):
                     return look.given
                 if not look.more:
-                    due_s = _POLL_S if look.due_in is None else look.due_in.total_seconds()
+                    due_s = self._poll_s if look.due_in is None else look.due_in.total_seconds()
                     await self._waiters.woken(
                         stirred,
                         beyond=max(known, look.scanned_to),
-                        timeout_s=max(0.001, min(left, due_s, _POLL_S)),
+                        timeout_s=max(0.001, min(left, due_s, self._poll_s)),
                     )
 
     async def ack(self, name: str, ids: Sequence[UUID]) -> Settled:

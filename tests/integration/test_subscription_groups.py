@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +13,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from eventstore.groups.model import MAX_GROUPS
+from eventstore.groups.model import MAX_GROUPS, Settled
 from eventstore.postgres.migrate import migrate
 from eventstore.store import EventFilter
 from kernel.errors import (
@@ -199,17 +200,30 @@ def test_making_a_group_again_changes_its_terms_alone(postgres_dsn: str) -> None
 
 
 def test_a_consumer_waits_for_an_event_and_for_its_stream(postgres_dsn: str) -> None:
+    """Woken, not polling: polls this rare, and times this long, would bring nothing."""
+
     async def check() -> None:
-        async with world(postgres_dsn) as w:
-            await w.create()
-            waiting = asyncio.create_task(w.take(wait_s=30))
+        async with world(postgres_dsn, poll_s=3_600) as w, asyncio.timeout(120):
+            await w.create(terms=replace(FAST, ack_timeout=timedelta(hours=1)))
+            waiting = asyncio.create_task(w.take(wait_s=3_600))
             one, two = await w.append("order-1", "order-1")
             assert await waiting == first([one])
-            waiting = asyncio.create_task(w.take(wait_s=30, consumer="b"))
-            await w.groups.ack("g", [one])
-            assert await waiting == first([two])
+            for settle, id_ in ((w.groups.ack, one), (give_back(w), two)):
+                waiting = asyncio.create_task(w.take(wait_s=3_600, consumer="b"))
+                await eventually(lambda: waits(w), "it waits")
+                await settle("g", [id_])
+                assert [given for given, _ in await waiting] == [two]
 
     asyncio.run(check())
+
+
+def give_back(w: World) -> Callable[[str, list[uuid.UUID]], Awaitable[Settled]]:
+    """Refuse events, to be given again at once."""
+    return lambda name, ids: w.groups.nack(name, ids, reason="again")
+
+
+async def waits(w: World) -> bool:
+    return w.groups.waiting == 1
 
 
 def test_a_consumer_notices_what_another_service_finished(postgres_dsn: str) -> None:
