@@ -37,7 +37,7 @@ from eventstore.postgres import one_message
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.lease import Lease
 from eventstore.postgres.locks import APPEND_LOCK
-from eventstore.postgres.matching import probes_of
+from eventstore.postgres.matching import MAX_GUARDED, probes_of
 from eventstore.postgres.one_message import message_of
 from eventstore.postgres.queries import query, results
 from eventstore.postgres.rows import COPY_EVENTS, copy_lines, policy_of, stored
@@ -142,6 +142,8 @@ class PostgresGroupCommit:
             return None
         probes = probes_of(requests)
         if probes is not None:
+            if len(probes.walks) > MAX_GUARDED:
+                return None
             # Most conditions hold: the message makes sure of it.
             state.matched = dict.fromkeys(probes.conditions)
         categories = len(state.categories)
@@ -155,7 +157,7 @@ class PostgresGroupCommit:
             lease=self._lease.number or 0,
             before=Position(self._head),
             store_id=self._lease.store_id,
-            guard=None if probes is None else probes.guard(connection),
+            guard=None if probes is None else probes.guard(),
         )
         failpoints.hit(failpoints.APPEND_BEFORE_COMMIT)
         one_message.check_alive(connection)

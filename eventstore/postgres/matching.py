@@ -6,33 +6,65 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import psycopg
-
 from eventstore.conditions import Condition
 from eventstore.decision import Matched, conditions_of
-from eventstore.postgres.connect import Connection
-from eventstore.postgres.queries import query
+from eventstore.postgres.one_message import array_literal, text_literal
 from eventstore.store import AppendRequest
 from kernel.errors import InvalidRequest
 
 GAVE_UP = -1
+MAX_GUARDED = 256
+"""More walks than this are not written into a group's one message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """One search for the newest event: all of `tags`, one type of one category or of any."""
+
+    number: int
+    tags: tuple[str, ...]
+    category: str | None
+    type: str | None
+    after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """What a group's conditions ask the database: `conditions` once each, flat for SQL.
-
-    Most are one step into an index. Several tags, and a type of one category, are a walk.
-    """
+    """What a group's conditions ask the database: `conditions` once each, and their walks."""
 
     conditions: tuple[Condition, ...]
-    values: Mapping[str, object]
+    walks: tuple[Walk, ...]
 
-    def guard(self, connection: Connection) -> bytes:
-        """Return a statement that fails, with `MOVED`, unless no condition matches anything."""
-        inner = query("match_conditions").as_string().rstrip().rstrip(";")
-        text = f"SELECT es.none_matched(max(newest)) FROM ({inner}) AS matched"
-        return psycopg.AsyncClientCursor(connection).mogrify(text, self.values).encode()
+    @property
+    def values(self) -> Mapping[str, object]:
+        """What `match_conditions` is asked with."""
+        walks = [
+            {
+                "number": walk.number,
+                "tags": walk.tags,
+                "category": walk.category,
+                "type": walk.type,
+                "after": walk.after,
+            }
+            for walk in self.walks
+        ]
+        return {"walks": json.dumps(walks)}
+
+    def guard(self) -> str:
+        """Return a statement that fails, with `MOVED`, unless no condition matches anything.
+
+        It only calls functions, whose plans are kept: planning a query anew would cost more than
+        the walks do.
+        """
+        calls = []
+        for walk in self.walks:
+            kind = f"{_literal(walk.category)},{_literal(walk.type)},{walk.after:d}"
+            calls.append(
+                f"es.newest_tagged({array_literal(walk.tags)},{kind})"
+                if walk.tags
+                else f"es.newest_of_kind({kind})"
+            )
+        return f"SELECT es.none_matched(greatest({','.join(calls)}))"
 
     def matched(self, rows: Sequence[Sequence[int | None]]) -> dict[Condition, Matched]:
         """Make the answers of rows (number of the condition, newest position or None)."""
@@ -49,22 +81,21 @@ def probes_of(requests: Sequence[AppendRequest]) -> Probes | None:
     conditions = conditions_of(requests)
     if not conditions:
         return None
-    steps: list[tuple[int, str | None, str | None, int]] = []
-    walks: list[dict[str, object]] = []
+    walks = []
     for number, condition in enumerate(conditions):
         for item in condition.query.items:
             for name in item.types or (None,):
                 category, type_ = _split(name)
-                if category is None and len(item.tags) < 2:
-                    tag = item.tags[0] if item.tags else None
-                    steps.append((number, tag, type_, condition.after))
-                else:
-                    walk = {"number": number, "tags": item.tags, "after": condition.after}
-                    walks.append(walk | {"category": category, "type": type_})
-    columns = [list(column) for column in zip(*steps, strict=True)] or [[], [], [], []]
-    names = ("numbers", "probe_tags", "probe_types", "afters")
-    values = dict(zip(names, columns, strict=True)) | {"walks": json.dumps(walks)}
-    return Probes(conditions=conditions, values=values)
+                walks.append(
+                    Walk(
+                        number=number,
+                        tags=item.tags,
+                        category=category,
+                        type=type_,
+                        after=condition.after,
+                    )
+                )
+    return Probes(conditions=conditions, walks=tuple(walks))
 
 
 def _split(name: str | None) -> tuple[str | None, str | None]:
@@ -72,6 +103,10 @@ def _split(name: str | None) -> tuple[str | None, str | None]:
         return None, None
     category, dot, type_ = name.partition(".")
     return (category, type_) if dot else (None, name)
+
+
+def _literal(text: str | None) -> str:
+    return "NULL" if text is None else text_literal(text)
 
 
 def _too_costly(condition: Condition) -> InvalidRequest:

@@ -85,7 +85,7 @@ def message_of(
     lease: int,
     before: Position,
     store_id: str,
-    guard: bytes | None = None,
+    guard: str | None = None,
 ) -> bytes:
     """Write the message that commits events, which were placed behind the head `before`.
 
@@ -101,7 +101,7 @@ def message_of(
     tags = [(tag, place) for place in placed for tag in place.event.tags]
     if tags:
         rows = ",".join(
-            f"({_text(tag)},{place.position:d},{_text(place.category)},{_text(place.event.type)})"
+            f"({text_literal(tag)},{place.position:d},{text_literal(place.category)},{text_literal(place.event.type)})"
             for tag, place in tags
         )
         statements.append(
@@ -110,7 +110,7 @@ def message_of(
         )
     statements.append("COMMIT")
     if guard is not None:
-        statements.insert(2, guard.decode())
+        statements.insert(2, guard)
     return ";".join(statements).encode()
 
 
@@ -119,21 +119,21 @@ def _event_rows(placed: Sequence[Placed]) -> str:
     first, *others = placed
     event = first.event
     typed = (
-        f"({first.position:d}::bigint,'{event.id}'::uuid,{_text(first.stream)},"
-        f"{first.version:d}::bigint,{_text(first.category)},{_text(event.type)},"
+        f"({first.position:d}::bigint,'{event.id}'::uuid,{text_literal(first.stream)},"
+        f"{first.version:d}::bigint,{text_literal(first.category)},{text_literal(event.type)},"
         f"{event.schema_id:d},{event.data_format:d}::smallint,'\\x{event.data.hex()}'::bytea,"
         f"{_nullable(event.subject)}::text,{_nullable(event.key_id)}::text,"
-        f"{_json(event.metadata)}::jsonb,{_array(event.tags)}::text[],"
+        f"{_json(event.metadata)}::jsonb,{array_literal(event.tags)}::text[],"
         f"{_time(event.occurred_at)}::timestamptz)"
     )
     rows = [typed]
     for place in others:
         event = place.event
         rows.append(
-            f"({place.position:d},'{event.id}',{_text(place.stream)},{place.version:d},"
-            f"{_text(place.category)},{_text(event.type)},{event.schema_id:d},{event.data_format:d},"
+            f"({place.position:d},'{event.id}',{text_literal(place.stream)},{place.version:d},"
+            f"{text_literal(place.category)},{text_literal(event.type)},{event.schema_id:d},{event.data_format:d},"
             f"'\\x{event.data.hex()}',{_nullable(event.subject)},{_nullable(event.key_id)},"
-            f"{_json(event.metadata)},{_array(event.tags)},{_time(event.occurred_at)})"
+            f"{_json(event.metadata)},{array_literal(event.tags)},{_time(event.occurred_at)})"
         )
     return ",".join(rows)
 
@@ -141,31 +141,31 @@ def _event_rows(placed: Sequence[Placed]) -> str:
 def _stream_rows(placed: Sequence[Placed]) -> str:
     last = {place.stream: place for place in placed}
     return ",".join(
-        f"({_text(place.stream)},{_text(place.category)},{place.version:d})"
+        f"({text_literal(place.stream)},{text_literal(place.category)},{place.version:d})"
         for place in last.values()
     )
 
 
-def _text(text: str) -> str:
+def text_literal(text: str) -> str:
     """Quote a text. Backslashes mean themselves: `standard_conforming_strings` is on."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def _nullable(text: str | None) -> str:
-    return "NULL" if text is None else _text(text)
+    return "NULL" if text is None else text_literal(text)
 
 
 def _json(metadata: object) -> str:
-    return _text(orjson.dumps(metadata).decode()) if metadata else "'{}'"
+    return text_literal(orjson.dumps(metadata).decode()) if metadata else "'{}'"
 
 
 def _time(time: datetime | None) -> str:
     return "NULL" if time is None else f"'{time.isoformat()}'"
 
 
-def _array(items: Sequence[str]) -> str:
+def array_literal(items: Sequence[str]) -> str:
     """Render an array literal, every element quoted."""
     if not items:
         return "'{}'"
     quoted = (item.replace("\\", "\\\\").replace('"', '\\"') for item in items)
-    return _text("{" + ",".join(f'"{item}"' for item in quoted) + "}")
+    return text_literal("{" + ",".join(f'"{item}"' for item in quoted) + "}")

@@ -174,7 +174,7 @@ DECLARE
 BEGIN
     FOR jump IN 1 .. 10000 LOOP
         IF newest_tagged.type IS NULL THEN
-            SELECT position, category INTO found FROM es.tags
+            SELECT position, NULL AS category INTO found FROM es.tags
                 WHERE tag = newest_tagged.tags[place]
                   AND position > newest_tagged.after AND position <= candidate
                 ORDER BY position DESC LIMIT 1;
@@ -201,7 +201,7 @@ BEGIN
 END
 $$;
 
--- Newest event behind `after` of a category's type; -1 when 10,000 events of other categories that
+-- Newest event behind `after` of a type, in one category or any; -1 when 10,000 events of other categories that
 -- have a type of this name come first.
 CREATE FUNCTION es.newest_of_kind(category text, type text, after bigint)
 RETURNS bigint LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -213,7 +213,7 @@ BEGIN
     FOR found IN SELECT position, category FROM es.events
             WHERE type = newest_of_kind.type AND position > newest_of_kind.after
             ORDER BY position DESC LIMIT 10000 LOOP
-        IF found.category = newest_of_kind.category THEN
+        IF newest_of_kind.category IS NULL OR found.category = newest_of_kind.category THEN
             RETURN found.position;
         END IF;
         passed := passed + 1;
