@@ -20,15 +20,21 @@ def decided(decider: Decider[Any], command: Command, state: Any) -> list[Event]:
     """Ask the decider, and return its events. Raises `Refused`, and `DeciderFailed` for events that
     cannot be, with the place of `decide`.
     """
+
+    def wrong(what: str) -> DeciderFailed:
+        return mistaken(decider, command.name, what)
+
     result: object = decider.decide(command, state)
     if isinstance(result, Event | str | Mapping) or not isinstance(result, Iterable):
-        raise mistaken(decider, command, f"returned {type(result).__name__}, not a list of Event")
+        raise mistaken(
+            decider, command.name, f"returned {type(result).__name__}, not a list of Event"
+        )
     events: list[Event] = []
     for event in result:
         if not isinstance(event, Event):
-            raise mistaken(decider, command, f"made a {type(event).__name__}, not an Event")
+            raise wrong(f"made a {type(event).__name__}, not an Event")
         if len(events) == MAX_EVENTS:
-            raise mistaken(decider, command, f"made more than {MAX_EVENTS} events")
+            raise wrong(f"made more than {MAX_EVENTS} events")
         try:
             check_type(event.type)
             data = plain(event.data)
@@ -36,26 +42,30 @@ def decided(decider: Decider[Any], command: Command, state: Any) -> list[Event]:
             for tag in event.tags:
                 check_tag(tag)
         except PenstockError as error:
-            raise mistaken(decider, command, f"made an event that cannot be: {error}") from error
+            raise mistaken(
+                decider, command.name, f"made an event that cannot be: {error}"
+            ) from error
         if event.occurred_at is not None and event.occurred_at.tzinfo is None:
-            raise mistaken(decider, command, f"made a {event.type} at a time without an offset")
+            raise mistaken(
+                decider, command.name, f"made a {event.type} at a time without an offset"
+            )
         if len(event.tags) > MAX_TAGS:
-            raise mistaken(decider, command, f"gave a {event.type} more than {MAX_TAGS} tags")
+            raise wrong(f"gave a {event.type} more than {MAX_TAGS} tags")
         if len(orjson.dumps(data)) > MAX_EVENT_BYTES:
             size = f"more than {MAX_EVENT_BYTES} bytes"
-            raise mistaken(decider, command, f"made a {event.type} of {size}")
+            raise wrong(f"made a {event.type} of {size}")
         if not isinstance(data, dict):
-            raise mistaken(decider, command, f"made a {event.type} whose data are no object")
+            raise wrong(f"made a {event.type} whose data are no object")
         events.append(event)
     return events
 
 
-def mistaken(decider: Decider[Any], command: Command, what: str) -> DeciderFailed:
+def mistaken(decider: Decider[Any], command: str, what: str) -> DeciderFailed:
     """Return the error of a `decide` that did what it may not."""
     code = getattr(decider.decide, "__code__", None)
     place = f"{code.co_filename}:{code.co_firstlineno}: " if code is not None else ""
     return DeciderFailed(
-        f"{place}decide of {decider.category} {what} (command {command.name})",
+        f"{place}decide of {decider.category} {what} (command {command})",
         file=None if code is None else code.co_filename,
         line=None if code is None else code.co_firstlineno,
     )

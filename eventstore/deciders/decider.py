@@ -113,12 +113,11 @@ class Decider(Generic[S]):
         """Return a fresh initial state."""
         return copy.deepcopy(self.initial_state)
 
-    def fold(self, events: Iterable[Event], state: S | None = None) -> S:
-        """Return the state after `events`, from the initial state or from `state`."""
-        folded = self.start() if state is None else state
+    def fold(self, state: S, events: Iterable[Event]) -> S:
+        """Return the state after `events`, beginning with `state`."""
         for event in events:
-            folded = self.evolve(folded, event)
-        return folded
+            state = self.evolve(state, event)
+        return state
 
     def _state_type(self) -> Any:
         """What `evolve` says it returns, else the class of the initial state."""

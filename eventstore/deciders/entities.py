@@ -16,7 +16,7 @@ import orjson
 from eventstore.deciders.decider import Decider, Event
 from eventstore.deciders.snapshots import Snapshot, Snapshots
 from eventstore.deciders.workers import Workers
-from eventstore.store import EventStore
+from eventstore.store import EventStore, StreamPage
 from eventstore.upcasting import Upcasting
 from kernel.errors import (
     DeciderFailed,
@@ -61,10 +61,11 @@ class Entity:
 
 @dataclass(slots=True, kw_only=True)
 class _Fold:
-    """How far a fold has come."""
+    """How far a fold has come. `frozen`: the state is still the JSON text of a snapshot."""
 
     stream: str
     state: Any
+    frozen: str | None = None
     head: Version | None = None
     first_version: Version | None = None
     version: Version | None = None
@@ -120,10 +121,10 @@ class Entities:
         for _ in range(_TRIES):
             generation = self.upcasting.generation
             fold = await self._fold(loaded, stream, version, at)
-            if self.upcasting.generation == generation:
+            if fold is not None and self.upcasting.generation == generation:
                 break
         else:
-            raise Unavailable(f"the schemas of {category} change too quickly to fold {stream}")
+            raise Unavailable(f"{stream} or its schemas change too quickly to fold it")
         if version is not None and fold.version != version:
             raise NotFound(f"stream {stream} has no event {version} to read", stream=stream)
         if version is None and at is None:
@@ -147,7 +148,8 @@ class Entities:
 
     async def _fold(
         self, loaded: LoadedDecider, stream: str, version: int | None, at: datetime | None
-    ) -> _Fold:
+    ) -> _Fold | None:
+        """Fold once; None when the stream lost its beginning meanwhile."""
         fold = await self._start(loaded, stream, version, at)
         following = 0 if fold.version is None else fold.version + 1
         while version is None or following <= version:
@@ -159,13 +161,17 @@ class Entities:
             except StreamGone:
                 raise
             except NotFound:
-                break
+                # Whatever was folded so far is gone.
+                return _Fold(stream=stream, state=loaded.decider.start())
+            if fold.version is not None and _gap(page, following):
+                return None
             fold.head = page.version
             events = [event for event in page.events if at is None or event.recorded_at <= at]
             await self._take(loaded.decider, fold, events)
             if len(page.events) < limit or len(events) < len(page.events):
                 break
             following = page.events[-1].version + 1
+        await self._take(loaded.decider, fold, ())  # A snapshot alone still has to be read.
         return fold
 
     async def _start(
@@ -183,31 +189,22 @@ class Entities:
             or not await self._still_true(snapshot)
         ):
             return _Fold(stream=stream, state=decider.start())
-        found = snapshot
-        state = await self._workers.run(
-            lambda: decider.shape.thaw(orjson.loads(found.state)), of=_of(decider)
-        )
         return _Fold(
             stream=stream,
-            state=state,
-            first_version=found.first_version,
-            version=found.version,
-            position=found.position,
-            recorded_at=found.recorded_at,
-            shapes=dict(found.shapes),
+            state=None,
+            frozen=snapshot.state,
+            head=snapshot.version,
+            first_version=snapshot.first_version,
+            version=snapshot.version,
+            position=snapshot.position,
+            recorded_at=snapshot.recorded_at,
+            shapes=dict(snapshot.shapes),
         )
 
     async def _still_true(self, snapshot: Snapshot) -> bool:
         """Whether folding from the start would fold the same events, in the same shapes."""
-        try:
-            page = await self._store.read_stream(
-                snapshot.stream, from_version=None, direction="forward", limit=1
-            )
-        except NotFound:
+        if not await self._begins_right(snapshot):
             return False
-        if [event.version for event in page.events] != [snapshot.first_version]:
-            return False
-        await self.upcasting.learn(page.events)
         for subject, version in snapshot.shapes.items():
             if self.upcasting.target(subject) is None:
                 await self.upcasting.learn_of(subject)
@@ -215,24 +212,41 @@ class Entities:
                 return False
         return True
 
+    async def _begins_right(self, snapshot: Snapshot) -> bool:
+        """Whether the first event that may be read is the first one of the snapshot."""
+        if snapshot.whole_stream:
+            return snapshot.first_version == 0
+        try:
+            page = await self._store.read_stream(
+                snapshot.stream, from_version=None, direction="forward", limit=1
+            )
+        except NotFound:
+            return False
+        return [event.version for event in page.events] == [snapshot.first_version]
+
     async def _take(
         self, decider: Decider[Any], fold: _Fold, events: Sequence[RecordedEvent]
     ) -> None:
-        if not events:
+        if not events and fold.frozen is None:
             return
         upcasting = self.upcasting
         await upcasting.learn(events)
 
         def work() -> Any:
+            state, text = fold.state, fold.frozen
+            if text is not None:
+                state = decider.shape.thaw(orjson.loads(text))
             try:
-                return decider.fold((_seen(event, upcasting) for event in events), fold.state)
+                return decider.fold(state, (_seen(event, upcasting) for event in events))
             except Refused as error:
                 raise DeciderFailed(
                     f"decider {decider.category}: evolve refused an event: {error}",
                     remedy="Only decide may refuse: an event has happened.",
                 ) from error
 
-        fold.state = await self._workers.run(work, of=_of(decider))
+        fold.state, fold.frozen = await self._workers.run(work, of=_of(decider)), None
+        if not events:
+            return
         fold.shapes |= dict(upcasting.newest(event) for event in events)
         last = events[-1]
         if fold.first_version is None:
@@ -279,6 +293,11 @@ class Entities:
             level = logging.DEBUG if loaded.code in self._unkept else logging.WARNING
             self._unkept.add(loaded.code)
             _log.log(level, "no snapshot of %s at %s: %s", fold.stream, fold.version, error)
+
+
+def _gap(page: StreamPage, following: int) -> bool:
+    """Whether events from `following` on were there and may not be read any more."""
+    return page.version >= following and (not page.events or page.events[0].version != following)
 
 
 def _seen(event: RecordedEvent, upcasting: Upcasting) -> Event:

@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
 from typing import Any, Protocol
 from uuid import UUID, uuid5
@@ -132,22 +133,15 @@ class CommandHandler:
                 + ", ".join(sorted(decider.commands)),
                 remedy="Check the command's name.",
             )
-        command = Command(
-            request.name,
-            await self._workers.run(
-                lambda: decider.data_of(request.name, request.data), of=_of(decider)
-            ),
-            entity=request.stream.partition("-")[2],
-            at=self._clock.now(),
-        )
+        at = self._clock.now()
         async with self._held(request.key):
-            return await self._repeat(decider, command, request)
+            return await self._repeat(decider, at, request)
 
     def _held(self, key: str | None) -> AbstractAsyncContextManager[None]:
         return nullcontext() if key is None else self._answers.alone(key)
 
     async def _repeat(
-        self, decider: Decider[Any], command: Command, request: CommandRequest
+        self, decider: Decider[Any], at: datetime, request: CommandRequest
     ) -> Handled:
         for attempt in range(self._attempts.attempts):
             before = await self._before(request)
@@ -156,7 +150,7 @@ class CommandHandler:
             entity = await self.entities.load(decider.category, request.stream)
             _check_expected(request, entity)
             try:
-                return await self._attempt(decider, command, request, entity)
+                return await self._attempt(decider, at, request, entity)
             except (VersionConflict, IdReused) as error:
                 # With a key, somebody else may have brought the same command: look again.
                 last = attempt == self._attempts.attempts - 1
@@ -166,18 +160,21 @@ class CommandHandler:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _attempt(
-        self, decider: Decider[Any], command: Command, request: CommandRequest, entity: Entity
+        self, decider: Decider[Any], at: datetime, request: CommandRequest, entity: Entity
     ) -> Handled:
-        made = await self._workers.run(
-            lambda: decided(decider, command, entity.state), of=_of(decider)
-        )
+        def work() -> list[Event]:
+            data = decider.data_of(request.name, request.data)
+            id_ = request.stream.partition("-")[2]
+            return decided(decider, Command(request.name, data, entity=id_, at=at), entity.state)
+
+        made = await self._workers.run(work, of=_of(decider))
         if not made:
             return await self._keep_nothing(request, entity)
         events = _new_events(made, request)
         try:
             encoded = await self._encoder.encode(decider.category, events)
         except (SchemaViolation, UnknownType) as error:
-            raise _unfit(decider, command, error) from error
+            raise _unfit(decider, request.name, error) from error
         appended = await self._store.append(
             AppendRequest(
                 appends=(
@@ -329,7 +326,7 @@ def _other_command(key: str) -> IdReused:
     )
 
 
-def _unfit(decider: Decider[Any], command: Command, error: PenstockError) -> DeciderFailed:
+def _unfit(decider: Decider[Any], command: str, error: PenstockError) -> DeciderFailed:
     failed = mistaken(decider, command, f"made an event that its schema refuses: {error.message}")
     failed.remedy = f"Mend decide or the schema. {error.remedy}"
     return failed

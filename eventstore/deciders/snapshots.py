@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -26,6 +26,8 @@ class Snapshot:
     recorded_at: datetime
     shapes: Mapping[str, int]
     state: str
+    whole_stream: bool = field(default=False, compare=False)
+    """The keeper saw just now that the stream shows all its events, from version 0 on."""
 
 
 class Snapshots(Protocol):

@@ -39,7 +39,7 @@ class PostgresSnapshots:
             row = await cursor.fetchone()
         if row is None:
             return None
-        first_version, version, position, recorded_at, shapes, state = row
+        first_version, version, position, recorded_at, shapes, state, whole_stream = row
         return Snapshot(
             stream=stream,
             decider=decider,
@@ -49,6 +49,7 @@ class PostgresSnapshots:
             recorded_at=recorded_at,
             shapes=orjson.loads(shapes),
             state=state,
+            whole_stream=whole_stream,
         )
 
     async def keep(self, snapshot: Snapshot) -> None:

@@ -134,7 +134,11 @@ async def check(
     _, newest = entities.upcasting.newest(page.events[0])
     for count in range(len(written) + 1):
         folded = decider.fold(
-            Event("added", in_newest(value, version, newest)) for value, version in written[:count]
+            decider.start(),
+            (
+                Event("added", in_newest(value, version, newest))
+                for value, version in written[:count]
+            ),
         )
         before: RecordedEvent | None = page.events[count - 1] if count else None
         following = page.events[count] if count < len(page.events) else None

@@ -301,6 +301,26 @@ def test_a_state_that_cannot_be_kept_stops_nobody(caplog: pytest.LogCaptureFixtu
     in_world(check)
 
 
+def test_no_state_is_a_state_too() -> None:
+    """None is what many take for nothing: it must not make a fold begin again."""
+
+    def evolve(state: int | None, event: Event) -> int | None:
+        return None if event.data["by"] == 0 else (state or 0) + event.data["by"]
+
+    async def check(made: World) -> None:
+        decider = counter(evolve=evolve, initial_state=7, every=2)
+        await made.append(*[{"by": 1}] * 499, {"by": 0})
+        entities = made.entities(decider)
+        for _ in range(2):
+            assert (await entities.load("counter", STREAM)).state is None
+        (kept,) = made.snapshots.kept.values()
+        assert kept.state == "null"
+        await made.append({"by": 3})
+        assert (await entities.load("counter", STREAM)).state == 3
+
+    in_world(check)
+
+
 def test_unknown_commands_and_categories() -> None:
     async def check(made: World) -> None:
         handler = made.handler(counter())
