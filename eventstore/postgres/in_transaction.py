@@ -25,6 +25,7 @@ from kernel.errors import (
     InvalidRequest,
     Overloaded,
     PenstockError,
+    StreamGone,
     Unavailable,
     VersionConflict,
 )
@@ -34,6 +35,7 @@ from schemas.records import NewEvent
 _REFUSALS: dict[str, type[PenstockError]] = {
     "ES001": VersionConflict,
     "ES002": IdReused,
+    "ES003": StreamGone,
     "ES004": InvalidRequest,
 }
 
@@ -124,4 +126,6 @@ def _refusal(error: psycopg.Error, stream: str, expected: Expected) -> PenstockE
     fields = json.loads(error.diag.message_detail or "{}")
     if kind is VersionConflict:
         fields |= {"stream": stream, "expected": expected}
+    if kind is StreamGone:
+        fields["stream"] = stream
     return kind(error.diag.message_primary or str(error), **fields)

@@ -325,6 +325,10 @@ BEGIN
         RAISE EXCEPTION '% is not a stream name', quote_nullable(into_stream)
             USING ERRCODE = 'ES004';
     END IF;
+    IF right(into_stream, 9) = '$metadata' THEN
+        RAISE EXCEPTION 'stream % records the life of another stream', into_stream
+            USING ERRCODE = 'ES004';
+    END IF;
     PERFORM es.check_given(into_category, events);
 
     PERFORM pg_advisory_xact_lock(7305801002);

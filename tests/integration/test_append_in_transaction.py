@@ -25,6 +25,7 @@ from kernel.errors import (
     IdReused,
     InvalidRequest,
     Overloaded,
+    StreamGone,
     Unavailable,
     VersionConflict,
 )
@@ -60,6 +61,11 @@ async def application(dsn: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
 def asked(dsn: str, statement: str) -> list[Any]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         return connection.execute(statement.encode()).fetchall()
+
+
+def asked_to(dsn: str, statement: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(statement.encode())
 
 
 def test_rows_and_events_are_committed_together_or_not_at_all(dsn: str) -> None:
@@ -221,6 +227,7 @@ def test_refusals(dsn: str) -> None:
                 ("order-1", []),
                 ("order-1", [event()] * 1_001),
                 ("order-1", [twice, twice]),
+                ("order-1$metadata", [event()]),
                 ("order-1", [event(type_="no-type")]),
                 ("order-1", [event(type_="unknown")]),
                 ("order-1", [event(tags=("a b",))]),
@@ -236,6 +243,31 @@ def test_refusals(dsn: str) -> None:
             await connection.rollback()
 
     asyncio.run(body())
+
+
+def test_the_life_of_a_stream_counts(dsn: str) -> None:
+    """Versions go on after a deletion; a tombstone is the end."""
+
+    async def body() -> None:
+        async with application(dsn) as connection:
+            for stream in ("order-1", "order-2"):
+                await append_encoded(connection, stream, [event()])
+            await connection.commit()
+            asked_to(dsn, "UPDATE es.streams SET deleted = true WHERE stream = 'order-1'")
+            asked_to(dsn, "UPDATE es.streams SET tombstoned = true WHERE stream = 'order-2'")
+            with pytest.raises(VersionConflict):
+                await append_encoded(connection, "order-1", [event()], expected="stream_exists")
+            await connection.rollback()
+            with pytest.raises(StreamGone) as caught:
+                await append_encoded(connection, "order-2", [event()])
+            assert caught.value.fields == {"stream": "order-2"}
+            await connection.rollback()
+            again = await append_encoded(connection, "order-1", [event()], expected="no_stream")
+            assert again.appends[0].first_version == 1
+            await connection.commit()
+
+    asyncio.run(body())
+    assert asked(dsn, "SELECT stream FROM es.streams WHERE deleted") == []
 
 
 def test_the_role_may_append_and_nothing_else(dsn: str) -> None:
