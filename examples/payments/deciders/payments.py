@@ -147,7 +147,7 @@ def _check_amount(amount: Decimal) -> None:
         raise Refused(f"{amount} is no amount of money")
 
 
-payments = Decider(
+payments: Decider[State] = Decider(
     category="account",
     version=1,
     commands={"open": Open, "deposit": Deposit, "pay": Pay, "set_limit": SetLimit},
