@@ -230,9 +230,30 @@ def completed(document: dict[str, Any]) -> dict[str, Any]:
         for method, operation in operations.items():
             answers = ANSWERS.get(f"{method} {path}", Answers(good={}))
             operation["responses"] = _responses(answers)
+            for media in operation.get("requestBody", {}).get("content", {}).values():
+                _lift(media["schema"], components["schemas"])
             for parameter in operation.get("parameters", []):
                 _sharpen(parameter)
     return document
+
+
+def _lift(shape: Shape, components: dict[str, Shape]) -> None:
+    """Move what a model defines beside itself to the components, where references find it."""
+    for name, definition in shape.pop("$defs", {}).items():
+        _lift(definition, components)
+        components[name] = definition
+    for key, value in shape.items():
+        match value:
+            case str() if key == "$ref":
+                shape[key] = value.replace("#/$defs/", "#/components/schemas/")
+            case dict():
+                _lift(value, components)
+            case list():
+                for each in value:
+                    if isinstance(each, dict):
+                        _lift(each, components)
+            case _:
+                continue
 
 
 def _responses(answers: Answers) -> dict[str, Any]:
