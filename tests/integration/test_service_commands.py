@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -304,3 +307,26 @@ def _snapshots(dsn: str) -> int:
         row = connection.execute("SELECT count(*) FROM es.snapshots").fetchone()
     assert row is not None
     return int(row[0])
+
+
+def test_a_service_does_not_start_with_code_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "deciders").mkdir()
+    file = tmp_path / "deciders" / "broken.py"
+    file.write_text("import os\n\nfrom eventstore.deciders import Desider\n")
+    settings = {
+        "PENSTOCK_WORKSPACE": str(tmp_path),
+        "PENSTOCK_POSTGRES_DSN": "postgresql://postgres@127.0.0.1:1/none",
+        "PENSTOCK_REGISTRY_URL": "http://127.0.0.1:1",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "apps.service"],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert f"error: {file}:3: " in ended.stderr
+    assert "Desider" in ended.stderr
+    assert "Traceback" not in ended.stderr
