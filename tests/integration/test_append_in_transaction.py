@@ -33,6 +33,7 @@ from kernel.positions import Position, Version
 from schemas.records import NewEvent
 from schemas.registry import MemoryRegistry
 from tests.contracts.events import event, request, to
+from tests.waiting import eventually
 
 APPENDER = "penstock_appender"
 
@@ -154,6 +155,27 @@ def test_an_idle_holder_is_ended_and_nothing_of_it_stays(dsn: str) -> None:
 
     asyncio.run(body())
     assert asked(dsn, "SELECT stream FROM es.events") == [("order-2",)]
+
+
+def test_a_busy_holder_is_ended_too(dsn: str) -> None:
+    """It is never idle, and none of its statements takes long."""
+
+    async def body() -> None:
+        async with application(dsn) as holder, PostgresEventStore(dsn) as store:
+            await append_encoded(holder, "order-1", [event()])
+
+            async def ended() -> bool:
+                try:
+                    await holder.execute("SELECT 1")
+                except psycopg.Error:
+                    return True
+                return False
+
+            await eventually(ended, "the transaction is ended")
+            answer = await store.append(request(to("order-2")))
+            assert answer.appends[0].first_position == 1
+
+    asyncio.run(body())
 
 
 def test_a_lock_that_is_not_free_is_told_and_waited_for_no_longer(dsn: str) -> None:

@@ -41,7 +41,7 @@ def head(http: httpx.Client) -> int:
 def nested(depth: int) -> dict[str, object]:
     """Return an object whose innermost part lies `depth` levels deep in the request."""
     value: object = "]}" * 20
-    for level in range(depth - 3):
+    for level in range(depth - 4):
         value = [value] if level % 2 else {"in": value}
     return {"value": value}
 
@@ -56,7 +56,7 @@ def nested(depth: int) -> dict[str, object]:
             422,
             "invalid-request",
         ),
-        ([event(data=nested(7))], [event(data=nested(9))], 422, "invalid-request"),
+        ([event(data=nested(8))], [event(data=nested(9))], 422, "invalid-request"),
         (
             [event(data={"text": "x" * 1_900}), event(data={"text": "y" * 1_900})],
             [event(), event(data={"text": "x" * 2_000})],
