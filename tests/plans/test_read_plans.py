@@ -22,6 +22,8 @@ from tests.postgres import Cluster, admin
 EVENTS = 300_000
 RARE = 40
 """Events at the end of history that have what is rare."""
+MEETING = EVENTS - RARE
+"""The only event that is an order and has the tag part:1, both of which are frequent."""
 FEW_PAGES = 400
 """Pages of 8 kB that a read may touch; the table alone has more than 6,000."""
 
@@ -58,7 +60,9 @@ def history(postgres_cluster: Cluster) -> Iterator[str]:
     rare = {"kind": "'rare'", "what": "'seldom'", "tags": "ARRAY['all', 'once']"}
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("ALTER TABLE es.events SET (autovacuum_enabled = false)")
-        load(connection, 1, EVENTS - RARE, **often)
+        load(connection, 1, MEETING - 1, **often)
+        once = {"kind": "'order'", "what": "'t0'", "tags": "ARRAY['all', 'part:1']"}
+        load(connection, MEETING, MEETING, **once)
         connection.execute("VACUUM ANALYZE es.events, es.tags")
         load(connection, EVENTS - RARE + 1, EVENTS, **rare)
         connection.execute(
@@ -172,6 +176,17 @@ def test_what_is_rare_comes_with_the_first_page(history: str, wanted: EventFilte
 def test_what_is_nowhere_is_known_at_once(history: str) -> None:
     page = read(history, EventFilter(category="none"))
     assert (page.events, page.scanned_to) == ((), EVENTS)
+
+
+def test_frequent_things_that_seldom_meet_are_found_page_by_page(history: str) -> None:
+    seen, pages, at = [], 0, EVENTS // 2
+    while at < EVENTS:
+        page = read(history, EventFilter(category="order", tag="part:1"), after=at)
+        assert page.scanned_to > at
+        seen += [e.position for e in page.events]
+        at, pages = page.scanned_to, pages + 1
+    assert seen == [MEETING]
+    assert pages > 2
 
 
 @pytest.mark.parametrize(
