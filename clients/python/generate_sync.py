@@ -35,6 +35,7 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"\bawait ", ""),
     (r"\bpenstock_client\._async\b", "penstock_client._sync"),
     (r"\bany number of tasks\b", "any number of threads"),
+    (r"\bone task\b", "one thread"),
 )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,30 @@ _ITERATORS = {"read_stream", "read_all", "subscribe", "deliveries"}
 _PARTS = {"schemas", "streams", "groups"}
 _END = object()
 QUICK = Retry(first_s=0.01, cap_s=0.05)
+
+
+async def in_thread(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Run a call in a thread that nobody waits for once the test is over.
+
+    The executor of the loop would be joined: a call that hangs could never become a failure.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(how: Callable[[Any], None], value: Any) -> None:
+        if not future.done():
+            how(value)
+
+    def work() -> None:
+        try:
+            answer = (future.set_result, call(*args, **options))
+        except Exception as error:
+            answer = (future.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(settle, *answer)
+
+    threading.Thread(target=work, name="client", daemon=True).start()
+    return await future
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +68,7 @@ class InThread:
             return lambda *args, **options: _Stepped(value(*args, **options))
         if name == "group":
             return lambda *args, **options: InThread(value(*args, **options))
-        return lambda *args, **options: asyncio.to_thread(value, *args, **options)
+        return lambda *args, **options: in_thread(value, *args, **options)
 
 
 class _Stepped:
@@ -59,7 +85,7 @@ class _Stepped:
         return self
 
     async def __anext__(self) -> Any:
-        item = await asyncio.to_thread(next, self._inner, _END)
+        item = await in_thread(next, self._inner, _END)
         if item is _END:
             raise StopAsyncIteration
         return item
@@ -71,7 +97,7 @@ class _Stepped:
         await self.aclose()
 
     async def aclose(self) -> None:
-        await asyncio.to_thread(self._inner.close)
+        await in_thread(self._inner.close)
 
 
 Body = Callable[[World], Awaitable[None]]

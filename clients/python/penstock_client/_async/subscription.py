@@ -22,7 +22,7 @@ class AsyncSubscription:
 
     A broken connection is made again from the last position, with growing waits; `CaughtUp` comes
     again then. After `Retry.reconnects` failures in a row the last one is raised. Close it, or
-    use it as a context manager: it holds a connection.
+    use it as a context manager: it holds a connection. It is for one task.
     """
 
     def __init__(
