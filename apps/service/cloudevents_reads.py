@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 from uuid import UUID
 
 import orjson
@@ -17,6 +18,11 @@ from apps.service.http import JSON, Receive, Scope, Send, header
 from apps.service.runtime import Runtime
 
 _PATHS: Final = ("/v1/events", "/v1/streams/")
+_ANY: Final = "application/cloudevents"
+_BINARY: Final = "cloudevents=binary"
+_HEADER_BYTES: Final = 8 * 1024
+# Printable characters that the HTTP binding of CloudEvents leaves as they are.
+_PLAIN: Final = "".join(map(chr, range(0x21, 0x7F))).translate({ord(each): None for each in '"%'})
 _BESIDE: Final = {"head": b"penstock-head", "next_after": b"penstock-next-after"}
 
 
@@ -33,7 +39,7 @@ def wants_cloud_events(scope: Scope) -> bool:
     accept = header(scope, b"accept")
     return (
         accept is not None
-        and "application/cloudevents" in accept
+        and (_ANY in accept or _BINARY in accept)
         and scope["path"].startswith(_PATHS)
     )
 
@@ -60,8 +66,8 @@ async def answer_cloud_events(
             return
         body.extend(message.get("body", b""))
         if not message.get("more_body", False):
-            batch = BATCH in (header(scope, b"accept") or "")
-            headers, content = await _converted(bytes(body), runtime, batch=batch)
+            accept = header(scope, b"accept") or ""
+            headers, content = await _converted(bytes(body), runtime, accept)
             headers = dict(started["headers"]) | headers
             headers[b"content-length"] = str(len(content)).encode()
             await send(dict(started) | {"headers": list(headers.items())})
@@ -71,11 +77,11 @@ async def answer_cloud_events(
 
 
 async def _converted(
-    body: bytes, runtime: Runtime, *, batch: bool
+    body: bytes, runtime: Runtime, accept: str
 ) -> tuple[dict[bytes, bytes], bytes]:
     """Return headers and body of an answer; one that is not about events stays as it is."""
     document = orjson.loads(body)
-    if "events" in document:
+    if "events" in document and _ANY in accept:
         store_id = await _store_id(runtime, document["events"])
         events = [cloud_event(event, store_id) for event in document["events"]]
         beside = {
@@ -84,9 +90,28 @@ async def _converted(
         return beside | {b"content-type": BATCH.encode()}, orjson.dumps(events)
     if "recorded_at" in document:
         event = cloud_event(document, await _store_id(runtime, [document]))
-        media = BATCH if batch else EVENT
-        return {b"content-type": media.encode()}, orjson.dumps([event] if batch else event)
+        if BATCH in accept:
+            return {b"content-type": BATCH.encode()}, orjson.dumps([event])
+        if _BINARY in accept and (headers := _headers(event)) is not None:
+            return headers, orjson.dumps(event["data"])
+        return {b"content-type": EVENT.encode()}, orjson.dumps(event)
     return {}, body
+
+
+def _headers(event: dict[str, Any]) -> dict[bytes, bytes] | None:
+    """Return the attributes as headers, None where they are too large for headers."""
+    headers = {
+        f"ce-{name}".encode(): quote(_text(value), safe=_PLAIN).encode()
+        for name, value in event.items()
+        if name not in ("data", "datacontenttype")
+    }
+    if sum(len(name) + len(value) for name, value in headers.items()) > _HEADER_BYTES:
+        return None
+    return headers | {b"content-type": JSON}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 async def _store_id(runtime: Runtime, events: list[Any]) -> str:

@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import psycopg
@@ -169,6 +170,38 @@ def test_binary_mode_carries_attributes_in_headers(http: httpx.Client) -> None:
         cloud_event(source="/checkout", type="order.placed", region="eu west", data={"total": 1.5}),
     )
     assert structured.status_code == 200, "the same event in another mode"
+
+
+def test_an_event_goes_out_in_binary_mode_and_comes_in_again(http: httpx.Client) -> None:
+    sent = cloud_event(
+        note='50 % "off" \u00e9\u4e2d', urgent=True, retries=3, subject="seven items"
+    )
+    post(http, sent)
+    (event,) = stored(http)
+    binary = {"accept": "application/json; cloudevents=binary"}
+    answer = http.get(f"/v1/events/{event['id']}", headers=binary)
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == sent["data"]
+    structured = given_back(http, f"/v1/events/{event['id']}")
+    given = {n[3:]: unquote(v) for n, v in answer.headers.items() if n.startswith("ce-")}
+    assert given.pop("urgent") == "true"
+    expected = {name: str(value) for name, value in structured.items()}
+    assert given == {name: expected[name] for name in expected if name in given}
+    assert given.keys() == structured.keys() - {"data", "datacontenttype", "urgent"}
+    assert answer.headers["ce-note"] == "50%20%25%20%22off%22%20%C3%A9%E4%B8%AD"
+    assert http.get("/v1/events", headers=binary).json()["events"] == [event], "pages stay as ever"
+    headers = {n: v for n, v in answer.headers.items() if n.startswith("ce-")}
+    moved = http.post("/v1/streams/order-2", content=answer.content, headers=headers)
+    assert (moved.status_code, moved.json()["type"]) == (409, "id-reused"), "known by its identity"
+
+
+def test_attributes_too_large_for_headers_go_out_in_structured_mode(http: httpx.Client) -> None:
+    post(http, cloud_event(note="x" * 10_000))
+    (event,) = stored(http)
+    binary = {"accept": "application/json; cloudevents=binary"}
+    answer = http.get(f"/v1/events/{event['id']}", headers=binary)
+    assert answer.headers["content-type"] == EVENT
+    assert answer.json()["note"] == "x" * 10_000
 
 
 def test_lists_are_given_as_batches(http: httpx.Client) -> None:
