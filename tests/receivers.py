@@ -55,7 +55,11 @@ def http_receiver() -> Iterator[HttpReceiver]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            length = int(self.headers["content-length"])
+            body = self.rfile.read(length)
+            if len(body) < length:  # The sender was killed in the middle: nobody has received it.
+                self.close_connection = True
+                return
             headers = {name.lower(): value for name, value in self.headers.items()}
             request = Received(path=self.path, headers=headers, body=body)
             receiver.received.append(request)
