@@ -10,7 +10,7 @@ import typer
 
 from apps import settings
 from apps.cli.client import ServiceClient
-from apps.cli.events import AsJson, Workspace
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import InvalidRequest
 
@@ -35,8 +35,8 @@ def command(
     expect: Annotated[
         int | None, typer.Option(min=0, help="Only if the entity is at this version")
     ] = None,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Send a command to an entity; print the events that it led to."""
     headers = {
@@ -60,8 +60,8 @@ def entity(
     at: Annotated[
         str | None, typer.Option(help="As recorded by this time, ISO 8601 with an offset")
     ] = None,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the state of an entity: now, after a version, or at a time."""
     path = "/".join(quote(part, safe="") for part in (category, id_))

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from apps.cli.options import JsonOption
 from apps.cli.output import emit
-from apps.cli.stack import JsonOption
 from apps.demo.narration import Narration
 from apps.demo.options import DEFAULT_FLIGHTS, DEFAULT_FOLDER, Options
 from kernel.errors import EXIT_FAILED

@@ -14,10 +14,10 @@ import typer
 
 from apps import deployment, settings
 from apps.caught_up import pipeline_state
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
-from apps.cli.stack import JsonOption, WorkspaceOption
 from kernel.errors import EXIT_NEEDS_CONFIRMATION
 from projections.runner.catalog import DROPPED, LIVE, PAUSED
 

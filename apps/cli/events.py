@@ -13,11 +13,10 @@ import typer
 
 from apps import settings
 from apps.cli.client import ServiceClient
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import InvalidRequest
 
-Workspace = Annotated[Path | None, typer.Option(help="Folder of the workspace")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 _COLUMNS = ("position", "stream", "version", "type", "occurred_at", "data")
 _PAGE = 1_000
 
@@ -42,8 +41,8 @@ def append(
         str | None,
         typer.Option("--id", help="UUID of the event: makes a retry safe"),
     ] = None,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Append an event, or a file of events, to one stream."""
     events = _events(type_, data, file, event_id)
@@ -71,8 +70,8 @@ def read(
     type_: Annotated[str | None, typer.Option("--type", help="This type only")] = None,
     tag: Annotated[str | None, typer.Option(help="All events: with this tag only")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Events at most")] = 100,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the events of a stream, or of the whole store."""
     with ServiceClient(settings.load(workspace)) as client:
@@ -90,8 +89,8 @@ def tail(
     tag: Annotated[str | None, typer.Option(help="With this tag only")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many")] = None,
     until_caught_up: Annotated[bool, typer.Option(help="Stop where history ends")] = False,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Follow events as they happen; with --json one JSON document per line."""
     seen = 0

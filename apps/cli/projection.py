@@ -16,7 +16,7 @@ import typer
 
 from apps import settings
 from apps.cli import deployment
-from apps.cli.events import AsJson, Workspace
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
 from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
@@ -48,8 +48,8 @@ def register(app: typer.Typer) -> None:
 def validate(
     files: Files,
     catalog: CatalogFile = None,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Check SQL files: grammar, and with a catalog also names, keys and what can be compiled."""
     known = workspace_catalog(workspace, catalog)
@@ -80,8 +80,8 @@ def explain(
     files: Files,
     name: Annotated[str | None, typer.Option(help="Only this projection.")] = None,
     catalog: CatalogFile = None,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show how projections are kept: inputs, strategy, state, late rows, cost and compiled SQL."""
     known = workspace_catalog(workspace, catalog)

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import typer
 
 from apps import settings
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
-from apps.cli.stack import JsonOption, WorkspaceOption
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch, KafkaOffset
 from projections.log.layout import Lake

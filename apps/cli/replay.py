@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from apps import settings
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from apps.cli.sites import site_of
-from apps.cli.stack import JsonOption, WorkspaceOption
 from apps.pipeline.session import start_session
 from kernel import failpoints
 from kernel.errors import EXIT_FAILED, EXIT_NEEDS_CONFIRMATION, InvalidRequest

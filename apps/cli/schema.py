@@ -9,7 +9,7 @@ import typer
 
 from apps import settings
 from apps.cli.client import ServiceClient
-from apps.cli.events import AsJson, Workspace
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import Incompatible, InvalidRequest
 from schemas.compatibility import Level
@@ -34,8 +34,8 @@ def add(
         Level | None,
         typer.Option(help="What this and later versions must get on with", case_sensitive=False),
     ] = None,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Register a schema that can read everything stored with earlier ones.
 
@@ -51,7 +51,7 @@ def add(
     )
 
 
-def list_(workspace: Workspace = None, as_json: AsJson = False) -> None:
+def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List the newest schema of each event type."""
     with ServiceClient(settings.load(workspace)) as client:
         answer = client.get("/v1/schemas")
@@ -73,7 +73,7 @@ def list_(workspace: Workspace = None, as_json: AsJson = False) -> None:
 
 
 def check(
-    subject: Subject, file: File, workspace: Workspace = None, as_json: AsJson = False
+    subject: Subject, file: File, workspace: WorkspaceOption = None, as_json: JsonOption = False
 ) -> None:
     """Say whether a schema could be added, and what stops it; nothing is registered."""
     with ServiceClient(settings.load(workspace)) as client:

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from apps import capture, settings
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
-from apps.cli.stack import JsonOption, WorkspaceOption
 from cdc import sources
 from cdc.admission import Check
 from cdc.capture import CaptureStatus

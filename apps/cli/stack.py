@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from apps import capture, settings
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import (
     EXIT_NEEDS_CONFIRMATION,
@@ -24,11 +24,6 @@ from stack.ports import DEFAULT_BASE, NAMES
 
 APPLICATIONS = ("service", "pipeline")
 """The parts that are our own programs; the rest are other people's servers."""
-
-WorkspaceOption = Annotated[
-    Path | None, typer.Option("--workspace", "-w", help="The workspace (default: this folder).")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON document.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from apps import settings
 from apps.cli.client import ServiceClient
-from apps.cli.events import AsJson, Workspace
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, InvalidRequest
 
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(stream, name="stream")
 
 
-def show(stream: Stream, workspace: Workspace = None, as_json: AsJson = False) -> None:
+def show(stream: Stream, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Show a stream's version and what it shows of its events."""
     with ServiceClient(settings.load(workspace)) as client:
         answer = client.get(f"{_path(stream)}/metadata")
@@ -46,8 +46,8 @@ def delete(
     tombstone: Annotated[bool, typer.Option(help="For good: nobody may append again.")] = False,
     expect: Annotated[int | None, typer.Option(min=0, help="Only at this version.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Really delete it.")] = False,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Hide all events of a stream. The log keeps them; versions go on with the next append."""
     if not yes:
@@ -68,8 +68,8 @@ def delete(
 def truncate(
     stream: Stream,
     before: Annotated[int, typer.Option(min=0, help="Hide events below this version.")],
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Hide the events of a stream below a version. It cannot be taken back."""
     with ServiceClient(settings.load(workspace)) as client:
@@ -88,8 +88,8 @@ def bound(
     max_count: Annotated[
         int | None, typer.Option(min=1, help="Hide all but so many newest events.")
     ] = None,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Bound what a stream shows by age and number; without options it is not bounded any more."""
     with ServiceClient(settings.load(workspace)) as client:
@@ -101,8 +101,8 @@ def bound(
 def export(
     stream: Stream,
     file: Annotated[Path | None, typer.Option(help="Where to; else standard output.")] = None,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the events that a stream shows, one a line, in a form that `import` reads."""
     with ServiceClient(settings.load(workspace)) as client:
@@ -121,8 +121,8 @@ def import_(
     stream: Annotated[
         str | None, typer.Option(help="Into this stream, whatever the lines say.")
     ] = None,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Append events from lines as `export` writes them, keeping their ids. Repeating is safe."""
     source = sys.stdin.buffer if str(file) == "-" else file.open("rb")

@@ -10,7 +10,7 @@ import typer
 
 from apps import settings
 from apps.cli.client import ServiceClient
-from apps.cli.events import AsJson, Workspace
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, InvalidRequest
 
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="subscription")
 
 
-def list_(workspace: Workspace = None, as_json: AsJson = False) -> None:
+def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List the subscriptions and how far each is behind."""
     with ServiceClient(settings.load(workspace)) as client:
         answer = client.get(_AT)
@@ -73,8 +73,8 @@ def create(
     max_in_flight: Annotated[
         int | None, typer.Option(help="Events that consumers have at a time.")
     ] = None,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a subscription, or change how one hands out; filter and start stay as made."""
     terms = {
@@ -96,7 +96,7 @@ def create(
     emit(answer, as_json=as_json, text=text)
 
 
-def show(name: Name, workspace: Workspace = None, as_json: AsJson = False) -> None:
+def show(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Show how a subscription stands, and the first hundred events that it gave up on."""
     with ServiceClient(settings.load(workspace)) as client:
         answer = client.get(_path(name))
@@ -111,8 +111,8 @@ def show(name: Name, workspace: Workspace = None, as_json: AsJson = False) -> No
 def delete(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Really delete it.")] = False,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Forget a subscription: how far it was, what is out, what it parked. Events stay."""
     if not yes:
@@ -131,8 +131,8 @@ def replay_parked(
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="EVENT_ID", help="Only these events")
     ] = None,
-    workspace: Workspace = None,
-    as_json: AsJson = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Give parked events again, all of them or those named; nothing else is given again."""
     with ServiceClient(settings.load(workspace)) as client:

@@ -13,8 +13,8 @@ import typer
 from apps import settings
 from apps.caught_up import Behind
 from apps.caught_up import wait as wait_until
+from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
-from apps.cli.stack import JsonOption, WorkspaceOption
 
 SHOW_EVERY_S = 1.0
 SHOW_SAME_EVERY_S = 10.0

@@ -33,7 +33,7 @@ def test_every_command_explains_itself(name: str, command: TyperCommand) -> None
 @pytest.mark.parametrize(("name", "command"), COMMANDS)
 def test_every_command_speaks_json_and_takes_a_workspace(name: str, command: TyperCommand) -> None:
     options = {each for option in command.params for each in option.opts}
-    assert {"--json", "--workspace"} <= options
+    assert {"--json", "--workspace", "-w"} <= options
 
 
 NAMED = re.compile(r"penstock((?: [a-z][a-z-]+){1,2})")
