@@ -1,8 +1,8 @@
 """One group, one transaction.
 
-A small group goes in one message, on the belief that nobody else has appended
-(`eventstore.postgres.one_message`). When that is refused, and for all other groups, the writer
-looks first:
+A group goes in one call, on the belief that nobody else has appended
+(`eventstore.postgres.one_call`, with conditions `one_message`). When that is refused, and for all
+other groups, the writer looks first:
 
 1. Take the append lock, check the fencing number, read heads, known ids and the store's head.
 2. Decide every request in queue order (`eventstore.decision`).
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import psycopg
 
@@ -33,11 +34,11 @@ from eventstore.decision import (
     same_bytes,
     streams_of,
 )
-from eventstore.postgres import one_message
+from eventstore.postgres import one_call, one_message
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.lease import Lease
 from eventstore.postgres.locks import APPEND_LOCK
-from eventstore.postgres.matching import MAX_GUARDED, probes_of
+from eventstore.postgres.matching import MAX_GUARDED, Probes, probes_of
 from eventstore.postgres.one_message import message_of
 from eventstore.postgres.queries import query, results
 from eventstore.postgres.rows import COPY_EVENTS, copy_lines, policy_of, stored
@@ -85,6 +86,7 @@ class PostgresGroupCommit:
                 self._connection = await connect(self._dsn, cursor=psycopg.AsyncClientCursor)
                 self._lease.forget()
                 await self._connection.execute(PLANNING)
+                await one_call.prepare(self._connection)
             with wrapped("holding the append lease"):
                 head = await self._lease.hold(self._connection)
         except Unavailable:
@@ -152,18 +154,12 @@ class PostgresGroupCommit:
         refused = any(isinstance(outcome, PenstockError) for outcome in outcomes)
         if refused or len(state.categories) > categories:
             return None
-        message = message_of(
-            state.placed,
-            lease=self._lease.number or 0,
-            before=Position(self._head),
-            store_id=self._lease.store_id,
-            guard=None if probes is None else probes.guard(),
-        )
+        send = self._sending(connection, state, probes)
         failpoints.hit(failpoints.APPEND_BEFORE_COMMIT)
         one_message.check_alive(connection)
         self._sent = True
         try:
-            await one_message.commit(connection, message)
+            await send()
         except psycopg.Error as error:
             if connection.closed:
                 raise
@@ -176,13 +172,35 @@ class PostgresGroupCommit:
         self._remember(state)
         return outcomes
 
+    def _sending(
+        self, connection: Connection, state: StoreState, probes: Probes | None
+    ) -> Callable[[], Awaitable[None]]:
+        belief = one_call.Belief(
+            lease=self._lease.number or 0,
+            before=Position(self._head),
+            store_id=self._lease.store_id,
+        )
+        if probes is None:
+            values = one_call.values_of(state.placed, belief)
+            return partial(one_call.commit, connection, values)
+        message = message_of(
+            state.placed,
+            lease=belief.lease,
+            before=belief.before,
+            store_id=belief.store_id,
+            guard=probes.guard(),
+        )
+        return partial(one_message.commit, connection, message)
+
     async def _believed(
         self, connection: Connection, requests: Sequence[AppendRequest]
     ) -> StoreState | None:
         """Return the state as this writer knows it, None where that does not do for a group."""
         events = sum(len(append.events) for request in requests for append in request.appends)
         changes = any(request.change for request in requests)
-        if changes or events > one_message.MAX_EVENTS:
+        guarded = any(request.condition is not None for request in requests)
+        most = one_message.MAX_EVENTS if guarded else one_call.MAX_EVENTS
+        if changes or events > most:
             return None
         heads: dict[str, int] = {}
         unknown = []

@@ -1,0 +1,148 @@
+"""A whole group in one call of a prepared statement: `es.append_group`.
+
+    Placed … -> arrays, one per column -> es.append_group -> committed
+
+What `one_message` says holds here too: the call carries the writer's belief, and fails when that is
+wrong. PostgreSQL neither parses nor plans anything, which spares a single event a third of its
+work, and takes a large group as quickly as COPY does. Groups with conditions go by `one_message`,
+which can carry a guard.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+import psycopg
+from psycopg import generators, pq
+from psycopg.abc import PQGen
+
+from eventstore.decision import Placed
+from eventstore.postgres.connect import Connection
+from eventstore.postgres.queries import query
+from eventstore.store import EncodedEvent
+from kernel.positions import Position
+
+NAME: Final = b"append_group"
+MAX_EVENTS: Final = 2_000
+"""More in one call would hold the event loop for longer than other requests should wait."""
+
+_UUID, _TEXT, _BYTEA, _JSONB = 2950, 25, 17, 3802
+_ARRAY = struct.Struct("!iiIii")
+_LENGTH = struct.Struct("!i")
+_UUID_ITEM = _LENGTH.pack(16)
+_NULL_ITEM = _LENGTH.pack(-1)
+_JSONB_VERSION = b"\x01"
+Value = bytes | None
+_BINARY: Final = frozenset({3, 4, 6, 7, 10, 11, 12, 13, 14, 16, 17})
+_FORMATS: Final = [pq.Format.BINARY if place in _BINARY else pq.Format.TEXT for place in range(19)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """What a writer takes for true: the number of its lease, the head of the store, whose it is."""
+
+    lease: int
+    before: Position
+    store_id: str
+
+
+async def prepare(connection: Connection) -> None:
+    """Prepare the statement on a new connection."""
+    await connection.execute(query("prepare_append_group"))
+
+
+async def commit(connection: Connection, values: Sequence[Value]) -> None:
+    """Make the call; return once it is committed.
+
+    Raises the driver's errors (see `one_message.refused`); nothing was kept then, unless the
+    connection broke.
+    """
+    async with connection.lock:
+        results = await connection.wait(_exchange(connection.pgconn, values))
+    for result in results:
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(result, encoding="utf-8")
+
+
+def values_of(placed: Sequence[Placed], belief: Belief) -> list[Value]:
+    """Return the values of the call for events that were placed behind the head `belief.before`."""
+    events = [place.event for place in placed]
+    heads = {place.stream: place for place in placed}.values()
+    return [
+        b"%d" % belief.lease,
+        b"%d" % belief.before,
+        belief.store_id.encode(),
+        _array(_UUID, [_UUID_ITEM + event.id.bytes for event in events]),
+        _texts(place.stream for place in placed),
+        _numbers(place.version for place in placed),
+        _texts(place.category for place in placed),
+        _texts(event.type for event in events),
+        _numbers(event.schema_id for event in events),
+        _numbers(event.data_format for event in events),
+        _array(_BYTEA, [_LENGTH.pack(len(event.data)) + event.data for event in events]),
+        _optional(_TEXT, [event.subject for event in events], str.encode),
+        _optional(_TEXT, [event.key_id for event in events], str.encode),
+        _optional(_JSONB, [event.metadata or None for event in events], _jsonb),
+        _optional(_TEXT, [event.tags or None for event in events], _tags),
+        _times(events),
+        _texts(place.stream for place in heads),
+        _texts(place.category for place in heads),
+        _numbers(place.version for place in heads),
+    ]
+
+
+def _exchange(pgconn: pq.abc.PGconn, values: Sequence[Value]) -> PQGen[list[pq.abc.PGresult]]:
+    pgconn.send_query_prepared(NAME, values, _FORMATS)
+    results: list[pq.abc.PGresult] = yield from generators.execute(pgconn)
+    return results
+
+
+def _array(type_oid: int, items: Sequence[bytes]) -> bytes:
+    """Put items, each with its length before it, into PostgreSQL's binary form of an array."""
+    return _ARRAY.pack(1, 1, type_oid, len(items), 1) + b"".join(items)
+
+
+def _texts(texts: Iterable[str]) -> bytes:
+    encoded = [text.encode() for text in texts]
+    return _array(_TEXT, [_LENGTH.pack(len(text)) + text for text in encoded])
+
+
+def _numbers(numbers: Iterable[int]) -> bytes:
+    return b"{%b}" % ",".join(map(str, numbers)).encode()
+
+
+def _optional(type_oid: int, items: Sequence[Any], encode: Callable[[Any], bytes]) -> Value:
+    """Encode items of which some are None; None when all are."""
+    if not any(item is not None for item in items):
+        return None
+    return _array(type_oid, [_item(item, encode) for item in items])
+
+
+def _item(item: Any, encode: Callable[[Any], bytes]) -> bytes:
+    if item is None:
+        return _NULL_ITEM
+    encoded = encode(item)
+    return _LENGTH.pack(len(encoded)) + encoded
+
+
+def _jsonb(document: object) -> bytes:
+    return _JSONB_VERSION + orjson.dumps(document)
+
+
+def _tags(tags: Sequence[str]) -> bytes:
+    """Render a text that PostgreSQL reads as an array: arrays in arrays would have to be even."""
+    quoted = (tag.replace("\\", "\\\\").replace('"', '\\"') for tag in tags)
+    return ("{" + ",".join(f'"{tag}"' for tag in quoted) + "}").encode()
+
+
+def _times(events: Sequence[EncodedEvent]) -> Value:
+    if all(event.occurred_at is None for event in events):
+        return None
+    times = (event.occurred_at for event in events)
+    return (
+        b"{%b}" % ",".join("NULL" if time is None else time.isoformat() for time in times).encode()
+    )
