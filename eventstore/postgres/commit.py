@@ -1,7 +1,7 @@
 """One group, one transaction.
 
 A group goes in one call, on the belief that nobody else has appended
-(`eventstore.postgres.one_call`, with conditions `one_message`). When that is refused, and for all
+(`eventstore.postgres.one_call`). When that is refused, and for all
 other groups, the writer looks first:
 
 1. Take the append lock, check the fencing number, read heads, known ids and the store's head.
@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 
 import psycopg
 
@@ -34,12 +33,11 @@ from eventstore.decision import (
     same_bytes,
     streams_of,
 )
-from eventstore.postgres import one_call, one_message
+from eventstore.postgres import one_call
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.lease import Lease
 from eventstore.postgres.locks import APPEND_LOCK
-from eventstore.postgres.matching import MAX_GUARDED, Probes, probes_of
-from eventstore.postgres.one_message import message_of
+from eventstore.postgres.matching import MAX_WALKS, probes_of
 from eventstore.postgres.queries import query, results
 from eventstore.postgres.rows import COPY_EVENTS, copy_lines, policy_of, stored
 from eventstore.store import AppendRequest
@@ -135,7 +133,7 @@ class PostgresGroupCommit:
     async def _at_once(
         self, connection: Connection, requests: Sequence[AppendRequest]
     ) -> list[Outcome] | None:
-        """Commit a group in one message. None when nothing was kept, for it needs a look first."""
+        """Commit a group in one call. None when nothing was kept, for it needs a look first."""
         if self._look_first > 0:
             self._look_first -= 1
             return None
@@ -144,9 +142,9 @@ class PostgresGroupCommit:
             return None
         probes = probes_of(requests)
         if probes is not None:
-            if len(probes.walks) > MAX_GUARDED:
+            if len(probes.walks) > MAX_WALKS:
                 return None
-            # Most conditions hold: the message makes sure of it.
+            # Most conditions hold: the call makes sure of it.
             state.matched = dict.fromkeys(probes.conditions)
         categories = len(state.categories)
         outcomes = self._decide(requests, state)
@@ -154,17 +152,22 @@ class PostgresGroupCommit:
         refused = any(isinstance(outcome, PenstockError) for outcome in outcomes)
         if refused or len(state.categories) > categories:
             return None
-        send = self._sending(connection, state, probes)
+        belief = one_call.Belief(
+            lease=self._lease.number or 0,
+            before=Position(self._head),
+            store_id=self._lease.store_id,
+        )
+        values = one_call.values_of(state.placed, belief, None if probes is None else probes.json)
         failpoints.hit(failpoints.APPEND_BEFORE_COMMIT)
-        one_message.check_alive(connection)
+        one_call.check_alive(connection)
         self._sent = True
         try:
-            await send()
+            await one_call.commit(connection, values)
         except psycopg.Error as error:
             if connection.closed:
                 raise
             self._sent = False
-            if not one_message.refused(error):
+            if not one_call.refused(error):
                 raise
             self._look_first = _LOOKS_AFTER_REFUSAL
             return None
@@ -172,35 +175,13 @@ class PostgresGroupCommit:
         self._remember(state)
         return outcomes
 
-    def _sending(
-        self, connection: Connection, state: StoreState, probes: Probes | None
-    ) -> Callable[[], Awaitable[None]]:
-        belief = one_call.Belief(
-            lease=self._lease.number or 0,
-            before=Position(self._head),
-            store_id=self._lease.store_id,
-        )
-        if probes is None:
-            values = one_call.values_of(state.placed, belief)
-            return partial(one_call.commit, connection, values)
-        message = message_of(
-            state.placed,
-            lease=belief.lease,
-            before=belief.before,
-            store_id=belief.store_id,
-            guard=probes.guard(),
-        )
-        return partial(one_message.commit, connection, message)
-
     async def _believed(
         self, connection: Connection, requests: Sequence[AppendRequest]
     ) -> StoreState | None:
         """Return the state as this writer knows it, None where that does not do for a group."""
         events = sum(len(append.events) for request in requests for append in request.appends)
         changes = any(request.change for request in requests)
-        guarded = any(request.condition is not None for request in requests)
-        most = one_message.MAX_EVENTS if guarded else one_call.MAX_EVENTS
-        if changes or events > most:
+        if changes or events > one_call.MAX_EVENTS:
             return None
         heads: dict[str, int] = {}
         unknown = []
@@ -257,7 +238,7 @@ class PostgresGroupCommit:
             append_lock=APPEND_LOCK,
             streams=unknown,
             ids=ids_of(requests),
-            **({} if probes is None else probes.values),
+            **({} if probes is None else {"walks": probes.json.decode()}),
         )
         number, position, recorded_at = counter[0]
         if number != self._lease.number:

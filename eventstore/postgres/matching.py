@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import orjson
 
 from eventstore.conditions import Condition
 from eventstore.decision import Matched, conditions_of
-from eventstore.postgres.one_message import array_literal, text_literal
 from eventstore.store import AppendRequest
 from kernel.errors import InvalidRequest
 
 GAVE_UP = -1
-MAX_GUARDED = 256
-"""More walks than this are not written into a group's one message."""
+MAX_WALKS = 256
+"""A group with more walks is not judged in one call: they are made one by one under the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class Probes:
     walks: tuple[Walk, ...]
 
     @property
-    def values(self) -> Mapping[str, object]:
-        """What `match_conditions` is asked with."""
+    def json(self) -> bytes:
+        """The walks, as `match_conditions` and `es.append_group` take them."""
         walks = [
             {
                 "number": walk.number,
@@ -48,23 +48,7 @@ class Probes:
             }
             for walk in self.walks
         ]
-        return {"walks": json.dumps(walks)}
-
-    def guard(self) -> str:
-        """Return a statement that fails, with `MOVED`, unless no condition matches anything.
-
-        It only calls functions, whose plans are kept: planning a query anew would cost more than
-        the walks do.
-        """
-        calls = []
-        for walk in self.walks:
-            kind = f"{_literal(walk.category)},{_literal(walk.type)},{walk.after:d}"
-            calls.append(
-                f"es.newest_tagged({array_literal(walk.tags)},{kind})"
-                if walk.tags
-                else f"es.newest_of_kind({kind})"
-            )
-        return f"SELECT es.none_matched(greatest({','.join(calls)}))"
+        return orjson.dumps(walks)
 
     def matched(self, rows: Sequence[Sequence[int | None]]) -> dict[Condition, Matched]:
         """Make the answers of rows (number of the condition, newest position or None)."""
@@ -103,10 +87,6 @@ def _split(name: str | None) -> tuple[str | None, str | None]:
         return None, None
     category, dot, type_ = name.partition(".")
     return (category, type_) if dot else (None, name)
-
-
-def _literal(text: str | None) -> str:
-    return "NULL" if text is None else text_literal(text)
 
 
 def _too_costly(condition: Condition) -> InvalidRequest:

@@ -2,14 +2,16 @@
 
     Placed … -> arrays, one per column -> es.append_group -> committed
 
-What `one_message` says holds here too: the call carries the writer's belief, and fails when that is
-wrong. PostgreSQL neither parses nor plans anything, which spares a single event a third of its
-work, and takes a large group as quickly as COPY does. Groups with conditions go by `one_message`,
-which can carry a guard.
+The writer knows the head of the store and those of the group's streams, for nobody else appends.
+The call carries that belief, and fails when it is wrong; an event id that is in the store already
+fails at its index, and a condition that is not met at its own search. Then nothing is kept. This
+costs one round trip instead of five, PostgreSQL neither parses nor plans anything, and a large
+group goes as quickly as by COPY.
 """
 
 from __future__ import annotations
 
+import select
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from eventstore.store import EncodedEvent
 from kernel.positions import Position
 
 NAME: Final = b"append_group"
+MOVED: Final = "ES010"
 MAX_EVENTS: Final = 2_000
 """More in one call would hold the event loop for longer than other requests should wait."""
 
@@ -38,7 +41,7 @@ _NULL_ITEM = _LENGTH.pack(-1)
 _JSONB_VERSION = b"\x01"
 Value = bytes | None
 _BINARY: Final = frozenset({3, 4, 6, 7, 10, 11, 12, 13, 14, 16, 17})
-_FORMATS: Final = [pq.Format.BINARY if place in _BINARY else pq.Format.TEXT for place in range(19)]
+_FORMATS: Final = [pq.Format.BINARY if place in _BINARY else pq.Format.TEXT for place in range(20)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ async def prepare(connection: Connection) -> None:
 async def commit(connection: Connection, values: Sequence[Value]) -> None:
     """Make the call; return once it is committed.
 
-    Raises the driver's errors (see `one_message.refused`); nothing was kept then, unless the
+    Raises the driver's errors (see `refused`); nothing was kept then, unless the
     connection broke.
     """
     async with connection.lock:
@@ -68,8 +71,24 @@ async def commit(connection: Connection, values: Sequence[Value]) -> None:
             raise psycopg.errors.error_from_result(result, encoding="utf-8")
 
 
-def values_of(placed: Sequence[Placed], belief: Belief) -> list[Value]:
-    """Return the values of the call for events that were placed behind the head `belief.before`."""
+def check_alive(connection: Connection) -> None:
+    """Raise the driver's error when the server has hung up: nothing sent now would arrive."""
+    watch = select.poll()
+    watch.register(connection.pgconn.socket, select.POLLRDHUP)
+    if watch.poll(0):
+        raise psycopg.OperationalError("the server has closed the connection")
+
+
+def refused(error: psycopg.Error) -> bool:
+    """Return whether PostgreSQL refused what the call says, for the data or for the belief."""
+    return error.sqlstate == MOVED or isinstance(error, psycopg.DataError | psycopg.IntegrityError)
+
+
+def values_of(placed: Sequence[Placed], belief: Belief, walks: Value = None) -> list[Value]:
+    """Return the values of the call for events that were placed behind the head `belief.before`.
+
+    `walks` are those of the group's conditions (`Probes.json`), if it has any.
+    """
     events = [place.event for place in placed]
     heads = {place.stream: place for place in placed}.values()
     return [
@@ -92,6 +111,7 @@ def values_of(placed: Sequence[Placed], belief: Belief) -> list[Value]:
         _texts(place.stream for place in heads),
         _texts(place.category for place in heads),
         _numbers(place.version for place in heads),
+        walks,
     ]
 
 

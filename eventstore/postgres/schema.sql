@@ -496,6 +496,8 @@ GRANT EXECUTE ON FUNCTION es.enter TO penstock_service;
 -- hold the lease `number` and to know the heads of store and streams. ES010 when it does not hold
 -- the lease or the head is another; an id or a version that is there already violates its index.
 -- Arrays may be NULL where no event has such a value. Positions are `before + 1`, `before + 2`, …
+-- `walks` are the searches of the group's conditions, as a list of objects (tags, category, type,
+-- after); ES010 when one of them finds an event.
 CREATE FUNCTION es.append_group(
     number        bigint,
     before        bigint,
@@ -515,13 +517,20 @@ CREATE FUNCTION es.append_group(
     times         timestamptz[],
     head_streams  text[],
     head_categories text[],
-    heads         bigint[]
+    heads         bigint[],
+    walks         jsonb
 ) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_ timestamptz;
 BEGIN
     PERFORM es.enter(append_group.number, append_group.before, before + cardinality(ids));
     SELECT counter.recorded_at INTO now_ FROM es.counter;
+    IF walks IS NOT NULL THEN
+        PERFORM es.none_matched(max(CASE
+                WHEN cardinality(w.tags) = 0 THEN es.newest_of_kind(w.category, w.type, w.after)
+                ELSE es.newest_tagged(w.tags, w.category, w.type, w.after) END))
+            FROM jsonb_to_recordset(walks) AS w (tags text[], category text, type text, after bigint);
+    END IF;
     INSERT INTO es.events (
         position, store_id, id, stream, version, category, type, schema_id, data_format, data,
         subject, key_id, metadata, tags, occurred_at, recorded_at

@@ -1,4 +1,4 @@
-"""A group in one call keeps what the other two ways keep."""
+"""A group in one call keeps what the long way keeps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import psycopg
 import pytest
 
 from eventstore.conditions import Condition, Query, QueryItem
-from eventstore.postgres import one_call, one_message
+from eventstore.postgres import one_call
 from eventstore.postgres.store import PostgresEventStore
 from eventstore.store import AppendRequest, EncodedEvent, StreamAppend
+from kernel.errors import ConditionFailed
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 
@@ -57,24 +58,21 @@ def content(found: RecordedEvent | EncodedEvent) -> tuple[object, ...]:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Notes by which short way groups were committed: a refused one would go the long way."""
-    ways: list[str] = []
+    """Notes which groups were committed by a call: a refused one goes the long way."""
+    calls: list[str] = []
+    commit = one_call.commit
 
-    def noting(commit: Any, way: str) -> Any:
-        async def noted(*values: Any) -> None:
-            await commit(*values)
-            ways.append(way)
+    async def noted(*values: Any) -> None:
+        await commit(*values)
+        calls.append("call")
 
-        return noted
-
-    monkeypatch.setattr(one_call, "commit", noting(one_call.commit, "call"))
-    monkeypatch.setattr(one_message, "commit", noting(one_message.commit, "message"))
-    return ways
+    monkeypatch.setattr(one_call, "commit", noted)
+    return calls
 
 
-@pytest.mark.parametrize(("condition", "way"), [(None, "call"), (NEVER, "message")])
+@pytest.mark.parametrize("condition", [None, NEVER])
 def test_values_that_some_events_lack_are_kept(
-    postgres_dsn: str, condition: Condition | None, way: str, taken: list[str]
+    postgres_dsn: str, condition: Condition | None, taken: list[str]
 ) -> None:
     given = mixed()
 
@@ -83,7 +81,7 @@ def test_values_that_some_events_lack_are_kept(
             # The first event of a category has to look first.
             await store.append(append("order-first", [event(**EMPTY)]))
             await store.append(append("order-1", given, condition))
-            assert taken == [way]
+            assert taken == ["call"]
             page = await store.read_all(after=1, limit=100)
             assert [content(found) for found in page.events] == [content(each) for each in given]
             assert [found.position for found in page.events] == list(range(2, len(given) + 2))
@@ -123,3 +121,32 @@ def test_nobody_but_the_service_may_call(postgres_dsn: str) -> None:
             " WHERE f.proname = 'append_group'"
         ).fetchall()
     assert dict(rows) == {"penstock_service": True, "pg_monitor": False}
+
+
+def test_a_condition_that_is_not_met_keeps_nothing_of_its_group(
+    postgres_dsn: str, taken: list[str]
+) -> None:
+    """The call is refused for one request; the long way then commits the others."""
+    placed = Query(items=(QueryItem(types=("order.placed",), tags=("b",)),))
+
+    async def body() -> None:
+        async with PostgresEventStore(postgres_dsn) as store:
+            await store.append(append("order-first", [event(**EMPTY)]))
+            await store.append(append("order-1", [event(**EMPTY | {"tags": ("b",)})]))
+            old = Condition(query=placed, after=Position(1))
+            new = Condition(query=placed, after=Position(2))
+            answers = await asyncio.gather(
+                store.append(append("order-2", [event(**EMPTY)])),
+                store.append(append("order-3", [event(**EMPTY)], old)),
+                store.append(append("order-4", [event(**EMPTY)], new)),
+                return_exceptions=True,
+            )
+            assert [type(answer).__name__ for answer in answers] == [
+                "Appended",
+                ConditionFailed.__name__,
+                "Appended",
+            ]
+            assert await store.head() == 4
+            assert taken == ["call"]
+
+    asyncio.run(body())

@@ -89,10 +89,10 @@ def test_a_condition_touches_a_few_pages(connection: psycopg.Connection[Any]) ->
         assert probes is not None
         text = query("match_conditions").as_bytes()
         # Plans of functions are made on first use: what a writer does all day is what counts.
-        rows = connection.execute(text, probes.values).fetchall()
+        rows = connection.execute(text, {"walks": probes.json.decode()}).fetchall()
         assert probes.matched(rows) == {condition: newest}, (types, tags, after)
         explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + text
-        (plan,) = connection.execute(explain, probes.values).fetchone() or ({},)
+        (plan,) = connection.execute(explain, {"walks": probes.json.decode()}).fetchone() or ({},)
         top = plan[0]["Plan"]
         touched = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
         assert touched <= PAGES, (types, tags, after, json.dumps(plan, indent=1))
@@ -109,5 +109,7 @@ def test_what_nearly_matches_everywhere_is_given_up(
 ) -> None:
     probes = probes_of([AppendRequest(appends=(), condition=asking(types, tags, 0))])
     assert probes is not None
-    rows = connection.execute(query("match_conditions").as_bytes(), probes.values).fetchall()
+    rows = connection.execute(
+        query("match_conditions").as_bytes(), {"walks": probes.json.decode()}
+    ).fetchall()
     assert rows == [(0, GAVE_UP)]

@@ -1,4 +1,4 @@
-"""A group in one message keeps what COPY keeps, and nothing when its belief is wrong."""
+"""Whichever way a group goes, it keeps what was given, and nothing when its belief is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from eventstore.postgres import one_message
+from eventstore.postgres import one_call
 from eventstore.postgres.store import PostgresEventStore
 from eventstore.store import AppendRequest, EncodedEvent, StreamAppend
 from kernel.errors import VersionConflict
@@ -42,7 +42,7 @@ def append(stream: str, *events: EncodedEvent) -> AppendRequest:
 
 
 async def read(store: PostgresEventStore, stream: str) -> tuple[RecordedEvent, ...]:
-    page = await store.read_stream(stream, from_version=0, direction="forward", limit=1_000)
+    page = await store.read_stream(stream, from_version=0, direction="forward", limit=5_000)
     return page.events
 
 
@@ -60,7 +60,7 @@ def content(event: RecordedEvent | EncodedEvent) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.parametrize("count", [1, 3, one_message.MAX_EVENTS, one_message.MAX_EVENTS + 1])
+@pytest.mark.parametrize("count", [1, 3, one_call.MAX_EVENTS, one_call.MAX_EVENTS + 1])
 def test_every_value_is_kept_as_it_is(postgres_dsn: str, count: int) -> None:
     stream = "order-" + ODD.replace(" ", "_").replace("\t", "_").replace("/", "_")
     given = [odd(index) for index in range(count)]
@@ -93,7 +93,7 @@ def test_a_hostile_type_is_a_text_like_any_other(postgres_dsn: str) -> None:
 def test_times_are_postgresqls_and_never_go_back(postgres_dsn: str) -> None:
     async def body() -> None:
         async with PostgresEventStore(postgres_dsn) as store:
-            for size in (1, one_message.MAX_EVENTS + 1, 1, 2):
+            for size in (1, one_call.MAX_EVENTS + 1, 1, 2):
                 events = [odd(index, occurred_at=None) for index in range(size)]
                 await store.append(append("order-1", *events))
             found = await read(store, "order-1")
