@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 Call = Callable[[], int]
 """Does one request and returns how many events it was about, 0 when there was nothing to do."""
 
-STREAMS = 10_000
+STREAMS = 1_000
 """Appends go to so many streams, in turns: soon all of them exist, as those of living entities."""
 
 
