@@ -115,7 +115,8 @@ async def deliver(asked: Work) -> dict[str, float]:
     while acknowledged.keys() - subscriber.seen.keys() and time.perf_counter() < deadline:
         await asyncio.sleep(0.01)
     cpu_s = time.process_time() - cpu
-    figures = delivered(sent, acknowledged, subscriber.seen, begun=begun)
+    ended = time.perf_counter()
+    figures = delivered(sent, acknowledged, subscriber.seen, begun=begun, ended=ended)
     return figures | {"client_cpu_us_per_event": cpu_s * 1e6 / len(acknowledged)}
 
 

@@ -55,7 +55,8 @@ def run_delivery(
     while not set(acknowledged) <= set(seen) and time.perf_counter() < deadline:
         time.sleep(0.01)
     # A thread that hangs may still add to them: look at copies.
-    return delivered(dict(sent), dict(acknowledged), dict(seen), begun=begun)
+    ended = time.perf_counter()
+    return delivered(dict(sent), dict(acknowledged), dict(seen), begun=begun, ended=ended)
 
 
 def delivered(
@@ -64,22 +65,25 @@ def delivered(
     seen: dict[int, float],
     *,
     begun: float,
+    ended: float,
 ) -> dict[str, float]:
     """Summarise a delivery by position; all times are of one clock, `begun` the first append's.
 
-    An event that the subscriber has before its writer has the answer counts as 0 after it.
+    An event that the subscriber has before its writer has the answer counts as 0 after it. One
+    that it has not by the time `ended` is as late as that, at least.
     """
-    both = sent.keys() & acknowledged.keys() & seen.keys()
-    if not both:
-        raise SystemExit("the subscriber saw none of the events")
-    after_ack = sorted(max(0.0, seen[position] - acknowledged[position]) for position in both)
-    after_send = sorted(seen[position] - sent[position] for position in both)
+    positions = sent.keys() & acknowledged.keys()
+    if not positions:
+        raise SystemExit("no append was acknowledged")
+    arrived = {position: seen.get(position, ended) for position in positions}
+    after_ack = sorted(max(0.0, arrived[at] - acknowledged[at]) for at in positions)
+    after_send = sorted(arrived[at] - sent[at] for at in positions)
     return {
-        "events_per_s": len(acknowledged) / (max(acknowledged.values()) - begun),
+        "events_per_s": len(positions) / (max(acknowledged.values()) - begun),
         "p50_ms": percentile(after_ack, 50) * 1000,
         "p99_ms": percentile(after_ack, 99) * 1000,
         "sent_p50_ms": percentile(after_send, 50) * 1000,
         "sent_p99_ms": percentile(after_send, 99) * 1000,
-        "not_seen": float(len(acknowledged) - len(both)),
-        "all_events": float(len(acknowledged)),
+        "not_seen": float(len(positions - seen.keys())),
+        "all_events": float(len(positions)),
     }

@@ -103,10 +103,15 @@ def test_nothing_answered_is_no_figure() -> None:
 
 def test_delivery_is_counted_from_the_acknowledgement_and_from_the_request() -> None:
     figures = delivered(
-        {1: 10.0, 2: 11.0, 3: 12.0}, {1: 10.2, 2: 11.2, 3: 12.2}, {1: 10.3, 2: 11.1}, begun=10.2
+        {1: 10.0, 2: 11.0, 3: 12.0},
+        {1: 10.2, 2: 11.2, 3: 12.2},
+        {1: 10.3, 2: 11.1},
+        begun=10.2,
+        ended=14.2,
     )
     assert figures["p50_ms"] == pytest.approx(100)
-    assert figures["sent_p99_ms"] == pytest.approx(300)
+    assert figures["p99_ms"] == pytest.approx(2_000), "what never came is as late as the end"
+    assert figures["sent_p50_ms"] == pytest.approx(300)
     assert figures["events_per_s"] == pytest.approx(1.5)
     assert figures["not_seen"] == 1
 
