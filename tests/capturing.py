@@ -53,7 +53,7 @@ class Reader:
         ends = {part: self._end(consumer, part) for part in self._parts}
         pending = {part for part, end in ends.items() if self._seen.get(part, 0) < end}
         # A producer that was killed keeps its transaction open until its successor has started.
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while pending:
             assert time.monotonic() < deadline, f"no end of {sorted(pending)}"
             message = consumer.poll(1.0)
@@ -69,6 +69,13 @@ class Reader:
                     pending.discard(part)
             else:
                 raise AssertionError(str(message.error()))
+
+    def any_records(self) -> bool:
+        """Return whether a row's topic has records by now, without reading them."""
+        consumer = self._open()
+        self._assign_new(consumer)
+        rows = [part for part in self._parts if part[0].endswith(".accounts")]
+        return any(self._end(consumer, part) > 0 for part in rows)
 
     def close(self) -> None:
         """Leave the broker."""

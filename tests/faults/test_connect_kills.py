@@ -22,6 +22,7 @@ from tests.capturing import Captured, prepare
 from tests.waiting import until
 
 ROWS = 60_000
+"""Enough for a snapshot of some seconds: it must still run when its first rows have been read."""
 ACCOUNTS = f"""
 CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, note text);
 INSERT INTO accounts SELECT i, 100, repeat('x', 100) FROM generate_series(1, {ROWS}) i;
@@ -132,26 +133,24 @@ def test_p4_a_kill_while_streaming_loses_and_doubles_nothing(
     assert bank.rejected == []
 
 
+# The broker may keep what the killed producer had begun for a minute and more.
+@pytest.mark.timeout(600)
 def test_p4_a_kill_during_the_snapshot_begins_it_anew(
     stack: Settings, bank: Captured, writer: Writer
 ) -> None:
     writer.start()
     bank.start()
 
-    def begun() -> bool:
-        bank.read()
-        return bool(bank.changes)
-
-    until(begun, "the first rows are here", deadline_s=60)
-    assert None not in {end.table for end in bank.snapshots}, "the snapshot was too quick to kill"
+    until(bank.reader.any_records, "the first rows are here", deadline_s=60)
     kill_part(stack.workspace, "connect")
     until(lambda: writer.done >= 300, "work goes on", deadline_s=60)
-    until(lambda: _ended(bank), "the snapshot ends", deadline_s=120)
+    until(lambda: _ended(bank), "the snapshot ends", deadline_s=240)
     writer.finish()
     bank.await_stream()
 
     reads = [c for _, c in bank.changes if c.operation is Operation.READ]
     attempts = sorted({c.commit_order for c in reads})
+    assert len(attempts) > 1, "the snapshot was too quick to kill"
     assert all(one < other for one, other in pairwise(attempts))
     last = [c for c in reads if c.commit_order == attempts[-1] and c.table == "public.accounts"]
     assert len(last) == ROWS
