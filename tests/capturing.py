@@ -53,7 +53,7 @@ class Reader:
         ends = {part: self._end(consumer, part) for part in self._parts}
         pending = {part for part, end in ends.items() if self._seen.get(part, 0) < end}
         # A producer that was killed keeps its transaction open until its successor has started.
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 120
         while pending:
             assert time.monotonic() < deadline, f"no end of {sorted(pending)}"
             message = consumer.poll(1.0)
@@ -61,9 +61,13 @@ class Reader:
                 continue
             part = (message.topic(), message.partition())
             if message.error() is None:
+                # Where somebody goes on writing, the end of the partition may never be reached.
+                self._seen[part] = message.offset() + 1
+                if self._seen[part] >= ends.get(part, 0):
+                    pending.discard(part)
                 yield _record(message)
             elif message.error().name() == "_PARTITION_EOF":
-                # Markers of transactions take offsets too: only this says that all was read.
+                # Markers of transactions take offsets too: behind the last record only this is said.
                 self._seen[part] = message.offset()
                 if message.offset() >= ends.get(part, 0):
                     pending.discard(part)
