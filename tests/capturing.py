@@ -67,7 +67,7 @@ class Reader:
                     pending.discard(part)
                 yield _record(message)
             elif message.error().name() == "_PARTITION_EOF":
-                # Markers of transactions take offsets too: behind the last record only this is said.
+                # Markers of transactions take offsets: behind the last record only this is said.
                 self._seen[part] = message.offset()
                 if message.offset() >= ends.get(part, 0):
                     pending.discard(part)
