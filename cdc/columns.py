@@ -1,0 +1,74 @@
+"""What PostgreSQL's catalog says of a table's columns, and the session in which text is exact."""
+
+from __future__ import annotations
+
+from cdc.database import Connection, split_table
+from kernel.errors import NotFound
+from schemas.pg_types import SourceColumn
+
+TEXT_SETTINGS = {
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "iso_8601",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+}
+"""Settings under which a value has one text, the one that `schemas.pg_text` reads. `xmloption`
+and the rest change nothing that is printed; money follows `lc_monetary`: see `schemas.pg_text`."""
+
+# A true array is the one that its item names (typarray); int2vector only looks like one. Domains
+# are followed on both sides of an array, but not through a second array: its items are text.
+_COLUMNS = """
+WITH RECURSIVE base AS (
+    SELECT a.attnum, a.attname, a.atttypid AS type, a.atttypmod AS modifier,
+           a.attndims::int AS dimensions, a.attnotnull, a.attgenerated, false AS is_array
+      FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+      JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT b.attnum, b.attname, coalesce(e.oid, t.typbasetype),
+           CASE WHEN e.oid IS NULL AND t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END,
+           CASE WHEN b.is_array THEN b.dimensions ELSE greatest(b.dimensions, t.typndims) END,
+           b.attnotnull, b.attgenerated, b.is_array OR e.oid IS NOT NULL
+      FROM base b JOIN pg_type t ON t.oid = b.type
+      LEFT JOIN pg_type e ON e.typarray = t.oid AND NOT b.is_array
+     WHERE t.typtype = 'd' OR e.oid IS NOT NULL
+)
+SELECT b.attname AS name, t.typname AS type, t.typtype::text AS kind, b.modifier, b.is_array,
+       CASE WHEN b.is_array THEN greatest(b.dimensions, 1) ELSE 0 END AS dimensions,
+       b.attnotnull AS not_null, b.attgenerated::text AS generated
+  FROM base b JOIN pg_type t ON t.oid = b.type
+ WHERE t.typtype <> 'd'
+   AND (b.is_array OR NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid))
+ ORDER BY b.attnum
+"""
+
+
+def columns_of(connection: Connection, table: str) -> tuple[SourceColumn, ...]:
+    """Return all columns in table order, domains resolved, generated ones included.
+
+    Raises `NotFound` when there is no such table, or none with columns.
+    """
+    schema, name = split_table(table)
+    rows = connection.execute(_COLUMNS, (schema, name)).fetchall()
+    if not rows:
+        raise NotFound(f"no table {schema}.{name} in the source database")
+    return tuple(
+        SourceColumn(
+            name=str(row["name"]),
+            type=str(row["type"]),
+            kind=str(row["kind"]),
+            modifier=int(str(row["modifier"])),
+            is_array=bool(row["is_array"]),
+            dimensions=int(str(row["dimensions"])),
+            not_null=bool(row["not_null"]),
+            generated=str(row["generated"]).strip("\0"),
+        )
+        for row in rows
+    )
+
+
+def set_text_output(connection: Connection) -> None:
+    """Make this session print values in their one text (`TEXT_SETTINGS`)."""
+    for name, value in TEXT_SETTINGS.items():
+        connection.execute("SELECT set_config(%s, %s, false)", (name, value))

@@ -1,0 +1,92 @@
+"""PostgreSQL types and the lake's: what each column becomes, and which columns are refused.
+
+    pg_attribute -> cdc.columns.columns_of -> SourceColumn -> lake_type | refusal
+
+`docs/reference/capture-types.md` is the same as a table for readers; a test holds the two equal.
+Every way into the lake gives these types: the connector's Avro (`schemas.columns`) and
+PostgreSQL's own text (`schemas.pg_text`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+LOCAL_MICROS = pa.timestamp("us")
+UTC_MICROS = pa.timestamp("us", "UTC")
+
+DECIMAL_DIGITS = 38
+"""The most digits that a decimal of the lake holds; beyond, a numeric is text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceColumn:
+    """A column of the source: its type (of the items, for an array) with domains resolved.
+
+    `type` is PostgreSQL's typname, `kind` its typtype (`b` base, `e` enum, `c` composite, `r`
+    range, `m` multirange, `p` pseudo), `modifier` its atttypmod, -1 without one. `dimensions` is
+    how many an array is declared with (at least 1), 0 for what is no array. `generated` is
+    attgenerated: `` for an ordinary column, `s` stored, `v` virtual.
+    """
+
+    name: str
+    type: str
+    kind: str = "b"
+    modifier: int = -1
+    is_array: bool = False
+    dimensions: int = 0
+    not_null: bool = False
+    generated: str = ""
+
+
+_SCALARS: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "oid": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "money": pa.decimal128(19, 2),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": LOCAL_MICROS,
+    "timestamptz": UTC_MICROS,
+}
+
+
+def lake_type(column: SourceColumn) -> pa.DataType:
+    """Return the Arrow type that the lake holds the column in. Text where nothing else is exact."""
+    item = _item_type(column)
+    for _ in range(column.dimensions if column.is_array else 0):
+        item = pa.list_(item)
+    return item
+
+
+def refusal(column: SourceColumn) -> str | None:
+    """Say why a column cannot be captured without altering values, and what to do; else None."""
+    if column.generated == "v":
+        return "a virtual generated column is not in the stream of changes: exclude it"
+    return None
+
+
+def decimal_of(modifier: int) -> tuple[int, int] | None:
+    """Return precision and scale of the lake's decimal for a numeric's modifier, None for text."""
+    if modifier < 4:
+        return None
+    precision = ((modifier - 4) >> 16) & 0xFFFF
+    scale = (((modifier - 4) & 0x7FF) ^ 1024) - 1024
+    digits = max(precision - min(scale, 0), scale)
+    return (digits, max(scale, 0)) if digits <= DECIMAL_DIGITS else None
+
+
+def _item_type(column: SourceColumn) -> pa.DataType:
+    if column.type == "bit" and column.modifier == 1:
+        return pa.bool_()
+    if column.type == "numeric":
+        decimal = decimal_of(column.modifier)
+        return pa.string() if decimal is None else pa.decimal128(*decimal)
+    if column.kind != "b":
+        return pa.string()
+    return _SCALARS.get(column.type, pa.string())
