@@ -6,7 +6,6 @@ Entry points: `ensure_outbox` and `ensure_sources`, which `penstock up` calls; `
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from cdc.verify import compared_columns, hash_of
 from kernel.errors import Conflict, PenstockError
 from projections.log.layout import Lake
 from projections.log.tables import Tables
+from projections.runner.captured import CapturedTable, render_tables
 from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
 from projections.state.current import current_name
 from schemas.registry import ConfluentRegistry
@@ -101,7 +101,7 @@ def add(
     sources.save(settings.workspace, source, password)
     with ConnectClient(settings.required("connect.url")) as connect:
         started = capture.ensure(source, dsn, placement_of(settings), connect, timeout_s=timeout_s)
-    record_capture(Lake.at(settings.lake), source.name, LIVE, capture.keys_of(source, dsn))
+    record_capture(Lake.at(settings.lake), source.name, LIVE, tables_of(source, dsn))
     return started
 
 
@@ -176,12 +176,24 @@ def _verdict(
     )
 
 
+def tables_of(source: Source, dsn: str) -> dict[str, CapturedTable]:
+    """Return what the catalog is told about each table that a source captures now."""
+    return {
+        table: CapturedTable(
+            keys=keys,
+            history=source.options_of(table).history,
+            soft_deletes=source.options_of(table).soft_deletes,
+        )
+        for table, keys in capture.keys_of(source, dsn).items()
+    }
+
+
 def record_capture(
-    lake: Lake, name: str, status_: str, keys: Mapping[str, tuple[str, ...]]
+    lake: Lake, name: str, status_: str, tables: Mapping[str, CapturedTable]
 ) -> None:
-    """Tell the catalog which tables of a source are captured and what their keys are."""
+    """Tell the catalog which tables of a source are captured, their keys and what is kept."""
     catalog = DeployedCatalog(lake, Tables())
-    text = json.dumps({table: list(columns) for table, columns in keys.items()}, sort_keys=True)
+    text = render_tables(tables)
     entry = Entry(kind=CAPTURE, name=name, generation=0, status=status_, text=text)
     if entry not in catalog.entries():
         catalog.put([entry])

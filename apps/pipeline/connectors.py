@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import psycopg
 
-from apps.capture import placement_of, record_capture
+from apps.capture import placement_of, record_capture, tables_of
 from apps.settings import Settings
 from cdc import capture, outbox
 from cdc.connect import ConnectClient, ConnectorStatus
@@ -95,7 +95,7 @@ class ConnectorKeeper:
 
     def _declare(self, source: Source, dsn: str) -> None:
         """Put the source's tables and keys into the catalog, if they are not there."""
-        record_capture(self._lake, source.name, LIVE, capture.keys_of(source, dsn))
+        record_capture(self._lake, source.name, LIVE, tables_of(source, dsn))
 
     def _drop_missing(self, sources: Mapping[str, Source]) -> None:
         for entry in self._deployed.entries():

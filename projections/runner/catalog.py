@@ -1,13 +1,13 @@
 """`lake/catalog`: what is deployed. Append only; the newest row of a kind and name counts.
 
-Kinds: `capture` (a captured source: its tables), `source` (a CREATE SOURCE statement),
-`projection` (a CREATE PROJECTION statement and its live generation). The command line appends,
-the pipeline reads: neither needs the other to be up.
+Kinds: `capture` (a captured source: its tables), `slot` (the slot that a captured source reads
+from, and whether it is lost), `source` (a CREATE SOURCE statement), `projection` (a CREATE
+PROJECTION statement and its live generation). The command line appends, the pipeline reads:
+neither needs the other to be up.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,6 +20,12 @@ from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
+from projections.runner.captured import (
+    CapturedTable,
+    Incarnation,
+    parse_incarnation,
+    parse_tables,
+)
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 
 SCHEMA = pa.schema(
@@ -35,14 +41,14 @@ SCHEMA = pa.schema(
     ]
 )
 
-CAPTURE, SOURCE, PROJECTION = "capture", "source", "projection"
-LIVE, PAUSED, DROPPED = "live", "paused", "dropped"
+CAPTURE, SLOT, SOURCE, PROJECTION = "capture", "slot", "source", "projection"
+LIVE, PAUSED, DROPPED, LOST = "live", "paused", "dropped", "lost"
 _RIVALS = Backoff(attempts=6, base_s=0.05, cap_s=0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One deployed thing. `text` is its SQL, or for a capture JSON: table -> key columns.
+    """One deployed thing. `text` is its SQL; of a capture or a slot JSON (`runner.captured`).
 
     `include_late`: this generation takes rows that came later than their lateness allows.
     """
@@ -60,17 +66,22 @@ class Deployment:
     """Everything that is deployed at one version of the catalog."""
 
     version: int
-    captures: dict[str, dict[str, tuple[str, ...]]]
+    captures: dict[str, dict[str, CapturedTable]]
+    slots: dict[str, Incarnation]
     sources: dict[str, SourceDecl]
     projections: dict[str, tuple[Entry, ProjectionDecl]]
 
     def keys(self) -> dict[str, tuple[str, ...]]:
         """Return the primary key of every captured table, by `<source>.<table>`."""
         return {
-            f"{source}.{table}": keys
+            f"{source}.{table}": captured.keys
             for source, tables in self.captures.items()
-            for table, keys in tables.items()
+            for table, captured in tables.items()
         }
+
+    def captured(self, source: str, table: str) -> CapturedTable | None:
+        """Return what is declared for a captured table; None when it is not captured (any more)."""
+        return self.captures.get(source, {}).get(table)
 
     def lateness(self, name: str, default: timedelta) -> timedelta:
         """Return how late rows of an input (`events.flight`, `shop.public.orders`) may be."""
@@ -153,16 +164,17 @@ class DeployedCatalog:
         sources: dict[str, SourceDecl] = {}
         projections: dict[str, tuple[Entry, ProjectionDecl]] = {}
         for entry in live:
-            if entry.kind == CAPTURE:
+            if entry.kind in (CAPTURE, SLOT):
                 continue
             script = parse_script(entry.text, origin=f"{entry.kind} {entry.name}")
             sources |= {source.name: source for source in script.sources}
             projections |= {decl.name: (entry, decl) for decl in script.projections}
-        captures = {
-            entry.name: {table: tuple(keys) for table, keys in json.loads(entry.text).items()}
-            for entry in live
-            if entry.kind == CAPTURE
-        }
+        captures = {e.name: parse_tables(e.text) for e in live if e.kind == CAPTURE}
+        slots = {e.name: parse_incarnation(e.text) for e in live if e.kind == SLOT}
         return Deployment(
-            version=version, captures=captures, sources=sources, projections=projections
+            version=version,
+            captures=captures,
+            slots=slots,
+            sources=sources,
+            projections=projections,
         )

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from cdc import sources
+from cdc.sources import TableOptions
 from kernel.errors import InvalidRequest, Misconfigured, NotFound
 
+PLAIN = 'dsn = "dbname=a"\ntables = ["t"]\n'
 DSN = "postgresql://capture:s3cret@db:5433/shop?sslmode=require"
 
 
@@ -48,6 +50,14 @@ def test_a_password_may_come_from_the_environment(
         ('dsn = "dbname=a"', "needs dsn"),
         ('dsn = "dbname=a"\ntables = ["t"]\ntabels = []', "unknown tabels"),
         ('dsn = "dbname=a password=x"\ntables = ["t"]', "holds a password"),
+        (f'{PLAIN}snapshot = "fast"', '"copy" or "connector", not \'fast\''),
+        (f'{PLAIN}table = "a"', "written as sections"),
+        (f'{PLAIN}[table."public.u"]\nexclude = ["a"]', "public.u, which is not one of the"),
+        (f'{PLAIN}[table."t"]\nexcludes = ["a"]', "unknown excludes"),
+        (f'{PLAIN}[table."t"]\nmask = "a"', "mask is a list of column names, not 'a'"),
+        (f'{PLAIN}[table."t"]\nmask = ["a"]\nhash = ["a"]', "a is named twice"),
+        (f'{PLAIN}[table."t"]\nhistory = "yes"', "history is true or false"),
+        (f'{PLAIN}[table."t"]\ndeletes = "never"', 'deletes is "hard" or "soft", not \'never\''),
     ],
 )
 def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, cause: str) -> None:
@@ -85,5 +95,62 @@ def test_a_dsn_that_is_none() -> None:
 
 
 def write(workspace: Path, text: str) -> None:
-    (workspace / "sources").mkdir()
+    (workspace / "sources").mkdir(exist_ok=True)
     (workspace / "sources/shop.toml").write_text(text)
+
+
+OPTIONS = {
+    "public.people": TableOptions(exclude=("card",), mask=("phone",), hash=("email",)),
+    "public.order_*": TableOptions(history=True, soft_deletes=True),
+}
+
+
+def test_options_and_patterns_survive_their_file(tmp_path: Path) -> None:
+    source, _ = sources.declare(
+        "shop",
+        dsn=DSN,
+        tables=("people", "order_*"),
+        keys={"order_lines": ("a",)},
+        options=OPTIONS,
+        snapshot=sources.COPY,
+    )
+    sources.save(tmp_path, source, None)
+    assert sources.load(tmp_path, "shop") == source
+    assert source.patterns == ("public.order_*",)
+    assert source.covers("public.order_lines")
+    assert not source.covers("app.order_lines")
+    assert not source.covers("public.orders")
+    assert source.options_of("public.order_lines") == OPTIONS["public.order_*"]
+    assert source.options_of("public.people") == OPTIONS["public.people"]
+    assert source.options_of("public.cards") == TableOptions()
+
+
+def test_a_tables_own_options_beat_those_of_a_pattern(tmp_path: Path) -> None:
+    source, _ = sources.declare(
+        "shop",
+        dsn=DSN,
+        tables=("public.*",),
+        options={"public.*": TableOptions(history=True), "public.a": TableOptions(mask=("b",))},
+    )
+    assert source.options_of("public.a") == TableOptions(mask=("b",))
+    assert source.options_of("public.b") == TableOptions(history=True)
+
+
+def test_the_salt_of_hashed_columns_is_a_secret_that_is_made_once(tmp_path: Path) -> None:
+    source, _ = sources.declare("shop", dsn=DSN, tables=("people",), options=OPTIONS_OF_PEOPLE)
+    path = sources.save(tmp_path, source, None)
+    salt = sources.load(tmp_path, "shop").full_salt(tmp_path)
+    assert len(salt) == 64
+    assert salt not in path.read_text()
+    assert (tmp_path / ".penstock/secrets/shop.salt").stat().st_mode & 0o777 == 0o600
+    sources.save(tmp_path, source, None)
+    assert source.full_salt(tmp_path) == salt
+    write(tmp_path, f'{PLAIN}[table."t"]\nhash = ["a"]')
+    with pytest.raises(Misconfigured, match="needs a salt of 16 to 128 letters and digits"):
+        sources.load(tmp_path, "shop").full_salt(tmp_path)
+    write(tmp_path, f'{PLAIN}salt = "env:SHOP_SALT"\n[table."t"]\nhash = ["a"]')
+    with pytest.raises(Misconfigured, match="SHOP_SALT is not in the environment"):
+        sources.load(tmp_path, "shop").full_salt(tmp_path)
+
+
+OPTIONS_OF_PEOPLE = {"people": OPTIONS["public.people"]}

@@ -4,7 +4,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
+from projections.runner.captured import (
+    CapturedTable,
+    Incarnation,
+    render_incarnation,
+    render_tables,
+)
+from projections.runner.catalog import (
+    CAPTURE,
+    DROPPED,
+    LIVE,
+    LOST,
+    SLOT,
+    DeployedCatalog,
+    Entry,
+)
 
 
 def entry(name: str, status: str = LIVE) -> Entry:
@@ -26,3 +40,27 @@ def test_the_newest_entry_counts(lake: Lake) -> None:
     catalog.put([entry("shop")])
     catalog.put([entry("shop", DROPPED)])
     assert catalog.deployment().captures == {}
+
+
+def test_what_is_kept_of_a_table_stands_beside_its_key(lake: Lake) -> None:
+    catalog = DeployedCatalog(lake, Tables())
+    tables = {
+        "public.a": CapturedTable(keys=("id",), history=True),
+        "public.b": CapturedTable(keys=(), soft_deletes=True),
+    }
+    text = render_tables(tables)
+    catalog.put([Entry(kind=CAPTURE, name="new", generation=0, status=LIVE, text=text)])
+    catalog.put([entry("old")])
+    deployed = catalog.deployment()
+    assert deployed.captures["new"] == tables
+    assert deployed.captures["old"] == {"public.a": CapturedTable(keys=("id",))}
+    assert deployed.keys() == {"new.public.a": ("id",), "new.public.b": (), "old.public.a": ("id",)}
+    assert deployed.captured("new", "public.c") is None
+
+
+def test_a_lost_slot_is_still_lost_for_who_comes_later(lake: Lake) -> None:
+    incarnation = Incarnation(system="7", timeline=1, slots=2, since="0/1", lost="it was dropped")
+    text = render_incarnation(incarnation)
+    lost = Entry(kind=SLOT, name="shop", generation=2, status=LOST, text=text)
+    DeployedCatalog(lake, Tables()).put([lost, entry("shop")])
+    assert DeployedCatalog(lake, Tables()).deployment().slots == {"shop": incarnation}
