@@ -1,0 +1,96 @@
+"""Freshness under a steady load of random updates, and how the time is spent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import psutil
+
+from benchmarks.cdc.lines import Scale
+from benchmarks.cdc.load import update_steadily
+from benchmarks.cdc.visibility import freshness, quantile, steps
+from benchmarks.cdc.world import SOURCE, World
+from benchmarks.eventstore.cost import cpu_seconds
+from kernel.errors import Unavailable
+from projections.log.tables import Tables
+from projections.state.current import current_name
+
+WARM_S = 8.0
+SETTLE_S = 4.0
+_SNAPSHOT_S = 600.0
+
+
+def measure(
+    world: World, scale: Scale, *, tables: Sequence[str], rate: float, seconds: float
+) -> dict[str, float]:
+    """Measure Penstock: `tables` of `scale.table_rows` rows in all, `rate` updates a second."""
+    rows = scale.table_rows // len(tables)
+    names = [f"public.{table}" for table in tables]
+    world.make_tables(tables, rows)
+    world.capture(tables)
+    with world.pipeline() as process:
+        await_rows(world, names, rows)
+        update_steadily(world.dsn, tables, table_rows=rows, rate=rate, seconds=WARM_S)
+        memory = Memory(process)
+        spent = cpu_seconds((process.pid,))
+        load = update_steadily(world.dsn, tables, table_rows=rows, rate=rate, seconds=seconds)
+        spent = cpu_seconds((process.pid,)) - spent
+        time.sleep(SETTLE_S)
+        resident = memory.end()
+    figures = freshness(world.lake, SOURCE, names, began=load.began, ended=load.ended)
+    figures |= steps(world.lake, began=load.began, ended=load.ended)
+    figures |= resident | {
+        "updates_per_s": load.per_s,
+        "pipeline_cpu_share_of_a_core": spent / load.seconds,
+    }
+    world.forget()
+    return figures
+
+
+def await_rows(world: World, names: Sequence[str], rows: int) -> None:
+    """Return when the `current` tables have their first rows, all of them."""
+    tables = Tables()
+    deadline = time.monotonic() + _SNAPSHOT_S
+    for name in names:
+        while True:
+            table = tables.open(world.lake.path(current_name(SOURCE, name)))
+            if table is not None and table.count() >= rows:
+                break
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{name} has no snapshot after {_SNAPSHOT_S:g} s")
+            time.sleep(0.5)
+
+
+class Memory:
+    """Looks at the resident memory of a process with its children, once a second."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self._process = process
+        self._stop = threading.Event()
+        self._seen: list[float] = []
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def end(self) -> dict[str, float]:
+        """Stop looking; return megabytes at the most, and of the last tenth over the first."""
+        self._stop.set()
+        self._thread.join()
+        tenth = max(1, len(self._seen) // 10)
+        first = quantile(sorted(self._seen[:tenth]), 0.5)
+        last = quantile(sorted(self._seen[-tenth:]), 0.5)
+        return {
+            "memory_mb_max": max(self._seen, default=0.0),
+            "memory_last_over_first": last / first if first else 0.0,
+        }
+
+    def _look(self) -> None:
+        while not self._stop.wait(1.0):
+            total = 0
+            for process in (self._process, *self._process.children(recursive=True)):
+                try:
+                    total += process.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue
+            self._seen.append(total / 1e6)
