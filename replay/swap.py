@@ -38,7 +38,9 @@ from replay.generations import (
 )
 from replay.subject import Site, anything_new, entry_of, noted_epoch, subject_of
 
-ATTEMPTS = 10
+ATTEMPTS = 60
+"""Each costs a catch-up over what the live generation committed meanwhile: on a busy machine it may
+win many rounds in a row before the new one gets in between two of its commits."""
 
 CatchUp = Callable[[Replay], Replay]
 """Brings a built generation forward to the newest epoch there is."""
