@@ -142,6 +142,7 @@ def _merge(
 ) -> None:
     stored = schema_of(table).names
     columns = {f"`{name}`": f"s.`{name}`" for name in source.columns if name != OP}
+    cleared = {f"`{name}`": "NULL" for name in stored if f"`{name}`" not in columns}
     upsert = f"s.`{OP}` = '{UPSERT}'"
     target = SparkDeltaTable.forPath(session, location_of(table)).alias("t")
     merge = target.merge(source.alias("s"), " AND ".join(f"t.`{k}` = s.`{k}`" for k in keys))
@@ -150,7 +151,8 @@ def _merge(
     (
         merge.whenMatchedDelete(f"s.`{OP}` = '{DELETE}'")
         .whenMatchedUpdate(
-            condition=f"{upsert} AND {_not_older(newer)}" if newer else upsert, set=columns
+            condition=f"{upsert} AND {_not_older(newer)}" if newer else upsert,
+            set=columns | cleared,
         )
         .whenNotMatchedInsert(condition=upsert, values=columns)
         .execute()

@@ -58,8 +58,8 @@ class TableWriter(Protocol[R]):
     ) -> DeltaVersion:
         """Upsert or delete by key, as column `__op` of each row says.
 
-        One row per key. With `newer`, a row replaces a stored one only when its tuple of these
-        columns is greater or equal.
+        One row per key; it replaces the stored row whole: columns that it lacks become null. With
+        `newer`, it does so only when its tuple of these columns is greater or equal.
         """
         ...
 
@@ -109,6 +109,25 @@ class ArrowWriter:
             self._write(table, rows, guard, mode="overwrite", schema_mode="overwrite")
         return DeltaVersion(table.version())
 
+    def mark_all(self, path: str, column: str, guard: Guard | None) -> None:
+        """Set a boolean column of every row to true; without a guard, doing it twice is harmless.
+
+        The table must have the column. Raises as `merge` does.
+        """
+        table = self._tables.open(path)
+        if table is None or (guard is not None and reached(table, guard)):
+            return
+        properties = None if guard is None else _properties(guard)
+        before = table.version()
+        try:
+            table.update({column: "true"}, commit_properties=properties)
+        except CommitFailedError as error:
+            raise _conflict(guard or Guard(path, Epoch(0)), error) from error
+        except (DeltaError, OSError) as error:
+            raise Unavailable(f"updating {table.table_uri} failed: {error}") from error
+        if guard is not None and table.version() == before:
+            self.append(path, schema_of(table).empty_table(), guard)
+
     def merge(
         self,
         path: str,
@@ -149,6 +168,8 @@ class ArrowWriter:
     ) -> None:
         match_keys = " AND ".join(f't."{k}" = s."{k}"' for k in keys)
         columns = {f'"{n}"': f's."{n}"' for n in rows.schema.names if n != OP}
+        # A row replaces the stored one whole: what it does not have is null from then on.
+        columns |= {f'"{n}"': "NULL" for n in schema_of(table).names if f'"{n}"' not in columns}
         upsert = f"s.\"{OP}\" = '{UPSERT}'"
         update_when = f"{upsert} AND {_not_older(newer)}" if newer else upsert
         delete_when = f"s.\"{OP}\" = '{DELETE}'"

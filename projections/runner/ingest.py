@@ -36,7 +36,7 @@ from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, sort_out
 from projections.runner.manifest import Bound, Committed, Manifest, Offsets, first_progress
 from projections.runner.progress import Progress
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from projections.state.cut import Advance
 from schemas.registry import SchemaLookup
 
@@ -83,6 +83,7 @@ class Ingest:
         *,
         lateness: Lateness,
         offsets: OffsetPublisher,
+        current: CurrentTables | None = None,
     ) -> None:
         self._lake = lake
         self._tables = tables
@@ -91,8 +92,9 @@ class Ingest:
         self._lateness = lateness
         self._offsets = offsets
         self._writer = ArrowWriter(tables)
-        self._current = CurrentTables(lake, tables, schemas)
+        self._current = current or CurrentTables(lake, tables, schemas)
         self._last = manifest.last()
+        self._current.resume(self._last.tables if self._last else {})
         self._progress = first_progress(self._last)
         self._kept_schemas = self._read_kept_schemas()
 
@@ -204,13 +206,13 @@ class Ingest:
                     )
 
     def _fold(self, progress: Progress, arrival: Arrival, epoch: Epoch) -> dict[str, TableAt]:
-        at: dict[str, TableAt] = {}
+        at = self._current.moved()
         for source in arrival.changes:
             advance = progress.cut(source).advance()
             if not advance.anything or advance.from_epoch is None:
                 continue
             for table, rows in self._foldable(source, progress, advance, epoch).items():
-                at[current_name(source, table)] = self._current.fold(source, table, rows, epoch)
+                at |= self._current.fold(source, table, rows, epoch)
         return at
 
     def _foldable(

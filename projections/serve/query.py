@@ -9,7 +9,7 @@ one epoch, so that they are functions of the same prefix of input.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -25,9 +25,12 @@ from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.layout import KINDS, Lake
 from projections.log.tables import Tables, dataset_of
+from projections.log.writer import OP, UPSERT
 from projections.serve.lake_tables import SINGLE, unknown_table
 from projections.serve.versions import UNVERSIONED, EpochVersions
+from projections.state.tail import newest_of, tail_name
 
+_CURRENT = "current/"
 _PLACED = re.compile(r"(?P<kind>[^./]+)[./](?P<rest>.+)")
 
 
@@ -62,7 +65,7 @@ def ask(lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None
     for name in names:
         if not DeltaTable.is_deltatable(lake.path(name)):
             raise unknown_table(lake, name)
-    chosen, versions = _versions(lake, names, epoch, at)
+    chosen, versions, tails = _versions(lake, names, epoch, at)
     views = {name: f"__{number}" for number, name in enumerate(names)}
     for table, name in used:
         alias = table.args.get("alias") or exp.TableAlias(
@@ -73,7 +76,8 @@ def ask(lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None
         table.set("this", exp.to_identifier(views[name], quoted=True))
         table.set("alias", alias)
     frames = {views[name]: _opened(lake, name, versions[name]) for name in names}
-    rows = _run(statement.sql(dialect="duckdb"), frames)
+    over = {views[name]: newest_of(rows) for name, rows in tails.items() if rows.num_rows}
+    rows = _run(statement.sql(dialect="duckdb"), frames, over)
     return Answer(rows=rows, epoch=chosen, tables=versions)
 
 
@@ -124,10 +128,11 @@ def _tables_of(statement: exp.Query) -> list[tuple[exp.Table, str]]:
 
 def _versions(
     lake: Lake, names: list[str], epoch: Epoch | None, at: datetime | None
-) -> tuple[Epoch | None, dict[str, DeltaVersion | None]]:
+) -> tuple[Epoch | None, dict[str, DeltaVersion | None], dict[str, pa.Table]]:
+    """Choose the epoch; return it, each table's version, and the tails that lie over tables."""
     pinned = [name for name in names if not name.startswith(UNVERSIONED)]
     if not pinned:
-        return None, dict.fromkeys(names)
+        return None, dict.fromkeys(names), {}
     versions = EpochVersions(lake, Tables())
     if epoch is None:
         newest = versions.newest(at=at)
@@ -135,7 +140,16 @@ def _versions(
             moment = f" by {at.isoformat()}" if at is not None else " yet"
             raise NotFound(f"no epoch was committed{moment}", remedy="penstock epoch list")
         epoch = versions.common(pinned, up_to=newest)
-    return epoch, versions.at(names, epoch)
+    found = versions.at(names, epoch)
+    tails = versions.present(
+        [tail_name(name) for name in pinned if name.startswith(_CURRENT)], epoch
+    )
+    over = {
+        name: dataset_of(DeltaTable(lake.path(tail), version=tails[tail])).to_table()
+        for name in pinned
+        if (tail := tail_name(name)) in tails
+    }
+    return epoch, found, over
 
 
 def _opened(lake: Lake, name: str, version: DeltaVersion | None) -> object:
@@ -149,14 +163,31 @@ def _opened(lake: Lake, name: str, version: DeltaVersion | None) -> object:
         ) from error
 
 
-def _run(sql: str, frames: Mapping[str, object]) -> pa.Table:
+def _run(
+    sql: str,
+    frames: Mapping[str, object],
+    over: Mapping[str, tuple[pa.Table, tuple[str, ...]]],
+) -> pa.Table:
     with duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
         # Only what was registered can be read: no files, no network, no Python variables.
         connection.execute("SET enable_external_access = false")
         connection.execute("SET TimeZone = 'UTC'")
         for view, frame in frames.items():
-            connection.register(view, frame)
+            connection.register(f"{view}_base" if view in over else view, frame)
+        for view, (newest, keys) in over.items():
+            connection.register(f"{view}_tail", newest)
+            connection.execute(_laid_over(view, keys))
         try:
             return connection.sql(sql).to_arrow_table()
         except duckdb.Error as error:
             raise InvalidRequest(f"the query failed: {error}") from error
+
+
+def _laid_over(view: str, keys: Sequence[str]) -> str:
+    """Make a view of base rows that the tail does not touch, and the tail's newest rows."""
+    names = [exp.to_identifier(key, quoted=True).sql(dialect="duckdb") for key in keys]
+    same = " AND ".join(f"b.{name} IS NOT DISTINCT FROM t.{name}" for name in names)
+    return (
+        f"CREATE VIEW {view} AS SELECT b.* FROM {view}_base b ANTI JOIN {view}_tail t ON {same} "
+        f"UNION ALL BY NAME SELECT * EXCLUDE ({OP}) FROM {view}_tail WHERE {OP} = '{UPSERT}'"
+    )

@@ -81,6 +81,11 @@ class EpochVersions:
                 raise NotFound(f"{name} has no rows at epoch {epoch}", remedy="penstock epoch list")
         return found
 
+    def present(self, names: Sequence[str], epoch: Epoch) -> dict[str, DeltaVersion]:
+        """Return the versions of those of the named tables that an epoch has."""
+        tables = self._manifest.at(epoch).tables
+        return {name: DeltaVersion(tables[name].version) for name in names if name in tables}
+
     def newest(self, *, at: datetime | None = None) -> Epoch | None:
         """Return the newest committed epoch, or the newest one that was committed by `at`."""
         if at is None:

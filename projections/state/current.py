@@ -2,10 +2,17 @@
 
 Ingest folds only complete source transactions, in commit order, so the last change of a key wins
 without looking at what is stored. Columns are the source's, unchanged; columns that the source
-adds later are added, dropped ones stay and are null from then on.
+adds later are added, dropped ones stay and are null from then on. A table with soft deletes has
+`_deleted` too: its deleted rows stay, with the values that they had last.
+
+A small table is merged in every epoch. A large one takes the epoch into its tail, and a thread
+folds the tail into the base; see `tail`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +22,16 @@ from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables, schema_of
 from projections.log.unchanged import any_of, rows_of_keys
-from projections.log.writer import ArrowWriter, Guard, reached
+from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
+from projections.state.tail import FoldPolicy, TailTables, whole
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
+
+DELETED = "_deleted"
+"""Column of tables with soft deletes: the source has the row no more."""
+
+SoftDeletes = Callable[[str, str], bool]
+"""Says of a source and a table whether deleted rows are kept, marked."""
 
 
 def current_name(source: str, table: str) -> str:
@@ -26,54 +40,104 @@ def current_name(source: str, table: str) -> str:
 
 
 class CurrentTables:
-    """Folds changes into `current` tables. One commit per table and epoch, guarded by the epoch."""
+    """Folds changes into `current` tables. One commit per table and epoch, guarded by the epoch.
 
-    def __init__(self, lake: Lake, tables: Tables, schemas: SchemaLookup) -> None:
+    `tails` folds large tables beside ingest; `close` ends its thread.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        schemas: SchemaLookup,
+        *,
+        soft_deletes: SoftDeletes = lambda source, table: False,
+        policy: FoldPolicy | None = None,
+    ) -> None:
         self._lake = lake
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._schemas = schemas
+        self._soft = soft_deletes
+        self.tails = TailTables(lake, tables, policy)
 
-    def fold(self, source: str, table: str, changes: pa.Table, epoch: Epoch) -> TableAt:
+    def fold(
+        self, source: str, table: str, changes: pa.Table, epoch: Epoch
+    ) -> Mapping[str, TableAt]:
         """Fold log rows of one table, all of complete transactions newer than the last fold.
 
-        `changes` has the columns of a changes log, in any order, each row once. Raises
-        `SchemaViolation` when bytes do not fit the schema that the log names for them.
+        `changes` has the columns of a changes log, in any order, each row once. Returns the
+        versions of the table and of its tail, where there is one. Raises `SchemaViolation` when
+        bytes do not fit the schema that the log names for them.
         """
         name = current_name(source, table)
         path = self._lake.path(name)
         guard = Guard(name, epoch)
         handle = self._tables.open(path)
         if handle is not None and reached(handle, guard):
-            return TableAt(version=handle.version(), as_of_epoch=epoch)
-        truncated, rest = _after_truncate(changes)
+            return self._at(name, handle.version(), epoch)
+        truncated, rest = after_truncate(changes)
+        soft = self._soft(source, table)
+        if truncated:
+            self._clear(path, name, guard, last=rest.num_rows == 0, soft=soft)
         if rest.num_rows == 0:
-            version = self._cleared(path, guard) if truncated else None
-            return TableAt(version=version or 0, as_of_epoch=epoch)
-        images, keys = row_images(
-            rest, self._schemas, stored=lambda wanted: self._stored(path, truncated, wanted)
-        )
-        rows = newest_per_key(images, keys).drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT])
-        if truncated:
-            self._tables.ensure(path, rows.drop_columns(["__op"]).schema)
-            kept = rows.filter(pc.equal(rows["__op"], "upsert")).drop_columns(["__op"])
-            return TableAt(version=self._writer.overwrite(path, kept, guard), as_of_epoch=epoch)
-        version = self._writer.merge(path, rows, guard, keys=keys)
-        return TableAt(version=version, as_of_epoch=epoch)
+            handle = self._tables.open(path)
+            return {} if handle is None else self._at(name, handle.version(), epoch)
+        stored = partial(self._stored, name, truncated and not soft)
+        images, keys = row_images(rest, self._schemas, stored=stored)
+        rows = newest_per_key(images, keys)
+        rows = _softly(rows, images, keys, stored) if soft else rows
+        rows = rows.drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT])
+        if truncated and not soft:
+            kept = rows.filter(pc.equal(rows[OP], UPSERT)).drop_columns([OP])
+            return self._at(name, self._writer.overwrite(path, kept, guard), epoch)
+        if not truncated and self.tails.wants(handle):
+            return self.tails.add(name, rows, keys, epoch)
+        self.tails.settle(name)
+        return self._at(name, self._writer.merge(path, rows, guard, keys=keys), epoch)
 
-    def _stored(self, path: str, truncated: bool, wanted: pa.Table) -> pa.Table | None:
-        if truncated:
+    def resume(self, known: Mapping[str, TableAt]) -> None:
+        """Take up the tails of the tables that the manifest names, after a start."""
+        self.tails.resume(known)
+
+    def moved(self) -> dict[str, TableAt]:
+        """Return the bases that moved on since the last epoch without a change of their own."""
+        return self.tails.moved()
+
+    def settle(self, source: str, table: str) -> None:
+        """Fold what a table's tail holds into its base now: before anybody else writes the base."""
+        self.tails.settle(current_name(source, table))
+
+    def close(self) -> None:
+        """End the thread that folds; what it has not folded stays in the tails."""
+        self.tails.close()
+
+    def _at(self, name: str, version: int, epoch: Epoch) -> dict[str, TableAt]:
+        """Name the versions after the base itself was written: its tail has nothing to add."""
+        return {name: TableAt(version=version, as_of_epoch=epoch), **self.tails.clear(name, epoch)}
+
+    def _stored(self, name: str, gone: bool, wanted: pa.Table) -> pa.Table | None:
+        if gone:
             return None
-        return rows_of_keys(self._tables.read(path, where=any_of(wanted)), wanted)
+        known = self._tables.read(self._lake.path(name), where=any_of(wanted))
+        tail = self.tails.newest(name)
+        if tail is not None and known is not None:
+            known = whole(known, tail, self.tails.keys(name))
+        return rows_of_keys(known, wanted)
 
-    def _cleared(self, path: str, guard: Guard) -> int | None:
+    def _clear(self, path: str, name: str, guard: Guard, *, last: bool, soft: bool) -> None:
+        """Take a TRUNCATE in; only where nothing follows it (`last`) does it carry the guard."""
+        self.tails.settle(name)
         handle = self._tables.open(path)
         if handle is None:
-            return None
-        return self._writer.overwrite(path, schema_of(handle).empty_table(), guard)
+            return
+        if soft:
+            self._writer.mark_all(path, DELETED, guard if last else None)
+        elif last:
+            self._writer.overwrite(path, schema_of(handle).empty_table(), guard)
 
 
-def _after_truncate(changes: pa.Table) -> tuple[bool, pa.Table]:
+def after_truncate(changes: pa.Table) -> tuple[bool, pa.Table]:
     """Return whether a TRUNCATE is among the rows, and the row changes that came after it."""
     is_truncate = pc.equal(changes["operation"], Operation.TRUNCATE.value)
     truncates = changes.filter(is_truncate)
@@ -89,3 +153,38 @@ def _after_truncate(changes: pa.Table) -> tuple[bool, pa.Table]:
     )
     order = zip(rows["commit_order"].to_pylist(), rows["total_order"].to_pylist(), strict=True)
     return True, rows.filter(pa.array([place > last for place in order], pa.bool_()))
+
+
+def _softly(
+    rows: pa.Table,
+    images: pa.Table,
+    keys: tuple[str, ...],
+    stored: Callable[[pa.Table], pa.Table | None],
+) -> pa.Table:
+    """Turn deletes into rows that are marked and keep their last values."""
+    gone = pc.equal(rows[OP], DELETE)
+    kept = rows.filter(pc.invert(gone))
+    kept = kept.append_column(DELETED, pa.array([False] * kept.num_rows, pa.bool_()))
+    deleted = rows.filter(gone)
+    if deleted.num_rows == 0:
+        return kept
+    before = newest_per_key(images.filter(pc.equal(images[OP], UPSERT)), keys)
+    wanted = deleted.select(list(keys))
+    known = stored(wanted)
+    names = [n for n in deleted.schema.names if not n.startswith("__")]
+    last: dict[tuple[object, ...], dict[str, object]] = {}
+    for source in (known, rows_of_keys(before, wanted)):
+        for row in source.to_pylist() if source is not None else []:
+            last[tuple(row[k] for k in keys)] = row
+    places = zip(*(deleted[k].to_pylist() for k in keys), strict=True)
+    found = [last.get(place, {}) for place in places]
+    for name in names:
+        if name not in keys:
+            field = deleted.schema.field(name)
+            values = pa.array([row.get(name) for row in found], field.type)
+            deleted = deleted.set_column(deleted.schema.get_field_index(name), field, values)
+    n = deleted.num_rows
+    deleted = deleted.set_column(
+        deleted.schema.get_field_index(OP), OP, pa.array([UPSERT] * n, pa.string())
+    ).append_column(DELETED, pa.array([True] * n, pa.bool_()))
+    return pa.concat_tables([kept, deleted.select(kept.schema.names)], promote_options="permissive")

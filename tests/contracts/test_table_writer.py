@@ -167,6 +167,16 @@ def test_append_and_merge_add_columns(writer: Subject, path: str) -> None:
     assert kept == {1: ("A", None, "new"), 2: ("b", 1.5, None)}
 
 
+def test_a_merged_row_replaces_the_stored_one_whole(writer: Subject, path: str) -> None:
+    more = rows_of((1, "a", 1), (2, "b", 1)).append_column("x", pa.array([1.5, 2.5]))
+    writer.append(path, more, 1)
+    writer.merge(path, rows_of((1, "A", 2), ops=[UPSERT]), 2)
+    rows = Tables().read(path)
+    assert rows is not None
+    kept = {row["id"]: (row["name"], row["x"]) for row in rows.to_pylist()}
+    assert kept == {1: ("A", None), 2: ("b", 2.5)}
+
+
 def test_overwrite_replaces_rows_and_columns(writer: Subject, path: str) -> None:
     writer.append(path, rows_of((1, "a", 1)), 1)
     writer.overwrite(path, pa.table({"id": [7], "word": ["x"]}), 2)

@@ -1,0 +1,140 @@
+"""Changes of a small table made by hand, as the log has them, and an oracle that folds them.
+
+The table is `shop.public.items`: key `id` (and `part`), columns `name`, `size`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import fastavro
+import pyarrow as pa
+
+from projections.log.frames import CHANGES
+from schemas.debezium import PLACEHOLDER
+from schemas.registry import MemoryRegistry
+from schemas.wire import frame
+
+SOURCE, TABLE = "shop", "public.items"
+AT = datetime(2013, 1, 1, tzinfo=UTC)
+_TEXT = ["null", "string"]
+_ROW = {
+    "type": "record",
+    "name": "Value",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "part", "type": "string"},
+        {"name": "name", "type": _TEXT, "default": None},
+        {"name": "size", "type": ["null", "int"], "default": None},
+    ],
+}
+ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "fields": [
+        {"name": "before", "type": ["null", _ROW], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "op", "type": "string"},
+    ],
+}
+KEY = {
+    "type": "record",
+    "name": "Key",
+    "fields": [{"name": "id", "type": "long"}, {"name": "part", "type": "string"}],
+}
+_ENVELOPE, _KEY = fastavro.parse_schema(ENVELOPE), fastavro.parse_schema(KEY)
+
+Row = tuple[int, str, str | None, int | None]
+State = dict[tuple[int, str], Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One change: operation letter and key; `name` None leaves the name as it was (TOAST)."""
+
+    op: str
+    id: int = 0
+    part: str = "a"
+    name: str | None = ""
+    size: int | None = None
+
+
+def registry() -> MemoryRegistry:
+    """A registry that knows both schemas, the envelope as 1, the key as 2."""
+    made = MemoryRegistry()
+    assert made.register("items-value", json.dumps(ENVELOPE)) == 1
+    assert made.register("items-key", json.dumps(KEY)) == 2
+    return made
+
+
+def changes(done: Sequence[Done], *, first: int) -> pa.Table:
+    """Lay changes out as log rows; `first` is the commit order of the first of them."""
+    rows = [_row(change, first + i) for i, change in enumerate(done)]
+    return pa.Table.from_pylist(rows, schema=CHANGES)
+
+
+def apply(state: State, done: Sequence[Done]) -> State:
+    """Fold changes as PostgreSQL would have."""
+    after = dict(state)
+    for change in done:
+        key = (change.id, change.part)
+        match change.op:
+            case "t":
+                after.clear()
+            case "d":
+                after.pop(key, None)
+            case _:
+                name = change.name
+                if name is None:
+                    name = after[key][2] if key in after else None
+                after[key] = (change.id, change.part, name, change.size)
+    return after
+
+
+def state_of(table: pa.Table | None) -> State:
+    """Read a `current` table into the oracle's form."""
+    if table is None:
+        return {}
+    rows = table.select(["id", "part", "name", "size"]).to_pylist()
+    found = {(r["id"], r["part"]): (r["id"], r["part"], r["name"], r["size"]) for r in rows}
+    assert len(found) == len(rows), "a key is there twice"
+    return found
+
+
+def _row(change: Done, order: int) -> dict[str, object]:
+    after = None
+    if change.op not in ("d", "t"):
+        name = PLACEHOLDER if change.name is None else change.name
+        after = {"id": change.id, "part": change.part, "name": name, "size": change.size}
+    key = {"id": change.id, "part": change.part}
+    keyed = change.op != "t"
+    return {
+        "table": TABLE,
+        "operation": change.op,
+        "transaction_id": str(order),
+        "lsn": order,
+        "commit_order": order,
+        "total_order": 1,
+        "snapshot": False,
+        "committed_at": AT,
+        "event_time": AT,
+        "schema_id": 1,
+        "key_schema_id": 2 if keyed else None,
+        "key": _framed(2, _KEY, key) if keyed else None,
+        "value": _framed(1, _ENVELOPE, {"before": None, "after": after, "op": change.op}),
+        "topic": "shop.public.items",
+        "partition": 0,
+        "offset": order,
+        "ingested_at": AT,
+        "closed_late": False,
+    }
+
+
+def _framed(schema_id: int, schema: object, value: object) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, value)
+    return frame(schema_id, out.getvalue())
