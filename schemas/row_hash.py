@@ -13,6 +13,8 @@ The canonical text of a row, columns in the given order, joined by `,`:
       date          days since 1970-01-01, within the lake's years 1 to 9999
       timestamp     microseconds since 1970-01-01 (UTC), within the same years
       list          [ + its items, each as above, joined by `,` + ]
+      list of lists its sizes by depth joined by `x`, then all items as in a list: `2x2[1:1,…]`;
+                    the empty one is `[]`
 
 A row's hash is md5 of that text. The table's hash is the number of rows and, as two 64-bit numbers
 in hexadecimal, the sums modulo 2^64 of the two halves of all row hashes: adding and taking away
@@ -63,6 +65,15 @@ def hash_text(high: int, low: int) -> str:
     return f"{high & _MASK:016x}{low & _MASK:016x}"
 
 
+def canonical_texts(column: pa.Array, name: str) -> list[str | None]:
+    """Return each value's canonical text, without its length; None for null.
+
+    Raises `ContractViolation` for a type that has none.
+    """
+    prepared, text = _reader(column, name)
+    return [None if value is None else text(value) for value in prepared.to_pylist()]
+
+
 def _cells(column: pa.Array, name: str) -> Iterator[str]:
     prepared, text = _reader(column, name)
     return (NULL if value is None else _cell(text(value)) for value in prepared.to_pylist())
@@ -111,13 +122,35 @@ def _text_of(kind: pa.DataType, name: str) -> Callable[[Any], str]:
 
 
 def _list_text(items: pa.DataType, name: str) -> Callable[[Any], str]:
+    depth = 1
+    while pa.types.is_list(items) or pa.types.is_large_list(items):
+        items, depth = items.value_type, depth + 1
     text = _text_of(items, name)
 
     def of(values: list[Any]) -> str:
-        inner = (NULL if value is None else _cell(text(value)) for value in values)
-        return f"[{','.join(inner)}]"
+        sizes, leaves = _flattened(values, depth)
+        inner = (NULL if value is None else _cell(text(value)) for value in leaves)
+        return f"{'x'.join(map(str, sizes)) if depth > 1 else ''}[{','.join(inner)}]"
 
     return of
+
+
+def _flattened(values: list[Any], depth: int) -> tuple[list[int], list[Any]]:
+    """Return sizes and items of an array; no sizes when it is empty, as PostgreSQL has it.
+
+    Raises `ContractViolation` for lists of unequal lengths, which no array of PostgreSQL has.
+    """
+    sizes = [len(values)]
+    for _ in range(depth - 1):
+        if len({len(inner) for inner in values}) > 1:
+            raise ContractViolation(
+                "lists of unequal lengths have no canonical text",
+                remedy="Leave the column out of the comparison.",
+            )
+        outer = len(values)
+        values = [item for inner in values for item in inner]
+        sizes.append(len(values) // outer if outer else 0)
+    return (sizes, values) if values else ([], [])
 
 
 def _float4(value: float) -> str:

@@ -1,0 +1,356 @@
+"""A source and the lake at one LSN: hashes of ranges first, keys only where a range differs.
+
+    exported snapshot at L -> hashes by ranges (PostgreSQL) --+
+                                                              +-> equal | ranges -> keys -> columns
+    current at L           -> hashes by ranges (DuckDB)     --+
+
+Writers go on meanwhile: both sides are exactly at L. Memory holds one differing range's keys.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from apps.verification.reports import (
+    DIFFERS,
+    EXTRA,
+    MISSING,
+    NO_DIFFERENCES,
+    Differences,
+    KeyDifference,
+    TableReport,
+    readable,
+)
+from cdc.columns import set_text_output
+from cdc.database import Connection, connected
+from cdc.options import TableOptions
+from cdc.snapshot.slot import adopt, exported_snapshot
+from cdc.verification import watermarks
+from cdc.verification.source_rows import (
+    NOTHING,
+    GroupHash,
+    SourceTable,
+    Split,
+    column_hashes,
+    count,
+    describe,
+    group_hashes,
+    row_hashes,
+    split_of,
+)
+from kernel.errors import Overloaded, Unavailable
+from kernel.positions import Epoch, Lsn, lsn_to_text
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.captured import CapturedTable
+from projections.state.current import current_name
+from projections.verification.as_of import Between, StateReader
+from projections.verification.facts import MOST_KEYS
+from projections.verification.hashing import LakeRows
+from projections.verification.strangers import stranger
+from schemas.key_ranges import WHOLE, KeyRange, cut_at, joined
+from schemas.registry import SchemaLookup
+from schemas.row_hash import hash_text
+
+RANGE_ROWS = 10_000
+MOST_RANGES = 1_000
+_NARROW_ROWS = 100_000
+"""Keys of a differing range that are compared at a time."""
+_LOOK_S = 0.1
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A captured table with what is needed to compare it."""
+
+    source: str
+    table: str
+    catalog: CapturedTable
+    options: TableOptions
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """The source's side of one table at L."""
+
+    table: SourceTable
+    split: Split
+    groups: dict[int, GroupHash]
+    captured: Captured
+    seconds: float
+
+
+class Comparison:
+    """Compares tables of one source with the lake. For one thread."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        schemas: SchemaLookup,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._reader = StateReader(lake, tables, schemas)
+        self._sleep = sleep
+
+    @property
+    def reader(self) -> StateReader:
+        """What reads the lake's side."""
+        return self._reader
+
+    def compare(
+        self,
+        dsn: str,
+        wanted: Sequence[Captured],
+        *,
+        ranges: int | None = None,
+        timeout_s: float,
+        within: KeyRange = WHOLE,
+    ) -> tuple[Lsn, list[TableReport]]:
+        """Compare tables of one source, all at one LSN; `within` limits them to a range of keys.
+
+        `ranges`: how many per table; by default one for every 10,000 rows. Raises `Unavailable`
+        when no snapshot is to be had or the lake does not come to its LSN within `timeout_s`.
+        """
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._compare(dsn, wanted, ranges, timeout_s, within)
+            except Overloaded:
+                # Too much lies between a cut and this L; the next one may be nearer.
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable: the loop returns or raises")
+
+    def _compare(
+        self,
+        dsn: str,
+        wanted: Sequence[Captured],
+        ranges: int | None,
+        timeout_s: float,
+        within: KeyRange,
+    ) -> tuple[Lsn, list[TableReport]]:
+        since = self._reader.last().epoch
+        with at_one_lsn(dsn, timeout_s=timeout_s) as (connection, lsn):
+            with connected(dsn) as marker:
+                watermarks.emit(marker)
+            looks = [_look(connection, each, ranges, within) for each in wanted]
+            source = wanted[0].source if wanted else ""
+            between = self.await_lsn(source, lsn, since=since, timeout_s=timeout_s)
+            return lsn, [self._report(connection, look, between, within) for look in looks]
+
+    def await_lsn(self, source: str, lsn: Lsn, *, since: Epoch, timeout_s: float) -> Between:
+        """Wait until the lake has everything up to an LSN. Raises `Unavailable`, saying why not."""
+        deadline = time.monotonic() + timeout_s
+        while (between := self._reader.around(source, lsn, since=since)) is None:
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"the lake did not come to {lsn_to_text(lsn)} of {source} within"
+                    f" {timeout_s:.0f} s: {self._reader.waiting_for(source)}",
+                    remedy=f"See what holds it: penstock source status {source}; then verify again"
+                    " with a longer --timeout.",
+                )
+            self._sleep(_LOOK_S)
+        return between
+
+    def _report(
+        self, connection: Connection, look: _Look, between: Between, within: KeyRange
+    ) -> TableReport:
+        began = time.monotonic()
+        table, captured = look.table, look.captured
+        rows = self._lake_rows(captured, table, between)
+        if table.ordered is not None and rows.ordered is None:
+            look = _look(connection, captured, None, within, ordered=False)
+            table = look.table
+        groups = rows.group_hashes(look.split.bounds, look.split.buckets, within=within)
+        found = {number: GroupHash(rows=n, hash=digest) for number, (n, digest) in groups.items()}
+        wrong = [
+            number
+            for number in range(look.split.groups)
+            if look.groups.get(number, NOTHING) != found.get(number, NOTHING)
+        ]
+        narrowing = Narrowing(connection, table, rows)
+        differences = NO_DIFFERENCES
+        for number in wrong:
+            size = max(look.groups.get(number, NOTHING).rows, found.get(number, NOTHING).rows)
+            if look.split.bounds:
+                area = cut_at(look.split.bounds)[number]
+                differences += narrowing.narrow(area, None, size)
+            else:
+                differences += narrowing.narrow(within, (look.split, number), size)
+        named = narrowing.with_columns(differences)
+        name = current_name(captured.source, captured.table)
+        total, current = _total(look.groups.values()), _total(found.values())
+        return TableReport(
+            table=captured.table,
+            lsn=lsn_to_text(between.lsn),
+            epoch=between.base.epoch,
+            rows=total.rows,
+            hash=total.hash,
+            rows_current=current.rows,
+            hash_current=current.hash,
+            columns=table.names,
+            not_compared=table.left_out,
+            ranges=look.split.groups,
+            differing_ranges=_ranges_of(look.split, wrong, within),
+            differences=named,
+            cause=stranger(self._lake, self._tables, name) if wrong else None,
+            seconds=look.seconds + time.monotonic() - began,
+        )
+
+    def _lake_rows(self, captured: Captured, table: SourceTable, between: Between) -> LakeRows:
+        state = self._reader.table(
+            captured.source,
+            captured.table,
+            between,
+            key=table.key_names,
+            soft=captured.catalog.soft_deletes,
+        ).state
+        ordered = table.ordered
+        if ordered is not None and not state.keeps_order(ordered):
+            ordered = None
+        return LakeRows(state, table.names, ordered)
+
+
+class Narrowing:
+    """Finds the keys that differ in a range, a bounded number at a time."""
+
+    def __init__(self, connection: Connection, table: SourceTable, rows: LakeRows) -> None:
+        self._connection = connection
+        self._table = table
+        self._rows = rows
+        self._named: dict[str, str] = {}
+
+    def narrow(self, area: KeyRange, group: tuple[Split, int] | None, rows: int) -> Differences:
+        """Compare key by key; `rows` is about how many there are."""
+        if group is not None:
+            return self._compare(area, group)
+        parts = -(-rows // _NARROW_ROWS)
+        if parts <= 1:
+            return self._compare(area, None)
+        split = Split(buckets=parts)
+        found = NO_DIFFERENCES
+        for number in range(parts):
+            found += self._compare(area, (split, number))
+        return found
+
+    def with_columns(self, found: Differences) -> Differences:
+        """Name the columns in which the shown keys differ."""
+        wanted = [key for key, what in self._named.items() if what == DIFFERS]
+        if not wanted:
+            return found
+        ours = column_hashes(self._connection, self._table, within=WHOLE, keys=wanted)
+        theirs = self._rows.column_hashes(within=WHOLE, keys=wanted)
+        columns = {
+            key: tuple(
+                name
+                for name, one, other in zip(
+                    self._table.names, ours.get(key, ()), theirs.get(key, ()), strict=False
+                )
+                if one != other
+            )
+            for key in wanted
+        }
+        shown = tuple(
+            replace(one, columns=columns.get(key, ()))
+            for key, one in zip(self._named, found.keys, strict=False)
+        )
+        return replace(found, keys=shown)
+
+    def _compare(self, area: KeyRange, group: tuple[Split, int] | None) -> Differences:
+        ours = dict(row_hashes(self._connection, self._table, within=area, group=group))
+        lake_group = None if group is None else (group[0].bounds, group[0].buckets, group[1])
+        missing = set(ours)
+        counts: Counter[str] = Counter()
+        found: list[tuple[str, str]] = []
+        seen: set[str] = set()
+        for key, digest in self._rows.row_hashes(within=area, group=lake_group):
+            if key not in ours or key in seen:
+                counts[EXTRA] += 1
+                found.append((key, EXTRA))
+            elif ours[key] != digest:
+                counts[DIFFERS] += 1
+                found.append((key, DIFFERS))
+            seen.add(key)
+            missing.discard(key)
+        found += [(key, MISSING) for key in missing]
+        room = MOST_KEYS - len(self._named)
+        shown = [(key, what) for key, what in sorted(found) if key not in self._named][:room]
+        self._named.update(shown)
+        return Differences(
+            missing=len(missing),
+            extra=counts[EXTRA],
+            differing=counts[DIFFERS],
+            keys=tuple(
+                KeyDifference(key=readable(key, self._table.key), what=what) for key, what in shown
+            ),
+        )
+
+
+@contextmanager
+def at_one_lsn(dsn: str, *, timeout_s: float) -> Iterator[tuple[Connection, Lsn]]:
+    """Open a connection whose transaction sees the source exactly at an LSN."""
+    with exported_snapshot(dsn, timeout_s=timeout_s) as exported, connected(dsn) as connection:
+        set_text_output(connection)
+        adopt(connection, exported.name)
+        yield connection, Lsn(exported.lsn)
+
+
+def _look(
+    connection: Connection,
+    captured: Captured,
+    ranges: int | None,
+    within: KeyRange,
+    *,
+    ordered: bool = True,
+) -> _Look:
+    began = time.monotonic()
+    table = describe(
+        connection,
+        captured.table,
+        captured.catalog.keys,
+        options=captured.options,
+        salt=captured.salt,
+    )
+    if not ordered:
+        table = replace(table, ordered=None)
+    if within.is_all:
+        rows = count(connection, table)
+        wanted = ranges or min(MOST_RANGES, -(-rows // RANGE_ROWS))
+        split = split_of(connection, table, wanted, rows)
+    else:
+        split = Split()
+    return _Look(
+        table=table,
+        split=split,
+        groups=group_hashes(connection, table, split, within=within),
+        captured=captured,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _ranges_of(split: Split, wrong: Sequence[int], within: KeyRange) -> tuple[KeyRange, ...]:
+    """Return what differs as ranges of keys; groups by hash have none but the whole."""
+    if not wrong:
+        return ()
+    if not split.bounds:
+        return (within,)
+    areas = cut_at(split.bounds)
+    return joined([areas[number] for number in wrong])
+
+
+def _total(groups: Iterable[GroupHash]) -> GroupHash:
+    rows = high = low = 0
+    for one in groups:
+        rows += one.rows
+        high += int(one.hash[:16], 16)
+        low += int(one.hash[16:], 16)
+    return GroupHash(rows=rows, hash=hash_text(high, low))

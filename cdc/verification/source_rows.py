@@ -1,0 +1,317 @@
+"""Rows of a source table as hashes, computed by PostgreSQL: by ranges, by keys, by columns.
+
+What is hashed is the canonical text of `schemas.row_hash`, of the values as they leave the source:
+masked and hashed columns as the connector makes them, excluded ones not at all. A row's key is
+named by the canonical cells of its key columns, joined by `,`: the same text on both sides.
+
+Everything reads what the connection's transaction sees; nothing here opens one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from cdc.canonical import cell, has_text
+from cdc.columns import columns_of
+from cdc.database import Connection, split_table
+from cdc.masking import select_list
+from cdc.options import PLAIN, TableOptions
+from cdc.verification import ranges
+from kernel.errors import InvalidRequest
+from schemas.key_ranges import WHOLE, Bound, KeyColumn, KeyRange, ordered_key
+from schemas.pg_types import SourceColumn
+from schemas.row_hash import hash_text
+
+_SAMPLES_PER_RANGE = 32
+_FETCH_ROWS = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTable:
+    """How a table is compared. `key` are the key's columns, `ordered` None where it has no ranges.
+
+    `compared` are sorted by name; `left_out` says why each other column is not compared.
+    """
+
+    name: str
+    key: tuple[SourceColumn, ...]
+    ordered: tuple[KeyColumn, ...] | None
+    compared: tuple[SourceColumn, ...]
+    left_out: tuple[tuple[str, str], ...]
+    options: TableOptions
+    salt: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the compared columns, in the order in which they are hashed."""
+        return tuple(column.name for column in self.compared)
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """Names of the key's columns, in the key's order."""
+        return tuple(column.name for column in self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How rows are put into numbered groups: by ranges between `bounds`, or by a key's hash.
+
+    With `buckets` a row's group is its key's hash modulo that number, and bounds are empty.
+    """
+
+    bounds: tuple[Bound, ...] = ()
+    buckets: int = 1
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return len(self.bounds) + 1 if self.bounds else self.buckets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupHash:
+    """Number of rows of a group, and its hash: 32 hexadecimal digits."""
+
+    rows: int = 0
+    hash: str = "0" * 32
+
+
+NOTHING = GroupHash()
+
+
+def describe(
+    connection: Connection,
+    table: str,
+    key: Sequence[str],
+    *,
+    options: TableOptions = PLAIN,
+    salt: str = "",
+) -> SourceTable:
+    """Look at a table's columns. Raises `NotFound`, `InvalidRequest` for a key without a text."""
+    columns = columns_of(connection, table)
+    compared: list[SourceColumn] = []
+    left_out: list[tuple[str, str]] = []
+    for column in sorted(columns, key=lambda c: c.name):
+        reason = _left_out(column, options)
+        if reason is None:
+            compared.append(_as_it_leaves(column, options))
+        else:
+            left_out.append((column.name, reason))
+    by_name = {column.name: column for column in compared}
+    lost = [name for name in key if name not in by_name]
+    if lost or not key:
+        raise InvalidRequest(
+            f"{table} cannot be compared by rows: its key ({', '.join(key) or 'none'}) has no"
+            " canonical text",
+            remedy=f"Declare a key of comparable columns: --key {table}:COLUMN,…",
+        )
+    keys = tuple(by_name[name] for name in key)
+    return SourceTable(
+        name=table,
+        key=keys,
+        ordered=ordered_key(keys),
+        compared=tuple(compared),
+        left_out=tuple(left_out),
+        options=options,
+        salt=salt,
+    )
+
+
+def count(connection: Connection, table: SourceTable) -> int:
+    """Count the table's rows."""
+    row = connection.execute(
+        sql.SQL("SELECT count(*) AS n FROM {}").format(_named(table))
+    ).fetchone()
+    return 0 if row is None else int(str(row["n"]))
+
+
+def split_of(connection: Connection, table: SourceTable, groups: int, rows: int) -> Split:
+    """Choose about `groups` groups of equal size, from a sample of the table's keys."""
+    if groups <= 1:
+        return Split()
+    if table.ordered is None:
+        return Split(buckets=groups)
+    share = min(100.0, 100.0 * groups * _SAMPLES_PER_RANGE / max(rows, 1))
+    found = connection.execute(
+        sql.SQL(
+            "SELECT {texts} AS bound FROM (SELECT {names}, row_number() OVER (ORDER BY {order}) AS"
+            " __n, count(*) OVER () AS __of FROM {table} TABLESAMPLE BERNOULLI ({share})) sampled"
+            " WHERE __n % greatest(__of / {groups}, 1) = 0 ORDER BY __n LIMIT {limit}"
+        ).format(
+            texts=ranges.key_texts(table.ordered),
+            names=sql.SQL(", ").join(map(sql.Identifier, table.key_names)),
+            order=ranges.key_order(table.ordered),
+            table=_named(table),
+            share=sql.Literal(share),
+            groups=sql.Literal(groups),
+            limit=sql.Literal(2 * groups),
+        )
+    ).fetchall()
+    return Split(bounds=tuple(dict.fromkeys(_bound(row["bound"]) for row in found)))
+
+
+def next_bound(
+    connection: Connection, table: SourceTable, low: Bound | None, rows: int
+) -> Bound | None:
+    """Return the key that lies `rows` rows after `low`; None when the table ends before."""
+    assert table.ordered is not None, f"{table.name} has no ranges"
+    row = connection.execute(
+        sql.SQL(
+            "SELECT {texts} AS bound FROM {table} WHERE {where} ORDER BY {order}"
+            " OFFSET {rows} LIMIT 1"
+        ).format(
+            texts=ranges.key_texts(table.ordered),
+            table=_named(table),
+            where=ranges.where(KeyRange(low=low), table.ordered),
+            order=ranges.key_order(table.ordered),
+            rows=sql.Literal(rows),
+        )
+    ).fetchone()
+    return None if row is None else _bound(row["bound"])
+
+
+def group_hashes(
+    connection: Connection, table: SourceTable, split: Split, *, within: KeyRange = WHOLE
+) -> dict[int, GroupHash]:
+    """Hash every group in one pass over the range; groups without rows are left out."""
+    found = connection.execute(
+        sql.SQL(
+            "SELECT g, count(*) AS rows, {high} AS high, {low} AS low"
+            " FROM (SELECT {group} AS g, md5({cells}) AS h FROM {rows} WHERE {where})"
+            " hashed GROUP BY g"
+        ).format(
+            high=_half(1),
+            low=_half(17),
+            group=_group(table, split),
+            cells=_cells(table.compared),
+            rows=_rows(table),
+            where=_where(table, within, None, None),
+        )
+    ).fetchall()
+    return {
+        int(str(row["g"])): GroupHash(
+            rows=int(str(row["rows"])),
+            hash=hash_text(int(str(row["high"])), int(str(row["low"]))),
+        )
+        for row in found
+    }
+
+
+def row_hashes(
+    connection: Connection,
+    table: SourceTable,
+    *,
+    within: KeyRange,
+    group: tuple[Split, int] | None = None,
+    keys: Sequence[str] | None = None,
+) -> Iterator[tuple[str, str]]:
+    """Yield (key, hash of the row) of a range, of one group of a split, of some keys; unordered."""
+    query = sql.SQL("SELECT {key} AS k, md5({cells}) AS h FROM {rows} WHERE {where}").format(
+        key=_cells(table.key),
+        cells=_cells(table.compared),
+        rows=_rows(table),
+        where=_where(table, within, group, keys),
+    )
+    for row in connection.cursor().stream(query, size=_FETCH_ROWS):
+        yield str(row["k"]), str(row["h"])
+
+
+def column_hashes(
+    connection: Connection, table: SourceTable, *, within: KeyRange, keys: Sequence[str]
+) -> Mapping[str, tuple[str, ...]]:
+    """Return, by key, the hash of each compared column's cell."""
+    hashes = sql.SQL(", ").join(
+        sql.SQL("md5({})").format(cell(column)) for column in table.compared
+    )
+    rows = connection.execute(
+        sql.SQL("SELECT {key} AS k, ARRAY[{hashes}] AS h FROM {rows} WHERE {where}").format(
+            key=_cells(table.key),
+            hashes=hashes,
+            rows=_rows(table),
+            where=_where(table, within, None, keys),
+        )
+    ).fetchall()
+    return {str(row["k"]): _bound(row["h"]) for row in rows}
+
+
+def _left_out(column: SourceColumn, options: TableOptions) -> str | None:
+    if column.name in options.exclude:
+        return "excluded"
+    if column.generated:
+        return "generated: not in the stream of changes"
+    if column.name in options.veiled or has_text(column):
+        return None
+    kind = f"{column.type}[]" if column.is_array else column.type
+    return f"type {kind} has no canonical text"
+
+
+def _as_it_leaves(column: SourceColumn, options: TableOptions) -> SourceColumn:
+    """A veiled value is text, whatever the column's type."""
+    if column.name not in options.veiled:
+        return column
+    return SourceColumn(name=column.name, type="text", not_null=column.not_null)
+
+
+def _named(table: SourceTable) -> sql.Identifier:
+    return sql.Identifier(*split_table(table.name))
+
+
+def _rows(table: SourceTable) -> sql.Composed:
+    """Return what stands in FROM: the table, or a selection that veils what leaves veiled."""
+    if not table.options.veiled:
+        return sql.Composed([_named(table)])
+    return sql.SQL("(SELECT {} FROM {}) AS veiled").format(
+        select_list(table.name, table.names, table.options, salt=table.salt), _named(table)
+    )
+
+
+def _cells(columns: Sequence[SourceColumn]) -> sql.Composed:
+    return sql.SQL(" || ',' || ").join(cell(column) for column in columns)
+
+
+def _half(start: int) -> sql.SQL:
+    # A bit string turns into a signed number: its sum is the same modulo 2^64.
+    return sql.SQL(f"coalesce(sum(('x' || substr(h, {start}, 16))::bit(64)::bigint), 0)")
+
+
+def _group(table: SourceTable, split: Split) -> sql.Composable:
+    if split.bounds:
+        assert table.ordered is not None, f"{table.name} has no ranges"
+        return ranges.range_number(split.bounds, table.ordered)
+    if split.buckets == 1:
+        return sql.Literal(0)
+    return sql.SQL("('x' || substr(md5({}), 1, 8))::bit(32)::bigint % {}").format(
+        _cells(table.key), sql.Literal(split.buckets)
+    )
+
+
+def _where(
+    table: SourceTable,
+    within: KeyRange,
+    group: tuple[Split, int] | None,
+    keys: Sequence[str] | None,
+) -> sql.Composed:
+    conditions: list[sql.Composable] = []
+    if not within.is_all:
+        assert table.ordered is not None, f"{table.name} has no ranges"
+        conditions.append(ranges.where(within, table.ordered))
+    if group is not None:
+        split, number = group
+        conditions.append(sql.SQL("{} = {}").format(_group(table, split), sql.Literal(number)))
+    if keys is not None:
+        conditions.append(
+            sql.SQL("{} = ANY ({})").format(_cells(table.key), sql.Literal(list(keys)))
+        )
+    if not conditions:
+        return sql.Composed([sql.SQL("TRUE")])
+    return sql.SQL(" AND ").join(conditions)
+
+
+def _bound(value: object) -> Bound:
+    match value:
+        case [*texts]:
+            return tuple(str(text) for text in texts)
+    raise ValueError(f"not a list of texts: {value!r}")
