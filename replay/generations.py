@@ -9,19 +9,15 @@ the new one's is set to its own cursor.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from decimal import Decimal
 
-import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
 
 from kernel.errors import LeaseLost, NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
+from projections.log.adoption import adopted
 from projections.runner.projector import CLOSED
 
 GENERATION_KEY = "penstock.generation"
@@ -58,20 +54,9 @@ def publish(
 
     Raises `LeaseLost` when the live writer committed meanwhile: nothing was changed.
     """
-    adds = [
-        AddAction(
-            f"{folder}/{row['path']}",
-            row["size_bytes"],
-            {},
-            row["modification_time"],
-            True,
-            _statistics(row),
-        )
-        for row in pa.table(built.get_add_actions()).to_pylist()
-    ]
     try:
         stable.create_write_transaction(
-            adds,
+            adopted(built, folder),
             mode="overwrite",
             schema=built.schema(),
             partition_by=[],
@@ -140,36 +125,3 @@ def _properties(cursors: Sequence[Cursor], generation: int) -> CommitProperties:
         # replaces all files pass after one that only rearranged them, and the rows would double.
         max_commit_retries=0,
     )
-
-
-def _statistics(action: Mapping[str, object]) -> str:
-    """Write a file's statistics as Delta does, so that readers go on skipping files."""
-    found = {
-        "numRecords": action["num_records"],
-        "minValues": _values(action.get("min")),
-        "maxValues": _values(action.get("max")),
-        "nullCount": _values(action.get("null_count")),
-    }
-    return json.dumps({name: value for name, value in found.items() if value is not None})
-
-
-def _values(value: object) -> object:
-    match value:
-        case Mapping():
-            named = {name: _values(inner) for name, inner in value.items()}
-            return {name: inner for name, inner in named.items() if inner is not None} or None
-        case datetime():
-            # Milliseconds, cut: every reader of Delta allows for that.
-            moment = value.astimezone(UTC) if value.tzinfo is not None else value
-            text = moment.replace(tzinfo=None).isoformat(timespec="milliseconds")
-            return f"{text}Z" if value.tzinfo is not None else text
-        case date():
-            return value.isoformat()
-        case Decimal():
-            return float(value) if float(value) == value else None
-        case float() if value != value or value in (float("inf"), float("-inf")):
-            return None
-        case bytes():
-            return None
-        case _:
-            return value

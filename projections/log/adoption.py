@@ -1,0 +1,209 @@
+"""Files that become part of a Delta table by one commit: written first, added to its log after.
+
+Readers see none of them before the commit and all of them after it. The commit is made with
+`create_write_transaction`; statistics go along, so that readers go on skipping files.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
+
+from projections.log.tables import location_of
+
+ROW_GROUP_BYTES = 32 * 2**20
+"""Arrow bytes that are collected before a row group is written."""
+
+_STATISTICS_TEXT = 64
+"""Longer texts have no bounds in the statistics: they would fill the log."""
+
+
+def adopted(built: DeltaTable, folder: str) -> list[AddAction]:
+    """Return a built table's files as additions to the table above it, which has it in `folder`."""
+    return [
+        AddAction(
+            f"{folder}/{row['path']}",
+            row["size_bytes"],
+            {},
+            row["modification_time"],
+            True,
+            _statistics(row),
+        )
+        for row in pa.table(built.get_add_actions()).to_pylist()
+    ]
+
+
+class StagedFiles:
+    """Writes rows to Parquet files below a table's root; the caller commits what `close` returns.
+
+    A file ends where the columns change: rows of one file have the same ones. What was not
+    committed is garbage to every reader.
+    """
+
+    def __init__(self, table: DeltaTable) -> None:
+        self._files = files_below(table)
+        self._stem = uuid.uuid4().hex
+        self._adds: list[AddAction] = []
+        self._writer: pq.ParquetWriter | None = None
+        self._path = ""
+        self._pending: list[pa.Table] = []
+        self._pending_bytes = 0
+        self.rows = 0
+        self.schemas: list[pa.Schema] = []
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows. At most one row group is kept in memory."""
+        if rows.num_rows == 0:
+            return
+        if self._writer is None or not self._writer.schema.equals(rows.schema):
+            self._end_file()
+            self._begin_file(rows.schema)
+        self._pending.append(rows)
+        self._pending_bytes += rows.nbytes
+        self.rows += rows.num_rows
+        if self._pending_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> list[AddAction]:
+        """End the last file; return all of them."""
+        self._end_file()
+        return self._adds
+
+    def discard(self) -> None:
+        """Take the files away again."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self._files.delete_file(self._path)
+        for add in self._adds:
+            self._files.delete_file(add.path)
+
+    def _begin_file(self, schema: pa.Schema) -> None:
+        self._path = f"part-{len(self._adds):05d}-{self._stem}.parquet"
+        self.schemas.append(schema)
+        # Keys and times do not repeat, and what repeats packs well without a dictionary: a third
+        # of the time, and smaller.
+        self._writer = pq.ParquetWriter(
+            self._path,
+            schema,
+            filesystem=self._files,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,
+            coerce_timestamps="us",
+        )
+
+    def _flush(self) -> None:
+        if self._writer is not None and self._pending:
+            rows = pa.concat_tables(self._pending)
+            self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        self._pending, self._pending_bytes = [], 0
+
+    def _end_file(self) -> None:
+        if self._writer is None:
+            return
+        self._flush()
+        schema = self._writer.schema
+        self._writer.close()
+        self._writer = None
+        size = self._files.get_file_info(self._path).size
+        with self._files.open_input_file(self._path) as file:
+            found = _of_file(pq.read_metadata(file), schema)
+        now_ms = int(time.time() * 1000)
+        self._adds.append(AddAction(self._path, size, {}, now_ms, True, _statistics(found)))
+
+
+def files_below(table: DeltaTable) -> fs.FileSystem:
+    """Return the file system in which paths are relative to a table's root."""
+    root = location_of(table)
+    scheme, separator, rest = root.partition("://")
+    if not separator or scheme == "file":
+        return fs.SubTreeFileSystem(rest if separator else root, fs.LocalFileSystem())
+    return fs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
+
+
+def _of_file(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, object]:
+    """Return what Parquet's own statistics say of a whole file, in the shape of an add action."""
+    plain = {field.name for field in schema if not pa.types.is_nested(field.type)}
+    low: dict[str, object] = {}
+    high: dict[str, object] = {}
+    nulls: dict[str, int] = {}
+    unknown: set[str] = set()
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for place in range(group.num_columns):
+            column = group.column(place)
+            name, found = column.path_in_schema, column.statistics
+            if name not in plain or found is None:
+                continue
+            if found.has_null_count:
+                nulls[name] = nulls.get(name, 0) + found.null_count
+            if not found.has_min_max:
+                if not found.has_null_count or found.null_count < group.num_rows:
+                    unknown.add(name)
+                continue
+            low[name] = min(low.get(name, found.min), found.min)
+            high[name] = max(high.get(name, found.max), found.max)
+    bounded = {
+        n for n in low if n not in unknown and _bounds(schema.field(n).type, low[n], high[n])
+    }
+    return {
+        "num_records": metadata.num_rows,
+        "min": {name: low[name] for name in low if name in bounded},
+        "max": {name: high[name] for name in high if name in bounded},
+        "null_count": nulls,
+    }
+
+
+def _bounds(kind: pa.DataType, low: object, high: object) -> bool:
+    """Say whether a column's least and greatest value may stand in the log.
+
+    Parquet's bounds of floating numbers leave NaN out, Delta's order has it above all others.
+    """
+    if pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return False
+    return all(not isinstance(v, str) or len(v) <= _STATISTICS_TEXT for v in (low, high))
+
+
+def _statistics(action: Mapping[str, object]) -> str:
+    """Write a file's statistics as Delta does."""
+    found = {
+        "numRecords": action["num_records"],
+        "minValues": _values(action.get("min")),
+        "maxValues": _values(action.get("max")),
+        "nullCount": _values(action.get("null_count")),
+    }
+    return json.dumps({name: value for name, value in found.items() if value is not None})
+
+
+def _values(value: object) -> object:
+    match value:
+        case Mapping():
+            named = {name: _values(inner) for name, inner in value.items()}
+            return {name: inner for name, inner in named.items() if inner is not None} or None
+        case datetime():
+            # Milliseconds, cut: every reader of Delta allows for that.
+            moment = value.astimezone(UTC) if value.tzinfo is not None else value
+            text = moment.replace(tzinfo=None).isoformat(timespec="milliseconds")
+            return f"{text}Z" if value.tzinfo is not None else text
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return float(value) if float(value) == value else None
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return None
+        case bytes():
+            return None
+        case _:
+            return value
