@@ -54,12 +54,13 @@ class Watermarks:
 
 @dataclass(slots=True)
 class Progress:
-    """Everything carried over: marks, positions, cuts, watermarks."""
+    """Everything carried over: marks, positions, cuts, watermarks, announcements taken in."""
 
     marks: dict[str, Mark] = field(default_factory=dict)
     positions: dict[str, IntervalSet] = field(default_factory=dict)
     cuts: dict[str, Cut] = field(default_factory=dict)
     watermarks: Watermarks = field(default_factory=Watermarks)
+    installs: IntervalSet = field(default_factory=IntervalSet)
 
     def copy(self) -> Progress:
         """Return an independent copy: an epoch works on it and fails without a trace."""
@@ -93,6 +94,7 @@ class Progress:
                 "cuts": {source: cut.to_json() for source, cut in self.cuts.items()},
                 "watermarks": self.watermarks.seen,
                 "partitions": self.watermarks.partitions,
+                "installs": self.installs.ranges(),
             },
             separators=(",", ":"),
         )
@@ -109,6 +111,7 @@ class Progress:
                 seen={name: _numbers(places) for name, places in kept["watermarks"].items()},
                 partitions=_numbers(kept["partitions"]),
             ),
+            installs=_intervals(kept.get("installs", [])),
         )
 
 

@@ -6,14 +6,17 @@ transaction is complete when, for every table that its END event counts, that ma
 whose predecessors are complete too, in the order of the END events, which is commit order. State
 that is folded up to the cut therefore never shows half a transaction.
 
-The rows of the first snapshot come before all transactions and count as one: they become foldable
-together, when every table has as many rows as its end-of-snapshot record says.
+The rows of a snapshot that the connector reads come before all transactions and count as one: they
+become foldable together, when every table has as many rows as its end-of-snapshot record says.
+
+A source whose rows we copy ourselves is *held* instead: the cut stands still while transactions
+complete behind it, and is released by the install of the copied tables (`installs`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 
@@ -38,6 +41,7 @@ class Advance:
 class _Seen:
     first_epoch: int
     counts: dict[str, int]
+    lsn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,16 @@ class Cut:
         self._snapshot_lsn = 0
         self._expected: dict[str, int] = {}
         self._snapshot_ended = False
+        self.held = False
+        self.copied: set[str] | None = None
+        self._ready_lsn = 0
+        self._ready_from: int | None = None
 
-    def row(self, transaction_id: str, table: str, *, epoch: int) -> None:
-        """Count a row of a transaction."""
+    def row(self, transaction_id: str, table: str, *, epoch: int, lsn: int = 0) -> None:
+        """Count a row of a transaction. `lsn` is the row's own."""
         seen = self._seen.setdefault(transaction_id, _Seen(epoch, {}))
         seen.counts[table] = seen.counts.get(table, 0) + 1
+        seen.lsn = max(seen.lsn, lsn)
 
     def snapshot_row(self, table: str, *, lsn: int, epoch: int) -> None:
         """Count a row of a snapshot. One at a higher LSN starts the snapshot over."""
@@ -98,8 +107,45 @@ class Cut:
         """LSN of the snapshot whose rows count."""
         return self._snapshot_lsn
 
+    @property
+    def reached(self) -> int:
+        """LSN up to which every transaction is complete: `lsn`, or ahead of it while held."""
+        return max(self.lsn, self._ready_lsn)
+
+    def hold(self) -> None:
+        """Keep the cut where it is until `release`: tables are being copied from the source."""
+        self.held = True
+
+    def release(self, *, copied: Collection[str], since: int) -> None:
+        """Let the cut go on from `reached`: the tables `copied` hold the state of a place below.
+
+        From now on a table that was not copied is folded only after an install of its own.
+        `since` is where the present slot began: transactions that a slot before it left incomplete
+        are forgotten, the copied rows have what they did.
+        """
+        self.copied = set(copied)
+        self.lsn, self._ready_lsn, self._ready_from = self.reached, 0, None
+        self.held, self.snapshot_done = False, True
+        self._ends = deque(end for end in self._ends if end.lsn > since)
+        open_ = {end.transaction_id for end in self._ends}
+        self._seen = {
+            tx: seen for tx, seen in self._seen.items() if tx in open_ or seen.lsn > since
+        }
+
+    def installed(self, table: str) -> None:
+        """Take note that a table has been copied by itself."""
+        if self.copied is not None:
+            self.copied.add(table)
+
+    def folds(self, table: str) -> bool:
+        """Say whether changes of a table are folded, or wait for its install."""
+        return not self.held and (self.copied is None or table in self.copied)
+
     def advance(self) -> Advance:
         """Move the cut as far as it goes and say what became foldable."""
+        if self.held:
+            self._advance_behind()
+            return Advance(transactions=(), snapshot=False, from_epoch=None)
         epochs: list[int] = []
         snapshot = not self.snapshot_done and self._snapshot_complete()
         if snapshot:
@@ -121,8 +167,20 @@ class Cut:
             from_epoch=min(epochs, default=None),
         )
 
+    def _advance_behind(self) -> None:
+        """Forget complete transactions: at the release they are found in the log again."""
+        while self._ends and self._complete(self._ends[0]):
+            end = self._ends.popleft()
+            seen = self._seen.pop(end.transaction_id, None)
+            if seen is not None:
+                first = self._ready_from
+                self._ready_from = min(seen.first_epoch, first if first is not None else 2**62)
+            self._ready_lsn = end.lsn
+
     def waiting_for(self) -> str | None:
         """Say what holds the cut: the transaction or snapshot and the rows missing, or None."""
+        if self.held:
+            return "its tables are being copied"
         if not self.snapshot_done and (self._expected or self._snapshot.counts):
             return f"snapshot: expected {self._expected}, have {self._snapshot.counts}"
         if not self._ends:
@@ -137,6 +195,8 @@ class Cut:
         epochs = [seen.first_epoch for seen in self._seen.values()]
         if not self.snapshot_done and self._snapshot.counts:
             epochs.append(self._snapshot.first_epoch)
+        if self._ready_from is not None:
+            epochs.append(self._ready_from)
         return min(epochs, default=default)
 
     def _snapshot_complete(self) -> bool:
@@ -157,10 +217,13 @@ class Cut:
             "snapshot_done": self.snapshot_done,
             "last_end_lsn": self._last_end_lsn,
             "ends": [[e.transaction_id, e.lsn, dict(e.counts)] for e in self._ends],
-            "seen": {tx: [s.first_epoch, s.counts] for tx, s in self._seen.items()},
+            "seen": {tx: [s.first_epoch, s.counts, s.lsn] for tx, s in self._seen.items()},
             "snapshot": [self._snapshot_lsn, self._snapshot.first_epoch, self._snapshot.counts],
             "expected": self._expected,
             "snapshot_ended": self._snapshot_ended,
+            "held": self.held,
+            "copied": None if self.copied is None else sorted(self.copied),
+            "ready": [self._ready_lsn, self._ready_from],
         }
 
     @classmethod
@@ -180,9 +243,14 @@ class Cut:
             }:
                 cut.lsn, cut.snapshot_done, cut._last_end_lsn = lsn, done, last
                 cut._ends = deque(_End(tx, at_lsn, wanted) for tx, at_lsn, wanted in ends)
-                cut._seen = {tx: _Seen(epoch, have) for tx, (epoch, have) in seen.items()}
+                cut._seen = {tx: _Seen(*found) for tx, found in seen.items()}
                 cut._snapshot_lsn, cut._snapshot = at, _Seen(first, counts)
                 cut._expected, cut._snapshot_ended = expected, ended
             case _:
                 raise ValueError(f"not a kept cut: {kept!r}")
+        match kept:
+            # Manifests of before there were copies lack these.
+            case {"held": bool(held), "copied": copied, "ready": [int(ready), from_epoch]}:
+                cut.held, cut._ready_lsn, cut._ready_from = held, ready, from_epoch
+                cut.copied = set(copied) if isinstance(copied, list) else None
         return cut
