@@ -111,7 +111,7 @@ def read(
 
 
 def _blocks(connection: Connection, query: sql.Composed) -> Iterator[bytes]:
-    rows: list[bytes | memoryview] = []
+    rows: list[bytes | bytearray | memoryview] = []
     size = 0
     with connection.cursor().copy(query) as copy:
         for row in copy:
