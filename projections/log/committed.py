@@ -1,0 +1,86 @@
+"""Changes of a source by where their transactions ended: the log read again, in commit order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from projections.log.frames import TRANSACTIONS_TABLE
+from projections.log.layout import Lake, changes_log
+from projections.log.tables import Tables
+
+MOST_ROWS = 100_000
+"""Rows of one table that are read at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Where to look: transactions with an END in (`after`, `up_to`], rows of epochs
+    [`first_epoch`, `last_epoch`]."""
+
+    after: int
+    up_to: int
+    first_epoch: int
+    last_epoch: int
+
+
+class CommittedChanges:
+    """Reads the log of changes of one lake by the ENDs of transactions."""
+
+    def __init__(self, lake: Lake, tables: Tables) -> None:
+        self._lake = lake
+        self._tables = tables
+
+    def last_end(self, source: str, lsn: int) -> int:
+        """Return the greatest END of a transaction that is not beyond `lsn`; 0 without one."""
+        ends = self._tables.read(
+            self._lake.path(changes_log(source)),
+            where=(pc.field("table") == TRANSACTIONS_TABLE) & (pc.field("lsn") <= lsn),
+            columns=["lsn"],
+        )
+        return 0 if ends is None else int(pc.max(ends["lsn"]).as_py() or 0)
+
+    def slices(self, source: str, table: str, where: Ends) -> Iterator[tuple[int, pa.Table]]:
+        """Yield (last END, rows) of a table, in the order of the ENDs, whole transactions each.
+
+        A slice has about `MOST_ROWS` rows; a greater transaction is a slice of its own.
+        """
+        ends = self._tables.read(
+            self._lake.path(changes_log(source)),
+            where=(pc.field("table") == TRANSACTIONS_TABLE)
+            & (pc.field("lsn") > where.after)
+            & (pc.field("lsn") <= where.up_to)
+            & (pc.field("epoch") <= where.last_epoch),
+            columns=["transaction_id", "lsn", "counts"],
+        )
+        if ends is None:
+            return
+        ids: list[str] = []
+        rows = last = 0
+        for end in ends.sort_by("lsn").to_pylist():
+            count = int(json.loads(end["counts"]).get(table, 0))
+            if not count:
+                continue
+            if ids and rows + count > MOST_ROWS:
+                yield last, self._rows(source, table, ids, where)
+                ids, rows = [], 0
+            ids.append(end["transaction_id"])
+            rows, last = rows + count, end["lsn"]
+        if ids:
+            yield last, self._rows(source, table, ids, where)
+
+    def _rows(self, source: str, table: str, ids: list[str], where: Ends) -> pa.Table:
+        found = self._tables.read(
+            self._lake.path(changes_log(source)),
+            where=(pc.field("table") == table)
+            & (pc.field("epoch") >= where.first_epoch)
+            & (pc.field("epoch") <= where.last_epoch)
+            & pc.is_in(pc.field("transaction_id"), pa.array(ids, pa.string()))
+            & ~pc.field("snapshot"),
+        )
+        assert found is not None, "the log was read a moment ago"
+        return found
