@@ -1,6 +1,6 @@
-"""Debezium's records to `Change`, `TransactionEnd` and `SnapshotEnd`.
+"""Debezium's records to `Change`, `SourceMessage`, `TransactionEnd` and `SnapshotEnd`.
 
-    WAL -> (Debezium) -> KafkaRecord -> ChangeDecoder -> Change | TransactionEnd | SnapshotEnd
+    WAL -> (Debezium) -> KafkaRecord -> ChangeDecoder -> Change | SourceMessage | TransactionEnd …
 
 Pure apart from schema lookups; picklable, so that it runs inside Spark's Python workers.
 
@@ -14,6 +14,7 @@ below its commit and so below every later transaction.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -24,11 +25,13 @@ from kernel.positions import Lsn
 from schemas.columns import decode_value, envelope_shape
 from schemas.debezium import is_unchanged
 from schemas.records import (
+    MESSAGES,
     Change,
     KafkaRecord,
     Operation,
     Rejected,
     SnapshotEnd,
+    SourceMessage,
     TransactionEnd,
 )
 from schemas.registry import SchemaLookup
@@ -41,7 +44,7 @@ _MESSAGE_ID = "LogicalDecodingMessageId@"
 """Part of what Debezium calls a logical message among the tables of a transaction's END."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-Fact = Change | TransactionEnd | SnapshotEnd
+Fact = Change | SourceMessage | TransactionEnd | SnapshotEnd
 
 
 class _Unusable(Exception):
@@ -53,7 +56,8 @@ class ChangeDecoder:
     """Decodes every topic of one captured source. Call it with a record.
 
     Gives None for a record that carries no fact: a tombstone, the BEGIN of a transaction, a
-    notification of progress, a logical message. Gives `Rejected` for one that cannot be used.
+    notification of progress, a logical message outside transactions. Gives
+    `Rejected` for one that cannot be used.
     Raises `Unavailable` when the registry does not answer: that says nothing about the record.
     `event_times` names, per `schema.table`, the column that holds the row's event time.
     """
@@ -89,7 +93,7 @@ class ChangeDecoder:
             case "notifications":
                 return self._notification
             case "message":
-                return None
+                return self._message
             case _:
                 return self._change
 
@@ -142,6 +146,27 @@ class ChangeDecoder:
             return default
         return _moment(shape.types[index].array([value])[0].as_py(), f"{table}.{column}")
 
+    def _message(self, record: KafkaRecord, value: bytes) -> SourceMessage | None:
+        told, _ = self._read(value)
+        origin, transaction = told["source"], told["transaction"]
+        if transaction is None or origin["txId"] is None:
+            # A heartbeat: it belongs to no transaction and no END counts it.
+            return None
+        lsn = Lsn(_number(origin["lsn"], "lsn"))
+        message = told["message"]
+        return SourceMessage(
+            source=self.source,
+            prefix=message["prefix"],
+            content=(message["content"] or b"").decode(),
+            transaction_id=_txid(transaction["id"]),
+            lsn=lsn,
+            commit_order=_previous_commit(origin["sequence"], lsn),
+            total_order=int(transaction["total_order"]),
+            committed_at=_micros(origin["ts_us"]),
+            schema_id=schema_id_of(value),
+            value=value,
+        )
+
     def _transaction(self, record: KafkaRecord, value: bytes) -> TransactionEnd | None:
         end, _ = self._read(value)
         if end["status"] != "END":
@@ -149,16 +174,16 @@ class ChangeDecoder:
         txid, _, lsn = str(end["id"]).partition(":")
         if not lsn.isdigit():
             raise _Unusable(f"transaction id {end['id']!r} is not txid:lsn")
+        counts: Counter[str] = Counter()
+        for entry in end["data_collections"] or ():
+            # Every logical message counts as a collection with a name of its own.
+            name = entry["data_collection"]
+            counts[MESSAGES if _MESSAGE_ID in name else name] += int(entry["event_count"])
         return TransactionEnd(
             source=self.source,
             transaction_id=txid,
             commit_lsn=Lsn(int(lsn)),
-            # A logical message counts as a collection of its own, and never comes as a row.
-            counts={
-                entry["data_collection"]: int(entry["event_count"])
-                for entry in end["data_collections"] or ()
-                if _MESSAGE_ID not in entry["data_collection"]
-            },
+            counts=counts,
             committed_at=_micros(int(end["ts_ms"]) * 1000),
         )
 

@@ -22,6 +22,8 @@ EPOCH_AFTER_LOG = "epoch.after_log"
 EPOCH_AFTER_FOLD = "epoch.after_fold"
 EPOCH_AFTER_MANIFEST = "epoch.after_manifest"
 EPOCH_AFTER_OFFSETS = "epoch.after_offsets"
+EVOLVE_WHILE_WRITING = "evolve.while_writing"
+EVOLVE_AFTER_COMMIT = "evolve.after_commit"
 PROJECTION_BEFORE_COMMIT = "projection.before_commit"
 PROJECTION_AFTER_COMMIT = "projection.after_commit"
 REPLAY_AFTER_BUILD = "replay.after_build"
@@ -30,6 +32,9 @@ APPEND_BEFORE_COMMIT = "append.before_commit"
 APPEND_AFTER_COMMIT = "append.after_commit"
 LEASE_AFTER_TAKE = "lease.after_take"
 DELIVER_BEFORE_RECORD = "deliver.before_record"
+ARCHIVE_AFTER_RECORD = "archive.after_record"
+ARCHIVE_BEFORE_COMMIT = "archive.before_commit"
+ARCHIVE_AFTER_COMMIT = "archive.after_commit"
 
 ALL = tuple(
     value for name, value in sorted(globals().items()) if name.isupper() and isinstance(value, str)

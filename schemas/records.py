@@ -3,7 +3,7 @@
 Two chains, one shared tail:
 
     Command -> NewEvent -> RecordedEvent -> KafkaRecord -> RecordedEvent -> log -> rows
-    WAL -> KafkaRecord -> Change | TransactionEnd | SnapshotEnd | Rejected -> log -> rows
+    WAL -> KafkaRecord -> Change | SourceMessage | TransactionEnd | SnapshotEnd | Rejected -> log
 
 All are immutable. Times are timezone-aware UTC with microseconds.
 """
@@ -18,6 +18,8 @@ from uuid import UUID
 
 from kernel.positions import KafkaOffset, Lsn, Position, Version
 
+MESSAGES = "_messages"
+"""What the logical messages of a transaction count as, beside its tables."""
 FORMAT_AVRO = 0
 """`data_format` of Avro bytes in the Confluent framing."""
 FORMAT_SEALED = 1
@@ -113,8 +115,31 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceMessage:
+    """A logical message that somebody wrote inside a transaction of the source.
+
+    It has its place among the transaction's rows, as a `Change` has. Prefix `penstock.ddl` tells of
+    DDL: `content` is then the JSON of `schemas.schema_change`. `value` are the original bytes.
+    """
+
+    source: str
+    prefix: str
+    content: str
+    transaction_id: str
+    lsn: Lsn
+    commit_order: int
+    total_order: int
+    committed_at: datetime
+    schema_id: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnd:
-    """A committed source transaction: how many rows of which table belong to it."""
+    """A committed source transaction: how many rows of which table belong to it.
+
+    Logical messages count as rows of `MESSAGES`.
+    """
 
     source: str
     transaction_id: str
@@ -142,4 +167,4 @@ class Rejected:
     reason: str
 
 
-Decoded = RecordedEvent | Change | TransactionEnd | SnapshotEnd | Rejected
+Decoded = RecordedEvent | Change | SourceMessage | TransactionEnd | SnapshotEnd | Rejected

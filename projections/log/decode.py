@@ -20,7 +20,10 @@ from projections.log.frames import (
     DECODED,
     EVENT,
     IGNORED,
+    MESSAGE,
+    MESSAGES_TABLE,
     REJECTED,
+    SCHEMA_TABLE,
     SNAPSHOT_END,
     TRANSACTION_END,
 )
@@ -31,8 +34,10 @@ from schemas.records import (
     RecordedEvent,
     Rejected,
     SnapshotEnd,
+    SourceMessage,
     TransactionEnd,
 )
+from schemas.schema_change import MESSAGE_PREFIX
 
 Decoder = Callable[[KafkaRecord], Decoded | None]
 """Turns one record into a fact, a rejection, or None when it carries none (a tombstone, say).
@@ -124,6 +129,8 @@ def row_of(record: KafkaRecord, decoded: Decoded | None) -> Row:
             return place | _event(decoded)
         case Change():
             return place | _change(decoded)
+        case SourceMessage():
+            return place | _message(decoded)
         case TransactionEnd():
             return place | {
                 "kind": TRANSACTION_END,
@@ -193,6 +200,25 @@ def _change(change: Change) -> Row:
         "key_schema_id": change.key_schema_id,
         "key": change.key,
         "value": change.value,
+    }
+
+
+def _message(message: SourceMessage) -> Row:
+    return {
+        "kind": MESSAGE,
+        "source": message.source,
+        "table": SCHEMA_TABLE if message.prefix == MESSAGE_PREFIX else MESSAGES_TABLE,
+        "operation": "m",
+        "transaction_id": message.transaction_id,
+        "lsn": message.lsn,
+        "commit_order": message.commit_order,
+        "total_order": message.total_order,
+        "snapshot": False,
+        "recorded_at": message.committed_at,
+        "event_time": message.committed_at,
+        "counts": message.content,
+        "schema_id": message.schema_id,
+        "value": message.value,
     }
 
 

@@ -12,6 +12,7 @@ UTC_MICROS = pa.timestamp("us", tz="UTC")
 
 EVENT = "event"
 CHANGE = "change"
+MESSAGE = "message"
 TRANSACTION_END = "end"
 SNAPSHOT_END = "snapshot"
 REJECTED = "rejected"
@@ -19,6 +20,10 @@ IGNORED = "ignored"
 
 TRANSACTIONS_TABLE = "_transactions"
 """Value of `table` for a transaction's END row in a changes log."""
+SCHEMA_TABLE = "_schema"
+"""Value of `table` for a DDL message in a changes log; `counts` has its JSON."""
+MESSAGES_TABLE = "_messages"
+"""Value of `table` for any other logical message in a changes log; `counts` has its content."""
 SNAPSHOTS_TABLE = "_snapshots"
 """Value of `table` for the row that ends a snapshot in a changes log."""
 
@@ -113,7 +118,8 @@ CHANGES = pa.schema(
     ]
 )
 """`log/changes/<source>`, partitioned by table. Rows in no order; `commit_order, total_order`
-is the source's order. END rows have table `_transactions`, ends of snapshots `_snapshots`."""
+is the source's order. END rows have table `_transactions`, ends of snapshots `_snapshots`,
+DDL of the source `_schema`, other logical messages `_messages` (operation `m`)."""
 
 QUARANTINE = pa.schema(
     [

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from projections.log.steps import NOTHING, Evolution
 from projections.log.unchanged import Stored, fill_unchanged
 from projections.log.writer import DELETE, OP, UPSERT
 from schemas.columns import decode_rows, key_columns
@@ -28,11 +29,12 @@ def row_images(
     *,
     stored: Stored,
     carry: Mapping[str, str] | None = None,
+    evolution: Evolution = NOTHING,
 ) -> tuple[pa.Table, tuple[str, ...]]:
     """Decode log rows (insert, update, delete, read) of one table.
 
     `stored` finds the last known rows of keys with unchanged TOAST values. `carry` names further
-    log columns to take along, and how to call them.
+    log columns to take along, and how to call them. `evolution` brings rows to the last columns.
     Returns the frame, ascending by (`__hi`, `__lo`), and the names of the key columns.
     """
     keys: tuple[str, ...] = ()
@@ -47,6 +49,10 @@ def row_images(
         images = _images(part, schemas.schema(group["schema_id"]), key_schema, keys)
         for column, name in (carry or {}).items():
             images = images.append_column(name, part[column])
+        if evolution:
+            first = min(zip(images[HI].to_pylist(), images[LO].to_pylist(), strict=True))
+            keys = evolution.names_after(keys, first)
+            images = evolution.carried(images, HI, LO)
         parts.append(images)
     frame = pa.concat_tables(parts, promote_options="permissive")
     frame = frame.sort_by([(HI, "ascending"), (LO, "ascending")])
@@ -62,9 +68,9 @@ def newest_per_key(frame: pa.Table, keys: tuple[str, ...]) -> pa.Table:
 
 
 def _images(part: pa.Table, value_schema: str, key_schema: str, keys: tuple[str, ...]) -> pa.Table:
-    after = decode_rows(part["value"].to_pylist(), value_schema, "after")
+    after = decode_rows(part["value"].combine_chunks(), value_schema, "after")
     after = after.drop_columns(["__present"])
-    by_key = decode_rows(part["key"].to_pylist(), key_schema, "self")
+    by_key = decode_rows(part["key"].combine_chunks(), key_schema, "self")
     for name in keys:
         # A delete has no after-image; its key comes from the record's own key.
         column = by_key[name].cast(after.schema.field(name).type)

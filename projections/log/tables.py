@@ -77,6 +77,13 @@ class Tables:
         with self._lock:
             self._handles.pop(path, None)
 
+    def columns(self, path: str, version: int) -> pa.Schema:
+        """Return the columns that a table had at a version."""
+        handle = self.open(path)
+        if handle is None or handle.version() != version:
+            handle = DeltaTable(path, version=version)
+        return schema_of(handle)
+
     def read(
         self,
         path: str,

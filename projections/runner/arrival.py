@@ -22,8 +22,10 @@ from projections.log.frames import (
     EVENT,
     EVENTS,
     IGNORED,
+    MESSAGE,
     QUARANTINE,
     REJECTED,
+    SCHEMA_TABLE,
     SNAPSHOT_END,
     SNAPSHOTS_TABLE,
     TRANSACTION_END,
@@ -31,6 +33,7 @@ from projections.log.frames import (
     UTC_MICROS,
 )
 from projections.runner.progress import Progress
+from schemas.records import MESSAGES
 
 
 class Lateness(Protocol):
@@ -47,6 +50,7 @@ class Arrival:
 
     `repeated` are events (`DECODED` columns) whose positions were seen in earlier epochs: the
     caller compares them with the log before it believes that they are duplicates.
+    `schema_changes` are the sources whose DDL is among the rows.
     """
 
     events: dict[str, pa.Table] = field(default_factory=dict)
@@ -54,6 +58,7 @@ class Arrival:
     quarantined: pa.Table = field(default_factory=QUARANTINE.empty_table)
     repeated: dict[str, pa.Table] = field(default_factory=dict)
     schema_ids: set[int] = field(default_factory=set)
+    schema_changes: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -122,6 +127,7 @@ def sort_out(
         quarantined=_quarantined(rejected, epoch, now),
         repeated={s: ordered.take(rows) for s, rows in sorter.repeated.items()},
         schema_ids=_schema_ids(ordered),
+        schema_changes=sorter.schema_changes,
         counts=Counter({name: n for name, n in counts.items() if n}),
     )
 
@@ -145,6 +151,7 @@ class _Sorter:
         self.events: dict[str, _Kept] = {}
         self.changes: dict[str, _Kept] = {}
         self.repeated: dict[str, list[int]] = {}
+        self.schema_changes: set[str] = set()
         self.counts: Counter[str] = Counter()
 
     def take(self, index: int, row: _Row) -> None:
@@ -153,6 +160,8 @@ class _Sorter:
                 self._event(index, row)
             case "change":
                 self._change(index, row)
+            case "message":
+                self._message(index, row)
             case "end":
                 counts = json.loads(row.counts)
                 if self._progress.cut(row.source).end(row.transaction_id, row.lsn, counts):
@@ -191,6 +200,18 @@ class _Sorter:
         kept = self.changes.setdefault(row.source, _Kept())
         kept.add(index, *self._verdict(f"{row.source}.{row.table}", row))
 
+    def _message(self, index: int, row: _Row) -> None:
+        """A logical message has its place among a transaction's rows, and is never late."""
+        place = f"{row.topic}/{row.partition}"
+        if not self._progress.accept_change(place, (row.commit_order, row.total_order)):
+            self.counts["duplicates"] += 1
+            return
+        self._progress.cut(row.source).row(row.transaction_id, MESSAGES, epoch=self._epoch)
+        self.counts["messages"] += 1
+        self.changes.setdefault(row.source, _Kept()).add(index)
+        if row.table == SCHEMA_TABLE:
+            self.schema_changes.add(row.source)
+
     def _verdict(self, name: str, row: _Row) -> tuple[int | None, bool]:
         """Judge lateness, once: it is stored, so that a rebuild agrees."""
         watermark = self._before.watermarks.of(name)
@@ -214,7 +235,7 @@ def _rows(ordered: pa.Table) -> Iterator[_Row]:
 
 
 def _schema_ids(ordered: pa.Table) -> set[int]:
-    facts = ordered.filter(pc.is_in(ordered["kind"], pa.array([EVENT, CHANGE])))
+    facts = ordered.filter(pc.is_in(ordered["kind"], pa.array([EVENT, CHANGE, MESSAGE])))
     ids = set(facts["schema_id"].unique().to_pylist())
     ids |= set(facts["key_schema_id"].unique().to_pylist())
     return ids - {None}

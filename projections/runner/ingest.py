@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -36,8 +37,10 @@ from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, sort_out
 from projections.runner.manifest import Bound, Committed, Manifest, Offsets, first_progress
 from projections.runner.progress import Progress
-from projections.state.current import CurrentTables
+from projections.state.current import CurrentTables, current_name
 from projections.state.cut import Advance
+from projections.state.following import SchemaFollower
+from projections.state.held import Held
 from schemas.registry import SchemaLookup
 
 COMPACT_EVERY = 64
@@ -93,6 +96,7 @@ class Ingest:
         self._offsets = offsets
         self._writer = ArrowWriter(tables)
         self._current = current or CurrentTables(lake, tables, schemas)
+        self._follower = SchemaFollower(lake, tables, schemas)
         self._last = manifest.last()
         self._current.resume(self._last.tables if self._last else {})
         self._progress = first_progress(self._last)
@@ -149,6 +153,10 @@ class Ingest:
         if epoch % COMPACT_EVERY == 0:
             compact(self._lake, self._tables, ["epochs", *done.tables])
         return done
+
+    def held(self) -> Held:
+        """Return the tables that stand still, per source, and why."""
+        return self._progress.held
 
     def waiting_for(self) -> dict[str, str]:
         """Say per source what holds its cut, for status and alarms."""
@@ -211,9 +219,29 @@ class Ingest:
             advance = progress.cut(source).advance()
             if not advance.anything or advance.from_epoch is None:
                 continue
-            for table, rows in self._foldable(source, progress, advance, epoch).items():
-                at |= self._current.fold(source, table, rows, epoch)
+            plans = self._follower.plans(
+                source,
+                self._foldable(source, progress, advance, epoch),
+                frozenset(advance.transactions),
+                partial(self._columns, source),
+                from_epoch=advance.from_epoch,
+            )
+            held = progress.held.setdefault(source, {})
+            for table, (rows, planned) in plans.items():
+                if table in held:
+                    continue
+                if planned.hold is not None:
+                    # The table stays as of the epoch before; the log has its rows.
+                    held[table] = planned.hold.at(epoch)
+                elif rows.num_rows or planned.evolution:
+                    at |= self._current.fold(source, table, rows, epoch, planned.evolution)
         return at
+
+    def _columns(self, source: str, table: str) -> pa.Schema | None:
+        """Return a table's columns as of the last committed epoch."""
+        name = current_name(source, table)
+        at = self._last.tables.get(name) if self._last else None
+        return None if at is None else self._tables.columns(self._lake.path(name), at.version)
 
     def _foldable(
         self, source: str, progress: Progress, advance: Advance, epoch: Epoch
@@ -246,8 +274,10 @@ class Ingest:
     ) -> Committed:
         epoch = bound.epoch
         before = self._last.tables if self._last else {}
+        held = {current_name(s, t) for s, names in progress.held.items() for t in names}
         unchanged = {
-            name: TableAt(version=at.version, as_of_epoch=epoch) for name, at in before.items()
+            name: at if name in held else TableAt(version=at.version, as_of_epoch=epoch)
+            for name, at in before.items()
         }
         return Committed(
             epoch=epoch,

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from projections.log.intervals import IntervalSet
 from projections.state.cut import Cut
+from projections.state.held import Held, held_from_json, held_to_json
 
 Mark = tuple[int, int]
 
@@ -54,13 +55,14 @@ class Watermarks:
 
 @dataclass(slots=True)
 class Progress:
-    """Everything carried over: marks, positions, cuts, watermarks, announcements taken in."""
+    """Everything carried over: marks, positions, cuts, watermarks, announcements, held tables."""
 
     marks: dict[str, Mark] = field(default_factory=dict)
     positions: dict[str, IntervalSet] = field(default_factory=dict)
     cuts: dict[str, Cut] = field(default_factory=dict)
     watermarks: Watermarks = field(default_factory=Watermarks)
     installs: IntervalSet = field(default_factory=IntervalSet)
+    held: Held = field(default_factory=dict)
 
     def copy(self) -> Progress:
         """Return an independent copy: an epoch works on it and fails without a trace."""
@@ -95,6 +97,7 @@ class Progress:
                 "watermarks": self.watermarks.seen,
                 "partitions": self.watermarks.partitions,
                 "installs": self.installs.ranges(),
+                "held": held_to_json(self.held),
             },
             separators=(",", ":"),
         )
@@ -112,6 +115,7 @@ class Progress:
                 partitions=_numbers(kept["partitions"]),
             ),
             installs=_intervals(kept.get("installs", [])),
+            held=held_from_json(kept.get("held")),
         )
 
 

@@ -20,10 +20,12 @@ import pyarrow.compute as pc
 from kernel.positions import Epoch
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
 from projections.log.layout import Lake
+from projections.log.rewriting import evolve, must_evolve
+from projections.log.steps import NOTHING, Evolution
 from projections.log.tables import TableAt, Tables, schema_of
 from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
-from projections.state.tail import FoldPolicy, TailTables, whole
+from projections.state.tail import FoldPolicy, TailTables, tail_name, whole
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 
@@ -62,11 +64,17 @@ class CurrentTables:
         self.tails = TailTables(lake, tables, policy)
 
     def fold(
-        self, source: str, table: str, changes: pa.Table, epoch: Epoch
+        self,
+        source: str,
+        table: str,
+        changes: pa.Table,
+        epoch: Epoch,
+        evolution: Evolution = NOTHING,
     ) -> Mapping[str, TableAt]:
         """Fold log rows of one table, all of complete transactions newer than the last fold.
 
-        `changes` has the columns of a changes log, in any order, each row once. Returns the
+        `changes` has the columns of a changes log, in any order, each row once. `evolution`
+        (`evolution.plan`) is what DDL among them did to the columns. Returns the
         versions of the table and of its tail, where there is one. Raises `SchemaViolation` when
         bytes do not fit the schema that the log names for them.
         """
@@ -76,7 +84,10 @@ class CurrentTables:
         handle = self._tables.open(path)
         if handle is not None and reached(handle, guard):
             return self._at(name, handle.version(), epoch)
+        evolved = bool(evolution) and self._evolve(name, path, evolution, epoch)
         truncated, rest = after_truncate(changes)
+        if rest.num_rows == 0 and not truncated and not evolved:
+            return {}
         soft = self._soft(source, table)
         if truncated:
             self._clear(path, name, guard, last=rest.num_rows == 0, soft=soft)
@@ -84,17 +95,29 @@ class CurrentTables:
             handle = self._tables.open(path)
             return {} if handle is None else self._at(name, handle.version(), epoch)
         stored = partial(self._stored, name, truncated and not soft)
-        images, keys = row_images(rest, self._schemas, stored=stored)
+        images, keys = row_images(rest, self._schemas, stored=stored, evolution=evolution)
         rows = newest_per_key(images, keys)
         rows = _softly(rows, images, keys, stored) if soft else rows
         rows = rows.drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT])
         if truncated and not soft:
             kept = rows.filter(pc.equal(rows[OP], UPSERT)).drop_columns([OP])
             return self._at(name, self._writer.overwrite(path, kept, guard), epoch)
-        if not truncated and self.tails.wants(handle):
+        if not (truncated or evolved) and self.tails.wants(handle):
             return self.tails.add(name, rows, keys, epoch)
         self.tails.settle(name)
         return self._at(name, self._writer.merge(path, rows, guard, keys=keys), epoch)
+
+    def _evolve(self, name: str, path: str, evolution: Evolution, epoch: Epoch) -> bool:
+        """Bring the rows that are there to the new columns; return whether that did anything."""
+        handle, guard = self._tables.open(path), Guard(f"{name}/columns", epoch)
+        steps = evolution.all_steps()
+        if handle is None or not (reached(handle, guard) or must_evolve(handle, steps)):
+            return False
+        self.tails.settle(name)
+        evolve(self._tables, path, steps, guard)
+        tail = tail_name(name)
+        evolve(self._tables, self._lake.path(tail), steps, Guard(f"{tail}/columns", epoch))
+        return True
 
     def resume(self, known: Mapping[str, TableAt]) -> None:
         """Take up the tails of the tables that the manifest names, after a start."""

@@ -21,7 +21,15 @@ from cdc.decode import ChangeDecoder
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import KafkaOffset
 from schemas.columns import decode_rows, key_columns
-from schemas.records import Change, KafkaRecord, Operation, Rejected, SnapshotEnd, TransactionEnd
+from schemas.records import (
+    MESSAGES,
+    Change,
+    KafkaRecord,
+    Operation,
+    Rejected,
+    SnapshotEnd,
+    TransactionEnd,
+)
 from schemas.wire import schema_id_of
 
 KEPT = json.loads((Path(__file__).parent / "captured_records.json").read_text())
@@ -104,7 +112,7 @@ def test_a_change_belongs_to_the_transaction_that_its_end_names() -> None:
     assert all(change.commit_order < lsns[str(change.transaction_id)] for change in streamed)
 
 
-def test_a_logical_message_is_not_a_row_that_is_waited_for() -> None:
+def test_logical_messages_count_together_whatever_each_is_called() -> None:
     message = (
         "io.debezium.connector.postgresql.LogicalDecodingMessageMonitor"
         "$LogicalDecodingMessageId@3ea4d0e2"
@@ -115,12 +123,14 @@ def test_a_logical_message_is_not_a_row_that_is_waited_for() -> None:
     told = fastavro.schemaless_reader(io.BytesIO(end.value[5:]), parsed, None)
     assert isinstance(told, dict)
     counted = {c["data_collection"]: c["event_count"] for c in told["data_collections"]}
-    told["data_collections"].append({"data_collection": message, "event_count": 1})
+    for number in "12":
+        entry = {"data_collection": message + number, "event_count": 1}
+        told["data_collections"].append(entry)
     out = io.BytesIO()
     fastavro.schemaless_writer(out, parsed, told)
     decoded = decoder()(replace(end, value=end.value[:5] + out.getvalue()))
     assert isinstance(decoded, TransactionEnd)
-    assert decoded.counts == counted
+    assert decoded.counts == counted | {MESSAGES: 2}
 
 
 def test_order_grows_strictly_in_a_partition() -> None:

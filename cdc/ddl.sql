@@ -1,0 +1,202 @@
+-- Tells Penstock of DDL, in the place where it stands in the stream of changes.
+-- Run it as a superuser; `penstock source add` does so by itself where its role may.
+CREATE SCHEMA IF NOT EXISTS penstock;
+GRANT USAGE ON SCHEMA penstock TO PUBLIC;
+
+-- A table as JSON. Columns have attnum, declared type, and type, kind, modifier, dimensions with
+-- domains resolved. `missing` is the value of a column in rows that were there before it was added.
+CREATE OR REPLACE FUNCTION penstock.table_v1(relid oid) RETURNS jsonb
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET "DateStyle" = 'ISO, YMD' SET "IntervalStyle" = 'iso_8601' SET "TimeZone" = 'UTC'
+SET extra_float_digits = 3 SET bytea_output = 'hex'
+AS $function$
+WITH RECURSIVE base AS (
+    SELECT a.attnum, a.atttypid AS type, a.atttypmod AS modifier,
+           a.attndims::int AS dimensions, false AS is_array, a.atttypid AS own
+      FROM pg_attribute a
+     WHERE a.attrelid = relid AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT b.attnum, coalesce(e.oid, t.typbasetype),
+           CASE WHEN e.oid IS NULL AND t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END,
+           CASE WHEN b.is_array THEN b.dimensions ELSE greatest(b.dimensions, t.typndims) END,
+           b.is_array OR e.oid IS NOT NULL, b.own
+      FROM base b JOIN pg_type t ON t.oid = b.type
+      LEFT JOIN pg_type e ON e.typarray = t.oid AND NOT b.is_array
+     WHERE t.typtype = 'd' OR e.oid IS NOT NULL
+), resolved AS (
+    SELECT b.attnum, jsonb_build_object(
+             'attnum', b.attnum, 'name', a.attname, 'declared', format_type(b.own, a.atttypmod),
+             'type', t.typname, 'kind', t.typtype, 'modifier', b.modifier,
+             'is_array', b.is_array,
+             'dimensions', CASE WHEN b.is_array THEN greatest(b.dimensions, 1) ELSE 0 END,
+             'not_null', a.attnotnull, 'generated', a.attgenerated::text,
+             'default', a.atthasdef OR a.attidentity <> ''
+                 OR (SELECT d.typtype = 'd' FROM pg_type d WHERE d.oid = b.own),
+             -- A partitioned table has no rows of its own: its partitions know.
+             'missing', (SELECT (m.attmissingval::text::text[])[1]
+                           FROM pg_attribute m
+                          WHERE (m.attrelid = relid
+                                 OR m.attrelid IN (SELECT p.relid FROM pg_partition_tree(relid) p))
+                            AND m.attname = a.attname AND m.atthasmissing AND NOT m.attisdropped
+                          LIMIT 1),
+             'labels', CASE WHEN t.typtype = 'e' THEN
+                 (SELECT jsonb_object_agg(l.oid::text, l.enumlabel) FROM pg_enum l
+                   WHERE l.enumtypid = t.oid) END
+           ) AS described
+      FROM base b
+      JOIN pg_attribute a ON a.attrelid = relid AND a.attnum = b.attnum
+      JOIN pg_type t ON t.oid = b.type
+     WHERE t.typtype <> 'd'
+       AND (b.is_array OR NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid))
+)
+SELECT jsonb_build_object(
+         'oid', c.oid::bigint, 'schema', n.nspname, 'table', c.relname,
+         'persistence', c.relpersistence,
+         'root', CASE WHEN c.relispartition THEN pg_partition_root(c.oid)::oid::bigint END,
+         'partitions', CASE WHEN c.relkind = 'p' THEN
+             (SELECT coalesce(jsonb_agg(p.relid::oid::bigint), '[]') FROM pg_partition_tree(c.oid) p
+               WHERE p.isleaf) END,
+         'key', (SELECT coalesce(jsonb_agg(a.attname ORDER BY k.place), '[]')
+                   FROM pg_index i
+                   CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
+                   JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+                  WHERE i.indrelid = c.oid AND i.indisprimary),
+         'columns', (SELECT coalesce(jsonb_agg(described ORDER BY attnum), '[]') FROM resolved))
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid = relid
+$function$;
+
+-- Writes one table's message. Somebody else's DDL never fails because of us.
+CREATE OR REPLACE FUNCTION penstock.tell_table_v1(
+    relid oid, kind text, tag text, renamed int DEFAULT 0, type_kind text DEFAULT NULL
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    rewritten text := coalesce(current_setting('penstock.rewritten', true), '');
+    asked text := coalesce(current_query(), '');
+    reason int := 0;
+    filled jsonb := NULL;
+    leaf record;
+    one boolean;
+BEGIN
+    IF rewritten <> '' THEN
+        SELECT coalesce(bit_or(split_part(item, ':', 2)::int), 0) INTO reason
+          FROM unnest(string_to_array(rewritten, ',')) AS item
+         WHERE split_part(item, ':', 1)::oid = relid
+            OR split_part(item, ':', 1)::oid IN (SELECT p.relid FROM pg_partition_tree(relid) p);
+    END IF;
+    -- A partition that is attached brings rows that nobody inserted. Where the statement is hidden
+    -- in a function, it may be that.
+    IF kind = 'alter' AND (asked ~* 'attach' OR asked !~* 'alter') THEN
+        filled := '[]';
+        FOR leaf IN SELECT p.relid FROM pg_partition_tree(relid) p WHERE p.isleaf LOOP
+            EXECUTE format('SELECT EXISTS (SELECT FROM %s)', leaf.relid::regclass) INTO one;
+            IF one THEN filled := filled || to_jsonb(leaf.relid::oid::bigint); END IF;
+        END LOOP;
+    END IF;
+    PERFORM pg_logical_emit_message(true, 'penstock.ddl', (
+        penstock.table_v1(relid) || jsonb_build_object(
+            'version', 1, 'kind', kind, 'tag', tag, 'renamed', renamed, 'rewritten', reason,
+            'using', asked ~* '\musing\M' OR asked !~* 'alter',
+            'type_kind', type_kind, 'filled', filled))::text);
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'penstock was not told of this change: %', SQLERRM;
+END
+$function$;
+
+CREATE OR REPLACE FUNCTION penstock.tell_ddl_v1() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    told record;
+BEGIN
+    FOR told IN
+        WITH commands AS (
+            SELECT d.classid, d.objid, d.objsubid, d.command_tag, d.object_type
+              FROM pg_event_trigger_ddl_commands() d
+        ), touched AS (
+            SELECT objid AS relid, CASE WHEN command_tag LIKE 'ALTER%' THEN objsubid ELSE 0 END
+                   AS renamed, NULL::text AS type_kind
+              FROM commands WHERE classid = 'pg_class'::regclass
+            UNION ALL
+            SELECT c.oid, 0, NULL
+              FROM commands JOIN pg_class c ON c.relnamespace = objid
+             WHERE classid = 'pg_namespace'::regclass AND command_tag = 'ALTER SCHEMA'
+            UNION ALL
+            SELECT a.attrelid, 0, t.typtype::text
+              FROM commands JOIN pg_type t ON t.oid = objid
+              JOIN pg_attribute a ON a.atttypid IN (t.oid, t.typarray) AND NOT a.attisdropped
+             WHERE classid = 'pg_type'::regclass
+            UNION ALL
+            SELECT a.attrelid, 0, 'c'
+              FROM commands JOIN pg_type t ON t.typrelid = objid AND t.typtype = 'c'
+              JOIN pg_class c ON c.oid = objid AND c.relkind = 'c'
+              JOIN pg_attribute a ON a.atttypid IN (t.oid, t.typarray) AND NOT a.attisdropped
+             WHERE classid = 'pg_class'::regclass
+        )
+        SELECT c.oid, max(renamed) AS renamed, max(type_kind) AS type_kind
+          FROM touched JOIN pg_class c ON c.oid = relid
+         WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+         GROUP BY c.oid ORDER BY c.oid
+    LOOP
+        PERFORM penstock.tell_table_v1(
+            told.oid, CASE WHEN tg_tag LIKE 'ALTER%' THEN 'alter' ELSE 'create' END,
+            tg_tag, told.renamed, told.type_kind);
+    END LOOP;
+    PERFORM set_config('penstock.rewritten', '', true);
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'penstock was not told of this change: %', SQLERRM;
+END
+$function$;
+
+CREATE OR REPLACE FUNCTION penstock.tell_drop_v1() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    gone record;
+BEGIN
+    FOR gone IN
+        SELECT objid, schema_name, object_name FROM pg_event_trigger_dropped_objects()
+         WHERE object_type = 'table' AND NOT is_temporary
+    LOOP
+        PERFORM pg_logical_emit_message(true, 'penstock.ddl', jsonb_build_object(
+            'version', 1, 'kind', 'drop', 'tag', tg_tag, 'oid', gone.objid::bigint,
+            'schema', gone.schema_name, 'table', gone.object_name)::text);
+    END LOOP;
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'penstock was not told of this change: %', SQLERRM;
+END
+$function$;
+
+-- Fires before a table is rewritten; what it notes goes into the message at the command's end.
+CREATE OR REPLACE FUNCTION penstock.tell_rewrite_v1() RETURNS event_trigger
+LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM pg_catalog.set_config('penstock.rewritten', pg_catalog.concat_ws(',',
+        nullif(pg_catalog.current_setting('penstock.rewritten', true), ''),
+        pg_catalog.format('%s:%s', pg_catalog.pg_event_trigger_table_rewrite_oid()::oid::bigint,
+            pg_catalog.pg_event_trigger_table_rewrite_reason())), true);
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'penstock was not told of this rewrite: %', SQLERRM;
+END
+$function$;
+
+DROP EVENT TRIGGER IF EXISTS penstock_ddl_v1;
+CREATE EVENT TRIGGER penstock_ddl_v1 ON ddl_command_end
+    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'CREATE SCHEMA', 'ALTER TABLE',
+                 'ALTER TYPE', 'ALTER SCHEMA')
+    EXECUTE FUNCTION penstock.tell_ddl_v1();
+DROP EVENT TRIGGER IF EXISTS penstock_drop_v1;
+CREATE EVENT TRIGGER penstock_drop_v1 ON sql_drop EXECUTE FUNCTION penstock.tell_drop_v1();
+DROP EVENT TRIGGER IF EXISTS penstock_rewrite_v1;
+CREATE EVENT TRIGGER penstock_rewrite_v1 ON table_rewrite
+    EXECUTE FUNCTION penstock.tell_rewrite_v1();
+ALTER EVENT TRIGGER penstock_ddl_v1 ENABLE ALWAYS;
+ALTER EVENT TRIGGER penstock_drop_v1 ENABLE ALWAYS;
+ALTER EVENT TRIGGER penstock_rewrite_v1 ENABLE ALWAYS;

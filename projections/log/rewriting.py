@@ -1,0 +1,81 @@
+"""Brings a stored table to the columns that its source has now, in one commit.
+
+Plain Delta tables name columns in their files, so that a renamed column means new files: the rows
+are read and written again as a stream, whatever their number. Readers see the table before or
+after, and versions of before stay readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from kernel import failpoints
+from kernel.errors import LeaseLost, Unavailable
+from projections.log.steps import Step, apply, touches_rows
+from projections.log.tables import TABLE_SETTINGS, Tables, dataset_of, schema_of
+from projections.log.writer import Guard, reached
+
+BATCH_ROWS = 64_000
+
+
+def must_evolve(table: DeltaTable, steps: Sequence[Step]) -> bool:
+    """Whether the steps change anything about a table."""
+    before = schema_of(table)
+    return touches_rows(steps, before) or apply(before.empty_table(), steps).schema != before
+
+
+def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard) -> bool:
+    """Apply steps to all rows of a table, once per guard; return whether it had to write.
+
+    Memory is that of a few batches. Raises `LeaseLost` when another writer committed under the
+    same app id meanwhile, `Unavailable` when storage fails.
+    """
+    table = tables.open(path)
+    if table is None or not steps or reached(table, guard):
+        return False
+    before = schema_of(table)
+    after = apply(before.empty_table(), steps).schema
+    rewrites = touches_rows(steps, before)
+    if not rewrites and after == before:
+        return False
+    properties = CommitProperties(app_transactions=[Transaction(guard.app_id, int(guard.epoch))])
+    try:
+        if rewrites:
+            rows = pa.RecordBatchReader.from_batches(after, _rows(table, steps, after))
+            write_deltalake(
+                table,
+                rows,
+                mode="overwrite",
+                schema_mode="overwrite",
+                configuration=dict(TABLE_SETTINGS),
+                commit_properties=properties,
+            )
+        else:
+            added = pa.schema([item for item in after if item.name not in before.names])
+            write_deltalake(
+                table,
+                added.empty_table(),
+                mode="append",
+                schema_mode="merge",
+                commit_properties=properties,
+            )
+    except CommitFailedError as error:
+        raise LeaseLost(f"another writer committed to {guard.app_id} meanwhile: {error}") from error
+    except (DeltaError, OSError) as error:
+        raise Unavailable(f"writing {path} with new columns failed: {error}") from error
+    tables.forget(path)
+    failpoints.hit(failpoints.EVOLVE_AFTER_COMMIT)
+    return True
+
+
+def _rows(table: DeltaTable, steps: Sequence[Step], after: pa.Schema) -> Iterator[pa.RecordBatch]:
+    scanner = dataset_of(table).scanner(
+        batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1
+    )
+    for batch in scanner.to_batches():
+        yield from apply(pa.Table.from_batches([batch]), steps).cast(after).to_batches()
+        failpoints.hit(failpoints.EVOLVE_WHILE_WRITING)

@@ -1,0 +1,202 @@
+"""Steps from one set of columns to the next, applied to rows that were written before them.
+
+One function for all rows: images on their way to a table, and those that a table holds already.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from projections.log.unchanged import UNCHANGED
+
+EXACT = "_exact"
+"""Column with the originals of values that their column cannot hold: JSON, by column name."""
+
+Order = tuple[int, int]
+"""Place in a source's stream: (`commit_order`, `total_order`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A column that older rows have `value` in (None: null)."""
+
+    name: str
+    type: pa.DataType
+    value: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A column that keeps its values under another name."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A column that later rows do not have. Older ones keep their values."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retyped:
+    """A column whose values are all kept exactly by another type."""
+
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Relabelled:
+    """A text column in which some values are called otherwise now."""
+
+    name: str
+    labels: Mapping[str, str]
+
+
+Step = Added | Renamed | Dropped | Retyped | Relabelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evolution:
+    """What happened to a table's columns, and where in the stream. Picklable.
+
+    `types` are the types that all rows have in the end, where rows differ.
+    """
+
+    steps: tuple[tuple[Order, tuple[Step, ...]], ...] = ()
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.steps or self.types)
+
+    def all_steps(self, *, after: Order | None = None) -> tuple[Step, ...]:
+        """Return every step in order, for rows that were there before all of them."""
+        of_changes = [
+            step for order, steps in self.steps if after is None or order > after for step in steps
+        ]
+        return (*of_changes, *(Retyped(name, kind) for name, kind in self.types.items()))
+
+    def names_after(self, names: Iterable[str], order: Order) -> tuple[str, ...]:
+        """Return what columns of a row at `order` are called in the end."""
+        found = list(names)
+        for step in self.all_steps(after=order):
+            if isinstance(step, Renamed):
+                found = [step.new if name == step.old else name for name in found]
+        return tuple(found)
+
+    def carried(self, frame: pa.Table, high: str, low: str) -> pa.Table:
+        """Bring image rows to the last columns; `high` and `low` name the columns of their order.
+
+        Order of the rows and further columns stay.
+        """
+        if not self or frame.num_rows == 0:
+            return frame
+        places = list(zip(frame[high].to_pylist(), frame[low].to_pylist(), strict=True))
+        parts: dict[int, list[int]] = {}
+        for row, place in enumerate(places):
+            passed = sum(1 for order, _ in self.steps if order < place)
+            parts.setdefault(passed, []).append(row)
+        done = [
+            apply(
+                frame.take(rows),
+                (
+                    *(step for _, steps in self.steps[passed:] for step in steps),
+                    *(Retyped(name, kind) for name, kind in self.types.items()),
+                ),
+            )
+            for passed, rows in sorted(parts.items())
+        ]
+        return done[0] if len(done) == 1 else pa.concat_tables(done, promote_options="permissive")
+
+
+NOTHING = Evolution()
+
+
+def apply(rows: pa.Table, steps: Iterable[Step]) -> pa.Table:
+    """Apply steps to rows that were written before them."""
+    for step in steps:
+        match step:
+            case Added(name, kind, value):
+                column = pa.repeat(pa.scalar(value, kind), rows.num_rows)
+                rows = _put(rows, name, pa.chunked_array([column]))
+            case Renamed(old, new):
+                rows = _renamed(rows, old, new)
+            case Dropped():
+                pass
+            case Retyped(name, kind):
+                if name in rows.schema.names and rows.schema.field(name).type != kind:
+                    rows = _put(rows, name, rows[name].cast(kind))
+            case Relabelled(name, labels):
+                if name in rows.schema.names:
+                    rows = _put(rows, name, _relabelled(rows[name], labels))
+            case _:
+                assert_never(step)
+    return rows
+
+
+def shape_after(shape: Mapping[str, pa.DataType], steps: Sequence[Step]) -> dict[str, pa.DataType]:
+    """Return the columns that rows have after the steps, dropped ones included."""
+    empty = pa.schema(list(shape.items())).empty_table()
+    return {item.name: item.type for item in apply(empty, steps).schema}
+
+
+def touches_rows(steps: Iterable[Step], stored: pa.Schema) -> bool:
+    """Whether rows of these columns must be written anew, or only columns of nulls be added."""
+    rows = stored.empty_table()
+    for step in steps:
+        match step:
+            case Added(name, _, value) if value is not None or name in rows.schema.names:
+                return True
+            case Renamed(name) | Relabelled(name) if name in rows.schema.names:
+                return True
+            case Retyped(name, kind) if name in rows.schema.names:
+                if rows.schema.field(name).type != kind:
+                    return True
+            case _:
+                rows = apply(rows, [step])
+    return False
+
+
+def _put(rows: pa.Table, name: str, column: pa.ChunkedArray) -> pa.Table:
+    place = rows.schema.get_field_index(name)
+    item = pa.field(name, column.type)
+    return rows.append_column(item, column) if place < 0 else rows.set_column(place, item, column)
+
+
+def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
+    if old not in rows.schema.names:
+        return rows
+    if new in rows.schema.names:
+        # A dropped column had that name before: its values are in the log.
+        rows = rows.drop_columns([new])
+    rows = rows.rename_columns({old: new})
+    if EXACT in rows.schema.names:
+        exact = [text and _exact_renamed(text, old, new) for text in rows[EXACT].to_pylist()]
+        rows = _put(rows, EXACT, pa.chunked_array([pa.array(exact, pa.string())]))
+    if UNCHANGED not in rows.schema.names:
+        return rows
+    named = [
+        None if names is None else [new if name == old else name for name in names]
+        for names in rows[UNCHANGED].to_pylist()
+    ]
+    return _put(rows, UNCHANGED, pa.chunked_array([pa.array(named, pa.list_(pa.string()))]))
+
+
+def _exact_renamed(text: str, old: str, new: str) -> str:
+    return json.dumps({new if name == old else name: v for name, v in json.loads(text).items()})
+
+
+def _relabelled(column: pa.ChunkedArray, labels: Mapping[str, str]) -> pa.ChunkedArray:
+    place = pc.index_in(column, value_set=pa.array(list(labels), pa.string()))
+    fresh = pa.array(list(labels.values()), pa.string())
+    return pc.coalesce(pc.take(fresh, place), column)

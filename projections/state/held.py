@@ -1,0 +1,74 @@
+"""Tables that stand still by name: what happened to each in its source, and what releases it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from projections.log.steps import Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Why a table is held. Rows at or behind `order` stay in the log and wait.
+
+    `diff` says what was and what is, one line for each column. `from_epoch` is the first epoch
+    that the table does not have, 0 before that is known.
+    """
+
+    order: Order
+    reason: str
+    diff: tuple[str, ...] = ()
+    from_epoch: int = 0
+
+    def at(self, epoch: int) -> Hold:
+        """Return the hold with the epoch in which it began."""
+        return replace(self, from_epoch=epoch)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the form in which the manifest keeps it."""
+        return {
+            "order": list(self.order),
+            "reason": self.reason,
+            "diff": list(self.diff),
+            "from_epoch": self.from_epoch,
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, object]) -> Hold:
+        """Restore what `to_json` gave."""
+        match kept:
+            case {
+                "order": [int(high), int(low)],
+                "reason": str(reason),
+                "diff": list(diff),
+                "from_epoch": int(epoch),
+            }:
+                return cls(
+                    order=(high, low), reason=reason, diff=tuple(map(str, diff)), from_epoch=epoch
+                )
+        raise ValueError(f"not a kept hold: {kept!r}")
+
+
+def release_command(source: str, table: str) -> str:
+    """Return the command that reads a held table again and lets it go on."""
+    return f"penstock source resnapshot {source} --table {table}"
+
+
+Held = dict[str, dict[str, Hold]]
+"""Source -> table -> why it stands still."""
+
+
+def held_to_json(held: Held) -> dict[str, dict[str, dict[str, object]]]:
+    """Return the form in which the manifest keeps it."""
+    return {s: {t: hold.to_json() for t, hold in tables.items()} for s, tables in held.items()}
+
+
+def held_from_json(kept: object) -> Held:
+    """Restore what `held_to_json` gave; nothing where there were no holds yet."""
+    if not isinstance(kept, dict):
+        return {}
+    return {
+        str(source): {str(table): Hold.from_json(hold) for table, hold in tables.items()}
+        for source, tables in kept.items()
+    }
