@@ -7,24 +7,31 @@ Entry points: `ensure_outbox` and `ensure_sources`, which `penstock up` calls; `
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from apps import copies
+from apps.incarnations import forget_incarnation, incarnation_of, record_incarnation
 from apps.settings import Settings
-from cdc import capture, outbox, sources
+from cdc import capture, ddl, outbox, sources
 from cdc.admission import Check, refuse_unless_admitted
-from cdc.capture import CaptureStatus
+from cdc.capture import Access, CaptureStatus, Started
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.connectors import Placement
 from cdc.database import connected, with_password
 from cdc.progress import SnapshotProgress, snapshot_progress
+from cdc.removal import Removal
+from cdc.removal import remove as removal_of
+from cdc.repairs import Repair, repair
+from cdc.scope import Scope, scope_of
+from cdc.slots import refuse_lost
 from cdc.sources import Source
 from cdc.verify import compared_columns, hash_of
-from kernel.errors import Conflict, PenstockError
+from kernel.errors import Conflict, NotFound, PenstockError
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.runner.captured import CapturedTable, render_tables
+from projections.runner.captured import CapturedTable, parse_tables, render_tables
 from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
 from projections.state.current import current_name
 from schemas.registry import ConfluentRegistry
@@ -45,6 +52,16 @@ class TableVerdict:
     hash: str
     hash_current: str
     columns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resnapshot:
+    """Tables that are copied anew. `renewed`: why there is a new slot, None where the old one goes
+    on."""
+
+    source: str
+    renewed: str | None
+    tables: tuple[str, ...]
 
 
 def placement_of(settings: Settings) -> Placement:
@@ -69,17 +86,64 @@ def ensure_sources(settings: Settings) -> dict[str, PenstockError | None]:
 
     One that cannot run does not hold up the others: the answer has its error, None where it runs.
     """
-    placement = placement_of(settings)
     found: dict[str, PenstockError | None] = {}
     with ConnectClient(settings.required("connect.url")) as connect:
         for source in sources.load_all(settings.workspace):
             found[source.name] = None
             try:
-                dsn = source.full_dsn(settings.workspace)
-                capture.ensure(source, dsn, placement, connect)
+                start(settings, source, connect)
             except PenstockError as error:
                 found[source.name] = error
     return found
+
+
+def access_of(settings: Settings, source: Source) -> Access:
+    """Gather what a source's declaration leaves out: secrets, and what was noted of its slot."""
+    return Access(
+        dsn=source.full_dsn(settings.workspace),
+        salt=source.full_salt(settings.workspace),
+        known=incarnation_of(Lake.at(settings.lake), source.name),
+    )
+
+
+def start(
+    settings: Settings,
+    source: Source,
+    connect: ConnectClient,
+    *,
+    renew: bool = False,
+    timeout_s: float = 90.0,
+) -> Started:
+    """Make a source run as declared, and tell the catalog and the copier what it captures.
+
+    What a copy has to bring is noted before the connector starts: a crash in between repeats it.
+    Raises what `cdc.capture.ensure` raises.
+    """
+    lake = Lake.at(settings.lake)
+
+    def before_start(scope: Scope) -> None:
+        if renew:
+            copies.renewed(lake, source.name, tuple(scope.tables))
+        elif source.snapshot == sources.COPY:
+            copies.awaited(lake, source.name)
+
+    started = capture.ensure(
+        source,
+        access_of(settings, source),
+        placement_of(settings),
+        connect,
+        before_start=before_start,
+        renew=renew,
+        timeout_s=timeout_s,
+    )
+    known = captured_tables(lake, source.name)
+    record_capture(lake, source.name, LIVE, tables_of(source, started.scope))
+    late = [t for t in started.scope.tables if t in started.joined or t not in known]
+    if not started.fresh and late:
+        copies.joined(lake, source.name, tuple(late))
+    if started.incarnation is not None:
+        record_incarnation(lake, source.name, started.incarnation)
+    return started
 
 
 def checks(settings: Settings, source: Source, dsn: str) -> tuple[Check, ...]:
@@ -87,9 +151,28 @@ def checks(settings: Settings, source: Source, dsn: str) -> tuple[Check, ...]:
     return capture.check(source, dsn, placement_of(settings))
 
 
+def repairs(dsn: str, checks_: Sequence[Check]) -> tuple[Repair, ...]:
+    """Mend what can be mended as the role of `dsn`; see `cdc.repairs`."""
+    with connected(dsn) as connection:
+        done = repair(connection, checks_)
+        if not ddl.installed(connection):
+            made = ddl.ensure(connection)
+            done += (
+                Repair(
+                    subject="database",
+                    statement="event triggers of schema penstock",
+                    done=made,
+                    remains=None
+                    if made
+                    else "as a superuser: penstock source check NAME --fix --fix-as DSN",
+                ),
+            )
+    return done
+
+
 def add(
     settings: Settings, source: Source, password: str | None, *, timeout_s: float = 90.0
-) -> ConnectorStatus:
+) -> Started:
     """Declare a source and start it; the same again changes nothing.
 
     Nothing is written before everything is admitted. Raises `Conflict` when the name already has
@@ -100,15 +183,63 @@ def add(
     refuse_unless_admitted(checks(settings, source, dsn))
     sources.save(settings.workspace, source, password)
     with ConnectClient(settings.required("connect.url")) as connect:
-        started = capture.ensure(source, dsn, placement_of(settings), connect, timeout_s=timeout_s)
-    record_capture(Lake.at(settings.lake), source.name, LIVE, tables_of(source, dsn))
-    return started
+        return start(settings, source, connect, timeout_s=timeout_s)
+
+
+def resnapshot(
+    settings: Settings, source: Source, *, tables: Sequence[str] = (), timeout_s: float = 90.0
+) -> Resnapshot:
+    """Copy tables anew. A source whose slot is lost gets a new slot first, and all its tables.
+
+    Readers keep the old rows until the new ones replace them in one commit. Repeating it after a
+    crash is safe. Raises `NotFound` for a table that is not captured.
+    """
+    lake = Lake.at(settings.lake)
+    known = captured_tables(lake, source.name)
+    strangers = [name for name in tables if name not in known]
+    if strangers:
+        raise NotFound(
+            f"source {source.name} does not capture {', '.join(strangers)}",
+            remedy=f"It captures {', '.join(known) or 'nothing'}.",
+        )
+    with ConnectClient(settings.required("connect.url")) as connect:
+        now = status(settings, source, connect)
+        lost = now.watch.lost if now.watch is not None else None
+        if lost is None:
+            chosen = tuple(tables) or tuple(known)
+            copies.joined(lake, source.name, chosen)
+            return Resnapshot(source=source.name, renewed=None, tables=chosen)
+        started = start(settings, source, connect, renew=True, timeout_s=timeout_s)
+        return Resnapshot(source=source.name, renewed=lost, tables=tuple(started.scope.tables))
 
 
 def status(settings: Settings, source: Source, connect: ConnectClient) -> CaptureStatus:
     """Report what a source does now."""
-    dsn = source.full_dsn(settings.workspace)
-    return capture.status(source, dsn, placement_of(settings), connect)
+    return capture.status(
+        source,
+        access_of(settings, source),
+        placement_of(settings),
+        connect,
+        alarm_bytes=settings.number("capture.slot_alarm_bytes"),
+    )
+
+
+def held(settings: Settings, source: Source) -> dict[str, str]:
+    """Return the tables that match a pattern but are not captured, each with its reason."""
+    with connected(source.full_dsn(settings.workspace)) as connection:
+        return dict(scope_of(source, connection, "").held)
+
+
+def resume(settings: Settings, source: Source, connect: ConnectClient) -> ConnectorStatus:
+    """Go on after a pause or a failure. Raises `Incompatible` for a source that is slot-lost."""
+    now = status(settings, source, connect)
+    if now.watch is not None and now.watch.lost is not None:
+        refuse_lost(source.name, now.watch.lost)
+    name = f"{settings.name}-{source.name}"
+    connect.resume(name)
+    if connect.status(name).failed:
+        connect.restart(name)
+    return connect.await_running(name)
 
 
 def progress(settings: Settings, source: Source) -> SnapshotProgress:
@@ -121,14 +252,20 @@ def progress(settings: Settings, source: Source) -> SnapshotProgress:
         registry.close()
 
 
-def remove(settings: Settings, source: Source) -> bool:
-    """Remove connector, slot, publication and declaration; tables of the lake stay."""
+def remove(settings: Settings, source: Source) -> Removal:
+    """Remove everything but the tables of the lake, and then the declaration.
+
+    The declaration and its secrets stay while something could not be reached: the same again
+    finishes it.
+    """
     dsn = source.full_dsn(settings.workspace)
     with ConnectClient(settings.required("connect.url")) as connect:
-        dropped = capture.remove(source, dsn, placement_of(settings), connect)
+        removal = removal_of(source.name, dsn, placement_of(settings), connect)
     record_capture(Lake.at(settings.lake), source.name, DROPPED, {})
-    sources.forget(settings.workspace, source.name)
-    return dropped
+    if removal.whole:
+        forget_incarnation(Lake.at(settings.lake), source.name)
+        sources.forget(settings.workspace, source.name)
+    return removal
 
 
 def verify(settings: Settings, source: Source, *, timeout_s: float) -> list[TableVerdict]:
@@ -142,7 +279,7 @@ def verify(settings: Settings, source: Source, *, timeout_s: float) -> list[Tabl
     deadline = time.monotonic() + timeout_s
     return [
         _until_equal(partial(_verdict, settings, source, table, lake, tables), deadline)
-        for table in source.tables
+        for table in captured_tables(lake, source.name)
     ]
 
 
@@ -176,7 +313,7 @@ def _verdict(
     )
 
 
-def tables_of(source: Source, dsn: str) -> dict[str, CapturedTable]:
+def tables_of(source: Source, scope: Scope) -> dict[str, CapturedTable]:
     """Return what the catalog is told about each table that a source captures now."""
     return {
         table: CapturedTable(
@@ -184,8 +321,16 @@ def tables_of(source: Source, dsn: str) -> dict[str, CapturedTable]:
             history=source.options_of(table).history,
             soft_deletes=source.options_of(table).soft_deletes,
         )
-        for table, keys in capture.keys_of(source, dsn).items()
+        for table, keys in scope.tables.items()
     }
+
+
+def captured_tables(lake: Lake, name: str) -> dict[str, CapturedTable]:
+    """Return the tables that the catalog has for a source; empty for one that is new or dropped."""
+    for entry in DeployedCatalog(lake, Tables()).entries():
+        if (entry.kind, entry.name) == (CAPTURE, name) and entry.status != DROPPED:
+            return parse_tables(entry.text)
+    return {}
 
 
 def record_capture(

@@ -50,6 +50,7 @@ DEFAULTS: Mapping[str, object] = {
     "pipeline.max_records_per_epoch": 20_000,
     "pipeline.driver_memory": "1536m",
     "pipeline.lateness_seconds": 600,
+    "capture.slot_alarm_bytes": 2 * 1024**3,
     "spark.master": "local[2]",
     "lake.path": "lake",
     "schemas.mode": "infer",

@@ -5,164 +5,313 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cdc.admission import Check, admission, key_columns, refuse_unless_admitted
+from cdc import ddl
+from cdc.admission import Check, refuse_unless_admitted
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.connectors import CaptureConnector, Connector, Placement, replication_name
 from cdc.database import Connection, connected, database_of
-from cdc.replication import (
-    Slot,
-    drop_publication,
-    drop_slot,
-    ensure_publication,
-    slot,
-    slot_blockers,
-)
-from cdc.sources import Source
+from cdc.removal import retire_connector, retire_slot
+from cdc.replication import ensure_publication, slot, slot_blockers
+from cdc.scope import Scope, scope_of
+from cdc.slots import SlotWatch, make_slot, next_incarnation, refuse_lost, server_of, watch
+from cdc.sources import CONNECTOR, Source
 from kernel.errors import Incompatible, NotFound, Unavailable
+from schemas.incarnations import Incarnation
 
 READY_TIMEOUT_S = 90.0
 _BLOCKED_LOOKS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What `ensure` needs to know beside the declaration: secrets, and what was noted before.
+
+    `dsn` is complete, with its password. `known` is the incarnation that was noted last.
+    """
+
+    dsn: str
+    salt: str = ""
+    known: Incarnation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A source that runs. `joined`: tables (or columns of them) that are in the stream only now.
+
+    `fresh`: there was no connector before. `incarnation` is to be noted. `ddl`: whether the
+    database tells of schema changes itself.
+    """
+
+    connector: ConnectorStatus
+    scope: Scope
+    fresh: bool
+    joined: tuple[str, ...]
+    incarnation: Incarnation | None
+    ddl: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureStatus:
-    """What a source does now. `slot` None: it was never made, or somebody dropped it."""
+    """What a source does now. `watch` None: its database does not answer, and `away` says why."""
 
     source: str
     connector: ConnectorStatus | None
-    slot: Slot | None
+    watch: SlotWatch | None
     snapshot: str
+    away: str | None = None
+
+    @property
+    def state(self) -> str:
+        """One word: runs, starting, paused, failed, alarm, slot-lost, away, or not-started."""
+        connector, watch = self.connector, self.watch
+        if watch is not None and watch.lost is not None:
+            return "slot-lost"
+        if connector is None:
+            return "away" if self.away else "not-started"
+        if connector.failed:
+            return "failed"
+        if self.away is not None:
+            return "away"
+        if connector.connector in ("PAUSED", "STOPPED"):
+            return "paused"
+        if watch is not None and watch.alarm is not None:
+            return "alarm"
+        return "runs" if connector.running else "starting"
+
+    @property
+    def healthy(self) -> bool:
+        """Whether changes flow. An alarm is a warning: they still do."""
+        return self.state in ("runs", "alarm")
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is in its state; None when all is well."""
+        cause = None if self.connector is None else self.connector.cause
+        match self.state:
+            case "slot-lost" | "alarm":
+                return None if self.watch is None else self.watch.lost or self.watch.alarm
+            case "failed":
+                return cause
+            case "away":
+                return self.away
+            case _:
+                return None
+
+    @property
+    def remedy(self) -> str | None:
+        """The command that mends it."""
+        match self.state:
+            case "slot-lost":
+                return f"penstock source resnapshot {self.source} --yes"
+            case "alarm":
+                return (
+                    f"See that the connector reads: penstock source status {self.source}; or"
+                    " raise max_slot_wal_keep_size, or capture.slot_alarm_bytes"
+                )
+            case "paused" | "failed":
+                return f"penstock source resume {self.source}"
+            case "not-started":
+                return "penstock up"
+            case _:
+                return None
 
 
-def connector_of(source: Source, dsn: str, placement: Placement) -> CaptureConnector:
-    """Configure the connector of a source; `dsn` is complete, with its password."""
+def connector_of(
+    source: Source, access: Access, placement: Placement, scope: Scope, *, renewed: bool = False
+) -> CaptureConnector:
+    """Configure the connector of a source for the tables that it captures now.
+
+    It reads the rows that are there itself only with its first slot: later, a copy must also take
+    away what was deleted meanwhile.
+    """
+    first = not renewed and (access.known is None or access.known.slots <= 1)
     return CaptureConnector(
         source=source.name,
-        database=database_of(dsn),
-        tables=source.tables,
+        database=database_of(access.dsn),
+        tables=tuple(scope.tables),
         placement=placement,
-        keys=source.keys,
+        keys={table: key for table, key in source.keys.items() if table in scope.tables},
+        options=scope.options,
+        salt=access.salt,
+        snapshot=first and source.snapshot == CONNECTOR,
     )
 
 
 def check(source: Source, dsn: str, placement: Placement) -> tuple[Check, ...]:
     """Look at everything that must be true before the source starts, changing nothing."""
     with connected(dsn) as connection:
-        return admission(
-            connection,
-            tables=source.tables,
-            slot=replication_name(placement.workspace, source.name),
-            keys=source.keys,
-        )
+        scope = scope_of(source, connection, replication_name(placement.workspace, source.name))
+        return (*scope.checks, ddl_check(connection))
+
+
+def ddl_check(connection: Connection) -> Check:
+    """Say whether the database tells of schema changes itself. Never more than advice."""
+    there = ddl.installed(connection)
+    may = there or ddl.may_install(connection)
+    return Check(
+        subject="database",
+        required="event triggers, so that schema changes come in order",
+        found="there" if there else "none yet, this role makes them" if may else "none",
+        ok=there or may,
+        fix=None if may else "penstock source check NAME --fix --fix-as DSN of a superuser",
+        advice=True,
+    )
 
 
 def keys_of(source: Source, dsn: str) -> dict[str, tuple[str, ...]]:
-    """Return the key columns of each table: declared ones, else those of the primary key."""
+    """Return the key columns of each table that is captured: declared, else the primary key's."""
     with connected(dsn) as connection:
-        return {
-            table: tuple(source.keys.get(table) or key_columns(connection, table))
-            for table in source.tables
-        }
+        return dict(scope_of(source, connection, "").tables)
 
 
 def ensure(
     source: Source,
-    dsn: str,
+    access: Access,
     placement: Placement,
     connect: ConnectClient,
     *,
+    before_start: Callable[[Scope], None] = lambda _: None,
+    renew: bool = False,
     timeout_s: float = READY_TIMEOUT_S,
-) -> ConnectorStatus:
+) -> Started:
     """Make the source run as declared; return when its connector and task are RUNNING.
 
-    Refuses what is not admitted (`Misconfigured`, every cause and fix), names the session that
-    holds a lock or keeps the slot from being made (`Unavailable`), a slot that is lost
-    (`Incompatible`), and the cause of a connector that fails (`Misconfigured`).
+    0. `renew`: take connector, offsets and slot away first; then all begins anew, in the next
+       incarnation, and the rows that are there come by a copy, never from the connector.
+    1. Refuse what is not admitted (`Misconfigured`, every cause and fix), a slot that is lost
+       (`Incompatible`, state slot-lost), and another database under the same name.
+    2. A new source: publication, then (unless the connector reads the rows that are there) the
+       slot, then `before_start`, then the connector. A running one: the connector first, so that
+       it knows a table before the first change of it is published.
+    3. Where the role may, event triggers, so that schema changes come in order.
+
+    Names the session that holds a lock or keeps the slot from being made (`Unavailable`), and the
+    cause of a connector that fails (`Misconfigured`).
     """
-    desired = connector_of(source, dsn, placement)
-    with connected(dsn) as connection:
-        checks = admission(connection, tables=source.tables, slot=desired.slot, keys=source.keys)
-        refuse_unless_admitted(checks)
-        ensure_publication(connection, desired.slot, source.tables)
-        return ensure_connector(desired, connection, connect, timeout_s=timeout_s)
+    name = replication_name(placement.workspace, source.name)
+    with connected(access.dsn) as connection:
+        if renew:
+            refuse_unless_admitted([c for c in scope_of(source, connection, "").checks if not c.ok])
+            retire_connector(f"{placement.workspace}-{source.name}", connect)
+            retire_slot(access.dsn, name)
+        scope = scope_of(source, connection, name)
+        desired = connector_of(source, access, placement, scope, renewed=renew)
+        known = None if renew else access.known
+        seen = _refuse_lost(source, desired, connection, connect, known)
+        refuse_unless_admitted(scope.checks)
+        tells = ddl.ensure(connection)
+        runs = connect.config(desired.name) is not None
+        tables, lists = tuple(scope.tables), scope.columns
+        joined: tuple[str, ...] = ()
+        if not runs:
+            joined = ensure_publication(connection, name, tables, columns=lists)
+            if not desired.snapshot and seen.slot is None:
+                make_slot(connection, name)
+            before_start(scope)
+        status = ensure_connector(desired, connection, connect, timeout_s=timeout_s)
+        if runs:
+            joined = ensure_publication(connection, name, tables, columns=lists)
+        if joined:
+            ddl.tell(connection, joined)
+        return Started(
+            connector=status,
+            scope=scope,
+            fresh=not runs,
+            joined=joined,
+            incarnation=_incarnation(connection, name, access.known, renewed=renew),
+            ddl=tells,
+        )
 
 
 def ensure_connector(
     desired: Connector, connection: Connection, connect: ConnectClient, *, timeout_s: float
 ) -> ConnectorStatus:
     """Apply a connector, restart it where it had failed, and wait until it runs."""
-    _refuse_lost_slot(desired, connection, connect)
     changed = connect.apply(desired.name, desired.render())
     if not changed and connect.status(desired.name).failed:
         connect.restart(desired.name)
     looks = 0
 
-    def watch() -> None:
+    def look() -> None:
         # The slot waits for every transaction that was open; after ten seconds, say which.
         nonlocal looks
         looks += 1
         if looks % _BLOCKED_LOOKS == 0:
             _refuse_blocked(connection, desired.slot)
 
-    return connect.await_running(desired.name, timeout_s=timeout_s, watch=watch)
+    return connect.await_running(desired.name, timeout_s=timeout_s, watch=look)
 
 
-def status(source: Source, dsn: str, placement: Placement, connect: ConnectClient) -> CaptureStatus:
-    """Report connector, task, slot lag and whether the snapshot is through."""
+def status(
+    source: Source,
+    access: Access,
+    placement: Placement,
+    connect: ConnectClient,
+    *,
+    alarm_bytes: int,
+) -> CaptureStatus:
+    """Report connector, slot and whether the connector's snapshot is through.
+
+    A database that does not answer is part of the report, not an error.
+    """
     name = f"{placement.workspace}-{source.name}"
     try:
         found: ConnectorStatus | None = connect.status(name)
         offsets = connect.offsets(name)
     except NotFound:
         found, offsets = None, {}
-    with connected(dsn) as connection:
-        at = slot(connection, replication_name(placement.workspace, source.name))
-    return CaptureStatus(source=source.name, connector=found, slot=at, snapshot=_phase(offsets))
+    seen, away = None, None
+    try:
+        with connected(access.dsn) as connection:
+            seen = watch(
+                connection,
+                replication_name(placement.workspace, source.name),
+                known=access.known,
+                offsets=offsets,
+                alarm_bytes=alarm_bytes,
+            )
+    except Unavailable as error:
+        away = error.message
+    return CaptureStatus(
+        source=source.name, connector=found, watch=seen, snapshot=_phase(offsets), away=away
+    )
 
 
-def remove(source: Source, dsn: str, placement: Placement, connect: ConnectClient) -> bool:
-    """Delete the connector with its offsets, then its slot and publication.
-
-    Topics and tables stay. Returns whether there was a slot.
-    """
-    name = f"{placement.workspace}-{source.name}"
-    if connect.config(name) is not None:
-        connect.stop(name)
-        connect.await_status(
-            name,
-            lambda s: s.connector == "STOPPED" and s.task is None,
-            timeout_s=60.0,
-            give_up_failed=False,
-        )
-        connect.forget_offsets(name)
-        connect.delete(name)
-    replication = replication_name(placement.workspace, source.name)
-    with connected(dsn) as connection:
-        dropped = drop_slot(connection, replication)
-        drop_publication(connection, replication)
-    return dropped
-
-
-def _refuse_lost_slot(desired: Connector, connection: Connection, connect: ConnectClient) -> None:
-    """A connector that has read before and whose slot is gone has a gap that nothing can fill."""
-    at = slot(connection, desired.slot)
-    if at is not None and at.wal_status == "lost":
+def _refuse_lost(
+    source: Source,
+    desired: CaptureConnector,
+    connection: Connection,
+    connect: ConnectClient,
+    known: Incarnation | None,
+) -> SlotWatch:
+    """Refuse to go on where changes are missing, or where another database answers."""
+    there = connect.config(desired.name) is not None
+    offsets = connect.offsets(desired.name) if there else {}
+    seen = watch(connection, desired.slot, known=known, offsets=offsets)
+    if seen.lost is not None:
+        refuse_lost(source.name, seen.lost)
+    if seen.slot is not None and seen.slot.database != desired.database.name:
         raise Incompatible(
-            f"slot {desired.slot} has lost its WAL: changes since {at.confirmed_lsn} are gone",
-            remedy=_RESNAPSHOT,
+            f"source {source.name} reads database {seen.slot.database}; its file now names"
+            f" {desired.database.name}",
+            remedy="Capture the other database under another name, or remove this source first.",
         )
-    if at is None and connect.config(desired.name) is not None and connect.offsets(desired.name):
-        raise Incompatible(
-            f"slot {desired.slot} is gone, but connector {desired.name} has read from it before:"
-            " changes since then are lost",
-            remedy=_RESNAPSHOT,
-        )
+    return seen
 
 
-_RESNAPSHOT = "Take a new snapshot: penstock source remove NAME --yes, then penstock source add."
+def _incarnation(
+    connection: Connection, name: str, known: Incarnation | None, *, renewed: bool
+) -> Incarnation | None:
+    """Return what to note of the slot; None while the connector has not made it yet."""
+    server, at = server_of(connection), slot(connection, name)
+    if at is None:
+        return known
+    if known is None or renewed:
+        return next_incarnation(server, at, known)
+    return known.on(server.timeline)
 
 
 def _refuse_blocked(connection: Connection, name: str) -> None:

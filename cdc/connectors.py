@@ -16,10 +16,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cdc.options import MASK, TableOptions
 from kernel.errors import InvalidRequest
 from schemas.debezium import PLACEHOLDER
 
 SECRET_KEYS = frozenset({"database.password"})
+_HASH = "column.mask.hash.v2.SHA-256.with.salt."
+"""What follows is the salt: a secret, too."""
 EVENT_HEADERS = (
     *("store_id", "type", "stream", "category", "version", "position", "schema_id"),
     *("data_format", "subject", "key_id", "metadata", "tags", "occurred_at", "recorded_at"),
@@ -76,7 +79,8 @@ class Placement:
 class CaptureConnector:
     """Captures tables as Avro change envelopes to `<prefix><source>.<schema>.<table>`.
 
-    `keys` declares key columns for tables without a primary key.
+    `keys` declares key columns for tables without a primary key, `options` what is left out or
+    veiled. `snapshot`: whether the connector itself reads the rows that are there already.
     """
 
     source: str
@@ -84,6 +88,9 @@ class CaptureConnector:
     tables: tuple[str, ...]
     placement: Placement
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    options: Mapping[str, TableOptions] = field(default_factory=dict)
+    salt: str = field(default="", repr=False)
+    snapshot: bool = True
 
     @property
     def name(self) -> str:
@@ -109,7 +116,7 @@ class CaptureConnector:
             **_avro("key", self.placement.registry_url),
             **_avro("value", self.placement.registry_url),
             "topic.prefix": self.topics,
-            "snapshot.mode": "initial",
+            "snapshot.mode": "initial" if self.snapshot else "no_data",
             "snapshot.fetch.size": "10240",
             "provide.transaction.metadata": "true",
             "skipped.operations": "none",
@@ -132,7 +139,20 @@ class CaptureConnector:
                 f"{re.escape(table)}:{','.join(columns)}"
                 for table, columns in sorted(self.keys.items())
             )
-        return config
+        return config | self._veils()
+
+    def _veils(self) -> dict[str, str]:
+        """Name what is excluded, masked and hashed. The salt is part of a property's name."""
+        found: dict[str, list[str]] = {}
+        for table, options in sorted(self.options.items()):
+            for name, columns in (
+                ("column.exclude.list", options.exclude),
+                (f"column.mask.with.{len(MASK)}.chars", options.mask),
+                (f"{_HASH}{self.salt}", options.hash),
+            ):
+                each = [rf"{re.escape(table)}\.{re.escape(column)}" for column in columns]
+                found.setdefault(name, []).extend(each)
+        return {name: ",".join(columns) for name, columns in found.items() if columns}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +221,10 @@ Connector = CaptureConnector | OutboxConnector
 
 def masked(config: Mapping[str, str]) -> dict[str, str]:
     """Return a configuration that may be shown: secrets replaced."""
-    return {key: "***" if key in SECRET_KEYS else value for key, value in config.items()}
+    return {
+        f"{_HASH}***" if key.startswith(_HASH) else key: "***" if key in SECRET_KEYS else value
+        for key, value in config.items()
+    }
 
 
 def _reader(database: Database, slot: str, tables: tuple[str, ...]) -> dict[str, str]:

@@ -10,10 +10,7 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
-from cdc.options import TableOptions
-
-MASK = "********"
-"""What a masked column holds in every row, null or not."""
+from cdc.options import MASK, TableOptions
 
 
 def column_value(column: str, options: TableOptions, *, salt: str = "") -> sql.Composable:

@@ -1,7 +1,8 @@
 """What a workspace may say about a captured table: columns left out or veiled, history, deletes.
 
 [table."public.orders"]           # or a pattern: "public.order_*"
-exclude = ["card"]                # never leaves the database where it allows that, else dropped
+exclude = ["card"]                # is not in Kafka, nor anywhere later
+withhold = true                   # nor does it leave the database; see the reference for its price
 mask = ["phone"]                  # `MASK` in its place
 hash = ["email"]                  # salted SHA-256: still joins and counts, cannot be read back
 history = true                    # keep every version of a row in `history/…`
@@ -17,20 +18,26 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
-from cdc.database import split_table
 from kernel.errors import InvalidRequest
 
-_KNOWN = {"exclude", "mask", "hash", "history", "deletes"}
+_KNOWN = {"exclude", "mask", "hash", "withhold", "history", "deletes"}
+MASK = "********"
+"""What a masked column holds in every row, null or not."""
+
 _WILD = re.compile(r"[*?]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """Options of one table, or of all tables of a pattern. Columns are in the order declared."""
+    """Options of one table, or of all tables of a pattern. Columns are in the order declared.
+
+    `withhold`: PostgreSQL itself keeps the excluded columns back, by the publication's column list.
+    """
 
     exclude: tuple[str, ...] = ()
     mask: tuple[str, ...] = ()
     hash: tuple[str, ...] = ()
+    withhold: bool = False
     history: bool = False
     soft_deletes: bool = False
 
@@ -54,7 +61,7 @@ def matches(pattern: str, table: str) -> bool:
         return pattern == table
     return all(
         re.fullmatch(translate(part), name) is not None
-        for part, name in zip(split_table(pattern), split_table(table), strict=True)
+        for part, name in zip(pattern.rpartition("."), table.rpartition("."), strict=True)
     )
 
 
@@ -77,12 +84,18 @@ def parse_options(name: str, found: object) -> TableOptions:
         )
     lists = {what: _names(name, what, found.get(what, [])) for what in ("exclude", "mask", "hash")}
     _refuse_twice(name, [column for columns in lists.values() for column in columns])
-    history, deletes = found.get("history", False), found.get("deletes", "hard")
-    if not isinstance(history, bool):
-        raise InvalidRequest(f"[table.{name}]: history is true or false, not {history!r}")
+    for what in ("history", "withhold"):
+        if not isinstance(found.get(what, False), bool):
+            raise InvalidRequest(f"[table.{name}]: {what} is true or false, not {found[what]!r}")
+    deletes = found.get("deletes", "hard")
     if deletes not in ("hard", "soft"):
         raise InvalidRequest(f'[table.{name}]: deletes is "hard" or "soft", not {deletes!r}')
-    return TableOptions(**lists, history=history, soft_deletes=deletes == "soft")
+    return TableOptions(
+        **lists,
+        withhold=found.get("withhold", False),
+        history=found.get("history", False),
+        soft_deletes=deletes == "soft",
+    )
 
 
 def render_options(options: Mapping[str, TableOptions]) -> list[str]:
@@ -94,8 +107,7 @@ def render_options(options: Mapping[str, TableOptions]) -> list[str]:
             columns: tuple[str, ...] = getattr(option, what)
             if columns:
                 lines.append(f"{what} = {json.dumps(list(columns))}")
-        if option.history:
-            lines.append("history = true")
+        lines.extend(f"{what} = true" for what in ("withhold", "history") if getattr(option, what))
         if option.soft_deletes:
             lines.append('deletes = "soft"')
     return lines

@@ -7,6 +7,7 @@ from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.connectors import OutboxConnector, Placement
 from cdc.database import connected, database_of
 from cdc.replication import ensure_publication
+from cdc.slots import refuse_lost, watch
 
 
 def ensure(
@@ -23,5 +24,10 @@ def ensure(
     """
     desired = OutboxConnector(database=database_of(dsn), placement=placement)
     with connected(dsn) as connection:
+        there = connect.config(desired.name) is not None
+        offsets = connect.offsets(desired.name) if there else {}
+        lost = watch(connection, desired.slot, known=None, offsets=offsets).lost
+        if lost is not None:
+            refuse_lost("outbox", lost)
         ensure_publication(connection, desired.slot, (desired.table,), publish="insert")
         return ensure_connector(desired, connection, connect, timeout_s=timeout_s)

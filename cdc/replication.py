@@ -6,7 +6,7 @@ exports: only so does the snapshot have an exact place in the stream.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -17,13 +17,16 @@ from kernel.errors import Unavailable
 
 _LOCK_TIMEOUT = "5s"
 _ALL = "insert, update, delete, truncate"
+_COLUMN_LISTS = 150000
+_INVALIDATION_REASONS = 170000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """A replication slot. `lag_bytes`: WAL written that the connector has not confirmed.
 
-    `retained_bytes`: WAL that the slot keeps on disk. `wal_status` `lost`: rows are gone for good.
+    `retained_bytes`: WAL that the slot keeps on disk. `wal_status` `lost`: rows are gone for good;
+    `invalidated` says why, where the server tells.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Slot:
     lag_bytes: int
     retained_bytes: int
     confirmed_lsn: str | None
+    invalidated: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,53 +57,111 @@ class Blocker:
         )
 
 
-def ensure_publication(
-    connection: Connection, name: str, tables: Sequence[str], *, publish: str = _ALL
-) -> bool:
-    """Make the publication cover exactly `tables`; return whether it had to change.
+def published(connection: Connection, name: str) -> dict[str, tuple[str, ...] | None] | None:
+    """Return what a publication covers: table -> its listed columns, None where it has no list.
 
-    Raises `Unavailable` naming the session that holds a lock which this needs.
+    None when there is no such publication.
     """
-    wanted = sorted(split_table(table) for table in tables)
-    found = connection.execute(
-        "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", (name,)
-    ).fetchall()
     exists = connection.execute(
         "SELECT 1 AS there FROM pg_publication WHERE pubname = %s", (name,)
     ).fetchone()
-    listed = sql.SQL(", ").join(sql.Identifier(*table) for table in wanted)
-    options = sql.SQL("publish = {}, publish_via_partition_root = true").format(
-        sql.Literal(publish)
-    )
     if exists is None:
+        return None
+    # Column lists exist since PostgreSQL 15; before, the catalog has no such column.
+    listed = "r.prattrs" if connection.info.server_version >= _COLUMN_LISTS else "NULL::int2vector"
+    rows = connection.execute(
+        f"""
+        SELECT n.nspname || '.' || c.relname AS name,
+               CASE WHEN {listed} IS NOT NULL THEN ARRAY(
+                 SELECT a.attname::text FROM pg_attribute a
+                  WHERE a.attrelid = c.oid AND a.attnum = ANY ({listed}) ORDER BY a.attnum) END
+               AS columns
+          FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+          JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE p.pubname = %s
+        """.encode(),
+        (name,),
+    ).fetchall()
+    found: dict[str, tuple[str, ...] | None] = {}
+    for row in rows:
+        columns = row["columns"]
+        found[str(row["name"])] = tuple(map(str, columns)) if isinstance(columns, list) else None
+    return found
+
+
+def ensure_publication(
+    connection: Connection,
+    name: str,
+    tables: Sequence[str],
+    *,
+    publish: str = _ALL,
+    columns: Mapping[str, tuple[str, ...]] | None = None,
+) -> tuple[str, ...]:
+    """Make the publication cover exactly `tables`, with `columns` where those are listed.
+
+    Returns the tables that joined, or whose list of columns grew: what happened to them before is
+    not in the stream. Raises `Unavailable` naming the session that holds a lock which this needs.
+    """
+    lists = columns or {}
+    wanted = {".".join(split_table(table)): lists.get(table) for table in tables}
+    found = published(connection, name)
+    listed = sql.SQL(", ").join(_member(table, wanted[table]) for table in sorted(wanted))
+    if found is None:
+        options = sql.SQL("publish = {}, publish_via_partition_root = true").format(
+            sql.Literal(publish)
+        )
         statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})").format(
             sql.Identifier(name), listed, options
         )
-    elif sorted((str(row["schemaname"]), str(row["tablename"])) for row in found) != wanted:
+    elif _sets(found) != _sets(wanted):
         statement = sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(
             sql.Identifier(name), listed
         )
     else:
+        return ()
+    _locked(connection, statement, [split_table(table) for table in sorted(wanted)])
+    before = found or {}
+    return tuple(
+        table for table in wanted if table not in before or _grew(before[table], wanted[table])
+    )
+
+
+def _member(table: str, columns: Sequence[str] | None) -> sql.Composed:
+    name = sql.Identifier(*split_table(table))
+    if columns is None:
+        return sql.Composed([name])
+    return sql.SQL("{} ({})").format(name, sql.SQL(", ").join(map(sql.Identifier, columns)))
+
+
+def _sets(members: Mapping[str, Sequence[str] | None]) -> dict[str, frozenset[str] | None]:
+    return {t: None if listed is None else frozenset(listed) for t, listed in members.items()}
+
+
+def _grew(before: Sequence[str] | None, now: Sequence[str] | None) -> bool:
+    return before is not None and (now is None or not set(now) <= set(before))
+
+
+def drop_publication(connection: Connection, name: str) -> bool:
+    """Drop the publication; return whether there was one."""
+    if published(connection, name) is None:
         return False
-    _locked(connection, statement, wanted)
-    return True
-
-
-def drop_publication(connection: Connection, name: str) -> None:
-    """Drop the publication where there is one."""
     connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+    return True
 
 
 def slot(connection: Connection, name: str) -> Slot | None:
     """Look at a slot; None when there is none."""
+    newer = connection.info.server_version >= _INVALIDATION_REASONS
+    reason = "invalidation_reason" if newer else "NULL::text"
     row = connection.execute(
-        """
+        f"""
         SELECT slot_name, plugin, database, active_pid, coalesce(wal_status, 'unknown') AS status,
+               {reason} AS invalidated,
                pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint AS lag,
                pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint AS retained,
                confirmed_flush_lsn::text AS confirmed
           FROM pg_replication_slots WHERE slot_name = %s
-        """,
+        """.encode(),
         (name,),
     ).fetchone()
     if row is None:
@@ -114,6 +176,7 @@ def slot(connection: Connection, name: str) -> Slot | None:
         lag_bytes=int(str(row["lag"] or 0)),
         retained_bytes=int(str(row["retained"] or 0)),
         confirmed_lsn=None if row["confirmed"] is None else str(row["confirmed"]),
+        invalidated=None if row["invalidated"] is None else str(row["invalidated"]),
     )
 
 

@@ -14,11 +14,13 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from apps.capture import placement_of
 from apps.settings import Settings
-from cdc import capture, sources
+from cdc import capture, removal, sources
+from cdc.capture import Access
 from cdc.connect import ConnectClient
 from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.decode import ChangeDecoder
+from cdc.options import TableOptions
 from cdc.replication import slot
 from cdc.verify import compared_columns, hash_of
 from kernel.positions import KafkaOffset, lsn_from_text
@@ -34,6 +36,8 @@ from schemas.records import (
 from schemas.registry import ConfluentRegistry
 from schemas.row_hash import table_hash
 from tests.waiting import until
+
+SALT = "saltofthistest0123456789"
 
 
 @dataclass(slots=True)
@@ -146,13 +150,18 @@ class Captured:
         """Name of the connector."""
         return f"{self.settings.name}-{self.source.name}"
 
+    @property
+    def access(self) -> Access:
+        """What a start needs beside the declaration."""
+        return Access(dsn=self.dsn, salt=SALT if self.source.hashes else "")
+
     def start(self) -> None:
         """Start it, or look whether it runs."""
-        capture.ensure(self.source, self.dsn, placement_of(self.settings), self.connect)
+        capture.ensure(self.source, self.access, placement_of(self.settings), self.connect)
 
     def remove(self) -> None:
         """Leave nothing behind in Connect and the database."""
-        capture.remove(self.source, self.dsn, placement_of(self.settings), self.connect)
+        removal.remove(self.source.name, self.dsn, placement_of(self.settings), self.connect)
         self.reader.close()
         self.connect.close()
         self.registry.close()
@@ -265,11 +274,15 @@ def _filled(row: pa.Table, before: pa.Table | None) -> pa.Table:
 
 
 def prepare(
-    settings: Settings, dsn: str, tables: Sequence[str], keys: dict[str, tuple[str, ...]]
+    settings: Settings,
+    dsn: str,
+    tables: Sequence[str],
+    keys: dict[str, tuple[str, ...]],
+    options: dict[str, TableOptions] | None = None,
 ) -> Captured:
     """Declare a source with a name of its own."""
     source, _ = sources.declare(
-        f"s{uuid.uuid4().hex[:10]}", dsn=dsn, tables=tuple(tables), keys=keys
+        f"s{uuid.uuid4().hex[:10]}", dsn=dsn, tables=tuple(tables), keys=keys, options=options
     )
     registry = ConfluentRegistry(settings.required("registry.url"))
     return Captured(

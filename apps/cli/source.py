@@ -9,14 +9,19 @@ from typing import Annotated
 import typer
 
 from apps import capture, settings
+from apps.cli import source_add
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from cdc import sources
-from cdc.admission import Check
 from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient
-from cdc.database import with_password
-from kernel.errors import EXIT_FAILED, EXIT_NEEDS_CONFIRMATION, EXIT_UNHEALTHY, InvalidRequest
+from kernel.errors import (
+    EXIT_FAILED,
+    EXIT_NEEDS_CONFIRMATION,
+    EXIT_PARTIAL,
+    EXIT_UNHEALTHY,
+)
+from projections.log.layout import Lake
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 
@@ -24,64 +29,16 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(help="Databases whose tables are captured.", no_args_is_help=True)
-    group.command("add")(add)
+    group.command("add")(source_add.add)
+    group.command("check")(source_add.check)
     group.command("list")(list_)
     group.command("status")(status)
     group.command("verify")(verify)
     group.command("pause")(pause)
     group.command("resume")(resume)
+    group.command("resnapshot")(resnapshot)
     group.command("remove")(remove)
     app.add_typer(group, name="source")
-
-
-def add(
-    name: Name,
-    dsn: Annotated[
-        str, typer.Option(help="The database, as postgresql://USER:PASSWORD@HOST:PORT/DATABASE.")
-    ],
-    tables: Annotated[str, typer.Option(help="Tables with commas: public.orders,public.items.")],
-    key: Annotated[
-        list[str] | None,
-        typer.Option(help="Key of a table without one: public.visits:visitor,at. Repeatable."),
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only show what must be true.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait until it runs.")] = 90.0,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Capture tables: check, publish, start, and wait until the connector runs.
-
-    The password goes to a file that only you can read, the rest to sources/NAME.toml. Existing
-    rows come first, then every change. The same command again changes nothing.
-    """
-    found = settings.load(workspace)
-    source, password = sources.declare(
-        name,
-        dsn=dsn,
-        tables=tuple(part for part in tables.split(",") if part.strip()),
-        keys=dict(_key(text) for text in key or ()),
-    )
-    rows = capture.checks(found, source, with_password(source.dsn, password))
-    if check:
-        held = all(row.ok or row.advice for row in rows)
-        document = {"admitted": held, "checks": [asdict(row) for row in rows]}
-        emit(document, as_json=as_json, text=_checks(rows))
-        raise typer.Exit(0 if held else EXIT_FAILED)
-    if not as_json:
-        print(_checks(rows), file=sys.stderr)
-    started = capture.add(found, source, password, timeout_s=timeout)
-    file = found.workspace / sources.FOLDER / f"{name}.toml"
-    emit(
-        {
-            "source": name,
-            "connector": asdict(started),
-            "tables": source.tables,
-            "file": str(file),
-            "checks": [asdict(row) for row in rows],
-        },
-        as_json=as_json,
-        text=f"{name} runs: {len(source.tables)} tables, declared in {file}",
-    )
 
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
@@ -102,24 +59,38 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
 
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
-    """Show connector, task, slot and snapshot. Exit code 5 when the source does not run."""
+    """Show state, connector, slot and snapshot. Exit code 5 when the source does not run.
+
+    States: runs, paused, failed, alarm (the slot keeps too much WAL), slot-lost (changes are
+    missing until `source resnapshot`), away (the database does not answer).
+    """
     found = settings.load(workspace)
     source = sources.load(found.workspace, name)
     with ConnectClient(found.required("connect.url")) as connect:
         state = capture.status(found, source, connect)
+    captured = capture.captured_tables(Lake.at(found.lake), name)
     snapshot = capture.progress(found, source)
-    rows = [(each, snapshot.tables.get(each, "not yet")) for each in source.tables]
-    document = {**_status_document(state), "snapshot": asdict(snapshot), "tables": source.tables}
+    rows = [(each, snapshot.tables.get(each, "not yet")) for each in captured]
+    held = {} if state.away else capture.held(found, source)
+    document = {
+        **_status_document(state),
+        "snapshot": asdict(snapshot),
+        "tables": tuple(captured) or source.tables,
+        "held": held,
+    }
     lines = [
         table(_HEADINGS, [_status_row(state)]),
         f"snapshot {snapshot.state}, attempts {snapshot.attempts}"
         + (f", reading {snapshot.current}" if snapshot.current else ""),
         table(("table", "rows"), rows),
+        *(f"held back: {each}: {reason}" for each, reason in held.items()),
     ]
-    if state.connector is not None and state.connector.cause:
-        lines.append(f"cause: {state.connector.cause}")
+    if state.reason is not None:
+        lines.append(f"cause: {state.reason}")
+    if state.remedy is not None:
+        lines.append(f"  fix: {state.remedy}")
     emit(document, as_json=as_json, text="\n".join(lines))
-    if not _healthy(state):
+    if not state.healthy:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
@@ -166,15 +137,45 @@ def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = F
 
 
 def resume(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
-    """Go on after a pause, or restart what failed."""
+    """Go on after a pause, or restart what failed. A source that is slot-lost is refused."""
     found = settings.load(workspace)
-    connector = _connector(found, name)
+    source = sources.load(found.workspace, name)
     with ConnectClient(found.required("connect.url")) as connect:
-        connect.resume(connector)
-        if connect.status(connector).failed:
-            connect.restart(connector)
-        state = connect.await_running(connector)
+        state = capture.resume(found, source, connect)
     emit(asdict(state), as_json=as_json, text=f"{name} runs")
+
+
+def resnapshot(
+    name: Name,
+    tables: Annotated[
+        str | None, typer.Option("--tables", help="Only these, with commas; default: all.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until it runs.")] = 90.0,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy tables anew; a source that is slot-lost gets a new slot first and runs again.
+
+    Readers see the old rows until the new ones replace them in one commit. The log keeps what it
+    has. What happened to the source between two slots is in no log: the copy shows its result.
+    """
+    found = settings.load(workspace)
+    source = sources.load(found.workspace, name)
+    chosen = [each.strip() for each in (tables or "").split(",") if each.strip()]
+    if not yes:
+        which = ", ".join(chosen) or f"every table of {name}"
+        emit({"needs": "--yes", "copies": which}, as_json=as_json, text=f"This copies {which}.")
+        if not as_json:
+            print(f"  fix: penstock source resnapshot {name} --yes", file=sys.stderr)
+        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+    done = capture.resnapshot(found, source, tables=chosen, timeout_s=timeout)
+    again = "" if done.renewed is None else f" after a new slot ({done.renewed})"
+    emit(
+        asdict(done),
+        as_json=as_json,
+        text=f"{name}: {len(done.tables)} tables are copied anew{again}",
+    )
 
 
 def remove(
@@ -183,7 +184,10 @@ def remove(
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop capturing: drop connector, slot and publication. Topics and tables stay."""
+    """Stop capturing: drop connector, slot, publication, event triggers. Topics and tables stay.
+
+    What cannot be reached is named (exit code 6); the same command again takes it away.
+    """
     found = settings.load(workspace)
     source = sources.load(found.workspace, name)
     if not yes:
@@ -192,59 +196,55 @@ def remove(
         if not as_json:
             print(f"  fix: penstock source remove {name} --yes", file=sys.stderr)
         raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
-    dropped = capture.remove(found, source)
+    removal = capture.remove(found, source)
+    lines = [f"{name} is removed" if removal.whole else f"{name} is removed in part"]
+    lines += [f"left: {part}: {reason}" for part, reason in removal.left.items()]
+    if not removal.whole:
+        lines.append(f"  fix: penstock source remove {name} --yes, when they can be reached")
     emit(
-        {"removed": name, "slot_dropped": dropped},
+        {"removed": name, "whole": removal.whole, "gone": removal.gone, "left": removal.left},
         as_json=as_json,
-        text=f"{name} is removed" + ("" if dropped else " (there was no slot)"),
+        text="\n".join(lines),
     )
+    if not removal.whole:
+        raise typer.Exit(EXIT_PARTIAL)
 
 
-_HEADINGS = ("source", "connector", "task", "snapshot", "slot", "lag bytes", "retained bytes")
+_HEADINGS = ("source", "state", "connector", "task", "slot", "lag bytes", "retained bytes", "limit")
 
 
 def _status_row(state: CaptureStatus) -> tuple[object, ...]:
-    connector, slot = state.connector, state.slot
+    connector, watch = state.connector, state.watch
+    slot = watch.slot if watch is not None else None
     return (
         state.source,
+        state.state,
         connector.connector if connector else "none",
         connector.task if connector else None,
-        state.snapshot,
         slot.wal_status if slot else "none",
         slot.lag_bytes if slot else None,
         slot.retained_bytes if slot else None,
+        watch.limit_bytes if watch is not None else None,
     )
 
 
 def _status_document(state: CaptureStatus) -> dict[str, object]:
-    return {**asdict(state), "healthy": _healthy(state)}
-
-
-def _healthy(state: CaptureStatus) -> bool:
-    return (
-        state.connector is not None
-        and state.connector.running
-        and state.slot is not None
-        and state.slot.wal_status != "lost"
-    )
+    watch = state.watch
+    return {
+        "source": state.source,
+        "state": state.state,
+        "reason": state.reason,
+        "fix": state.remedy,
+        "healthy": state.healthy,
+        "connector": None if state.connector is None else asdict(state.connector),
+        "slot": None if watch is None or watch.slot is None else asdict(watch.slot),
+        "limit_bytes": None if watch is None else watch.limit_bytes,
+        "alarm": None if watch is None else watch.alarm,
+        "lost": None if watch is None else watch.lost,
+        "snapshot": state.snapshot,
+    }
 
 
 def _connector(found: settings.Settings, name: str) -> str:
     sources.load(found.workspace, name)
     return f"{found.name}-{name}"
-
-
-def _key(text: str) -> tuple[str, tuple[str, ...]]:
-    name, colon, columns = text.rpartition(":")
-    if not colon or not name or not columns:
-        raise InvalidRequest(f"{text!r} is not TABLE:COLUMN,…", remedy="As public.visits:at,who")
-    return name, tuple(column.strip() for column in columns.split(","))
-
-
-def _checks(rows: tuple[Check, ...]) -> str:
-    cells = [
-        ("ok" if row.ok else "note" if row.advice else "NO", row.subject, row.required, row.found)
-        for row in rows
-    ]
-    fixes = [f"  fix: {row.fix}" for row in rows if row.fix]
-    return "\n".join([table(("", "subject", "required", "found"), cells), *fixes])

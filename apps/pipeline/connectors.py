@@ -1,8 +1,10 @@
 """Keeps the connectors running: the outbox, and every source that the workspace declares.
 
-Desired state is the workspace (`sources/*.toml`) and the event store. What is missing or differs
-is applied; a connector that failed is restarted, each time after a longer pause; a paused one is
-left alone. The catalog learns which tables are captured and what their keys are.
+Desired state is the workspace (`sources/*.toml`), the event store, and what there is in the
+databases: a table that is made while all runs and matches a pattern joins. What is missing or
+differs is applied; a connector that failed is restarted, each time after a longer pause; a paused
+one is left alone, one whose slot is lost stands still. The catalog learns which tables are captured
+and what their keys are.
 """
 
 from __future__ import annotations
@@ -12,33 +14,39 @@ from collections.abc import Mapping
 
 import psycopg
 
-from apps.capture import placement_of, record_capture, tables_of
+from apps.capture import placement_of, record_capture, start
+from apps.pipeline.slots import SlotGuard, SlotMetrics
 from apps.settings import Settings
-from cdc import capture, outbox
+from cdc import outbox
 from cdc.connect import ConnectClient, ConnectorStatus
+from cdc.connectors import replication_name
+from cdc.database import connected
+from cdc.scope import fingerprint
 from cdc.sources import Source, load_all
 from kernel.errors import NotFound, PenstockError, Unavailable
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog
+from projections.runner.catalog import CAPTURE, DROPPED, DeployedCatalog
 
 LOOK_S = 2.0
 PAUSES_S = (2.0, 5.0, 15.0, 60.0)
-OUTBOX = "outbox"
+OUTBOX, FILES = "outbox", "sources/*.toml"
 
 
 class ConnectorKeeper:
     """Looks after connectors in a thread of its own. `states` says how each is, for health."""
 
-    def __init__(self, settings: Settings, lake: Lake) -> None:
+    def __init__(self, settings: Settings, lake: Lake, slots: SlotMetrics) -> None:
         self._settings = settings
         self._placement = placement_of(settings)
         self._dsn = settings.required("postgres.dsn")
         self._lake = lake
         self._deployed = DeployedCatalog(lake, Tables())
+        self._guard = SlotGuard(settings, lake, slots)
         self._ensured: dict[str, object] = {}
         self._failures: dict[str, int] = {}
         self._wait: dict[str, float] = {}
+        self._sources: tuple[Source, ...] = ()
         self.states: dict[str, str] = {}
 
     def run(self, stop: threading.Event) -> None:
@@ -48,23 +56,42 @@ class ConnectorKeeper:
                 self.look(connect)
             stop.wait(LOOK_S)
 
+    @property
+    def alarms(self) -> Mapping[str, str]:
+        """Sources whose slot keeps too much WAL, each with its numbers."""
+        return dict(self._guard.alarms)
+
     def look(self, connect: ConnectClient) -> None:
         """Bring every connector to its desired state; what fails is noted and tried later."""
         if self._store_exists():
-            self._keep(OUTBOX, "outbox", connect)
-        sources = {source.name: source for source in load_all(self._settings.workspace)}
+            self._keep(OUTBOX, None, connect)
+        sources = {source.name: source for source in self._declared()}
         for name, source in sources.items():
             self._keep(name, source, connect)
-        self._drop_missing(sources)
+        if FILES not in self.states:
+            self._drop_missing(sources)
 
-    def _keep(self, name: str, desired: object, connect: ConnectClient) -> None:
+    def _declared(self) -> tuple[Source, ...]:
+        """Return the declared sources. A file that is wrong changes nothing until it is mended."""
+        try:
+            self._sources = load_all(self._settings.workspace)
+            self.states.pop(FILES, None)
+        except PenstockError as error:
+            self.states[FILES] = f"{error.message} | fix: {error.remedy}"
+        return self._sources
+
+    def _keep(self, name: str, source: Source | None, connect: ConnectClient) -> None:
         if self._wait.get(name, 0) > 0:
             self._wait[name] -= LOOK_S
             return
         try:
+            if source is not None:
+                self._guard.look(source, connect)
+            desired = self._desired(source)
             if self._ensured.get(name) != desired:
-                status = self._ensure(name, desired, connect)
-                self._ensured[name] = desired
+                status = self._ensure(source, connect)
+                # What there is may have changed by it: the publication, first of all.
+                self._ensured[name] = self._desired(source)
             else:
                 status = connect.status(f"{self._settings.name}-{name}")
                 if status.failed:
@@ -79,32 +106,34 @@ class ConnectorKeeper:
             self._failures[name] = 0
             self.states[name] = status.connector.lower()
 
+    def _desired(self, source: Source | None) -> object:
+        """Return what decides on the connector: when it differs, everything is applied again."""
+        if source is None:
+            return OUTBOX
+        slot = replication_name(self._placement.workspace, source.name)
+        with connected(source.full_dsn(self._settings.workspace)) as connection:
+            return (source, fingerprint(source, connection, slot))
+
     def _note(self, name: str, error: PenstockError) -> None:
         failures = self._failures.get(name, 0)
         self._failures[name] = failures + 1
         self._wait[name] = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
         self.states[name] = f"{error.message} | fix: {error.remedy}"
 
-    def _ensure(self, name: str, desired: object, connect: ConnectClient) -> ConnectorStatus:
-        if not isinstance(desired, Source):
+    def _ensure(self, source: Source | None, connect: ConnectClient) -> ConnectorStatus:
+        if source is None:
             return outbox.ensure(self._dsn, self._placement, connect)
-        dsn = desired.full_dsn(self._settings.workspace)
-        status = capture.ensure(desired, dsn, self._placement, connect)
-        self._declare(desired, dsn)
-        return status
-
-    def _declare(self, source: Source, dsn: str) -> None:
-        """Put the source's tables and keys into the catalog, if they are not there."""
-        record_capture(self._lake, source.name, LIVE, tables_of(source, dsn))
+        return start(self._settings, source, connect).connector
 
     def _drop_missing(self, sources: Mapping[str, Source]) -> None:
         for entry in self._deployed.entries():
             live = entry.kind == CAPTURE and entry.status != DROPPED
             if live and entry.name not in sources:
                 record_capture(self._lake, entry.name, DROPPED, {})
-        for name in set(self.states) - set(sources) - {OUTBOX}:
+        for name in set(self.states) - set(sources) - {OUTBOX, FILES}:
             self.states.pop(name)
             self._ensured.pop(name, None)
+            self._guard.forget(name)
 
     def _store_exists(self) -> bool:
         try:

@@ -16,6 +16,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from apps.pipeline.slots import SlotMetrics
 from projections.runner.manifest import Committed
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -73,6 +74,7 @@ class PipelineMetrics:
             "Times that the stream was started again after an error",
             registry=self.registry,
         )
+        self.slots = SlotMetrics(self.registry)
 
     def committed(self, done: Committed) -> None:
         """Book a committed epoch."""

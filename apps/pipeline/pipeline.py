@@ -73,7 +73,7 @@ class Pipeline:
         self._space = SpaceGuard(
             self._lake.root, reserve_bytes=settings.number("storage.min_free_bytes")
         )
-        self._keeper = ConnectorKeeper(settings, self._lake)
+        self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
         self._projecting = Projecting(spark, self._lake, self._registry, on_run=self._ran)
         self._stop = threading.Event()
         self._last: Committed | None = None
@@ -116,6 +116,7 @@ class Pipeline:
             "ingest": {"state": self.ingest.state, "reason": self.ingest.reason},
             "projecting": {"state": self.projections.state, "reason": self.projections.reason},
             "connectors": dict(self._keeper.states),
+            "slot_alarms": self._keeper.alarms,
             "epoch": self._last.epoch if self._last else 0,
             "projections": {
                 s.name: {"epoch": s.epoch, "error": s.error, "run_ms": s.last_ms} for s in states

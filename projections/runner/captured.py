@@ -1,6 +1,6 @@
-"""What the catalog says about a captured source: its tables, and the slot that it reads from.
+"""What the catalog says about the tables of a captured source.
 
-Both are written by `source …` and by the pipeline's keeper of connectors, and read by the fold.
+It is written by `source …` and by the pipeline's keeper of connectors, and read by the fold.
 """
 
 from __future__ import annotations
@@ -41,30 +41,3 @@ def parse_tables(text: str) -> dict[str, CapturedTable]:
         )
         for table, said in found["tables"].items()
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incarnation:
-    """Which history of which server a source reads: a row's place means something only in one.
-
-    `system` and `timeline` are the server's, `slots` counts the slots that we have made there,
-    `since` is the LSN at which the newest of them began. `lost` says why it can give no more:
-    then the source stands still until `penstock source resnapshot`.
-    """
-
-    system: str
-    timeline: int
-    slots: int
-    since: str
-    lost: str | None = None
-    lost_at: str | None = None
-
-
-def render_incarnation(incarnation: Incarnation) -> str:
-    """Return the text of a slot's entry."""
-    return json.dumps(asdict(incarnation), sort_keys=True)
-
-
-def parse_incarnation(text: str) -> Incarnation:
-    """Read a slot's entry."""
-    return Incarnation(**json.loads(text))

@@ -20,13 +20,9 @@ from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
-from projections.runner.captured import (
-    CapturedTable,
-    Incarnation,
-    parse_incarnation,
-    parse_tables,
-)
+from projections.runner.captured import CapturedTable, parse_tables
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
+from schemas.incarnations import Incarnation, parse_incarnation
 
 SCHEMA = pa.schema(
     [
@@ -48,7 +44,7 @@ _RIVALS = Backoff(attempts=6, base_s=0.05, cap_s=0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One deployed thing. `text` is its SQL; of a capture or a slot JSON (`runner.captured`).
+    """One deployed thing. `text` is its SQL; of a capture or a slot JSON.
 
     `include_late`: this generation takes rows that came later than their lateness allows.
     """
@@ -82,6 +78,15 @@ class Deployment:
     def captured(self, source: str, table: str) -> CapturedTable | None:
         """Return what is declared for a captured table; None when it is not captured (any more)."""
         return self.captures.get(source, {}).get(table)
+
+    def histories(self) -> list[str]:
+        """Return the captured tables whose history was asked for, as `<source>.<table>`."""
+        return [
+            f"{source}.{table}"
+            for source, tables in self.captures.items()
+            for table, captured in tables.items()
+            if captured.history and captured.keys
+        ]
 
     def lateness(self, name: str, default: timedelta) -> timedelta:
         """Return how late rows of an input (`events.flight`, `shop.public.orders`) may be."""

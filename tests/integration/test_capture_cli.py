@@ -92,10 +92,9 @@ def test_a_source_from_add_to_remove(source: Workspace, new_source: Callable[[st
     assert {v["table"]: v["equal"] for v in verdicts} == {"public.a": False, "public.b": True}
 
     source("remove", source.source, code=EXIT_NEEDS_CONFIRMATION)
-    assert source("remove", source.source, "--yes") == {
-        "removed": source.source,
-        "slot_dropped": True,
-    }
+    removed = source("remove", source.source, "--yes")
+    assert (removed["whole"], removed["left"]) == (True, {})
+    assert removed["gone"] == ["connector", "slot", "publication", "event triggers"]
     assert source("list") == {"sources": []}
     with connected(dsn) as connection:
         query = "SELECT count(*) AS n FROM pg_publication"

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from apps.pipeline.routing import TopicRouter
 from apps.settings import Settings
-from cdc import capture
+from cdc import capture, removal
+from cdc.capture import Access
 from cdc.connect import ConnectClient
 from cdc.connectors import Placement
 from cdc.sources import Source, declare
@@ -97,9 +98,9 @@ def bank(stack: Settings, spark: SparkSession, lake: Lake, prefix: str) -> Itera
     )
     epochs = Epochs(spark, lake, router, stack.required("kafka.bootstrap"))
     with ConnectClient(stack.required("connect.url")) as connect:
-        capture.ensure(source, dsn, placement, connect)
+        capture.ensure(source, Access(dsn=dsn), placement, connect)
         yield Bank(dsn, source, placement, epochs)
-        capture.remove(source, dsn, placement, connect)
+        removal.remove(source.name, dsn, placement, connect)
 
 
 def test_p4_a_current_table_equals_the_sources_select(bank: Bank) -> None:

@@ -4,12 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.runner.captured import (
-    CapturedTable,
-    Incarnation,
-    render_incarnation,
-    render_tables,
-)
+from projections.runner.captured import CapturedTable, render_tables
 from projections.runner.catalog import (
     CAPTURE,
     DROPPED,
@@ -19,6 +14,7 @@ from projections.runner.catalog import (
     DeployedCatalog,
     Entry,
 )
+from schemas.incarnations import Incarnation, render_incarnation
 
 
 def entry(name: str, status: str = LIVE) -> Entry:

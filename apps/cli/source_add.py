@@ -1,0 +1,182 @@
+"""`penstock source add` and `check`: what must be true, what can be mended, and the start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apps import capture, settings
+from apps.cli.options import JsonOption, WorkspaceOption
+from apps.cli.output import emit, table
+from cdc import sources
+from cdc.admission import Check
+from cdc.capture import Started
+from cdc.database import split_table, with_password
+from cdc.options import TableOptions
+from cdc.repairs import Repair
+from kernel.errors import EXIT_FAILED, InvalidRequest
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
+Fix = Annotated[
+    bool, typer.Option("--fix", help="Mend what the role may mend, and say what remains.")
+]
+FixAs = Annotated[
+    str | None,
+    typer.Option("--fix-as", metavar="DSN", help="Mend as this role instead; it is not kept."),
+]
+_COLUMNS = "TABLE:COLUMN,… (repeatable)"
+
+
+def add(
+    name: Name,
+    dsn: Annotated[
+        str, typer.Option(help="The database, as postgresql://USER:PASSWORD@HOST:PORT/DATABASE.")
+    ],
+    tables: Annotated[
+        str, typer.Option(help="Tables and patterns with commas: public.orders,public.item_*.")
+    ],
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="Key of a table without one: public.visits:visitor,at. Repeatable."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar=_COLUMNS, help="Columns to leave out.")
+    ] = None,
+    mask: Annotated[
+        list[str] | None, typer.Option(metavar=_COLUMNS, help="Columns to replace by asterisks.")
+    ] = None,
+    hash_: Annotated[
+        list[str] | None,
+        typer.Option("--hash", metavar=_COLUMNS, help="Columns to replace by a salted hash."),
+    ] = None,
+    snapshot: Annotated[
+        str, typer.Option(help="Who reads the rows that are there: copy or connector.")
+    ] = sources.DEFAULT_SNAPSHOT,
+    check: Annotated[bool, typer.Option("--check", help="Only show what must be true.")] = False,
+    fix: Fix = False,
+    fix_as: FixAs = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until it runs.")] = 90.0,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Capture tables: check, publish, start, and wait until the connector runs.
+
+    The password goes to a file that only you can read, the rest to sources/NAME.toml. Existing
+    rows come first, then every change. The same command again changes nothing. `--fix` first
+    mends what is missing; what it cannot mend stops it.
+    """
+    found = settings.load(workspace)
+    source, password = sources.declare(
+        name,
+        dsn=dsn,
+        tables=tuple(part for part in tables.split(",") if part.strip()),
+        keys=dict(_columns(text) for text in key or ()),
+        options=_options(exclude or (), mask or (), hash_ or ()),
+        snapshot=snapshot,
+    )
+    full = with_password(source.dsn, password)
+    rows, repairs = _checked(found, source, full, fix=fix, fix_as=fix_as)
+    if check:
+        _show_checks(rows, repairs, as_json=as_json)
+        return
+    if not as_json:
+        print(_text(rows, repairs), file=sys.stderr)
+    started = capture.add(found, source, password, timeout_s=timeout)
+    document = {"checks": [asdict(row) for row in rows], "repairs": [asdict(r) for r in repairs]}
+    _show_started(started, found.workspace / sources.FOLDER / f"{name}.toml", document, as_json)
+
+
+def check(
+    name: Name,
+    fix: Fix = False,
+    fix_as: FixAs = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what must be true for a declared source: required, found, fix. Exit code 1 if it is not.
+
+    A table that only matches a pattern is held back until its own rows are true; the source runs.
+    """
+    found = settings.load(workspace)
+    source = sources.load(found.workspace, name)
+    dsn = source.full_dsn(found.workspace)
+    rows, repairs = _checked(found, source, dsn, fix=fix, fix_as=fix_as)
+    _show_checks(rows, repairs, as_json=as_json)
+
+
+def _checked(
+    found: settings.Settings, source: sources.Source, dsn: str, *, fix: bool, fix_as: str | None
+) -> tuple[tuple[Check, ...], tuple[Repair, ...]]:
+    rows = capture.checks(found, source, dsn)
+    if not fix and fix_as is None:
+        return rows, ()
+    repairs = capture.repairs(fix_as or dsn, rows)
+    return capture.checks(found, source, dsn), repairs
+
+
+def _show_started(started: Started, file: Path, more: dict[str, object], as_json: bool) -> None:
+    tables, held = tuple(started.scope.tables), dict(started.scope.held)
+    lines = [f"{file.stem} runs: {len(tables)} tables, declared in {file}"]
+    lines += [f"held back: {each}: {reason}" for each, reason in held.items()]
+    document = {
+        "source": file.stem,
+        "connector": asdict(started.connector),
+        "tables": tables,
+        "held": held,
+        "file": str(file),
+        **more,
+    }
+    emit(document, as_json=as_json, text="\n".join(lines))
+
+
+def _show_checks(rows: Sequence[Check], repairs: Sequence[Repair], *, as_json: bool) -> None:
+    held = all(row.ok or row.advice for row in rows)
+    document = {
+        "admitted": held,
+        "checks": [asdict(row) for row in rows],
+        "repairs": [asdict(each) for each in repairs],
+    }
+    emit(document, as_json=as_json, text=_text(rows, repairs))
+    if not held:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _text(rows: Sequence[Check], repairs: Sequence[Repair]) -> str:
+    cells = [
+        ("ok" if row.ok else "note" if row.advice else "NO", row.subject, row.required, row.found)
+        for row in rows
+    ]
+    lines = [table(("", "subject", "required", "found"), cells)]
+    lines += [f"  fix: {row.fix}" for row in rows if row.fix]
+    lines += [f"  done: {each.statement}" for each in repairs if each.done]
+    lines += [f"  remains: {each.subject}: {each.remains}" for each in repairs if each.remains]
+    return "\n".join(lines)
+
+
+def _options(
+    exclude: Sequence[str], mask: Sequence[str], hashed: Sequence[str]
+) -> dict[str, TableOptions]:
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for what, texts in (("exclude", exclude), ("mask", mask), ("hash", hashed)):
+        for text in texts:
+            name, columns = _columns(text)
+            of = found.setdefault(".".join(split_table(name)), {})
+            of[what] = (*of.get(what, ()), *columns)
+    return {
+        name: TableOptions(
+            exclude=said.get("exclude", ()), mask=said.get("mask", ()), hash=said.get("hash", ())
+        )
+        for name, said in found.items()
+    }
+
+
+def _columns(text: str) -> tuple[str, tuple[str, ...]]:
+    name, colon, columns = text.rpartition(":")
+    if not colon or not name or not columns:
+        raise InvalidRequest(f"{text!r} is not TABLE:COLUMN,…", remedy="As public.visits:at,who")
+    return name, tuple(column.strip() for column in columns.split(","))

@@ -1,0 +1,53 @@
+"""What is noted of the slots that sources read from, in the catalog: it outlives every process.
+
+A source that is noted as lost stays so until `penstock source resnapshot` notes a new incarnation.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.catalog import DROPPED, LIVE, LOST, SLOT, DeployedCatalog, Entry
+from schemas.incarnations import Incarnation, parse_incarnation, render_incarnation
+
+
+def incarnation_of(lake: Lake, name: str) -> Incarnation | None:
+    """Return what was noted last of a source's slot; None when none was ever made."""
+    for entry in DeployedCatalog(lake, Tables()).entries():
+        if (entry.kind, entry.name) == (SLOT, name) and entry.status != DROPPED:
+            return parse_incarnation(entry.text)
+    return None
+
+
+def record_incarnation(lake: Lake, name: str, incarnation: Incarnation) -> None:
+    """Note an incarnation, if it is not noted."""
+    _put(lake, name, incarnation, LIVE if incarnation.lost is None else LOST)
+
+
+def record_lost(lake: Lake, name: str, incarnation: Incarnation, reason: str) -> None:
+    """Note that a source's slot can give no more, once; the first reason stands."""
+    if incarnation.lost is None:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        _put(lake, name, incarnation.losing(reason, at), LOST)
+
+
+def forget_incarnation(lake: Lake, name: str) -> None:
+    """Note that a source is gone, so that one of its name begins anew."""
+    known = incarnation_of(lake, name)
+    if known is not None:
+        _put(lake, name, known, DROPPED)
+
+
+def _put(lake: Lake, name: str, incarnation: Incarnation, status: str) -> None:
+    catalog = DeployedCatalog(lake, Tables())
+    entry = Entry(
+        kind=SLOT,
+        name=name,
+        generation=incarnation.slots,
+        status=status,
+        text=render_incarnation(incarnation),
+    )
+    if entry not in catalog.entries():
+        catalog.put([entry])

@@ -1,0 +1,59 @@
+"""`--fix`: mend what SQL can mend, and say what was done and what remains.
+
+Each repair is a statement of its own: one that the role may not run leaves the others standing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import psycopg
+
+from cdc.admission import Check
+from cdc.database import Connection
+
+_LOCK_TIMEOUT = "5s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """One statement that was tried. `remains`: what a person still has to do, None when nothing."""
+
+    subject: str
+    statement: str
+    done: bool
+    remains: str | None
+
+
+def repair(connection: Connection, checks: Iterable[Check]) -> tuple[Repair, ...]:
+    """Run the repair of every check that failed; nothing else is changed. Never raises for one."""
+    found: dict[str, Repair] = {}
+    for check in checks:
+        if check.ok or check.repair is None or check.repair in found:
+            continue
+        found[check.repair] = _tried(connection, check, check.repair)
+    return tuple(found.values())
+
+
+def _tried(connection: Connection, check: Check, statement: str) -> Repair:
+    try:
+        connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT}'".encode())
+        connection.execute(statement.encode())
+    except psycopg.Error as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return Repair(
+            subject=check.subject,
+            statement=statement,
+            done=False,
+            remains=f"{reason}. As a role that may: {statement}",
+        )
+    finally:
+        if not connection.broken:
+            connection.execute("RESET lock_timeout")
+    return Repair(
+        subject=check.subject,
+        statement=statement,
+        done=True,
+        remains="restart the server: it counts only then" if check.restart else None,
+    )

@@ -1,0 +1,151 @@
+"""Which tables a source captures at this moment: the named ones, and those that match a pattern.
+
+    Source -> scope_of -> Scope(tables, held, checks) -> publication, connector, catalog
+
+Resolved anew each time: a table that is made later and matches joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cdc.admission import Check, server_checks
+from cdc.columns import columns_of
+from cdc.database import Connection, split_table
+from cdc.options import TableOptions, matches
+from cdc.replication import published
+from cdc.sources import Source
+from cdc.table_checks import key_columns, table_checks
+from kernel.errors import Misconfigured
+
+OLDEST_COLUMN_LISTS = 150000
+
+_TABLES = """
+SELECT n.nspname || '.' || c.relname AS name
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
+   AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%'
+   AND position('.' IN c.relname) = 0 AND position('.' IN n.nspname) = 0
+ ORDER BY 1
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a source captures now.
+
+    `tables` maps each captured table to its key columns, `columns` those whose publication lists
+    columns to them. `held` says why a table that matches a pattern is not captured. `checks` are
+    all that were made, of held tables as advice.
+    """
+
+    tables: Mapping[str, tuple[str, ...]]
+    columns: Mapping[str, tuple[str, ...]]
+    options: Mapping[str, TableOptions]
+    held: Mapping[str, str]
+    checks: tuple[Check, ...]
+
+
+def scope_of(source: Source, connection: Connection, slot: str) -> Scope:
+    """Resolve patterns and check server, role and every table; changes nothing.
+
+    Tables come in the order declared, those of a pattern by name.
+    """
+    checks = list(server_checks(connection, slot))
+    tables: dict[str, tuple[str, ...]] = {}
+    held: dict[str, str] = {}
+    for table, named in _declared(source, connection).items():
+        key = source.keys.get(table, ())
+        found = table_checks(connection, table, key=key, options=source.options_of(table))
+        failed = [check for check in found if not check.ok and not check.advice]
+        if named or not failed:
+            checks.extend(found)
+            tables[table] = tuple(key or key_columns(connection, table))
+        else:
+            checks.extend(_advice(check) for check in found)
+            held[table] = "; ".join(f"{c.required} is required, found {c.found}" for c in failed)
+    if not tables:
+        raise Misconfigured(
+            f"source {source.name}: no table matches {', '.join(source.patterns)}",
+            remedy="Correct the pattern, or make a table first.",
+        )
+    return Scope(
+        tables=tables,
+        columns=_lists(source, connection, tables),
+        options={table: source.options_of(table) for table in tables},
+        held=held,
+        checks=tuple(checks),
+    )
+
+
+def captured_tables(source: Source, connection: Connection) -> tuple[str, ...]:
+    """Return the tables that a source means now, refused ones included; cheap."""
+    return tuple(_declared(source, connection))
+
+
+def fingerprint(source: Source, connection: Connection, publication: str) -> tuple[object, ...]:
+    """Return what decides on a source's scope: when it differs, the scope is to be resolved anew.
+
+    The tables that are meant, with the identity that PostgreSQL gives them (a table that was
+    dropped and made again is another one), what the publication covers, and the columns of tables
+    whose columns are listed. Cheap: three queries, without a look at rights or keys.
+    """
+    meant = captured_tables(source, connection)
+    held = published(connection, publication) or {}
+    there = [table for table in meant if _oid(connection, table) is not None]
+    lists = _lists(source, connection, there)
+    named = [(table, _oid(connection, table)) for table in meant]
+    return (tuple(named), tuple(sorted(held.items())), tuple(sorted(lists.items())))
+
+
+def _oid(connection: Connection, table: str) -> str | None:
+    row = connection.execute(
+        "SELECT (c.oid, c.relreplident)::text AS oid FROM pg_class c"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+        split_table(table),
+    ).fetchone()
+    return None if row is None else str(row["oid"])
+
+
+def _declared(source: Source, connection: Connection) -> dict[str, bool]:
+    """Map each table that is meant to whether it is named, not only matched."""
+    found: dict[str, bool] = {
+        table: True for table in source.tables if table not in source.patterns
+    }
+    if source.patterns:
+        names = [str(row["name"]) for row in connection.execute(_TABLES.encode()).fetchall()]
+        for pattern in source.patterns:
+            found |= {name: False for name in names if matches(pattern, name) and name not in found}
+    return found
+
+
+def _lists(
+    source: Source, connection: Connection, tables: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the columns to publish of tables whose excluded ones stay in the database."""
+    if connection.info.server_version < OLDEST_COLUMN_LISTS:
+        return {}
+    found = {}
+    for table in tables:
+        options = source.options_of(table)
+        if options.withhold and options.exclude:
+            found[table] = tuple(
+                column.name
+                for column in columns_of(connection, table)
+                if column.name not in options.exclude and not column.generated
+            )
+    return found
+
+
+def _advice(check: Check) -> Check:
+    return Check(
+        subject=check.subject,
+        required=check.required,
+        found=check.found,
+        ok=check.ok,
+        fix=check.fix,
+        advice=True,
+        repair=check.repair,
+        restart=check.restart,
+    )

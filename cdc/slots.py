@@ -1,0 +1,242 @@
+"""The slot of a source under watch: how much WAL it keeps, and whether it can still be trusted.
+
+A slot is the only copy of what the connector has not read yet. One that is gone, has lost its WAL,
+or stands elsewhere than where the connector left off means changes that nobody will ever send:
+that is `lost`, a state of its own, which no restart ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from cdc.database import Connection
+from cdc.replication import Slot, slot
+from kernel.errors import Incompatible, Unavailable
+from kernel.positions import Lsn, lsn_from_text, lsn_to_text
+from schemas.incarnations import Incarnation
+
+ALARM_SHARE = 0.4
+"""An alarm comes well before half of what the server lets a slot keep."""
+ALARM_BYTES = 2 * 1024**3
+"""And before this much, where the server sets no limit: then the disk is the limit."""
+_MAKE_TIMEOUT = "10s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The server as it is now: its identity, and the end of its WAL."""
+
+    system: str
+    timeline: int
+    lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotWatch:
+    """What one look at a slot found.
+
+    `limit_bytes`: what the server lets it keep, None without a limit. `alarm` says that it keeps
+    too much, `lost` why it can no longer be trusted; each None when all is well.
+    """
+
+    slot: Slot | None
+    server: Server
+    limit_bytes: int | None
+    alarm: str | None
+    lost: str | None
+
+
+def server_of(connection: Connection) -> Server:
+    """Ask a server who it is. The timeline is that of the WAL it writes at this moment."""
+    row = connection.execute(
+        """
+        SELECT system_identifier::text AS system, pg_current_wal_lsn()::text AS lsn,
+               pg_walfile_name(pg_current_wal_lsn()) AS file
+          FROM pg_control_system()
+        """
+    ).fetchone()
+    assert row is not None
+    return Server(
+        system=str(row["system"]),
+        timeline=int(str(row["file"])[:8], 16),
+        lsn=lsn_from_text(str(row["lsn"])),
+    )
+
+
+def watch(
+    connection: Connection,
+    name: str,
+    *,
+    known: Incarnation | None,
+    offsets: Mapping[str, object],
+    alarm_bytes: int = ALARM_BYTES,
+) -> SlotWatch:
+    """Look at a slot. `offsets` is how far the connector says that it has read, read before this.
+
+    `known` is what was noted when the slot was made; without it a missing slot may only be one
+    that was not made yet, unless the connector has read from it.
+    """
+    at, server = slot(connection, name), server_of(connection)
+    limit = _limit(connection)
+    read = read_up_to(offsets)
+    return SlotWatch(
+        slot=at,
+        server=server,
+        limit_bytes=limit,
+        alarm=None if at is None else _alarm(at, limit, alarm_bytes),
+        lost=_lost(at, name, server, known, read) or _branched(connection, server, known, read),
+    )
+
+
+def make_slot(connection: Connection, name: str) -> Slot:
+    """Make the slot, and wait for the transactions that are open. Raises `Unavailable` naming them.
+
+    It is one that standbys keep, too, where the server can do that.
+    """
+    failover = ", failover => true" if connection.info.server_version >= 170000 else ""
+    try:
+        connection.execute(f"SET lock_timeout = '{_MAKE_TIMEOUT}'".encode())
+        connection.execute(
+            f"SELECT pg_create_logical_replication_slot(%s, 'pgoutput'{failover})".encode(), (name,)
+        )
+    except psycopg.errors.LockNotAvailable as error:
+        raise Unavailable(
+            f"slot {name} waits for open transactions: {_open_writers(connection)}",
+            remedy="End them (SELECT pg_terminate_backend(PID)), then repeat.",
+        ) from error
+    finally:
+        connection.execute("RESET lock_timeout")
+    made = slot(connection, name)
+    if made is None:
+        raise Unavailable(f"slot {name} was dropped the moment it was made")
+    return made
+
+
+def next_incarnation(server: Server, at: Slot | None, before: Incarnation | None) -> Incarnation:
+    """Return what to note of a slot that was made: one more than before."""
+    return Incarnation(
+        system=server.system,
+        timeline=server.timeline,
+        slots=(before.slots if before is not None else 0) + 1,
+        since=(at and at.confirmed_lsn) or lsn_to_text(server.lsn),
+    )
+
+
+def refuse_lost(source: str, reason: str) -> None:
+    """Raise the named state that nothing but a new snapshot ends."""
+    raise Incompatible(
+        f"source {source} is slot-lost: {reason}",
+        remedy=f"Take a new snapshot: penstock source resnapshot {source}",
+        state="slot-lost",
+    )
+
+
+def read_up_to(offsets: Mapping[str, object]) -> Lsn | None:
+    """Return the place up to which the connector has kept what it read, None before it has."""
+    places = [offsets.get(name) for name in ("lsn_proc", "lsn_commit", "lsn")]
+    found = [int(str(place)) for place in places if place is not None]
+    return Lsn(max(found)) if found else None
+
+
+def _lost(
+    at: Slot | None, name: str, server: Server, known: Incarnation | None, read: Lsn | None
+) -> str | None:
+    if known is not None and known.lost is not None:
+        return known.lost
+    if known is not None and known.system != server.system:
+        return f"another server answers: system {server.system}, not {known.system}"
+    if at is None:
+        if known is None and read is None:
+            return None
+        return f"slot {name} is gone: changes after {_text(read)} are not to be had any more"
+    if at.wal_status == "lost":
+        why = f" ({at.invalidated})" if at.invalidated else ""
+        return f"slot {name} has lost its WAL{why}: changes after {at.confirmed_lsn} are gone"
+    if read is None:
+        return None
+    if read > server.lsn:
+        return (
+            f"the server ends at {lsn_to_text(server.lsn)}, before {lsn_to_text(read)}, which was"
+            " read from it: it was set back (a restored backup, a standby that had less)"
+        )
+    if at.confirmed_lsn is not None and lsn_from_text(at.confirmed_lsn) > read:
+        return (
+            f"slot {name} stands at {at.confirmed_lsn}, after {lsn_to_text(read)}, up to which was"
+            " read: what lies between is lost"
+        )
+    return None
+
+
+def _branched(
+    connection: Connection, server: Server, known: Incarnation | None, read: Lsn | None
+) -> str | None:
+    """A standby took over: it must have had everything that was read from its predecessor."""
+    if known is None or read is None or known.timeline == server.timeline:
+        return None
+    switched = switch_point(connection, server.timeline, known.timeline)
+    if switched is not None and read <= switched:
+        return None
+    at = "nobody knows where" if switched is None else f"at {lsn_to_text(switched)}"
+    return (
+        f"the server went from timeline {known.timeline} to {server.timeline} {at}, but"
+        f" {lsn_to_text(read)} was read before: it lacks what is in the lake"
+    )
+
+
+def switch_point(connection: Connection, timeline: int, of: int) -> Lsn | None:
+    """Return where timeline `of` ended on the way to `timeline`, from the server's own history."""
+    info = connection.info
+    dsn = make_conninfo(info.dsn, password=info.password or None, replication="database")
+    with psycopg.connect(dsn, autocommit=True) as walsender:
+        answer = walsender.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
+    content = answer.get_value(0, 1) if answer.ntuples else None
+    for line in (content or b"").decode().splitlines():
+        fields = line.split()
+        if len(fields) >= 2 and fields[0] == str(of):
+            return lsn_from_text(fields[1])
+    return None
+
+
+def _text(lsn: Lsn | None) -> str:
+    return "its beginning" if lsn is None else lsn_to_text(lsn)
+
+
+def _alarm(at: Slot, limit: int | None, alarm_bytes: int) -> str | None:
+    bound = alarm_bytes if limit is None else min(alarm_bytes, int(limit * ALARM_SHARE))
+    if at.retained_bytes <= bound and at.wal_status not in ("unreserved", "lost"):
+        return None
+    of = "no limit but the disk" if limit is None else f"a limit of {limit:,} bytes"
+    return (
+        f"slot {at.name} keeps {at.retained_bytes:,} bytes of WAL ({at.wal_status}), {of}"
+        f"{'' if at.active_pid else '; nobody reads it'}"
+    )
+
+
+def _limit(connection: Connection) -> int | None:
+    row = connection.execute(
+        "SELECT setting::bigint AS megabytes FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
+    ).fetchone()
+    megabytes = -1 if row is None else int(str(row["megabytes"]))
+    return None if megabytes < 0 else megabytes * 1024**2
+
+
+def _open_writers(connection: Connection) -> str:
+    rows = connection.execute(
+        """
+        SELECT pid, application_name, coalesce(state, '-') AS state, left(query, 120) AS query
+          FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+         ORDER BY xact_start LIMIT 5
+        """
+    ).fetchall()
+    return (
+        "; ".join(
+            f"pid {r['pid']} ({r['application_name'] or 'no application name'}, {r['state']}):"
+            f" {' '.join(str(r['query']).split())}"
+            for r in rows
+        )
+        or "one that has ended meanwhile"
+    )

@@ -1,0 +1,321 @@
+"""What must be true of each table before it is captured: kind, rights, identity, columns.
+
+Nothing is changed here. A table that is named is refused with its reasons; one that only matches a
+pattern is held back, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cdc.admission import Check, quoted
+from cdc.columns import columns_of
+from cdc.database import Connection, Row, split_table
+from cdc.options import TableOptions
+from kernel.errors import NotFound
+from schemas.pg_types import SourceColumn, refusal
+
+_MARKED_ARRAYS = ("_text", "_varchar", "_bpchar", "_json", "_jsonb", "_bytea", "_uuid")
+_MARKED_NUMBERS = ("_int4", "_int8", "_date")
+"""Types for which Debezium can say that an UPDATE left a large value alone."""
+
+
+_VEILS: dict[str, tuple[str, ...] | None] = {
+    "exclude": None,
+    "mask": ("text", "varchar", "bpchar"),
+    "hash": ("text", "varchar"),
+}
+"""Types that the connector veils; it lets values of all others pass without a word. A char(n) is
+padded there and not in an expression, so that its two hashes would differ."""
+
+HASH_CHARACTERS = 64
+
+
+def key_columns(connection: Connection, table: str) -> tuple[str, ...]:
+    """Return the columns of a table's primary key in the key's order; empty without one."""
+    schema, name = split_table(table)
+    rows = connection.execute(
+        """
+        SELECT a.attname AS name
+          FROM pg_index i
+          JOIN pg_class c ON c.oid = i.indrelid
+          JOIN pg_namespace n ON n.oid = c.relnamespace
+          CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+         WHERE i.indisprimary AND n.nspname = %s AND c.relname = %s
+         ORDER BY k.place
+        """,
+        (schema, name),
+    ).fetchall()
+    return tuple(str(row["name"]) for row in rows)
+
+
+def table_checks(
+    connection: Connection, table: str, *, key: Sequence[str], options: TableOptions
+) -> tuple[Check, ...]:
+    """Check one table. `key` is the declared one, empty where its primary key counts."""
+    return tuple(_table(connection, table, key, options))
+
+
+def _table(
+    connection: Connection, table: str, key: Sequence[str], options: TableOptions
+) -> Iterator[Check]:
+    schema, name = split_table(table)
+    found = connection.execute(
+        """
+        SELECT c.oid, c.relkind, c.relpersistence, c.relreplident,
+               pg_get_userbyid(c.relowner) AS owner, current_user AS role,
+               has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS may,
+               pg_has_role(c.relowner, 'USAGE') AS owns,
+               EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS keyed
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE n.nspname = %s AND c.relname = %s
+        """,
+        (schema, name),
+    ).fetchone()
+    subject = f"table {schema}.{name}"
+    if found is None:
+        yield Check(
+            subject=subject,
+            required="a table of that name",
+            found="none",
+            ok=False,
+            fix=f"Check the name; there are: {_neighbours(connection)}",
+        )
+        return
+    ordinary = found["relkind"] in ("r", "p") and found["relpersistence"] == "p"
+    yield Check(
+        subject=subject,
+        required="an ordinary, logged table",
+        found=_kind(found),
+        ok=ordinary,
+        fix=None if ordinary else "Name tables only: nothing else has a stream of changes",
+    )
+    if not ordinary:
+        return
+    yield Check(
+        subject=subject,
+        required="SELECT",
+        found="yes" if found["may"] else "no",
+        ok=bool(found["may"]),
+        fix=None if found["may"] else f"GRANT SELECT ON {schema}.{name} TO CURRENT_USER",
+        repair=None if found["may"] else _grants(schema, name, found["role"]),
+    )
+    yield Check(
+        subject=subject,
+        required="ownership, to put it into a publication",
+        found=f"owned by {found['owner']}",
+        ok=bool(found["owns"]),
+        fix=None if found["owns"] else f"GRANT {found['owner']} TO CURRENT_USER",
+        repair=None
+        if found["owns"]
+        else f"GRANT {quoted(found['owner'])} TO {quoted(found['role'])}",
+    )
+    yield _identity(subject, f"{schema}.{name}", found, key)
+    yield from _columns(connection, subject, f"{schema}.{name}", found, key, options)
+
+
+def _grants(schema: str, name: str, role: object) -> str:
+    return (
+        f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(role)};"
+        f" GRANT SELECT ON {quoted(schema, name)} TO {quoted(role)}"
+    )
+
+
+def _identity(subject: str, table: str, found: Row, key: Sequence[str]) -> Check:
+    keyed, identity = bool(found["keyed"]), str(found["relreplident"])
+    by_key = keyed and identity in ("d", "f")
+    declared = bool(key) and identity == "f"
+    has = "primary key" if keyed else f"declared key {', '.join(key)}" if key else "no key"
+    fix = repair = None
+    if not (by_key or declared):
+        wanted = "FULL" if key and not keyed else "DEFAULT" if keyed else None
+        fix = (
+            f"ALTER TABLE {table} REPLICA IDENTITY {wanted}"
+            if wanted
+            else f"ALTER TABLE {table} ADD PRIMARY KEY (…). Or ALTER TABLE {table} REPLICA IDENTITY"
+            f" FULL, and declare a unique key: --key {table}:COLUMN"
+        )
+        repair = _set_identity(table, wanted) if wanted else None
+    return Check(
+        subject=subject,
+        required="a primary key, or REPLICA IDENTITY FULL and a declared key",
+        found=f"{has}, replica identity {_IDENTITIES.get(identity, identity)}",
+        ok=by_key or declared,
+        fix=fix,
+        repair=repair,
+    )
+
+
+def _set_identity(table: str, identity: str) -> str:
+    return f"ALTER TABLE {quoted(*split_table(table))} REPLICA IDENTITY {identity}"
+
+
+_IDENTITIES = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
+
+
+def _columns(
+    connection: Connection,
+    subject: str,
+    table: str,
+    found: Row,
+    key: Sequence[str],
+    options: TableOptions,
+) -> Iterator[Check]:
+    columns = connection.execute(
+        """
+        SELECT a.attname, a.attnotnull, a.attgenerated, a.attstorage, a.atttypmod, t.typname,
+               coalesce(d.adbin IS NOT NULL AND a.attgenerated = '', false) AS defaulted
+          FROM pg_attribute a
+          JOIN pg_type t ON t.oid = a.atttypid
+          LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+         WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+         ORDER BY a.attnum
+        """,
+        (found["oid"],),
+    ).fetchall()
+    missing = [name for name in key if name not in [row["attname"] for row in columns]]
+    if missing:
+        yield Check(
+            subject=subject,
+            required="the columns of its declared key",
+            found=f"no column {', '.join(missing)}",
+            ok=False,
+            fix="Correct --key",
+        )
+    unmarked = [
+        str(row["attname"])
+        for row in columns
+        if row["attname"] not in options.exclude
+        and (_unmarked(row) or row["attname"] in options.hash)
+    ]
+    if unmarked and found["relreplident"] != "f":
+        yield Check(
+            subject=subject,
+            required="REPLICA IDENTITY FULL, for large values that an UPDATE leaves alone",
+            found=f"columns {', '.join(unmarked)}, identity default",
+            ok=False,
+            fix=f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+            repair=_set_identity(table, "FULL"),
+        )
+    yield from _veils(connection, subject, table, found, key, options)
+    generated = [
+        str(row["attname"])
+        for row in columns
+        if row["attgenerated"] and row["attname"] not in options.exclude
+    ]
+    if generated:
+        yield Check(
+            subject=subject,
+            required="no generated columns",
+            found=f"{', '.join(generated)}: not in the stream of changes",
+            ok=False,
+            advice=True,
+            fix="Compute them in a projection",
+        )
+
+
+def _veils(
+    connection: Connection,
+    subject: str,
+    table: str,
+    found: Row,
+    key: Sequence[str],
+    options: TableOptions,
+) -> Iterator[Check]:
+    """Columns that cannot be captured as they are, or not be veiled as declared."""
+    try:
+        columns = {column.name: column for column in columns_of(connection, table)}
+    except NotFound:
+        columns = {}
+    keys = tuple(key) or key_columns(connection, table)
+    for name in (*options.exclude, *options.veiled):
+        how = next(how for how in _VEILS if name in getattr(options, how))
+        reason = _veil_reason(name, columns.get(name), keys, how)
+        if reason is not None:
+            yield Check(
+                subject=subject,
+                required="columns that may be excluded, masked or hashed",
+                found=f"{name}: {reason[0]}",
+                ok=False,
+                fix=reason[1],
+            )
+    for column in columns.values():
+        said = None if column.name in options.exclude else refusal(column)
+        if said is not None:
+            yield Check(
+                subject=subject,
+                required="columns whose values can be kept as they are",
+                found=f"{column.name}: {said}",
+                ok=False,
+                fix=f'exclude = ["{column.name}"] for {table}, or change its type',
+            )
+    if options.withhold and found["relreplident"] == "f" and options.exclude:
+        yield Check(
+            subject=subject,
+            required="REPLICA IDENTITY DEFAULT, where excluded columns stay in the database",
+            found="full: PostgreSQL would refuse each UPDATE of the application",
+            ok=False,
+            fix=f"Leave withhold out for {table}, or ALTER TABLE {table} REPLICA IDENTITY DEFAULT",
+        )
+
+
+def _veil_reason(
+    name: str, column: SourceColumn | None, keys: Sequence[str], how: str
+) -> tuple[str, str] | None:
+    """Return why a column may not be excluded or veiled, and what to do."""
+    if column is None:
+        return "no such column", "Correct its name"
+    if name in keys:
+        return "it is part of the key", "Keep it: rows are told apart by it"
+    types = _VEILS[how]
+    if types is not None and (column.is_array or column.type not in types):
+        kind = f"{column.type}[]" if column.is_array else column.type
+        return f"{how} does not work on {kind}", "exclude it instead"
+    return _hash_reason(column) if how == "hash" else None
+
+
+def _hash_reason(column: SourceColumn) -> tuple[str, str] | None:
+    length = column.modifier - 4
+    if column.type == "varchar" and 0 <= length < HASH_CHARACTERS:
+        return (
+            f"a hash has {HASH_CHARACTERS} characters, varchar({length}) would cut it",
+            f"ALTER the column to varchar({HASH_CHARACTERS}) or text, or exclude it",
+        )
+    return None
+
+
+def _unmarked(column: Row) -> bool:
+    """Whether a value may stay out of an UPDATE without Debezium being able to say so."""
+    if column["attstorage"] == "p":
+        return False
+    name = str(column["typname"])
+    if name.startswith("_"):
+        return name not in (*_MARKED_ARRAYS, *_MARKED_NUMBERS)
+    # A bit string shorter than 8,000 bits is never stored out of line.
+    length = int(str(column["atttypmod"]))
+    return name in ("bit", "varbit") and not 0 <= length < 8000
+
+
+def _kind(found: Row) -> str:
+    kinds = {
+        "r": "table",
+        "p": "partitioned table",
+        "v": "view",
+        "m": "materialized view",
+        "f": "foreign table",
+        "S": "sequence",
+    }
+    kind = kinds.get(str(found["relkind"]), str(found["relkind"]))
+    persistence = {"u": "unlogged ", "t": "temporary "}.get(str(found["relpersistence"]), "")
+    return persistence + kind
+
+
+def _neighbours(connection: Connection) -> str:
+    rows = connection.execute(
+        """
+        SELECT schemaname || '.' || tablename AS name FROM pg_tables
+         WHERE schemaname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1 LIMIT 20
+        """
+    ).fetchall()
+    return ", ".join(str(row["name"]) for row in rows) or "none"
