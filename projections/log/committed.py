@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from projections.log.frames import TRANSACTIONS_TABLE
+from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from projections.log.layout import Lake, changes_log
 from projections.log.tables import Tables
+from schemas.records import MESSAGES
 
 MOST_ROWS = 100_000
 """Rows of one table that are read at a time."""
@@ -26,6 +27,16 @@ class Ends:
     up_to: int
     first_epoch: int
     last_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Whole transactions, up to the one that ended at `last_end`: log rows of a table and, under
+    `_schema`, the messages of DDL."""
+
+    last_end: int
+    transactions: frozenset[str]
+    rows: Mapping[str, pa.Table]
 
 
 class CommittedChanges:
@@ -44,10 +55,11 @@ class CommittedChanges:
         )
         return 0 if ends is None else int(pc.max(ends["lsn"]).as_py() or 0)
 
-    def slices(self, source: str, table: str, where: Ends) -> Iterator[tuple[int, pa.Table]]:
-        """Yield (last END, rows) of a table, in the order of the ENDs, whole transactions each.
+    def slices(self, source: str, table: str, where: Ends) -> Iterator[Slice]:
+        """Yield a table's rows, and the messages of DDL among them, in the order of the ENDs.
 
-        A slice has about `MOST_ROWS` rows; a greater transaction is a slice of its own.
+        A slice is made of whole transactions and has about `MOST_ROWS` rows; a greater
+        transaction is a slice of its own.
         """
         ends = self._tables.read(
             self._lake.path(changes_log(source)),
@@ -62,25 +74,31 @@ class CommittedChanges:
         ids: list[str] = []
         rows = last = 0
         for end in ends.sort_by("lsn").to_pylist():
-            count = int(json.loads(end["counts"]).get(table, 0))
-            if not count:
+            counts = json.loads(end["counts"])
+            count = int(counts.get(table, 0))
+            if not count and not counts.get(MESSAGES, 0):
                 continue
             if ids and rows + count > MOST_ROWS:
-                yield last, self._rows(source, table, ids, where)
+                yield self._slice(source, table, ids, last, where)
                 ids, rows = [], 0
             ids.append(end["transaction_id"])
             rows, last = rows + count, end["lsn"]
         if ids:
-            yield last, self._rows(source, table, ids, where)
+            yield self._slice(source, table, ids, last, where)
 
-    def _rows(self, source: str, table: str, ids: list[str], where: Ends) -> pa.Table:
+    def _slice(self, source: str, table: str, ids: list[str], last: int, where: Ends) -> Slice:
         found = self._tables.read(
             self._lake.path(changes_log(source)),
-            where=(pc.field("table") == table)
+            where=pc.is_in(pc.field("table"), pa.array([table, SCHEMA_TABLE]))
             & (pc.field("epoch") >= where.first_epoch)
             & (pc.field("epoch") <= where.last_epoch)
             & pc.is_in(pc.field("transaction_id"), pa.array(ids, pa.string()))
-            & ~pc.field("snapshot"),
+            & pc.invert(pc.fill_null(pc.field("snapshot"), False)),
         )
         assert found is not None, "the log was read a moment ago"
-        return found
+        rows = {n: found.filter(pc.equal(found["table"], n)) for n in (table, SCHEMA_TABLE)}
+        return Slice(
+            last_end=last,
+            transactions=frozenset(ids),
+            rows={n: part for n, part in rows.items() if n == table or part.num_rows},
+        )

@@ -195,7 +195,7 @@ class _Sorter:
             if not self._progress.accept_change(place, (row.commit_order, row.total_order)):
                 self.counts["duplicates"] += 1
                 return
-            cut.row(row.transaction_id, row.table, epoch=self._epoch)
+            cut.row(row.transaction_id, row.table, epoch=self._epoch, lsn=row.lsn)
         self.counts["changes"] += 1
         kept = self.changes.setdefault(row.source, _Kept())
         kept.add(index, *self._verdict(f"{row.source}.{row.table}", row))

@@ -1,13 +1,14 @@
 """How a batch of Kafka records becomes an epoch. The protocol, with the numbers used below:
 
-1. **Bind.** The manifest binds epoch E to exact offsets before anything is written. Whoever starts
-   next finishes a bound epoch first, over those offsets.
+1. **Bind.** The manifest binds epoch E to exact offsets, and to the announced installs that wait,
+   before anything is written. Whoever starts next finishes a bound epoch first, over those.
 2. **Decode.** Records become rows in Arrow batches; one that fails becomes a quarantine row.
    Schemas not yet kept are written to `log/_schemas`.
 3. **Drop duplicates** by what row E-1 of the manifest says was seen (`arrival.sort_out`).
 4. **Append** to the log with `epoch = E`, guarded by (app id, E). From here on the log is read,
    never the batch.
-5. **Fold** state over the log's rows between cut(E-1) and cut(E), guarded likewise.
+5. **Fold** state over the log's rows between cut(E-1) and cut(E), guarded likewise; installs whose
+   LSN the cut has reached become tables, with the changes since then folded over them.
 6. **Commit** row E of the manifest. Only now is the epoch visible to who asks for consistency.
 7. **Publish** the offsets to a consumer group, so that any Kafka tool shows the lag.
 
@@ -17,8 +18,8 @@ A crash between any two steps repeats the step and ends in the same rows; each h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
@@ -35,12 +36,14 @@ from projections.log.layout import Lake, changes_log, events_log
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, sort_out
+from projections.runner.bulk import BulkInstalls
 from projections.runner.manifest import Bound, Committed, Manifest, Offsets, first_progress
 from projections.runner.progress import Progress
 from projections.state.current import CurrentTables, current_name
 from projections.state.cut import Advance
 from projections.state.following import SchemaFollower
 from projections.state.held import Held
+from projections.state.installing import Installer
 from schemas.registry import SchemaLookup
 
 COMPACT_EVERY = 64
@@ -97,6 +100,8 @@ class Ingest:
         self._writer = ArrowWriter(tables)
         self._current = current or CurrentTables(lake, tables, schemas)
         self._follower = SchemaFollower(lake, tables, schemas)
+        installer = Installer(lake=lake, tables=tables, schemas=schemas, current=self._current)
+        self._bulk = BulkInstalls(lake, tables, manifest, installer)
         self._last = manifest.last()
         self._current.resume(self._last.tables if self._last else {})
         self._progress = first_progress(self._last)
@@ -119,6 +124,9 @@ class Ingest:
         """
         watch = Stopwatch()
         epoch = bound.epoch
+        if bound.installs is None:
+            bound = replace(bound, installs=self._bulk.waiting(self._progress))
+        installs = bound.installs or ()
         failpoints.hit(failpoints.EPOCH_BEFORE_BIND)
         self._manifest.bind(bound)  # 1
         watch.lap("bind")
@@ -126,6 +134,7 @@ class Ingest:
         decoded = decode()  # 2
         watch.lap("decode")
         progress = self._progress.copy()
+        self._bulk.begin(installs, progress)
         arrival = sort_out(  # 3
             decoded,
             progress,
@@ -141,10 +150,11 @@ class Ingest:
         failpoints.hit(failpoints.EPOCH_AFTER_SCHEMAS)
         tables = self._append(arrival, epoch)  # 4
         watch.lap("append")
-        tables |= self._fold(progress, arrival, epoch)  # 5
+        folded, taken = self._fold(progress, arrival, epoch, installs)  # 5
+        tables |= folded
         watch.lap("fold")
         failpoints.hit(failpoints.EPOCH_AFTER_FOLD)
-        done = self._committed(bound, progress, tables, arrival, watch)
+        done = self._committed(replace(bound, installs=taken), progress, tables, arrival, watch)
         self._manifest.commit(done)  # 6
         failpoints.hit(failpoints.EPOCH_AFTER_MANIFEST)
         self._last, self._progress = done, progress
@@ -213,28 +223,51 @@ class Ingest:
                         position=row["position"],
                     )
 
-    def _fold(self, progress: Progress, arrival: Arrival, epoch: Epoch) -> dict[str, TableAt]:
+    def _fold(
+        self, progress: Progress, arrival: Arrival, epoch: Epoch, installs: tuple[int, ...]
+    ) -> tuple[dict[str, TableAt], tuple[int, ...]]:
+        """Return the tables that moved on, and the numbers of the installs that became tables."""
         at = self._current.moved()
-        for source in arrival.changes:
+        numbers: list[int] = []
+        for source in sorted({*arrival.changes, *self._bulk.sources(installs)}):
             advance = progress.cut(source).advance()
-            if not advance.anything or advance.from_epoch is None:
+            taken = self._bulk.take(source, installs, progress, epoch)
+            at |= taken.tables
+            if advance.anything and advance.from_epoch is not None:
+                at |= self._fold_changes(source, progress, advance, epoch, taken.replaced)
+            self._bulk.mend(taken, progress, epoch)
+            at |= taken.tables
+            numbers += taken.numbers
+        return at, tuple(numbers)
+
+    def _fold_changes(
+        self,
+        source: str,
+        progress: Progress,
+        advance: Advance,
+        epoch: Epoch,
+        replaced: Collection[str],
+    ) -> dict[str, TableAt]:
+        """Fold the changes of one source; tables that were replaced have them already."""
+        assert advance.from_epoch is not None, "there is something to fold"
+        at: dict[str, TableAt] = {}
+        plans = self._follower.plans(
+            source,
+            self._foldable(source, progress, advance, epoch),
+            frozenset(advance.transactions),
+            partial(self._columns, source),
+            from_epoch=advance.from_epoch,
+        )
+        held = progress.held.setdefault(source, {})
+        cut = progress.cut(source)
+        for table, (rows, planned) in plans.items():
+            if table in held or table in replaced or not cut.folds(table):
                 continue
-            plans = self._follower.plans(
-                source,
-                self._foldable(source, progress, advance, epoch),
-                frozenset(advance.transactions),
-                partial(self._columns, source),
-                from_epoch=advance.from_epoch,
-            )
-            held = progress.held.setdefault(source, {})
-            for table, (rows, planned) in plans.items():
-                if table in held:
-                    continue
-                if planned.hold is not None:
-                    # The table stays as of the epoch before; the log has its rows.
-                    held[table] = planned.hold.at(epoch)
-                elif rows.num_rows or planned.evolution:
-                    at |= self._current.fold(source, table, rows, epoch, planned.evolution)
+            if planned.hold is not None:
+                # The table stays as of the epoch before; the log has its rows.
+                held[table] = planned.hold.at(epoch)
+            elif rows.num_rows or planned.evolution:
+                at |= self._current.fold(source, table, rows, epoch, planned.evolution)
         return at
 
     def _columns(self, source: str, table: str) -> pa.Schema | None:
@@ -295,6 +328,7 @@ class Ingest:
             counts=dict(arrival.counts) | _freshness(arrival),
             timings_ms=dict(watch.steps),
             at=datetime.now(UTC),
+            installs=bound.installs or (),
         )
 
 

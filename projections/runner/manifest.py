@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -47,19 +47,26 @@ SCHEMA = pa.schema(
         ("counts", pa.string()),
         ("timings_ms", pa.string()),
         ("at", UTC_MICROS),
+        ("installs", pa.string()),
     ]
 )
+"""`installs` came later: rows without it took none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """An epoch and the offsets `[start, end)` that it is made of."""
+    """An epoch and the offsets `[start, end)` that it is made of.
+
+    `installs`: numbers of the announcements (`projections.state.installs`) that it takes in; None
+    as long as nobody has looked for them, which ingest does before it binds.
+    """
 
     epoch: Epoch
     run_id: str
     batch_id: int
     start: Offsets
     end: Offsets
+    installs: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +74,8 @@ class Committed:
     """A complete epoch: what it carried over and which table versions belong to it.
 
     `heads`: store -> contiguous head position. `cuts`: source -> LSN of the last folded commit.
-    `pending_from`: source -> first epoch with rows that are not foldable yet.
+    `pending_from`: source -> first epoch with rows that are not foldable yet. `installs`: numbers
+    of the announcements whose rows became part of the tables.
     """
 
     epoch: Epoch
@@ -82,6 +90,7 @@ class Committed:
     counts: Mapping[str, int]
     timings_ms: Mapping[str, float]
     at: datetime
+    installs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +125,13 @@ class Manifest:
             "batch_id": bound.batch_id,
             "start_offsets": _compact(bound.start),
             "end_offsets": _compact(bound.end),
+            "installs": _compact(bound.installs or ()),
         }
         guard = Guard(f"{self._app_id}/bound", bound.epoch)
         try:
             self._writer.claim(self._lake.epochs, _one_row(row), guard)
         except LeaseLost:
-            if self.unfinished() != bound:
+            if self.unfinished() != replace(bound, installs=bound.installs or ()):
                 raise
 
     def commit(self, done: Committed) -> None:
@@ -139,6 +149,7 @@ class Manifest:
             "tables": _tables_json(done.tables),
             "counts": _compact(done.counts),
             "timings_ms": _compact(done.timings_ms),
+            "installs": _compact(done.installs),
         }
         self._append(row, Guard(f"{self._app_id}/committed", done.epoch))
 
@@ -193,6 +204,18 @@ class Manifest:
         rows = self._rows(where & (pc.field("kind") == COMMITTED))
         return sorted(map(_committed, rows), key=lambda done: done.epoch)
 
+    def pending_since(self, source: str, lsn: int) -> int:
+        """Return the first epoch that may have rows of transactions that ended beyond `lsn`."""
+        last = self.last()
+        upper, step = last.epoch if last else Epoch(0), 16
+        while upper > 0:
+            lower = Epoch(max(upper - step, 0))
+            for done in reversed(self.between(lower, upper)):
+                if done.cuts.get(source, 0) <= lsn:
+                    return done.pending_from.get(source, done.epoch + 1)
+            upper, step = lower, step * 4
+        return 1
+
     def projected(self) -> dict[str, Projected]:
         """Return, per derived table, how far it has come."""
         newest: dict[str, Projected] = {}
@@ -246,6 +269,7 @@ def _bound(row: Mapping[str, object]) -> Bound:
         batch_id=int(str(row["batch_id"])),
         start=json.loads(str(row["start_offsets"])),
         end=json.loads(str(row["end_offsets"])),
+        installs=_numbers(row),
     )
 
 
@@ -265,7 +289,13 @@ def _committed(row: Mapping[str, object]) -> Committed:
         counts=json.loads(str(row["counts"])),
         timings_ms=json.loads(str(row["timings_ms"])),
         at=at,
+        installs=_numbers(row),
     )
+
+
+def _numbers(row: Mapping[str, object]) -> tuple[int, ...]:
+    kept = row.get("installs")
+    return () if kept is None else tuple(json.loads(str(kept)))
 
 
 def _projected(row: Mapping[str, object]) -> Projected:

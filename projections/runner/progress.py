@@ -55,13 +55,18 @@ class Watermarks:
 
 @dataclass(slots=True)
 class Progress:
-    """Everything carried over: marks, positions, cuts, watermarks, announcements, held tables."""
+    """Everything carried over: marks, positions, cuts, watermarks, announcements, held tables.
+
+    `installs` are the numbers of announcements that were taken in, `declined` those among them
+    that could not be installed, with the reason.
+    """
 
     marks: dict[str, Mark] = field(default_factory=dict)
     positions: dict[str, IntervalSet] = field(default_factory=dict)
     cuts: dict[str, Cut] = field(default_factory=dict)
     watermarks: Watermarks = field(default_factory=Watermarks)
     installs: IntervalSet = field(default_factory=IntervalSet)
+    declined: dict[str, str] = field(default_factory=dict)
     held: Held = field(default_factory=dict)
 
     def copy(self) -> Progress:
@@ -97,6 +102,7 @@ class Progress:
                 "watermarks": self.watermarks.seen,
                 "partitions": self.watermarks.partitions,
                 "installs": self.installs.ranges(),
+                "declined": self.declined,
                 "held": held_to_json(self.held),
             },
             separators=(",", ":"),
@@ -115,6 +121,7 @@ class Progress:
                 partitions=_numbers(kept["partitions"]),
             ),
             installs=_intervals(kept.get("installs", [])),
+            declined={str(k): str(v) for k, v in kept.get("declined", {}).items()},
             held=held_from_json(kept.get("held")),
         )
 

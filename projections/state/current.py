@@ -119,6 +119,10 @@ class CurrentTables:
         evolve(self._tables, self._lake.path(tail), steps, Guard(f"{tail}/columns", epoch))
         return True
 
+    def keeps_deleted(self, source: str, table: str) -> bool:
+        """Say whether a table has soft deletes."""
+        return self._soft(source, table)
+
     def resume(self, known: Mapping[str, TableAt]) -> None:
         """Take up the tails of the tables that the manifest names, after a start."""
         self.tails.resume(known)

@@ -251,6 +251,7 @@ class Cut:
         match kept:
             # Manifests of before there were copies lack these.
             case {"held": bool(held), "copied": copied, "ready": [int(ready), from_epoch]}:
-                cut.held, cut._ready_lsn, cut._ready_from = held, ready, from_epoch
+                cut.held, cut._ready_lsn = held, ready
+                cut._ready_from = from_epoch if isinstance(from_epoch, int) else None
                 cut.copied = set(copied) if isinstance(copied, list) else None
         return cut

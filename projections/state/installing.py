@@ -1,0 +1,243 @@
+"""Installs staged rows: later changes folded over them, then the table swapped, or a range mended.
+
+    Install -> catch_up (generation: rows as of the cut) -> swap | mend -> TableAt
+
+Ingest calls it, in the epoch to which the install is bound. Each commit is guarded: after a crash
+the same call finds what is done. Readers of the table see one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import create_table_with_add_actions
+
+from kernel import failpoints
+from kernel.errors import LeaseLost, Unavailable
+from kernel.positions import Epoch
+from projections.log.adoption import adopted
+from projections.log.committed import CommittedChanges, Ends, Slice
+from projections.log.frames import SCHEMA_TABLE
+from projections.log.layout import Lake
+from projections.log.tables import TABLE_SETTINGS, TableAt, Tables, schema_of
+from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
+from projections.state.current import DELETED, CurrentTables, current_name
+from projections.state.following import SchemaFollower
+from projections.state.installs import Install
+from projections.state.moved import moved_unseen
+from projections.state.staging import GenerationLake, generation_folder, generation_lake
+from projections.state.tail import FoldPolicy
+from projections.state.vanished import Vanished
+from schemas.key_ranges import KeyRange, lake_filter, ordered_key
+from schemas.registry import SchemaLookup
+
+_NO_TAIL = FoldPolicy(direct_bytes=2**62)
+
+
+class Declined(Exception):
+    """Why an install cannot be taken: its rows must be read again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installer:
+    """Brings installs into `current` tables."""
+
+    lake: Lake
+    tables: Tables
+    schemas: SchemaLookup
+    current: CurrentTables
+
+    def replace(self, install: Install, ends: Ends, epoch: Epoch) -> dict[str, TableAt]:
+        """Make the staged rows, with the changes of `ends`, the table; one commit.
+
+        The table has everything of the epoch then, as if it had been folded. Raises `Declined`
+        when DDL after `install.lsn` cannot be followed.
+        """
+        name = current_name(install.source, install.table)
+        path, guard = self.lake.path(name), Guard(name, epoch)
+        stable = self.tables.open(path)
+        if not reached(stable, guard):
+            self.current.settle(install.source, install.table)
+            stable = self.tables.open(path)
+            built = self._built(install)
+            gone = Vanished(self.lake, self.tables, self.schemas, install)
+            self.catch_up(install, ends, touched=None if stable is None else gone.touched)
+            built.update_incremental()
+            if stable is not None:
+                soft = self.current.keeps_deleted(install.source, install.table)
+                gone.note(stable, built, soft=soft)
+                built.update_incremental()
+            failpoints.hit(failpoints.INSTALL_BEFORE_SWAP)
+            _swap(path, stable, built, install, guard)
+            self.tables.forget(path)
+            failpoints.hit(failpoints.INSTALL_AFTER_SWAP)
+        done = self.tables.open(path)
+        assert done is not None, "the table was just written"
+        at = {name: TableAt(version=done.version(), as_of_epoch=epoch)}
+        return at | self.current.tails.clear(name, epoch)
+
+    def mend(self, install: Install, ends: Ends, epoch: Epoch) -> dict[str, TableAt]:
+        """Replace a range of keys by the staged rows, with the changes of `ends`; one commit.
+
+        Call it after the epoch's own changes were folded. The range must fit in memory. Raises
+        `Declined` when changes since then do not tell the whole rows.
+        """
+        name = current_name(install.source, install.table)
+        path, guard = self.lake.path(name), Guard(f"install/{install.id}", epoch)
+        stable = self.tables.open(path)
+        if stable is None:
+            raise Declined(f"{name} is not there")
+        if not reached(stable, guard):
+            self.current.settle(install.source, install.table)
+            stable.update_incremental()
+            built = self._built(install)
+            self.catch_up(install, ends, whole=False)
+            where = _range_filter(install, schema_of(stable))
+            rows = self.tables.read(generation_root(self.lake, install), where=where)
+            known = self.tables.read(path, where=where)
+            assert rows is not None
+            assert known is not None
+            changed = _difference(rows, known, install.keys)
+            Vanished(self.lake, self.tables, self.schemas, install).keep(
+                changed.filter(pc.equal(changed[OP], DELETE)).select(list(install.keys))
+            )
+            failpoints.hit(failpoints.INSTALL_BEFORE_SWAP)
+            ArrowWriter(self.tables).merge(path, changed, guard, keys=install.keys)
+            built.update_incremental()
+            failpoints.hit(failpoints.INSTALL_AFTER_SWAP)
+        stable.update_incremental()
+        return {name: TableAt(version=stable.version(), as_of_epoch=epoch)}
+
+    def catch_up(
+        self,
+        install: Install,
+        ends: Ends,
+        *,
+        touched: Callable[[pa.Table], None] | None = None,
+        whole: bool = True,
+        only: Callable[[Slice], pa.Table] | None = None,
+    ) -> None:
+        """Fold the changes of transactions in `ends` into the generation, slice by slice.
+
+        `touched` is told the log rows of each slice. Not `whole`: the generation has a range only,
+        and a key that came into it may bring values that are outside: `Declined`. `only` chooses
+        the rows of a slice that are folded.
+        """
+        nested = self._nested(install)
+        current = CurrentTables(
+            nested,
+            self.tables,
+            self.schemas,
+            soft_deletes=self.current.keeps_deleted,
+            policy=_NO_TAIL,
+        )
+        follower = SchemaFollower(self.lake, self.tables, self.schemas)
+        log = CommittedChanges(self.lake, self.tables)
+        for slice_ in log.slices(install.source, install.table, ends):
+            rows = slice_.rows[install.table]
+            if touched is not None:
+                touched(rows)
+            if not whole and (SCHEMA_TABLE in slice_.rows or moved_unseen(rows, self.schemas)):
+                raise Declined("a key moved, or DDL came, while the range was read")
+            if only is not None:
+                rows = only(slice_)
+            found = dict(slice_.rows) | {install.table: rows}
+            plans = follower.plans(
+                install.source,
+                found,
+                slice_.transactions,
+                partial(self._columns_before, install, slice_.last_end),
+                from_epoch=ends.first_epoch,
+            )
+            if install.table not in plans:
+                continue
+            own, planned = plans[install.table]
+            if planned.hold is not None:
+                raise Declined(planned.hold.reason)
+            if own.num_rows or planned.evolution:
+                epoch = Epoch(slice_.last_end)
+                current.fold(install.source, install.table, own, epoch, planned.evolution)
+
+    def _columns_before(self, install: Install, lsn: int, table: str) -> pa.Schema | None:
+        """Return the generation's columns as of before a slice, also when it is folded again."""
+        if table != install.table:
+            return None
+        root = generation_root(self.lake, install)
+        name = current_name(install.source, install.table)
+        handle = self.tables.open(root)
+        assert handle is not None, "the generation was staged"
+        version = handle.version()
+        while handle.transaction_version(f"{name}/columns") == lsn and version > 0:
+            version -= 1
+            handle = DeltaTable(root, version=version)
+        return schema_of(handle)
+
+    def _nested(self, install: Install) -> GenerationLake:
+        return generation_lake(self.lake, install.source, install.table, install.id)
+
+    def _built(self, install: Install) -> DeltaTable:
+        built = self.tables.open(generation_root(self.lake, install))
+        if built is None:
+            raise Declined(f"the staged rows of {install.id} are gone")
+        return built
+
+
+def generation_root(lake: Lake, install: Install) -> str:
+    """Return where an install's generation lies."""
+    return generation_lake(lake, install.source, install.table, install.id).root
+
+
+def _swap(
+    path: str, stable: DeltaTable | None, built: DeltaTable, install: Install, guard: Guard
+) -> None:
+    adds = adopted(built, generation_folder(install.id))
+    properties = CommitProperties(
+        custom_metadata={"penstock.install": install.id},
+        app_transactions=[Transaction(guard.app_id, int(guard.epoch))],
+        # On top of the version that was read, or not at all: see `replay.generations`.
+        max_commit_retries=0,
+    )
+    try:
+        if stable is None:
+            create_table_with_add_actions(
+                path,
+                built.schema(),
+                adds,
+                mode="error",
+                configuration=dict(TABLE_SETTINGS),
+                commit_properties=properties,
+            )
+        else:
+            stable.create_write_transaction(
+                adds,
+                mode="overwrite",
+                schema=built.schema(),
+                partition_by=[],
+                commit_properties=properties,
+            )
+    except CommitFailedError as error:
+        raise LeaseLost(f"{guard.app_id} was written while it was swapped: {error}") from error
+    except DeltaError as error:
+        raise Unavailable(f"the swap of {path} failed: {error}") from error
+
+
+def _range_filter(install: Install, schema: pa.Schema) -> pc.Expression | None:
+    by_name = {column.name: column for column in install.columns}
+    key = ordered_key([by_name[name] for name in install.keys])
+    return lake_filter(KeyRange(low=install.low, high=install.high), key or (), schema)
+
+
+def _difference(rows: pa.Table, known: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """Return upserts of all rows, and deletes of the known keys that are not among them."""
+    upserts = rows.append_column(OP, pa.array([UPSERT] * rows.num_rows, pa.string()))
+    gone = known.join(rows.select(list(keys)), list(keys), join_type="left anti")
+    if DELETED in gone.schema.names:
+        gone = gone.filter(pc.invert(pc.fill_null(gone[DELETED], False)))
+    deletes = gone.append_column(OP, pa.array([DELETE] * gone.num_rows, pa.string()))
+    return pa.concat_tables([upserts, deletes], promote_options="permissive")

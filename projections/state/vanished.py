@@ -1,0 +1,147 @@
+"""Keys that an install takes away: rows that the table had and its source does not have.
+
+They have no change of their own in the log, so they are kept in
+`log/snapshots/_gone/<source>.<table>` (key columns, `_install`) for what follows the changes: a
+history closes its rows by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from kernel.positions import Epoch
+from projections.log.adoption import StagedFiles
+from projections.log.layout import Lake
+from projections.log.tables import Tables, dataset_of, schema_of
+from projections.log.writer import Guard, reached
+from projections.state.current import DELETED
+from projections.state.installs import Install
+from schemas.columns import decode_rows
+from schemas.registry import SchemaLookup
+
+INSTALL = "_install"
+_MEMORY = "256MB"
+_BATCH_ROWS = 50_000
+
+
+def gone_log(source: str, table: str) -> str:
+    """Name the log of keys that installs took away."""
+    return f"log/snapshots/_gone/{source}.{table}"
+
+
+class Vanished:
+    """Finds and keeps the keys that one install takes away."""
+
+    def __init__(self, lake: Lake, tables: Tables, schemas: SchemaLookup, install: Install) -> None:
+        self._path = lake.path(gone_log(install.source, install.table))
+        self._tables = tables
+        self._schemas = schemas
+        self._install = install
+        self._touched: list[pa.Table] = []
+
+    def touched(self, rows: pa.Table) -> None:
+        """Take note of log rows that were folded after the install's LSN: they tell themselves."""
+        keyed = rows.filter(pc.is_valid(rows["key"]))
+        for schema_id in pc.unique(keyed["key_schema_id"]).to_pylist():
+            part = keyed.filter(pc.equal(keyed["key_schema_id"], schema_id))
+            schema = self._schemas.schema(schema_id)
+            keys = decode_rows(part["key"].to_pylist(), schema, "self")
+            if set(self._install.keys) <= set(keys.schema.names):
+                keys = keys.select(list(self._install.keys))
+                self._touched.append(keys.group_by(list(self._install.keys)).aggregate([]))
+
+    def note(self, known: DeltaTable, built: DeltaTable, *, soft: bool) -> None:
+        """Compare the table with what is to replace it; keep the keys that vanish.
+
+        With `soft` deletes the generation gets the rows, marked, and those that were marked before.
+        """
+        keys = list(self._install.keys)
+        before, after = schema_of(known), schema_of(built)
+        if not set(keys) <= set(before.names) & set(after.names):
+            return
+        shape = pa.schema([before.field(key) for key in keys])
+        touched = [part.cast(shape) for part in self._touched]
+        with duckdb.connect(config={"memory_limit": _MEMORY, "threads": 1}) as connection:
+            connection.register("known", dataset_of(known))
+            connection.register("built", dataset_of(built))
+            connection.register("touched", pa.concat_tables(touched) if touched else _none(shape))
+            unseen = f"{_absent(keys, 'touched')} AND {_absent(keys, 'built')}"
+            hard = f' AND NOT coalesce("{DELETED}", false)' if DELETED in before.names else ""
+            names = ", ".join(_quoted(key) for key in keys)
+            for batch in _batches(connection, f"SELECT {names} FROM known k WHERE {unseen}{hard}"):
+                self.keep(batch)
+            if soft:
+                self._carry_over(connection, before, after, built, unseen)
+
+    def keep(self, keys: pa.Table) -> None:
+        """Keep keys that are gone. The same again has no further effect for who reads them."""
+        if keys.num_rows == 0:
+            return
+        marked = keys.append_column(
+            INSTALL, pa.array([self._install.id] * keys.num_rows, pa.string())
+        )
+        table = self._tables.ensure(self._path, marked.schema)
+        write_deltalake(table, marked, mode="append", schema_mode="merge")
+
+    def _carry_over(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        before: pa.Schema,
+        after: pa.Schema,
+        built: DeltaTable,
+        unseen: str,
+    ) -> None:
+        shared = [name for name in after.names if name in before.names and name != DELETED]
+        names = ", ".join(_quoted(name) for name in shared)
+        query = f"SELECT {names} FROM known k WHERE {unseen}"
+        guard = Guard("vanished", Epoch(self._install.number or 1))
+        if reached(built, guard):
+            return
+        kept = StagedFiles(built)
+        shape = pa.schema([after.field(name) for name in [*shared, DELETED]])
+        for rows in _batches(connection, query):
+            marked = rows.append_column(DELETED, pa.array([True] * rows.num_rows, pa.bool_()))
+            kept.write(marked.cast(shape))
+        built.create_write_transaction(
+            kept.close(),
+            mode="append",
+            schema=built.schema(),
+            partition_by=[],
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(guard.app_id, int(guard.epoch))]
+            ),
+        )
+
+
+def gone_keys(
+    lake: Lake, tables: Tables, *, source: str, table: str, install: str
+) -> pa.Table | None:
+    """Read the keys that an install took away, each once; None where there are none."""
+    found = tables.read(lake.path(gone_log(source, table)), where=pc.field(INSTALL) == install)
+    if found is None or found.num_rows == 0:
+        return None
+    keys = [name for name in found.schema.names if name != INSTALL]
+    return found.select(keys).group_by(keys).aggregate([])
+
+
+def _absent(keys: list[str], other: str) -> str:
+    same = " AND ".join(f"o.{_quoted(k)} IS NOT DISTINCT FROM k.{_quoted(k)}" for k in keys)
+    return f"NOT EXISTS (SELECT 1 FROM {other} o WHERE {same})"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _batches(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[pa.Table]:
+    for batch in connection.execute(query).to_arrow_reader(_BATCH_ROWS):
+        yield pa.Table.from_batches([batch])
+
+
+def _none(shape: pa.Schema) -> pa.Table:
+    return shape.empty_table()
