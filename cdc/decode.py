@@ -20,6 +20,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+
+from cdc.change_vectors import read_changes
 from kernel.errors import NotFound, PenstockError, Unavailable
 from kernel.positions import Lsn
 from schemas.columns import decode_value, envelope_shape
@@ -82,6 +85,22 @@ class ChangeDecoder:
             return Rejected(record=record, stage="schema", reason=error.message)
         except PenstockError as error:
             return Rejected(record=record, stage="decode", reason=error.message)
+
+    def many(self, topic: str, values: pa.Array) -> pa.Table | None:
+        """Decode many ordinary changes of one topic and schema at once; see `change_vectors`.
+
+        None where that is not possible: then each record is to be decoded for itself.
+        """
+        prefix = f"{self.topic_prefix}{self.source}."
+        table = topic.removeprefix(prefix)
+        if table == topic or "." not in table:
+            return None
+        try:
+            schema = self.schemas.schema(schema_id_of(values[0].as_py()))
+        except NotFound:
+            return None
+        tables = frozenset(self.event_times)
+        return read_changes(values, schema, source=self.source, event_times=tables)
 
     def _decoder_of(self, topic: str) -> Callable[[KafkaRecord, bytes], Fact | None] | None:
         prefix = f"{self.topic_prefix}{self.source}."

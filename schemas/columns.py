@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from kernel.errors import SchemaViolation
 from schemas.column_types import ColumnType, column_type, full_name
+from schemas.column_vectors import columns_of
 from schemas.debezium import PLACEHOLDER, UNCHANGED, Unchanged, is_unchanged
 from schemas.wire import HEADER_BYTES
 
@@ -88,7 +89,9 @@ def decode_value(framed: bytes, schema_json: str) -> Any:
     return _read(framed, _parser(schema_json))
 
 
-def decode_rows(framed: Sequence[bytes | None], schema_json: str, part: Part) -> pa.Table:
+def decode_rows(
+    framed: Sequence[bytes | None] | pa.Array, schema_json: str, part: Part
+) -> pa.Table:
     """Decode framed records of one schema to a table, one row each, in order.
 
     `part` picks the record itself, or the before- or after-image of a change envelope. A record or
@@ -98,6 +101,11 @@ def decode_rows(framed: Sequence[bytes | None], schema_json: str, part: Part) ->
     Raises `SchemaViolation` when bytes do not fit the schema.
     """
     shape = shape_of(schema_json) if part == "self" else envelope_shape(schema_json)
+    binary = framed if isinstance(framed, pa.Array) else pa.array(framed, pa.binary())
+    quick = columns_of(binary, schema_json, part, shape.schema, shape.types)
+    if quick is not None:
+        return pa.Table.from_arrays(quick[0], schema=shape.schema).append_column(PRESENT, quick[1])
+    framed = binary.to_pylist()
     if part == "self":
         parser = _parser(schema_json)
         rows = [None if item is None else _read(item, parser) for item in framed]

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Protocol, assert_never
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kernel.errors import Unavailable
 from kernel.positions import KafkaOffset
@@ -27,6 +28,7 @@ from projections.log.frames import (
     SNAPSHOT_END,
     TRANSACTION_END,
 )
+from projections.log.side_by_side import side_by_side
 from schemas.records import (
     Change,
     Decoded,
@@ -65,7 +67,7 @@ class BatchDecoder:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode batches of topic, partition, offset, timestamp, key, value, headers.
 
-        Yields one `DECODED` row per record, in the order of the input.
+        Yields one `DECODED` row per record, in no order.
         """
         return decode_batches(batches, self.router)
 
@@ -74,12 +76,12 @@ def decode_batches(batches: Iterator[pa.RecordBatch], router: Router) -> Iterato
     """Decode Arrow batches of Kafka records; see `BatchDecoder`."""
     decoders: dict[str, Decoder | None] = {}
     for batch in batches:
-        rows: list[Row] = []
-        for record in kafka_records(batch):
-            if record.topic not in decoders:
-                decoders[record.topic] = router.decoder(record.topic)
-            decoded = decode(record, decoders[record.topic])
-            rows.append(row_of(record, decoded))
+        for topic in pc.unique(batch.column("topic")).to_pylist():
+            if topic not in decoders:
+                decoders[topic] = router.decoder(topic)
+        alike, rest = side_by_side(batch, decoders)
+        yield from alike
+        rows = [row_of(r, decode(r, decoders[r.topic])) for r in kafka_records(rest)]
         yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
 
 
