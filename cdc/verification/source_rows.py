@@ -16,9 +16,10 @@ from psycopg import sql
 
 from cdc.canonical import cell, has_text
 from cdc.columns import columns_of
-from cdc.database import Connection, split_table
+from cdc.database import Connection
 from cdc.masking import select_list
 from cdc.options import PLAIN, TableOptions
+from cdc.snapshot.chunks import from_clause
 from cdc.verification import ranges
 from kernel.errors import InvalidRequest
 from schemas.key_ranges import WHOLE, Bound, KeyColumn, KeyRange, ordered_key
@@ -27,11 +28,15 @@ from schemas.row_hash import hash_text
 
 _SAMPLES_PER_RANGE = 32
 _FETCH_ROWS = 5_000
+_ONCE = sql.SQL("clock_timestamp() AS once")
+"""Keeps PostgreSQL from computing a row's hash anew for each half of it: it does not merge a
+subquery with a volatile column into its parent. Half of the time, measured; still parallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
     """How a table is compared. `key` are the key's columns, `ordered` None where it has no ranges.
+    `relation` is what FROM takes.
 
     `compared` are sorted by name; `left_out` says why each other column is not compared.
     """
@@ -41,6 +46,7 @@ class SourceTable:
     ordered: tuple[KeyColumn, ...] | None
     compared: tuple[SourceColumn, ...]
     left_out: tuple[tuple[str, str], ...]
+    relation: sql.Composed
     options: TableOptions
     salt: str
 
@@ -115,6 +121,7 @@ def describe(
         ordered=ordered_key(keys),
         compared=tuple(compared),
         left_out=tuple(left_out),
+        relation=from_clause(connection, table),
         options=options,
         salt=salt,
     )
@@ -123,7 +130,7 @@ def describe(
 def count(connection: Connection, table: SourceTable) -> int:
     """Count the table's rows."""
     row = connection.execute(
-        sql.SQL("SELECT count(*) AS n FROM {}").format(_named(table))
+        sql.SQL("SELECT count(*) AS n FROM {}").format(table.relation)
     ).fetchone()
     return 0 if row is None else int(str(row["n"]))
 
@@ -144,7 +151,7 @@ def split_of(connection: Connection, table: SourceTable, groups: int, rows: int)
             texts=ranges.key_texts(table.ordered),
             names=sql.SQL(", ").join(map(sql.Identifier, table.key_names)),
             order=ranges.key_order(table.ordered),
-            table=_named(table),
+            table=table.relation,
             share=sql.Literal(share),
             groups=sql.Literal(groups),
             limit=sql.Literal(2 * groups),
@@ -164,7 +171,7 @@ def next_bound(
             " OFFSET {rows} LIMIT 1"
         ).format(
             texts=ranges.key_texts(table.ordered),
-            table=_named(table),
+            table=table.relation,
             where=ranges.where(KeyRange(low=low), table.ordered),
             order=ranges.key_order(table.ordered),
             rows=sql.Literal(rows),
@@ -180,13 +187,14 @@ def group_hashes(
     found = connection.execute(
         sql.SQL(
             "SELECT g, count(*) AS rows, {high} AS high, {low} AS low"
-            " FROM (SELECT {group} AS g, md5({cells}) AS h FROM {rows} WHERE {where})"
+            " FROM (SELECT {group} AS g, md5({cells}) AS h, {once} FROM {rows} WHERE {where})"
             " hashed GROUP BY g"
         ).format(
             high=_half(1),
             low=_half(17),
             group=_group(table, split),
             cells=_cells(table.compared),
+            once=_ONCE,
             rows=_rows(table),
             where=_where(table, within, None, None),
         )
@@ -255,16 +263,12 @@ def _as_it_leaves(column: SourceColumn, options: TableOptions) -> SourceColumn:
     return SourceColumn(name=column.name, type="text", not_null=column.not_null)
 
 
-def _named(table: SourceTable) -> sql.Identifier:
-    return sql.Identifier(*split_table(table.name))
-
-
 def _rows(table: SourceTable) -> sql.Composed:
     """Return what stands in FROM: the table, or a selection that veils what leaves veiled."""
     if not table.options.veiled:
-        return sql.Composed([_named(table)])
+        return table.relation
     return sql.SQL("(SELECT {} FROM {}) AS veiled").format(
-        select_list(table.name, table.names, table.options, salt=table.salt), _named(table)
+        select_list(table.name, table.names, table.options, salt=table.salt), table.relation
     )
 
 

@@ -1,0 +1,78 @@
+"""`source verify`: all tables of a source at one LSN, on demand; what it finds is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from apps.settings import Settings
+from apps.verification.comparing import Captured, Comparison
+from apps.verification.healing import heal_reports
+from apps.verification.reports import TableReport
+from cdc.sources import Source
+from kernel.errors import NotFound
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.catalog import DeployedCatalog, Deployment
+from projections.verification.facts import Kind, Verifications
+from schemas.registry import ConfluentRegistry
+
+
+def verify(
+    settings: Settings,
+    source: Source,
+    *,
+    tables: Sequence[str] = (),
+    ranges: int | None = None,
+    heal: bool = False,
+    timeout_s: float,
+) -> list[TableReport]:
+    """Compare tables (default: all captured ones) with the lake, all at one LSN.
+
+    With `heal`, ranges that differ are replaced by the source's rows, and compared again.
+    Every report becomes a fact in `lake/verifications`. Raises `NotFound` for a table that is not
+    captured, `Unavailable` when the source or the lake does not come to the LSN in time.
+    """
+    lake, opened = Lake.at(settings.lake), Tables()
+    deployment = DeployedCatalog(lake, opened).deployment()
+    wanted = captured_tables(settings, deployment, source, tables)
+    dsn = source.full_dsn(settings.workspace)
+    registry = ConfluentRegistry(settings.required("registry.url"))
+    try:
+        comparison = Comparison(lake, opened, registry)
+        lsn, reports = comparison.compare(dsn, wanted, ranges=ranges, timeout_s=timeout_s)
+        if heal:
+            reports = heal_reports(
+                lake, opened, comparison, dsn, wanted, reports, timeout_s=timeout_s
+            )
+    finally:
+        registry.close()
+    facts = [
+        report.fact(source.name, Kind.HEAL if report.install else Kind.COMMAND, lsn)
+        for report in reports
+        if report.held is None
+    ]
+    Verifications(lake, opened).add(facts)
+    return reports
+
+
+def captured_tables(
+    settings: Settings, deployment: Deployment, source: Source, tables: Sequence[str] = ()
+) -> list[Captured]:
+    """Return what is needed to compare the tables of a source, sorted by name."""
+    known = deployment.captures.get(source.name, {})
+    unknown = sorted(set(tables) - set(known))
+    if unknown:
+        raise NotFound(
+            f"{source.name} does not capture {', '.join(unknown)}",
+            remedy=f"It captures: {', '.join(sorted(known)) or 'nothing yet'}.",
+        )
+    return [
+        Captured(
+            source=source.name,
+            table=table,
+            catalog=known[table],
+            options=source.options_of(table),
+            salt=source.full_salt(settings.workspace) or "",
+        )
+        for table in sorted(tables or known)
+    ]
