@@ -31,6 +31,7 @@ from schemas.registry import SchemaRegistry
 MAX_EVENTS_PER_STEP = 60_000
 """Derived tables are brought forward by at most about this many log rows at a time."""
 FIELDS_TTL_S = 10.0
+HISTORY = InputKind.HISTORY
 COMPACT_EVERY = 64
 
 
@@ -104,12 +105,11 @@ class Projecting:
         up_to = self._within_budget(brought, last)
         catalog = self._catalog(deployment, brought)
         plans = self._plans(deployment, catalog)
+        joined = [i.name for made in plans.values() for i in made.inputs if i.kind is HISTORY]
         histories = {
             history.name: history
-            for made in plans.values()
-            for item in made.inputs
-            if item.kind is InputKind.HISTORY
-            and (history := catalog.history_of(item.name)) is not None
+            for name in (*deployment.histories(), *joined)
+            if (history := catalog.history_of(name)) is not None
         }
         behind = up_to.epoch > brought.epoch
         missing = any(name not in brought.tables for name in histories)

@@ -7,7 +7,8 @@ before it has been seen, a change when its whole source transaction has. Project
 tables only, so what they see at epoch E is a function of the same prefix of input for all.
 
 Hidden columns: `_epoch`, `_late` (came later than its lateness allows), `_time` (event time),
-`_seq_hi`, `_seq_lo` (order at equal event time), `_ingested_at`.
+`_seq_hi`, `_seq_lo` (order at equal event time), `_ingested_at`; of changes also `_operation`,
+`_transaction`, `_lsn`. TRUNCATEs have no row of their table: see `truncates_name`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from projections.log.layout import Lake, changes_log, events_log
 from projections.log.tables import TableAt, Tables
 from projections.log.unchanged import Stored, any_of, rows_of_keys
 from projections.log.writer import OP, ArrowWriter, Guard
+from projections.state.tail import read_whole
 from schemas.columns import decode_rows
 from schemas.records import FORMAT_AVRO, Operation
 from schemas.registry import SchemaLookup
@@ -34,8 +36,29 @@ from schemas.registry import SchemaLookup
 EPOCH, LATE, TIME, SEQ_HI, SEQ_LO = "_epoch", "_late", "_time", "_seq_hi", "_seq_lo"
 INGESTED_AT = "_ingested_at"
 OPERATION = "_operation"
+TRANSACTION, LSN = "_transaction", "_lsn"
+"""Of changes: the source's transaction id, and the row's own LSN. The two halves of a changed key
+share one."""
+
+TRUNCATES = "_truncates"
 
 
+def truncates_name(source: str) -> str:
+    """Name the table of a source's TRUNCATEs; one row per truncated `table`, hidden columns."""
+    return f"typed/{source}.{TRUNCATES}"
+
+
+_TRUNCATE = {
+    "table": "table",
+    "committed_at": "committed_at",
+    "transaction_id": TRANSACTION,
+    "event_time": TIME,
+    "commit_order": SEQ_HI,
+    "total_order": SEQ_LO,
+    "closed_late": LATE,
+    "ingested_at": INGESTED_AT,
+    EPOCH: EPOCH,
+}
 EVENT_COLUMNS = pa.schema(
     [
         ("event_id", pa.string()),
@@ -146,7 +169,15 @@ class TypedTables:
         snapshot_epoch = visible.epoch_of(snapshot_lsn) if snapshot_lsn <= visible.up_to else 0
         epochs = [seen_at.get(tx, snapshot_epoch) for tx in rows["transaction_id"].to_pylist()]
         rows = rows.append_column(EPOCH, pa.array(epochs, pa.int64()))
-        return {
+        is_truncate = pc.equal(rows["operation"], Operation.TRUNCATE.value)
+        truncates, rows = rows.filter(is_truncate), rows.filter(pc.invert(is_truncate))
+        made: dict[str, TableAt] = {}
+        if truncates.num_rows:
+            name = truncates_name(source)
+            made[name] = self._append(
+                name, truncates.select([*_TRUNCATE]).rename_columns(_TRUNCATE), epoch
+            )
+        return made | {
             f"typed/{source}.{table}": self._append(
                 f"typed/{source}.{table}",
                 self._changes(
@@ -161,10 +192,7 @@ class TypedTables:
     def _stored(
         self, name: str, current: Mapping[str, TableAt], wanted: pa.Table
     ) -> pa.Table | None:
-        at = current.get(name)
-        if at is None:
-            return None
-        rows = self._tables.read(self._lake.path(name), where=any_of(wanted), version=at.version)
+        rows = read_whole(self._lake, self._tables, name, at=current, where=any_of(wanted))
         return rows_of_keys(rows, wanted)
 
     def _append(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
@@ -188,9 +216,8 @@ class TypedTables:
         )
 
     def _changes(self, rows: pa.Table, stored: Stored) -> pa.Table:
-        keyed = rows.filter(pc.not_equal(rows["operation"], Operation.TRUNCATE.value))
         images, _ = row_images(
-            keyed,
+            rows,
             self._schemas,
             stored=stored,
             carry={
@@ -198,6 +225,8 @@ class TypedTables:
                 "closed_late": LATE,
                 EPOCH: EPOCH,
                 "ingested_at": INGESTED_AT,
+                "transaction_id": TRANSACTION,
+                "lsn": LSN,
             },
         )
         return images.drop_columns([OP]).rename_columns(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark.sql import DataFrame
+
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.log.layout import Lake
@@ -20,6 +22,8 @@ from projections.runner.views import DeltaFrames, Range
 from projections.state.history import HistoryOf, HistoryTables
 
 TYPED = "typed"
+BOUNDED_BYTES = 32 * 2**20
+"""Typed files up to this size give a change of a history that is committed from this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +107,38 @@ class DerivedTables:
         path = self._lake.path(history.name)
         stored = self._tables.open(path)
         done = (stored.transaction_version(history.name) if stored else None) or 0
-        typed = self._tables.open(self._lake.path(history.typed))
-        if typed is None:
+        typed = self._lake.path(history.typed)
+        if self._tables.open(typed) is None:
             return None
-        newest = greatest(typed, "_epoch")
-        if newest is None or newest <= done:
+        truncates = self._lake.path(history.truncates) if history.truncates else None
+        newest = max(self._newest(typed), self._newest(truncates) if truncates else 0)
+        if newest <= done:
             version = stored.version() if stored else 0
             return TableAt(version=version, as_of_epoch=epoch) if stored else None
         within = Range(column="_epoch", lower=done + 1, upper=epoch + 1)
-        incoming = self._frames.frame(self._lake.path(history.typed), within)
+        incoming = self._frames.frame(typed, within)
         if incoming is None:
             raise NotFound(f"{history.typed} vanished while it was read")
-        return self._history.fold(history, incoming, self._frames.frame(path), epoch)
+        cleared = self._cleared(history, truncates, done, within) if truncates else None
+        size = self._frames.bytes_of(typed, within)
+        if cleared is not None:
+            size += self._frames.bytes_of(path)
+        return self._history.fold(
+            history,
+            incoming,
+            self._frames.frame(path),
+            epoch,
+            truncates=cleared,
+            bounded=size <= BOUNDED_BYTES,
+        )
+
+    def _newest(self, path: str) -> int:
+        table = self._tables.open(path)
+        return (greatest(table, "_epoch") or 0) if table is not None else 0
+
+    def _cleared(self, history: HistoryOf, path: str, done: int, within: Range) -> DataFrame | None:
+        """Return the TRUNCATEs of a history's table; None where there are none."""
+        if self._newest(path) <= done:
+            return None
+        frame = self._frames.frame(path, within)
+        return frame.filter(frame["table"] == history.table) if frame is not None else None

@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from projections.log.layout import Lake
 from projections.log.tables import Tables, schema_of
-from projections.log.typed import EVENT_COLUMNS
+from projections.log.typed import EVENT_COLUMNS, truncates_name
 from projections.runner.catalog import Deployment
 from projections.sql.catalog import Column, Relation
 from projections.state.history import NOT_COLUMNS, HistoryOf
@@ -92,12 +92,15 @@ class LakeCatalog:
         identity = self._keys[on]
         by_row = declared is not None and bool(declared.event_time or declared.key)
         key = declared.key if declared is not None and declared.key else identity
+        source, _, table = on.partition(".")
         return HistoryOf(
             name=f"history/{name}",
             typed=f"typed/{on}",
             key=tuple(key),
             identity=identity,
             by_row=by_row,
+            truncates=None if by_row else truncates_name(source),
+            table=table,
         )
 
     def _schemas(self, name: str) -> list[pa.Schema]:

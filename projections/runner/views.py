@@ -59,12 +59,12 @@ class DeltaFrames:
                 frame = frame.filter(frame[within.column] < within.upper)
         return frame
 
-    def bytes_of(self, path: str) -> int:
-        """Return the size of a table's files; 0 where there is no table."""
+    def bytes_of(self, path: str, *ranges: Range) -> int:
+        """Return the size of a table's files, of those within `ranges`; 0 without a table."""
         table = self._tables.open(path)
         if table is None:
             return 0
-        return pc.sum(pa.table(table.get_add_actions())["size_bytes"]).as_py() or 0
+        return pc.sum(_actions(table, ranges)["size_bytes"]).as_py() or 0
 
     def from_arrow(self, rows: pa.Table) -> DataFrame:
         """Return an Arrow table as a frame."""
@@ -74,6 +74,12 @@ class DeltaFrames:
 
 
 def _files(table: DeltaTable, ranges: tuple[Range, ...]) -> list[str]:
+    root = location_of(table)
+    return [f"{root}/{path}" for path in _actions(table, ranges)["path"].to_pylist()]
+
+
+def _actions(table: DeltaTable, ranges: tuple[Range, ...]) -> pa.Table:
+    """Return what the log says of each file that may hold rows within `ranges`."""
     actions = pa.table(table.get_add_actions(flatten=True))
     keep = pa.array([True] * actions.num_rows, pa.bool_())
     for within in ranges:
@@ -85,8 +91,7 @@ def _files(table: DeltaTable, ranges: tuple[Range, ...]) -> list[str]:
             keep = pc.and_(keep, pc.fill_null(_at_least(actions[high], within.lower), True))
         if within.upper is not None:
             keep = pc.and_(keep, pc.fill_null(_below(actions[low], within.upper), True))
-    root = location_of(table)
-    return [f"{root}/{path}" for path in actions.filter(keep)["path"].to_pylist()]
+    return actions.filter(keep)
 
 
 def _at_least(column: pa.ChunkedArray, bound: datetime | int) -> pa.ChunkedArray:

@@ -1,18 +1,23 @@
 """`history/NAME`: every version of every key with the time in which it held.
 
 Columns: the table's own, then `valid_from` and `valid_to` (exclusive, null = still), `_deleted`
-(nothing held in this interval), `_seq_hi`, `_seq_lo`, `_epoch` (the epoch in which this row last
-changed, its `valid_to` included: whoever joined within it joins again).
+(nothing held in this interval), `_seq_hi`, `_seq_lo` (place of the change in the source's order),
+`_epoch` (the epoch in which this row last changed, its `valid_to` included: whoever joined within
+it joins again). The table depends on the facts only, never on the order in which they came. Two
+ways to read a source as history:
 
-Versions are ordered by event time, then sequence; the table depends on the facts only, never on
-the order in which they came. Two ways to read a source as history:
-
-- by commit time (the default): the key is the primary key and every change is a version;
+- of a captured table as it is: the key is the primary key and every committed change a version,
+  in commit order (`change_versions`). Three more columns: `_transaction` (the source's
+  transaction id; null for what a snapshot read), `_previous_key` and `_next_key`: where an update
+  changed the key itself, JSON of the key before on the first version of the new one, and of the
+  new key on the row that ends the old one. A TRUNCATE ends every key;
 - by declared key and event time (`CREATE SOURCE … ON table WITH (key, event_time)`): each row of
-  the table is a version of its key, at its own event time. An update of the row replaces the
-  version, a delete retracts it, and its predecessor holds again.
+  the table is a version of its key, at its own event time (`row_versions`). An update of the row
+  replaces the version, a delete retracts it, and its predecessor holds again. Rows beyond the
+  source's lateness stay out, as in every stateful result.
 
-Late rows beyond the source's lateness stay out, as in every stateful result.
+A column of the source that is called `valid_from` or `valid_to` becomes `data_valid_from`,
+`data_valid_to`.
 """
 
 from __future__ import annotations
@@ -20,16 +25,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.types import DataType, LongType, StringType
 
-from kernel.positions import Epoch
+from kernel.errors import InvalidRequest
+from kernel.positions import DeltaVersion, Epoch
 from projections.log.layout import Lake
+from projections.log.spark_writer import SparkWriter
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
+from projections.state.change_versions import LINKS, touched_by_changes, versions_by_change
+from projections.state.quoting import equal, listed, quoted
+from projections.state.row_versions import versions_by_row
 
 VALID_FROM, VALID_TO, DELETED = "valid_from", "valid_to", "_deleted"
-HIDDEN = ("_epoch", "_late", "_time", "_seq_hi", "_seq_lo", "_ingested_at", "_operation")
+HIDDEN = (
+    "_epoch",
+    "_late",
+    "_time",
+    "_seq_hi",
+    "_seq_lo",
+    "_ingested_at",
+    "_operation",
+    "_transaction",
+    "_lsn",
+)
 NOT_COLUMNS = frozenset((*HIDDEN, "committed_at"))
+_CAME_LATER: dict[str, DataType] = {"_transaction": StringType(), "_lsn": LongType()}
+"""Columns that typed tables of older lakes lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +60,8 @@ class HistoryOf:
     """How one history table is kept.
 
     `identity` is the source's primary key. `key` differs from it, or `event_time` is set, when the
-    history was declared; then rows are versions of `key` (see the module).
+    history was declared; then rows are versions of `key` (see the module). `truncates` names the
+    table of the source's TRUNCATEs and `table` the one of its tables that this is about.
     """
 
     name: str
@@ -45,6 +69,8 @@ class HistoryOf:
     key: tuple[str, ...]
     identity: tuple[str, ...]
     by_row: bool
+    truncates: str | None = None
+    table: str = ""
 
 
 class HistoryTables:
@@ -53,139 +79,113 @@ class HistoryTables:
     def __init__(self, spark: SparkSession, lake: Lake, tables: Tables) -> None:
         self._spark = spark
         self._lake = lake
-        self._tables = tables
         self._writer = ArrowWriter(tables)
+        self._spark_writer = SparkWriter(spark, tables)
 
     def fold(
-        self, history: HistoryOf, incoming: DataFrame, stored: DataFrame | None, epoch: Epoch
+        self,
+        history: HistoryOf,
+        incoming: DataFrame,
+        stored: DataFrame | None,
+        epoch: Epoch,
+        *,
+        truncates: DataFrame | None = None,
+        bounded: bool = True,
     ) -> TableAt:
-        """Fold newly visible typed rows (`incoming`) into what is stored.
+        """Fold newly visible typed rows (`incoming`) and TRUNCATEs into what is stored.
 
-        One commit, guarded by the epoch. Rows that do not change are not written.
+        One commit, guarded by the epoch. Rows that do not change are not written. What `bounded`
+        says is small is committed from this process, anything else from the executors.
+        Raises `InvalidRequest` for a table without a key.
         """
+        if not history.key:
+            raise InvalidRequest(
+                f"{history.name} needs a key: {history.typed} has none",
+                remedy="Declare one: penstock source add … --key TABLE:COLUMNS",
+            )
+        incoming = _own_names_free(incoming)
         columns = [c for c in incoming.columns if c not in NOT_COLUMNS]
         incoming.createOrReplaceTempView("history_in")
-        if stored is None:
-            self._empty_like(columns).createOrReplaceTempView("history_stored")
-        else:
-            stored.createOrReplaceTempView("history_stored")
+        links = () if history.by_row else LINKS
+        self._stored(stored, columns, links).createOrReplaceTempView("history_stored")
+        if truncates is None:
+            truncates = incoming.limit(0)
+        truncates.createOrReplaceTempView("history_truncates")
         self._spark.sql(_touched(history)).createOrReplaceTempView("history_old")
-        versions = _by_row(history, columns) if history.by_row else _by_change(history, columns)
-        self._spark.sql(versions).createOrReplaceTempView("history_versions")
-        rows = self._spark.sql(_difference(history, columns, epoch)).toArrow()
-        path = self._lake.path(history.name)
-        version = self._writer.merge(
-            path, rows, Guard(history.name, epoch), keys=(*history.key, VALID_FROM)
+        versions = (
+            versions_by_row(history.key, history.identity, columns)
+            if history.by_row
+            else versions_by_change(history.key, columns)
         )
+        self._spark.sql(versions).createOrReplaceTempView("history_versions")
+        rows = self._spark.sql(_difference(history, (*columns, *links), epoch))
+        version = self._commit(history, rows, Guard(history.name, epoch), bounded=bounded)
         return TableAt(version=version, as_of_epoch=epoch)
 
-    def _empty_like(self, columns: Sequence[str]) -> DataFrame:
-        kept = ", ".join(_q(c) for c in columns)
-        return self._spark.sql(
-            f"SELECT {kept}, _time AS valid_from, _time AS valid_to, false AS _deleted, "
-            "_seq_hi, _seq_lo, _epoch FROM history_in WHERE false"
-        )
+    def _commit(
+        self, history: HistoryOf, rows: DataFrame, guard: Guard, *, bounded: bool
+    ) -> DeltaVersion:
+        path, keys = self._lake.path(history.name), (*history.key, VALID_FROM)
+        if bounded:
+            return self._writer.merge(path, rows.toArrow(), guard, keys=keys)
+        return self._spark_writer.merge(path, rows, guard, keys=keys)
+
+    def _stored(
+        self, stored: DataFrame | None, columns: Sequence[str], links: Sequence[str]
+    ) -> DataFrame:
+        """Return what is stored, with nulls in columns that it does not have yet."""
+        if stored is None:
+            kept = listed(columns)
+            nulls = "".join(f", CAST(NULL AS STRING) AS {name}" for name in links)
+            return self._spark.sql(
+                f"SELECT {kept}, _time AS valid_from, _time AS valid_to, false AS _deleted, "
+                f"_seq_hi, _seq_lo, _epoch{nulls} FROM history_in WHERE false"
+            )
+        types = dict(self._spark.table("history_in").dtypes) | dict.fromkeys(links, "string")
+        for name in (*columns, *links):
+            if name not in stored.columns:
+                stored = stored.withColumn(name, functions.lit(None).cast(types[name]))
+        return stored
+
+
+def _own_names_free(incoming: DataFrame) -> DataFrame:
+    for name in (VALID_FROM, VALID_TO):
+        if name in incoming.columns:
+            incoming = incoming.withColumnRenamed(name, f"data_{name}")
+    for name, kind in _CAME_LATER.items():
+        if name not in incoming.columns:
+            incoming = incoming.withColumn(name, functions.lit(None).cast(kind))
+    return incoming
 
 
 def _touched(history: HistoryOf) -> str:
     """Select stored versions of every key that an incoming row has now or had before."""
-    on_key = _equal(history.key, "o", "k")
-    keys = f"SELECT {_list(history.key)} FROM history_in"
-    if history.by_row:
-        on_identity = _equal(history.identity, "s", "i")
-        keys += (
-            f" UNION SELECT {_list(history.key, 's')} FROM history_stored s "
-            f"LEFT SEMI JOIN history_in i ON {on_identity}"
-        )
-    return f"SELECT o.* FROM history_stored o LEFT SEMI JOIN ({keys}) k ON {on_key}"
-
-
-def _by_change(history: HistoryOf, columns: Sequence[str]) -> str:
-    """Every change is a version; of several at one instant the last in sequence."""
-    data = _list(columns)
+    if not history.by_row:
+        return touched_by_changes(history.key)
     return f"""
-        SELECT {data}, valid_from, _deleted, _seq_hi, _seq_lo, {_next_start(history)} FROM (
-          SELECT *, row_number() OVER (
-            PARTITION BY {_list(history.key)}, valid_from ORDER BY _seq_hi DESC, _seq_lo DESC) AS _n
-          FROM (
-            SELECT {data}, _time AS valid_from, _operation = 'd' AS _deleted, _seq_hi, _seq_lo
-            FROM history_in WHERE NOT _late
-            UNION ALL
-            SELECT {data}, valid_from, _deleted, _seq_hi, _seq_lo FROM history_old))
-        WHERE _n = 1"""
-
-
-def _by_row(history: HistoryOf, columns: Sequence[str]) -> str:
-    """Each row of the source is a version: replace, move or retract it.
-
-    A retracted version without a predecessor leaves a gap (`_deleted`), so that whoever joined
-    within it is told. A gap goes when a version before it appears, whose interval then covers it.
-    """
-    data = _list(columns)
-    key = _list(history.key)
-    return f"""
-        WITH newest AS (
-          SELECT * FROM (
-            SELECT *, row_number() OVER (
-              PARTITION BY {_list(history.identity)} ORDER BY _seq_hi DESC, _seq_lo DESC) AS _n
-            FROM history_in WHERE NOT _late) WHERE _n = 1),
-        kept AS (
-          SELECT o.* FROM history_old o
-          LEFT ANTI JOIN newest n ON {_equal(history.identity, "o", "n")}
-          WHERE NOT o._deleted),
-        held AS (
-          SELECT {data}, _time AS valid_from, false AS _deleted, _seq_hi, _seq_lo
-          FROM newest WHERE _operation <> 'd'
+        SELECT o.* FROM history_stored o LEFT SEMI JOIN (
+          SELECT {listed(history.key)} FROM history_in
           UNION ALL
-          SELECT {data}, valid_from, _deleted, _seq_hi, _seq_lo FROM kept),
-        firsts AS (SELECT {key}, min(valid_from) AS _first FROM held GROUP BY {key}),
-        gaps AS (
-          SELECT {_list(columns, "o")}, o.valid_from, true AS _deleted,
-                 CAST(-1 AS BIGINT) AS _seq_hi, CAST(-1 AS BIGINT) AS _seq_lo
-          FROM history_old o
-          LEFT JOIN newest n ON {_equal(history.identity, "o", "n")}
-          LEFT JOIN firsts f ON {_equal(history.key, "o", "f")}
-          WHERE (o._deleted OR n._n IS NOT NULL)
-            AND (f._first IS NULL OR o.valid_from < f._first))
-        SELECT {data}, valid_from, _deleted, _seq_hi, _seq_lo, {_next_start(history)} FROM (
-          SELECT *, row_number() OVER (
-            PARTITION BY {key}, valid_from ORDER BY _seq_hi DESC, _seq_lo DESC) AS _n
-          FROM (SELECT * FROM held UNION ALL SELECT * FROM gaps))
-        WHERE _n = 1"""
-
-
-def _next_start(history: HistoryOf) -> str:
-    window = f"PARTITION BY {_list(history.key)} ORDER BY valid_from"
-    return f"lead(valid_from) OVER ({window}) AS valid_to"
+          SELECT {listed(history.key, "s")} FROM history_stored s
+          LEFT SEMI JOIN history_in i ON {equal(history.identity, "s", "i")}
+        ) k ON {equal(history.key, "o", "k")}"""
 
 
 def _difference(history: HistoryOf, columns: Sequence[str], epoch: Epoch) -> str:
     """Compare computed with stored versions: what to upsert, what to delete."""
     identity = (*history.key, VALID_FROM)
-    compared = [*columns, VALID_TO, DELETED]
-    new = ", ".join(f"n.{_q(c)}" for c in compared)
-    old = ", ".join(f"o.{_q(c)}" for c in compared)
+    order = () if history.by_row else ("_seq_hi", "_seq_lo")
+    compared = [*columns, *order, VALID_TO, DELETED]
+    new, old = listed(compared, "n"), listed(compared, "o")
     out = [*columns, VALID_FROM, VALID_TO, DELETED, "_seq_hi", "_seq_lo"]
     chosen = ", ".join(
-        f"CASE WHEN n.valid_from IS NULL THEN o.{_q(c)} ELSE n.{_q(c)} END AS {_q(c)}" for c in out
+        f"CASE WHEN n.valid_from IS NULL THEN o.{quoted(c)} ELSE n.{quoted(c)} END AS {quoted(c)}"
+        for c in out
     )
     return f"""
         SELECT {chosen}, CAST({int(epoch)} AS BIGINT) AS _epoch,
                CASE WHEN n.valid_from IS NULL THEN 'delete' ELSE 'upsert' END AS __op
         FROM history_versions n
-        FULL OUTER JOIN history_old o ON {_equal(identity, "n", "o")}
+        FULL OUTER JOIN history_old o ON {equal(identity, "n", "o")}
         WHERE n.valid_from IS NULL OR o.valid_from IS NULL
            OR NOT (struct({new}) <=> struct({old}))"""
-
-
-def _q(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _list(names: Sequence[str], alias: str | None = None) -> str:
-    prefix = f"{alias}." if alias else ""
-    return ", ".join(prefix + _q(name) for name in names)
-
-
-def _equal(names: Sequence[str], left: str, right: str) -> str:
-    return " AND ".join(f"{left}.{_q(n)} <=> {right}.{_q(n)}" for n in names)

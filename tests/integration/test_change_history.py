@@ -1,0 +1,152 @@
+"""History of captured tables: every committed change, in commit order, whatever came how."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from kernel.errors import InvalidRequest
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.views import DeltaFrames
+from projections.state.history import HistoryOf, HistoryTables
+from tests.change_facts import Fact, Version, Writer, expected, truncates, typed
+
+PEOPLE = HistoryOf(
+    name="history/shop.public.people",
+    typed="typed/shop.public.people",
+    key=("id",),
+    identity=("id",),
+    by_row=False,
+    truncates="typed/shop._truncates",
+    table="public.people",
+)
+
+
+class World:
+    """One history table that epochs are folded into."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, *, bounded: bool = True) -> None:
+        self.path = lake.path(PEOPLE.name)
+        self.tables = Tables()
+        self.frames = DeltaFrames(spark, self.tables)
+        self.histories = HistoryTables(spark, lake, self.tables)
+        self.bounded = bounded
+        self.epoch = 0
+
+    def fold(self, facts: Sequence[Fact]) -> None:
+        self.epoch += 1
+        self.histories.fold(
+            PEOPLE,
+            self.frames.from_arrow(typed(facts, self.epoch)),
+            self.frames.frame(self.path),
+            Epoch(self.epoch),
+            truncates=self.frames.from_arrow(truncates(facts, self.epoch)),
+            bounded=self.bounded,
+        )
+
+    def table(self) -> pa.Table:
+        table = self.tables.read(self.path)
+        assert table is not None
+        return table
+
+    def rows(self) -> list[Version]:
+        rows = self.table().drop_columns(["_epoch"]).to_pylist()
+        return sorted(rows, key=lambda row: (row["id"], row["valid_from"]))
+
+
+def work(seed: int, transactions: int) -> list[list[Fact]]:
+    """A snapshot, transactions, and another snapshot among them that saw other than was known."""
+    writer = Writer(chance=random.Random(seed))
+    done = [writer.snapshot({0: "ann", 1: "bob"})]
+    done += [writer.transaction() for _ in range(transactions)]
+    seen = dict(list(writer.rows.items())[:4])
+    done.append(writer.snapshot(seen | {0: "healed"}, later=True))
+    return done + [writer.transaction() for _ in range(transactions)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "bounded"), [(1, True), (2, False)], ids=["from the driver", "from executors"]
+)
+def test_p6_history_equals_a_walk_through_the_transactions(
+    seed: int, bounded: bool, spark: SparkSession, lake: Lake
+) -> None:
+    done = work(seed, 90)
+    world = World(spark, lake, bounded=bounded)
+    for start in range(0, len(done), 50):
+        world.fold([fact for part in done[start : start + 50] for fact in part])
+    facts = [fact for part in done for fact in part]
+    assert world.rows() == expected(facts)
+    # What the seeds are for.
+    assert {fact.operation for fact in facts} == set("rcudt")
+    assert any(row["_previous_key"] for row in world.rows())
+
+
+def test_a_late_snapshot_opens_versions_only_where_it_differs(
+    spark: SparkSession, lake: Lake
+) -> None:
+    writer = Writer(chance=random.Random(0))
+    first = writer.snapshot({1: "ann", 2: "bob", 3: "cy"})
+    writer.number, writer.second = 1, 10
+    changed = Fact(operation="u", id=3, name="dan", transaction=2, second=20, hi=2, lo=1, lsn=7)
+    world = World(spark, lake)
+    world.fold([*first, changed])
+    unchanged = {row["id"]: row for row in world.rows()}[1]
+    # Read between the transactions, folded after both.
+    world.fold(writer.snapshot({1: "ann", 2: "mended", 3: "cy"}, later=True))
+    assert [(r["id"], r["name"], r["_transaction"]) for r in world.rows()] == [
+        (1, "ann", None),
+        (2, "bob", None),
+        (2, "mended", None),
+        (3, "cy", None),
+        (3, "dan", "2"),
+    ]
+    epochs = dict(zip(*world.table().select(["name", "_epoch"]).to_pydict().values(), strict=True))
+    assert epochs["ann"] == 1, "an unchanged row is not even written again"
+    assert unchanged in world.rows()
+
+
+def test_a_key_is_followed_through_its_changes_by_any_engine(
+    spark: SparkSession, lake: Lake
+) -> None:
+    writer = Writer(chance=random.Random(0))
+    facts = writer.snapshot({1: "ann", 2: "bob"})
+    moves = [(1, 7), (7, 9), (2, 1)]
+    for number, (old, new) in enumerate(moves, start=1):
+        name = "ann" if new > 1 else "bob"
+        at = {"transaction": number, "second": number, "hi": number, "lsn": number}
+        facts.append(Fact(operation="d", id=old, name=None, lo=1, **at))
+        facts.append(Fact(operation="c", id=new, name=name, lo=2, **at))
+    # Another transaction deletes and inserts: two statements, two LSNs, no link.
+    facts.append(Fact(operation="d", id=9, name=None, transaction=4, second=4, hi=4, lo=1, lsn=8))
+    facts.append(Fact(operation="c", id=5, name="eve", transaction=4, second=4, hi=4, lo=2, lsn=9))
+    world = World(spark, lake)
+    world.fold(facts)
+    assert world.rows() == expected(facts)
+    people = world.table()
+    found = duckdb.sql(
+        """
+        WITH RECURSIVE past AS (
+          SELECT * FROM people WHERE id = 9 AND NOT _deleted
+          UNION ALL
+          SELECT p.* FROM people p JOIN past n
+            ON p.valid_to = n.valid_from AND NOT p._deleted
+           AND p.id = CAST(n._previous_key ->> 'id' AS BIGINT))
+        SELECT id, name FROM past ORDER BY valid_from"""
+    ).fetchall()
+    assert found == [(1, "ann"), (7, "ann"), (9, "ann")]
+    assert [r["_previous_key"] for r in world.rows() if r["id"] == 5] == [None]
+    assert people.num_rows == len(world.rows())
+
+
+def test_a_table_without_a_key_has_no_history(spark: SparkSession, lake: Lake) -> None:
+    world = World(spark, lake)
+    keyless = HistoryOf(name="history/x", typed="typed/x", key=(), identity=(), by_row=False)
+    with pytest.raises(InvalidRequest, match="needs a key"):
+        world.histories.fold(keyless, world.frames.from_arrow(typed([], 1)), None, Epoch(1))
