@@ -6,6 +6,7 @@
     │   ├── UnknownType           an event type without a schema, in strict mode
     │   ├── InvalidRequest        a malformed name, body, option or SQL text
     │   ├── Refused               a decider said no to a command, and why
+    │   ├── SequenceReused        a change with the key and sequence of another one
     │   └── ChecksumMismatch      bytes that are not the ones that were pinned
     ├── Conflict              true when asked, no longer true now
     │   ├── VersionConflict       expected version and actual version differ
@@ -103,6 +104,12 @@ class Refused(ContractViolation):
     """A decider said no to a command. Deciders raise it with the reason for the caller."""
 
     remedy = "Read the entity's state; send the command again when the reason no longer holds."
+
+
+class SequenceReused(ContractViolation):
+    """Two changes have one key and one sequence, and differ: which came last cannot be known."""
+
+    remedy = "Order by more columns, as struct(committed, place), or let such go to quarantine."
 
 
 class ChecksumMismatch(ContractViolation):

@@ -1,0 +1,181 @@
+"""Changes as facts: one row per key and sequence, whatever came twice, late or contradicting.
+
+A fact has the target's columns, its `__sequence`, whether it is a delete, and `__content`, which
+orders facts of one place: a delete before any row, else by the row's own content. So the table is
+a function of the set of facts alone. What is remembered of a key is what can still matter: see
+`remembered`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, functions
+
+from projections.auto_cdc.arguments import Arguments, Shape, expression
+from projections.auto_cdc.names import CONTENT, DELETED, EPOCH, ID, SEQUENCE, TAKEN_AT, TRUNCATE
+from projections.state.quoting import as_json, equal, listed, quoted
+
+NULL_KEY, NULL_SEQUENCE, REUSED = "null_key", "null_sequence", "sequence_reused"
+
+
+def facts_of(
+    rows: DataFrame, arguments: Arguments, shape: Shape, *, epoch: int, now: datetime
+) -> DataFrame:
+    """Lay out changes as facts, and add `_refused`: why one cannot be used, or null.
+
+    A delete's values beside its key mean nothing and become null.
+    """
+    deleted, truncate = _flag(arguments.deletes), _flag(arguments.truncates)
+    said = rows.select(
+        *(rows[quoted(name)] for name in shape.columns),
+        expression(arguments.sequence_by).alias(SEQUENCE),
+        (deleted & ~truncate).alias(DELETED),
+        truncate.alias(TRUNCATE),
+        functions.lit(now).alias(TAKEN_AT),
+        functions.lit(epoch).cast("bigint").alias(EPOCH),
+    )
+    for name in shape.values:
+        kept = functions.when(~said[DELETED], said[quoted(name)])
+        said = said.withColumn(name, kept)
+    content = f"concat('0', md5({as_json(shape.values)}))" if shape.values else "'0'"
+    no_key = " OR ".join(f"{quoted(key)} IS NULL" for key in shape.keys)
+    return said.withColumns(
+        {
+            CONTENT: functions.expr(f"CASE WHEN {DELETED} THEN '1' ELSE {content} END"),
+            ID: functions.expr(f"md5({as_json((*shape.keys, SEQUENCE))})"),
+            "_refused": functions.expr(
+                f"CASE WHEN {SEQUENCE} IS NULL THEN '{NULL_SEQUENCE}' "
+                f"WHEN NOT {TRUNCATE} AND ({no_key}) THEN '{NULL_KEY}' END"
+            ),
+        }
+    )
+
+
+def _flag(given: str | Column | None) -> Column:
+    if given is None:
+        return functions.lit(False)
+    return functions.coalesce(expression(given).cast("boolean"), functions.lit(False))
+
+
+def gathered(shape: Shape, *, horizon: str, cleared: bool) -> str:
+    """Put `{new}` and `{known}` facts of the touched keys together, one row per place.
+
+    `_known` says that the winner was known before; `_loser` marks facts that contradict another of
+    their place. Facts that a TRUNCATE (`{cleared}`, one row) covers are gone. Tombstones that were
+    taken before `horizon` (SQL timestamp) are forgotten, SCD type 1 only.
+    """
+    columns = listed((*shape.columns, SEQUENCE, DELETED, CONTENT, ID, TAKEN_AT, EPOCH))
+    aged = f" AND NOT ({DELETED} AND {TAKEN_AT} < {horizon})" if shape.scd_type == 1 else ""
+    after = f" AND {SEQUENCE} > (SELECT {SEQUENCE} FROM {{cleared}})" if cleared else ""
+    place = f"PARTITION BY {ID} ORDER BY {CONTENT} DESC, _known DESC, {TAKEN_AT}"
+    return f"""
+        SELECT *, _r > 1 AS _loser FROM (
+          SELECT *, row_number() OVER ({place}) AS _r, first({CONTENT}) OVER ({place}) AS _best
+          FROM (
+            SELECT {columns}, false AS _known FROM {{new}} WHERE NOT {TRUNCATE}{after}
+            UNION ALL
+            SELECT {columns}, true AS _known FROM {{known}} WHERE NOT {TRUNCATE}{aged}{after}))
+        WHERE _r = 1 OR {CONTENT} <> _best"""
+
+
+def remembered(shape: Shape, *, horizon: str) -> str:
+    """Of the winners (`{facts}`), select those that can still matter.
+
+    SCD type 1: the newest of a key; with partial updates also its last delete and, per column, the
+    newest that said something. SCD type 2: all but deletes before `horizon` that end nothing.
+    Adds what the tables are computed from: `_since` (the last delete before), and for type 1
+    `_newest`.
+    """
+    by_key = f"PARTITION BY {listed(shape.keys)}"
+    if shape.scd_type == 2:
+        return f"""
+            SELECT * EXCEPT (_before) FROM (
+              SELECT *, lag({DELETED}) OVER ({by_key} ORDER BY {SEQUENCE}) AS _before
+              FROM {{facts}})
+            WHERE NOT ({DELETED} AND coalesce(_before, true) AND {TAKEN_AT} < {horizon})"""
+    newest = [f"{SEQUENCE} = _newest"]
+    said: list[str] = []
+    if shape.partial:
+        newest.append(f"{SEQUENCE} = _since")
+        for number, name in enumerate(shape.partial):
+            said.append(f", max({_says(name)}) OVER ({by_key}) AS _said_{number}")
+            newest.append(f"{SEQUENCE} = _said_{number}")
+    return f"""
+        SELECT * FROM (
+          SELECT *{"".join(said)} FROM (
+            SELECT *, max({SEQUENCE}) OVER ({by_key}) AS _newest,
+              max(CASE WHEN {DELETED} THEN {SEQUENCE} END) OVER ({by_key}) AS _since
+            FROM {{facts}}))
+        WHERE {" OR ".join(newest)}"""
+
+
+def latest_rows(shape: Shape) -> str:
+    """Compute the rows of SCD type 1 from remembered facts (`{facts}`)."""
+    values = "".join(
+        f", max_by({quoted(n)}, {_says(n) if n in shape.partial else SEQUENCE}) AS {quoted(n)}"
+        for n in shape.values
+    )
+    keys = listed(shape.keys)
+    return f"""
+        SELECT {keys}{values} FROM {{facts}} GROUP BY {keys}
+        HAVING NOT max_by({DELETED}, {SEQUENCE})"""
+
+
+def _says(name: str) -> str:
+    """Give the sequence of a fact that says something of a column, since the key's last delete."""
+    return (
+        f"CASE WHEN {quoted(name)} IS NOT NULL AND NOT {DELETED} "
+        f"AND (_since IS NULL OR {SEQUENCE} > _since) THEN {SEQUENCE} END"
+    )
+
+
+def version_rows(shape: Shape) -> str:
+    """Compute the rows of SCD type 2 from remembered facts (`{facts}`).
+
+    Facts that follow each other with the same tracked columns are one version, which shows the
+    last one's other columns.
+    """
+    keys = listed(shape.keys)
+    by_key = f"PARTITION BY {keys} ORDER BY {SEQUENCE}"
+    lives = f"PARTITION BY {keys}, _life ORDER BY {SEQUENCE}"
+    filled = "".join(
+        f", last({quoted(n)}, true) OVER ({lives}) AS {quoted(n)}"
+        if n in shape.partial
+        else f", {quoted(n)}"
+        for n in shape.values
+    )
+    tracked = f"struct({listed(shape.tracked)})" if shape.tracked else "1"
+    after = f"{by_key} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING"
+    return f"""
+        WITH lives AS (
+          SELECT *, sum(CAST({DELETED} AS INT)) OVER ({by_key}) AS _life FROM {{facts}}),
+        filled AS (
+          SELECT {keys}, {SEQUENCE}, {DELETED}{filled} FROM lives),
+        marked AS (
+          SELECT *, {DELETED} OR coalesce(lag({DELETED}) OVER ({by_key}), true)
+              OR NOT (lag({tracked}) OVER ({by_key}) <=> {tracked}) AS _bound
+          FROM filled),
+        placed AS (
+          SELECT *, lead(_bound) OVER ({by_key}) AS _last,
+            max(CASE WHEN _bound THEN {SEQUENCE} END) OVER ({by_key}) AS __START_AT,
+            min(CASE WHEN _bound THEN {SEQUENCE} END) OVER ({after}) AS __END_AT
+          FROM marked)
+        SELECT {listed(shape.columns)}, __START_AT, __END_AT
+        FROM placed WHERE NOT {DELETED} AND coalesce(_last, true)"""
+
+
+def difference(identity: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    """Say what turns `{stored}` rows into the `{computed}` ones: upserts, deletes by identity."""
+    chosen = ", ".join(
+        f"CASE WHEN c._there THEN c.{quoted(n)} ELSE s.{quoted(n)} END AS {quoted(n)}"
+        for n in columns
+    )
+    new, old = listed(columns, "c"), listed(columns, "s")
+    return f"""
+        SELECT {chosen}, CASE WHEN c._there THEN 'upsert' ELSE 'delete' END AS __op
+        FROM (SELECT *, true AS _there FROM {{computed}}) c
+        FULL OUTER JOIN (SELECT *, true AS _there FROM {{stored}}) s
+          ON {equal(identity, "c", "s")}
+        WHERE c._there IS NULL OR s._there IS NULL
+           OR NOT (struct({new}) <=> struct({old}))"""
