@@ -1,15 +1,13 @@
 """Capture wired to a workspace: settings and files in, running connectors out.
 
 Upstream: `sources/*.toml`, settings. Downstream: `cdc`, the catalog that the pipeline reads.
-Entry points: `ensure_outbox` and `ensure_sources`, which `penstock up` calls; `add`, `verify`.
+Entry points: `ensure_outbox` and `ensure_sources`, which `penstock up` calls; `add`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from apps import copies
 from apps.incarnations import forget_incarnation, incarnation_of, record_incarnation
@@ -27,31 +25,12 @@ from cdc.repairs import Repair, repair
 from cdc.scope import Scope, scope_of
 from cdc.slots import refuse_lost
 from cdc.sources import Source
-from cdc.verify import compared_columns, hash_of
 from kernel.errors import Conflict, NotFound, PenstockError
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable, parse_tables, render_tables
 from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
-from projections.state.current import current_name
 from schemas.registry import ConfluentRegistry
-from schemas.row_hash import table_hash
-
-_NO_HASH = "0" * 32
-_LOOK_S = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableVerdict:
-    """Whether a table's `current` equals its source. `columns` are the ones compared."""
-
-    table: str
-    equal: bool
-    rows: int
-    rows_current: int
-    hash: str
-    hash_current: str
-    columns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,51 +245,6 @@ def remove(settings: Settings, source: Source) -> Removal:
         forget_incarnation(Lake.at(settings.lake), source.name)
         sources.forget(settings.workspace, source.name)
     return removal
-
-
-def verify(settings: Settings, source: Source, *, timeout_s: float) -> list[TableVerdict]:
-    """Compare each table with its `current` table by row hash.
-
-    The lake follows the source: a difference is believed when it is still there after `timeout_s`.
-    A source that is written to all the time may differ whenever it is looked at.
-    """
-    tables = Tables()
-    lake = Lake.at(settings.lake)
-    deadline = time.monotonic() + timeout_s
-    return [
-        _until_equal(partial(_verdict, settings, source, table, lake, tables), deadline)
-        for table in captured_tables(lake, source.name)
-    ]
-
-
-def _until_equal(look: Callable[[], TableVerdict], deadline: float) -> TableVerdict:
-    while True:
-        verdict = look()
-        if verdict.equal or time.monotonic() > deadline:
-            return verdict
-        time.sleep(_LOOK_S)
-
-
-def _verdict(
-    settings: Settings, source: Source, table: str, lake: Lake, tables: Tables
-) -> TableVerdict:
-    with connected(source.full_dsn(settings.workspace)) as connection:
-        columns = compared_columns(connection, table)
-        rows, digest = hash_of(connection, table, columns)
-    current = tables.read(lake.path(current_name(source.name, table)))
-    names = [column.name for column in columns]
-    found = (0, _NO_HASH)
-    if current is not None and set(names) <= set(current.column_names):
-        found = table_hash(current, names)
-    return TableVerdict(
-        table=table,
-        equal=found == (rows, digest),
-        rows=rows,
-        rows_current=found[0],
-        hash=digest,
-        hash_current=found[1],
-        columns=len(names),
-    )
 
 
 def tables_of(source: Source, scope: Scope) -> dict[str, CapturedTable]:

@@ -9,14 +9,13 @@ from typing import Annotated
 import typer
 
 from apps import capture, settings
-from apps.cli import source_add
+from apps.cli import source_add, verification
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from cdc import sources
 from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient
 from kernel.errors import (
-    EXIT_FAILED,
     EXIT_NEEDS_CONFIRMATION,
     EXIT_PARTIAL,
     EXIT_UNHEALTHY,
@@ -33,7 +32,7 @@ def register(app: typer.Typer) -> None:
     group.command("check")(source_add.check)
     group.command("list")(list_)
     group.command("status")(status)
-    group.command("verify")(verify)
+    group.command("verify")(verification.verify)
     group.command("pause")(pause)
     group.command("resume")(resume)
     group.command("resnapshot")(resnapshot)
@@ -92,36 +91,6 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     emit(document, as_json=as_json, text="\n".join(lines))
     if not state.healthy:
         raise typer.Exit(EXIT_UNHEALTHY)
-
-
-def verify(
-    name: Name,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds in which the lake may catch up before it differs.")
-    ] = 30.0,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Compare every table with its current table, row hash for row hash.
-
-    Exit code 1 when one differs. A table that is written to all the time may differ at any look:
-    compare at rest.
-    """
-    found = settings.load(workspace)
-    source = sources.load(found.workspace, name)
-    verdicts = capture.verify(found, source, timeout_s=timeout)
-    equal = all(verdict.equal for verdict in verdicts)
-    rows = [
-        (v.table, "equal" if v.equal else "DIFFERS", v.rows, v.rows_current, v.hash, v.hash_current)
-        for v in verdicts
-    ]
-    emit(
-        {"source": name, "equal": equal, "tables": [asdict(verdict) for verdict in verdicts]},
-        as_json=as_json,
-        text=table(("table", "verdict", "rows", "rows current", "hash", "hash current"), rows),
-    )
-    if not equal:
-        raise typer.Exit(EXIT_FAILED)
 
 
 def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:

@@ -42,7 +42,7 @@ from cdc.verification.source_rows import (
     row_hashes,
     split_of,
 )
-from kernel.errors import Overloaded, Unavailable
+from kernel.errors import InvalidRequest, NotFound, Overloaded, Unavailable
 from kernel.positions import Epoch, Lsn, lsn_to_text
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -142,10 +142,18 @@ class Comparison:
         with at_one_lsn(dsn, timeout_s=timeout_s) as (connection, lsn):
             with connected(dsn) as marker:
                 watermarks.emit(marker)
-            looks = [_look(connection, each, ranges, within) for each in wanted]
-            source = wanted[0].source if wanted else ""
+            looks = [_try_look(connection, each, ranges, within) for each in wanted]
+            if not looks:
+                return lsn, []
+            source = wanted[0].source
             between = self.await_lsn(source, lsn, since=since, timeout_s=timeout_s)
-            return lsn, [self._report(connection, look, between, within) for look in looks]
+            held = self._reader.held(source, between)
+            return lsn, [
+                self._report(connection, look, between, within)
+                if isinstance(look, _Look) and look.captured.table not in held
+                else _held(each.table, between, held.get(each.table, str(look)))
+                for each, look in zip(wanted, looks, strict=True)
+            ]
 
     def await_lsn(self, source: str, lsn: Lsn, *, since: Epoch, timeout_s: float) -> Between:
         """Wait until the lake has everything up to an LSN. Raises `Unavailable`, saying why not."""
@@ -302,6 +310,22 @@ def at_one_lsn(dsn: str, *, timeout_s: float) -> Iterator[tuple[Connection, Lsn]
         set_text_output(connection)
         adopt(connection, exported.name)
         yield connection, Lsn(exported.lsn)
+
+
+def _held(table: str, between: Between, reason: str) -> TableReport:
+    return TableReport(
+        table=table, lsn=lsn_to_text(between.lsn), epoch=between.base.epoch, held=reason
+    )
+
+
+def _try_look(
+    connection: Connection, captured: Captured, ranges: int | None, within: KeyRange
+) -> _Look | str:
+    """Hash the source's side; say why not for a table that cannot be compared."""
+    try:
+        return _look(connection, captured, ranges, within)
+    except (NotFound, InvalidRequest) as error:
+        return f"{error.message}; {error.remedy}"
 
 
 def _look(

@@ -25,6 +25,7 @@ from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import DELETE, OP
 from projections.runner.manifest import Committed, Manifest, first_progress
 from projections.state.current import DELETED, after_truncate, current_name
+from projections.state.held import release_command
 from projections.state.tail import EPOCH, read_whole, tail_name
 from projections.verification.hashing import LakeState, Layer
 from schemas.records import Operation
@@ -90,6 +91,15 @@ class StateReader:
         held = first_progress(last).cut(source).waiting_for()
         cut = lsn_to_text(Lsn(last.cuts.get(source, 0)))
         return f"the cut is at {cut}" + (f" and waits for {held}" if held else "")
+
+    def held(self, source: str, between: Between) -> dict[str, str]:
+        """Return the tables of a source that stand still, and why, with the way out."""
+        holds = first_progress(between.reached).held.get(source, {})
+        return {
+            table: f"held since epoch {hold.from_epoch}: {hold.reason};"
+            f" {release_command(source, table)}"
+            for table, hold in holds.items()
+        }
 
     def table(
         self, source: str, table: str, between: Between, *, key: tuple[str, ...], soft: bool
