@@ -76,6 +76,25 @@ def ensure_sources(settings: Settings) -> dict[str, PenstockError | None]:
     return found
 
 
+def _copy_joined(
+    lake: Lake, source: Source, started: Started, known: Mapping[str, CapturedTable]
+) -> None:
+    """Ask for the rows of tables that came into a running stream.
+
+    A table that the catalog does not know yet is copied without being asked, where the source's
+    rows come by copy; one that was there, and left the publication or got a column, is not.
+    """
+    copied = source.snapshot == sources.COPY or (
+        started.incarnation is not None and started.incarnation.slots > 1
+    )
+    fresh = [table for table in started.scope.tables if table not in known]
+    late = [table for table in started.joined if table in known]
+    if not copied:
+        late += fresh
+    if late:
+        copies.again(lake, source.name, late, reason="they came into the stream while it ran")
+
+
 def access_of(settings: Settings, source: Source) -> Access:
     """Gather what a source's declaration leaves out: secrets, and what was noted of its slot."""
     return Access(
@@ -100,10 +119,8 @@ def start(
     """
     lake = Lake.at(settings.lake)
 
-    def before_start(scope: Scope) -> None:
-        if renew:
-            copies.renewed(lake, source.name, tuple(scope.tables))
-        elif source.snapshot == sources.COPY:
+    def before_start() -> None:
+        if renew or source.snapshot == sources.COPY:
             copies.awaited(lake, source.name)
 
     started = capture.ensure(
@@ -117,9 +134,8 @@ def start(
     )
     known = captured_tables(lake, source.name)
     record_capture(lake, source.name, LIVE, tables_of(source, started.scope))
-    late = [t for t in started.scope.tables if t in started.joined or t not in known]
-    if not started.fresh and late:
-        copies.joined(lake, source.name, tuple(late))
+    if not started.fresh:
+        _copy_joined(lake, source, started, known)
     if started.incarnation is not None:
         record_incarnation(lake, source.name, started.incarnation)
     return started
@@ -186,7 +202,7 @@ def resnapshot(
         lost = now.watch.lost if now.watch is not None else None
         if lost is None:
             chosen = tuple(tables) or tuple(known)
-            copies.joined(lake, source.name, chosen)
+            copies.again(lake, source.name, chosen, reason="penstock source resnapshot")
             return Resnapshot(source=source.name, renewed=None, tables=chosen)
         started = start(settings, source, connect, renew=True, timeout_s=timeout_s)
         return Resnapshot(source=source.name, renewed=lost, tables=tuple(started.scope.tables))

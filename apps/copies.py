@@ -1,6 +1,8 @@
 """Rows that were there before the stream: when a copy of them is asked for.
 
-The pipeline takes the copies; what is asked for here waits for it in the lake.
+The pipeline takes the copies (`apps.pipeline.snapshots`); what is asked for here waits in the book
+of installs. Of a source with `snapshot = "copy"`, and of any with another than its first slot, it
+copies every captured table once per incarnation without being asked.
 """
 
 from __future__ import annotations
@@ -8,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.state.installs import hold, request
 
 
 def awaited(lake: Lake, source: str) -> None:
-    """Hold the cut of a source that is about to start until its tables are copied."""
+    """Hold the cut of a source that is about to start, until its tables are copied."""
+    hold(lake, Tables(), source)
 
 
-def renewed(lake: Lake, source: str, tables: Sequence[str]) -> None:
-    """Hold the cut, and copy every table anew: the stream begins at another place."""
-
-
-def joined(lake: Lake, source: str, tables: Sequence[str]) -> None:
-    """Copy tables that came into a running stream; what happened to them before is not in it."""
+def again(lake: Lake, source: str, tables: Sequence[str], *, reason: str) -> None:
+    """Copy tables while they are streamed; readers see the old rows until the new are whole."""
+    request(lake, Tables(), source, tables, reason=reason)

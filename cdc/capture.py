@@ -173,7 +173,7 @@ def ensure(
     placement: Placement,
     connect: ConnectClient,
     *,
-    before_start: Callable[[Scope], None] = lambda _: None,
+    before_start: Callable[[], None] = lambda: None,
     renew: bool = False,
     timeout_s: float = READY_TIMEOUT_S,
 ) -> Started:
@@ -210,7 +210,7 @@ def ensure(
             joined = ensure_publication(connection, name, tables, columns=lists)
             if not desired.snapshot and seen.slot is None:
                 make_slot(connection, name)
-            before_start(scope)
+            before_start()
         status = ensure_connector(desired, connection, connect, timeout_s=timeout_s)
         if runs:
             joined = ensure_publication(connection, name, tables, columns=lists)

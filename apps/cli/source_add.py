@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -119,7 +119,7 @@ def _checked(
     return capture.checks(found, source, dsn), repairs
 
 
-def _show_started(started: Started, file: Path, more: dict[str, object], as_json: bool) -> None:
+def _show_started(started: Started, file: Path, more: Mapping[str, object], as_json: bool) -> None:
     tables, held = tuple(started.scope.tables), dict(started.scope.held)
     lines = [f"{file.stem} runs: {len(tables)} tables, declared in {file}"]
     lines += [f"held back: {each}: {reason}" for each, reason in held.items()]
