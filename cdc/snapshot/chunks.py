@@ -62,7 +62,7 @@ def plan_chunks(
     ordered = ordered_key([_column(columns, name, table) for name in key]) if key else None
     wanted = min(MOST_CHUNKS, size["bytes"] // chunk_bytes + 1)
     whole = ChunkPlan(key=(), ranges=(WHOLE,), rows=size["rows"], bytes=size["bytes"])
-    if wanted < 2 or ordered is None or not _served(connection, table, ordered):
+    if wanted < 2 or ordered is None or not served_by_index(connection, table, ordered):
         return whole
     bounds, rows = _bounds(connection, table, ordered, chunks=wanted, size=size)
     if not bounds:
@@ -116,7 +116,7 @@ def _size(connection: Connection, table: str) -> Mapping[str, int]:
     return {name: int(str(value)) for name, value in row.items()}
 
 
-def _served(connection: Connection, table: str, key: Sequence[KeyColumn]) -> bool:
+def served_by_index(connection: Connection, table: str, key: Sequence[KeyColumn]) -> bool:
     """Say whether a unique index without nulls begins with the key, ordered as the lake orders."""
     rows = connection.execute(
         """

@@ -93,7 +93,7 @@ class CommittedChanges:
             & (pc.field("epoch") >= where.first_epoch)
             & (pc.field("epoch") <= where.last_epoch)
             & pc.is_in(pc.field("transaction_id"), pa.array(ids, pa.string()))
-            & pc.invert(pc.fill_null(pc.field("snapshot"), False)),
+            & (pc.field("snapshot").is_null() | ~pc.field("snapshot")),
         )
         assert found is not None, "the log was read a moment ago"
         rows = {n: found.filter(pc.equal(found["table"], n)) for n in (table, SCHEMA_TABLE)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -125,13 +125,13 @@ class Manifest:
             "batch_id": bound.batch_id,
             "start_offsets": _compact(bound.start),
             "end_offsets": _compact(bound.end),
-            "installs": _compact(bound.installs or ()),
+            "installs": None if bound.installs is None else _compact(bound.installs),
         }
         guard = Guard(f"{self._app_id}/bound", bound.epoch)
         try:
             self._writer.claim(self._lake.epochs, _one_row(row), guard)
         except LeaseLost:
-            if self.unfinished() != replace(bound, installs=bound.installs or ()):
+            if self.unfinished() != bound:
                 raise
 
     def commit(self, done: Committed) -> None:
@@ -289,13 +289,13 @@ def _committed(row: Mapping[str, object]) -> Committed:
         counts=json.loads(str(row["counts"])),
         timings_ms=json.loads(str(row["timings_ms"])),
         at=at,
-        installs=_numbers(row),
+        installs=_numbers(row) or (),
     )
 
 
-def _numbers(row: Mapping[str, object]) -> tuple[int, ...]:
+def _numbers(row: Mapping[str, object]) -> tuple[int, ...] | None:
     kept = row.get("installs")
-    return () if kept is None else tuple(json.loads(str(kept)))
+    return None if kept is None else tuple(json.loads(str(kept)))
 
 
 def _projected(row: Mapping[str, object]) -> Projected:

@@ -139,7 +139,7 @@ def _quoted(name: str) -> str:
 
 
 def _batches(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[pa.Table]:
-    for batch in connection.execute(query).to_arrow_reader(_BATCH_ROWS):
+    for batch in connection.sql(query).to_arrow_reader(_BATCH_ROWS):
         yield pa.Table.from_batches([batch])
 
 
