@@ -10,20 +10,14 @@ Writers go on meanwhile: both sides are exactly at L. Memory holds one differing
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from apps.verification.narrowing import Narrowing
 from apps.verification.reports import (
-    DIFFERS,
-    EXTRA,
-    MISSING,
     NO_DIFFERENCES,
-    Differences,
-    KeyDifference,
     TableReport,
-    readable,
 )
 from cdc.columns import set_text_output
 from cdc.database import Connection, connected
@@ -35,11 +29,9 @@ from cdc.verification.source_rows import (
     GroupHash,
     SourceTable,
     Split,
-    column_hashes,
     count,
     describe,
     group_hashes,
-    row_hashes,
     split_of,
 )
 from kernel.errors import InvalidRequest, NotFound, Overloaded, Unavailable
@@ -49,7 +41,6 @@ from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable
 from projections.state.current import current_name
 from projections.verification.as_of import Between, StateReader
-from projections.verification.facts import MOST_KEYS
 from projections.verification.hashing import LakeRows
 from projections.verification.strangers import stranger
 from schemas.key_ranges import WHOLE, KeyRange, cut_at, joined
@@ -58,8 +49,6 @@ from schemas.row_hash import hash_text
 
 RANGE_ROWS = 10_000
 MOST_RANGES = 1_000
-_NARROW_ROWS = 100_000
-"""Keys of a differing range that are compared at a time."""
 _LOOK_S = 0.1
 _ATTEMPTS = 3
 
@@ -226,81 +215,6 @@ class Comparison:
         if ordered is not None and not state.keeps_order(ordered):
             ordered = None
         return LakeRows(state, table.names, ordered)
-
-
-class Narrowing:
-    """Finds the keys that differ in a range, a bounded number at a time."""
-
-    def __init__(self, connection: Connection, table: SourceTable, rows: LakeRows) -> None:
-        self._connection = connection
-        self._table = table
-        self._rows = rows
-        self._named: dict[str, str] = {}
-
-    def narrow(self, area: KeyRange, group: tuple[Split, int] | None, rows: int) -> Differences:
-        """Compare key by key; `rows` is about how many there are."""
-        if group is not None:
-            return self._compare(area, group)
-        parts = -(-rows // _NARROW_ROWS)
-        if parts <= 1:
-            return self._compare(area, None)
-        split = Split(buckets=parts)
-        found = NO_DIFFERENCES
-        for number in range(parts):
-            found += self._compare(area, (split, number))
-        return found
-
-    def with_columns(self, found: Differences) -> Differences:
-        """Name the columns in which the shown keys differ."""
-        wanted = [key for key, what in self._named.items() if what == DIFFERS]
-        if not wanted:
-            return found
-        ours = column_hashes(self._connection, self._table, within=WHOLE, keys=wanted)
-        theirs = self._rows.column_hashes(within=WHOLE, keys=wanted)
-        columns = {
-            key: tuple(
-                name
-                for name, one, other in zip(
-                    self._table.names, ours.get(key, ()), theirs.get(key, ()), strict=False
-                )
-                if one != other
-            )
-            for key in wanted
-        }
-        shown = tuple(
-            replace(one, columns=columns.get(key, ()))
-            for key, one in zip(self._named, found.keys, strict=False)
-        )
-        return replace(found, keys=shown)
-
-    def _compare(self, area: KeyRange, group: tuple[Split, int] | None) -> Differences:
-        ours = dict(row_hashes(self._connection, self._table, within=area, group=group))
-        lake_group = None if group is None else (group[0].bounds, group[0].buckets, group[1])
-        missing = set(ours)
-        counts: Counter[str] = Counter()
-        found: list[tuple[str, str]] = []
-        seen: set[str] = set()
-        for key, digest in self._rows.row_hashes(within=area, group=lake_group):
-            if key not in ours or key in seen:
-                counts[EXTRA] += 1
-                found.append((key, EXTRA))
-            elif ours[key] != digest:
-                counts[DIFFERS] += 1
-                found.append((key, DIFFERS))
-            seen.add(key)
-            missing.discard(key)
-        found += [(key, MISSING) for key in missing]
-        room = MOST_KEYS - len(self._named)
-        shown = [(key, what) for key, what in sorted(found) if key not in self._named][:room]
-        self._named.update(shown)
-        return Differences(
-            missing=len(missing),
-            extra=counts[EXTRA],
-            differing=counts[DIFFERS],
-            keys=tuple(
-                KeyDifference(key=readable(key, self._table.key), what=what) for key, what in shown
-            ),
-        )
 
 
 @contextmanager

@@ -30,6 +30,8 @@ from schemas.key_ranges import WHOLE, KeyRange, ordered_key
 MOST_INSTALLS = 16
 """Ranges of one table that are healed one by one; more are healed as the one range around them."""
 _LOOK_S = 0.2
+_LEAST_S = 5.0
+_ATTEMPTS = 3
 
 
 def heal_reports(
@@ -68,13 +70,43 @@ def heal(
         areas = (KeyRange(low=areas[0].low, high=areas[-1].high),)
     ids: list[str] = []
     deadline = time.monotonic() + timeout_s
-    equal = True
     for area in areas:
-        ids.append(stage(lake, tables, dsn, captured, area, timeout_s=timeout_s).id)
-    for area in areas:
-        left_s = max(deadline - time.monotonic(), 1.0)
-        equal &= await_equal(comparison, dsn, captured, area, timeout_s=left_s)
+        ids.append(_install(lake, tables, comparison, dsn, captured, area, deadline=deadline))
+    left_s = max(deadline - time.monotonic(), _LEAST_S)
+    equal = all(is_equal(comparison, dsn, captured, area, timeout_s=left_s) for area in areas)
     return report.healed(", ".join(ids), equal=equal)
+
+
+def _install(
+    lake: Lake,
+    tables: Tables,
+    comparison: Comparison,
+    dsn: str,
+    captured: Captured,
+    area: KeyRange,
+    *,
+    deadline: float,
+) -> str:
+    """Stage a range and wait until ingest has it; one that ingest declines is read again."""
+    reason = ""
+    for _ in range(_ATTEMPTS):
+        left_s = max(deadline - time.monotonic(), _LEAST_S)
+        staged = stage(lake, tables, dsn, captured, area, timeout_s=left_s)
+        while True:
+            progress = comparison.reader.progress()
+            if staged.number in progress.installs:
+                return staged.id
+            if (declined := progress.declined.get(str(staged.number))) is not None:
+                reason = declined
+                break
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"install {staged.id} of {captured.table} waits for ingest:"
+                    f" {comparison.reader.waiting_for(captured.source)}",
+                    remedy="It is installed as soon as the lake comes to its LSN; verify again.",
+                )
+            time.sleep(_LOOK_S)
+    raise Unavailable(f"{captured.table} {area} could not be installed: {reason}")
 
 
 def stage(
@@ -130,17 +162,9 @@ def stage(
     return replace(install, number=number)
 
 
-def await_equal(
+def is_equal(
     comparison: Comparison, dsn: str, captured: Captured, area: KeyRange, *, timeout_s: float
 ) -> bool:
-    """Compare a range until it is equal; return whether it became so in time."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        left_s = max(deadline - time.monotonic(), 1.0)
-        try:
-            _, (report,) = comparison.compare(dsn, [captured], timeout_s=left_s, within=area)
-        except Unavailable:
-            return False
-        if report.equal or time.monotonic() > deadline:
-            return report.equal
-        time.sleep(_LOOK_S)
+    """Compare a range once more."""
+    _, (report,) = comparison.compare(dsn, [captured], timeout_s=timeout_s, within=area)
+    return report.equal

@@ -24,6 +24,7 @@ from projections.log.tables import TableAt, Tables, dataset_of
 from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import DELETE, OP
 from projections.runner.manifest import Committed, Manifest, first_progress
+from projections.runner.progress import Progress
 from projections.state.current import DELETED, after_truncate, current_name
 from projections.state.held import release_command
 from projections.state.tail import EPOCH, read_whole, tail_name
@@ -92,14 +93,17 @@ class StateReader:
         cut = lsn_to_text(Lsn(last.cuts.get(source, 0)))
         return f"the cut is at {cut}" + (f" and waits for {held}" if held else "")
 
+    def progress(self) -> Progress:
+        """Return what the newest epoch carries over."""
+        return first_progress(self.last())
+
     def held(self, source: str, between: Between) -> dict[str, str]:
         """Return the tables of a source that stand still, and why, with the way out."""
-        holds = first_progress(between.reached).held.get(source, {})
-        return {
-            table: f"held since epoch {hold.from_epoch}: {hold.reason};"
-            f" {release_command(source, table)}"
-            for table, hold in holds.items()
-        }
+        return _held(first_progress(between.reached), source)
+
+    def held_now(self, source: str) -> dict[str, str]:
+        """Return the tables of a source that stand still in the newest epoch."""
+        return _held(self.progress(), source)
 
     def table(
         self, source: str, table: str, between: Between, *, key: tuple[str, ...], soft: bool
@@ -244,6 +248,14 @@ class StateReader:
 
         images, keys = row_images(changes, self._schemas, stored=stored)
         return _layer(newest_per_key(images, keys))
+
+
+def _held(progress: Progress, source: str) -> dict[str, str]:
+    return {
+        table: f"held since epoch {hold.from_epoch}: {hold.reason};"
+        f" {release_command(source, table)}"
+        for table, hold in progress.held.get(source, {}).items()
+    }
 
 
 def _layer(rows: pa.Table) -> Layer:

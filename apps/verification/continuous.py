@@ -1,0 +1,195 @@
+"""One range of one table, checked while everybody writes: by marks in the stream, not by a slot.
+
+1. A message marks `low` in the source's stream.
+2. The range's rows are read: key and hash, one statement.
+3. A message marks `high`. Once the lake's cut has passed it, everything that was read is in the
+   log, and the lake's rows are read as of the newest epoch.
+4. Keys that changed after `low` may differ for that reason alone: they are checked again, by
+   themselves. So are those that differ without a change: a transaction whose commit lies below
+   `low` may not have been visible yet in step 2.
+5. What still differs is compared at one LSN, by an exported snapshot. Only that is a difference.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from apps.verification.comparing import Captured, Comparison
+from apps.verification.narrowing import differing_keys
+from cdc.columns import set_text_output
+from cdc.database import Connection, connected
+from cdc.snapshot.chunks import served_by_index
+from cdc.verification import watermarks
+from cdc.verification.source_rows import SourceTable, count, describe, next_bound, row_hashes
+from kernel.positions import Lsn
+from projections.runner.manifest import Committed
+from projections.verification.as_of import Between
+from projections.verification.hashing import LakeRows, LakeState
+from schemas.key_ranges import WHOLE, Bound, KeyRange
+
+_ATTEMPTS = 4
+_MOST_AGAIN = 5_000
+"""Keys that are checked again by themselves; more are left to the comparison at one LSN."""
+LEAST_ROWS, MOST_ROWS, PARTS = 5_000, 50_000, 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step found. `suspects`: keys that differ although nothing changed them.
+
+    `moving`: keys that changed at every look. `lsn` is the high mark. `busy_s` counts the reading
+    on both sides, not the waiting.
+    """
+
+    area: KeyRange
+    rows: int
+    lsn: Lsn
+    epoch: int
+    suspects: int
+    moving: int
+    busy_s: float
+
+    @property
+    def settled(self) -> bool:
+        """Whether every key of the range was found equal."""
+        return not self.suspects and not self.moving
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the next range of a table begins, and how many rows it is to have."""
+
+    table: SourceTable
+    area: KeyRange
+    by_range: bool
+    rows: int
+
+
+class ContinuousCheck:
+    """Checks ranges of one source's tables. For one thread."""
+
+    def __init__(self, comparison: Comparison, dsn: str, *, timeout_s: float) -> None:
+        self._comparison = comparison
+        self._reader = comparison.reader
+        self._dsn = dsn
+        self._timeout_s = timeout_s
+
+    def place(self, captured: Captured, low: Bound | None, rows: int | None) -> Place:
+        """Find the range that begins at `low`. `rows`: of the table, None to count them.
+
+        A table whose key no index serves in the lake's order is one range.
+        """
+        with connected(self._dsn) as connection:
+            set_text_output(connection)
+            table = describe(
+                connection,
+                captured.table,
+                captured.catalog.keys,
+                options=captured.options,
+                salt=captured.salt,
+            )
+            rows = count(connection, table) if rows is None else rows
+            ordered = table.ordered
+            if (
+                ordered is None
+                or not served_by_index(connection, captured.table, ordered)
+                or not self._newest(captured, table, self._reader.last()).keeps_order(ordered)
+            ):
+                return Place(table, WHOLE, False, rows)
+            size = min(max(rows // PARTS, LEAST_ROWS), MOST_ROWS)
+            high = next_bound(connection, table, low, size)
+            return Place(table, KeyRange(low=low, high=high), True, rows)
+
+    def check(self, captured: Captured, place: Place) -> Step:
+        """Check a range. Raises `Unavailable` when source or lake do not answer in time."""
+        keys: Sequence[str] | None = None
+        rows, busy_s = 0, 0.0
+        for attempt in range(_ATTEMPTS):
+            since = self._reader.last()
+            ours, low, high, took_s = self._source_rows(place, keys)
+            reached = self._await(captured.source, high, since)
+            began = time.monotonic()
+            differing, changed = self._compare(captured, place, keys, ours, low, since, reached)
+            busy_s += took_s + time.monotonic() - began
+            rows = len(ours) if attempt == 0 else rows
+            suspects = [key for key in differing if key not in changed]
+            keys = differing
+            if not differing or len(differing) > _MOST_AGAIN or attempt == _ATTEMPTS - 1:
+                break
+        return Step(
+            area=place.area,
+            rows=rows,
+            lsn=high,
+            epoch=reached.epoch,
+            suspects=len(suspects),
+            moving=len(differing) - len(suspects),
+            busy_s=busy_s,
+        )
+
+    def _source_rows(
+        self, place: Place, keys: Sequence[str] | None
+    ) -> tuple[dict[str, str], Lsn, Lsn, float]:
+        with connected(self._dsn) as connection:
+            set_text_output(connection)
+            low = watermarks.emit(connection)
+            began = time.monotonic()
+            ours = _read(connection, place, keys)
+            took_s = time.monotonic() - began
+            return ours, low, watermarks.emit(connection), took_s
+
+    def _await(self, source: str, high: Lsn, since: Committed) -> Committed:
+        self._comparison.await_lsn(source, high, since=since.epoch, timeout_s=self._timeout_s)
+        return self._reader.last()
+
+    def _compare(
+        self,
+        captured: Captured,
+        place: Place,
+        keys: Sequence[str] | None,
+        ours: dict[str, str],
+        low: Lsn,
+        since: Committed,
+        reached: Committed,
+    ) -> tuple[list[str], frozenset[str]]:
+        """Return the keys that differ, and those that changed after `low`."""
+        names = place.table.key_names
+        state = self._newest(captured, place.table, reached)
+        rows = LakeRows(state, place.table.names, place.table.ordered)
+        theirs = rows.row_hashes(within=place.area, keys=keys)
+        differing = [key for key, _ in differing_keys(ours, theirs)]
+        if not differing:
+            return [], frozenset()
+        truncated, changed = self._reader.changed_keys(
+            captured.source, captured.table, low, reached, since=since
+        )
+        if truncated:
+            return differing, frozenset(differing)
+        return differing, _named(changed, state, names)
+
+    def _newest(self, captured: Captured, table: SourceTable, at: Committed) -> LakeState:
+        """Open the lake's table as of an epoch."""
+        cut = Lsn(at.cuts.get(captured.source, 0))
+        return self._reader.table(
+            captured.source,
+            captured.table,
+            Between(lsn=cut, base=at, reached=at),
+            key=table.key_names,
+            soft=captured.catalog.soft_deletes,
+        ).state
+
+
+def _read(connection: Connection, place: Place, keys: Sequence[str] | None) -> dict[str, str]:
+    return dict(row_hashes(connection, place.table, within=place.area, keys=keys))
+
+
+def _named(changed: pa.Table | None, state: LakeState, names: tuple[str, ...]) -> frozenset[str]:
+    """Return changed keys as both sides name them."""
+    if changed is None:
+        return frozenset()
+    keys = LakeRows(LakeState(key=names, base=ds.dataset(changed)), names, None)
+    return frozenset(key for key, _ in keys.row_hashes(within=WHOLE))

@@ -1,0 +1,138 @@
+"""Where the continuous verifier is in each table: kept in a file, so that a restart goes on.
+
+The file `.penstock/verify/<source>.json` is scratch: without it the rounds begin anew. What was
+found is in `lake/verifications`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from schemas.key_ranges import Bound
+
+FOLDER = "verify"
+
+
+@dataclass(slots=True)
+class TableRound:
+    """One table. The round under way began at `began`, has done `ranges` and `rows` and goes on
+    at `next`; `table_rows` was counted at its begin. `moving` keys changed at every look.
+
+    `verified_at` and `lsn` are of the newest range that was found equal or healed. `last_*` tell
+    of the last full round; `note` says why the table is not verified just now.
+    """
+
+    next: list[str] | None = None
+    began: str | None = None
+    ranges: int = 0
+    rows: int = 0
+    table_rows: int = 0
+    differing: int = 0
+    moving: int = 0
+    verified_at: str | None = None
+    lsn: str | None = None
+    last_began: str | None = None
+    last_ended: str | None = None
+    last_rows: int = 0
+    last_ranges: int = 0
+    last_differing: int = 0
+    last_moving: int = 0
+    note: str | None = None
+
+    @property
+    def low(self) -> Bound | None:
+        """Where the next range begins."""
+        return None if self.next is None else tuple(self.next)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the table's rows that the round under way has done, 0 to 1."""
+        return min(self.rows / self.table_rows, 1.0) if self.table_rows else 0.0
+
+    def due(self, interval_s: float) -> bool:
+        """Say whether a range is to be checked: in a round, or `interval_s` after one began."""
+        if self.began is not None or self.last_began is None:
+            return True
+        age = datetime.now(UTC) - datetime.fromisoformat(self.last_began)
+        return age.total_seconds() >= interval_s
+
+    def begin(self, table_rows: int) -> None:
+        """Begin a round."""
+        self.next, self.began, self.table_rows = None, _now(), table_rows
+        self.ranges = self.rows = self.differing = self.moving = 0
+
+    def took(self, rows: int, lsn: str, *, differing: int, moving: int) -> None:
+        """Book a range that was checked."""
+        self.ranges += 1
+        self.rows += rows
+        self.differing += differing
+        self.moving += moving
+        self.verified_at, self.lsn, self.note = _now(), lsn, None
+
+    def go_on(self, high: Bound | None) -> bool:
+        """Go on at the range's end; return whether that ended the round."""
+        self.next = None if high is None else list(high)
+        if high is not None:
+            return False
+        self.last_began, self.last_ended = self.began, _now()
+        self.last_rows, self.last_ranges = self.rows, self.ranges
+        self.last_differing, self.last_moving = self.differing, self.moving
+        self.began = None
+        return True
+
+
+@dataclass(slots=True)
+class SourceRounds:
+    """The tables of one source, and which one is next."""
+
+    turn: str = ""
+    tables: dict[str, TableRound] = field(default_factory=dict)
+
+    def of(self, table: str) -> TableRound:
+        """Return a table's round, made if need be."""
+        return self.tables.setdefault(table, TableRound())
+
+    def next_of(self, names: list[str]) -> str:
+        """Return the name after the last one that had its turn, and give it its turn."""
+        later = [name for name in sorted(names) if name > self.turn]
+        self.turn = later[0] if later else sorted(names)[0]
+        return self.turn
+
+    def keep_only(self, names: list[str]) -> None:
+        """Forget tables that are not captured any more."""
+        self.tables = {name: each for name, each in self.tables.items() if name in names}
+
+
+def load_rounds(state_dir: Path, source: str) -> SourceRounds:
+    """Read a source's rounds; new ones where the file is missing or cannot be read."""
+    try:
+        found: dict[str, Any] = json.loads(_path(state_dir, source).read_text())
+        tables: Mapping[str, Any] = found["tables"]
+        return SourceRounds(
+            turn=str(found["turn"]),
+            tables={name: TableRound(**each) for name, each in tables.items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return SourceRounds()
+
+
+def save_rounds(state_dir: Path, source: str, rounds: SourceRounds) -> None:
+    """Write a source's rounds, all or nothing."""
+    path = _path(state_dir, source)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".json.new")
+    fresh.write_text(json.dumps(asdict(rounds), indent=1))
+    fresh.replace(path)
+
+
+def _path(state_dir: Path, source: str) -> Path:
+    return state_dir / FOLDER / f"{source}.json"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
