@@ -51,8 +51,12 @@ DEFAULTS: Mapping[str, object] = {
     "pipeline.driver_memory": "1536m",
     "pipeline.lateness_seconds": 600,
     "capture.slot_alarm_bytes": 2 * 1024**3,
+    "capture.copy_readers": 2,
+    "verify.rows_per_second": 2_000,
     "spark.master": "local[2]",
     "lake.path": "lake",
+    "lake.fold_freshness_ms": 400,
+    "lake.retention_days": 7,
     "schemas.mode": "infer",
     "storage.min_free_bytes": 2 * 1024**3,
 }

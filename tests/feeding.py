@@ -147,7 +147,9 @@ class Epochs:
 
     def finish(self, bound: Bound) -> Committed:
         records = read_records(self.spark, self.bootstrap, bound.start, bound.end)
-        return self.ingest.run_epoch(bound, lambda: decode_records(records, self.router))
+        return self.ingest.run_epoch(
+            bound, lambda: decode_records(records, self.router, expected=0)
+        )
 
     def table(self, name: str) -> pa.Table:
         rows = Tables().read(self.lake.path(name))

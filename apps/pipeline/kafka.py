@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 
 import pyarrow as pa
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
@@ -14,11 +16,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from kernel.errors import Unavailable
 from kernel.retry import Backoff, retrying
-from projections.log.decode import BatchDecoder, Router
+from projections.log.decode import BatchDecoder, Router, decode_batches
 from projections.log.frames import DECODED
 from projections.runner.manifest import Offsets
 
 TIMEOUT_S = 15.0
+FEW_RECORDS = 5_000
+"""Up to so many records are decoded in this process, more by Spark's Python workers."""
 # A topic that was just made has no leader for a moment.
 _PATIENCE = Backoff(attempts=8, base_s=0.2, cap_s=2.0)
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -69,15 +73,25 @@ class KafkaTopics:
 
 
 class GroupOffsets:
-    """Publishes ingest's offsets to a consumer group. The manifest stays the truth."""
+    """Publishes ingest's offsets to a consumer group. The manifest stays the truth.
+
+    Nobody waits for the broker's answer: it is looked at when the next offsets are published.
+    """
 
     def __init__(self, bootstrap: str, group: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+        self._asked: list[Future[object]] = []
         self.group = group
         self.failures = 0
 
     def publish(self, offsets: Offsets) -> None:
-        """Commit offsets to the group. A failure is counted: the next epoch publishes again."""
+        """Commit offsets to the group, unless the broker has not answered the last ones yet.
+
+        A failure is counted: the next epoch publishes again.
+        """
+        if any(not future.done() for future in self._asked):
+            return
+        self.settle()
         places = [
             TopicPartition(topic, int(partition), offset)
             for topic, partitions in offsets.items()
@@ -87,10 +101,18 @@ class GroupOffsets:
             return
         request = ConsumerGroupTopicPartitions(self.group, places)
         try:
-            for future in self._admin.alter_consumer_group_offsets([request]).values():
-                future.result(timeout=TIMEOUT_S)
+            self._asked = list(self._admin.alter_consumer_group_offsets([request]).values())
         except KafkaException:
             self.failures += 1
+
+    def settle(self) -> None:
+        """Wait for the answer to what was published last."""
+        asked, self._asked = self._asked, []
+        for future in asked:
+            try:
+                future.result(timeout=TIMEOUT_S)
+            except (KafkaException, FutureTimeout):
+                self.failures += 1
 
 
 def stream_records(
@@ -119,14 +141,26 @@ def read_records(spark: SparkSession, bootstrap: str, start: Offsets, end: Offse
     return reader.options(**_COMMON).load()
 
 
-def decode_records(records: DataFrame, router: Router) -> pa.Table:
-    """Decode Kafka records on the executors and bring the rows here, as `frames.DECODED`."""
-    decoded = (
-        records.select(*RECORD_COLUMNS)
-        .coalesce(2)
-        .mapInArrow(BatchDecoder(router), from_arrow_schema(DECODED))
-    )
+def decode_records(records: DataFrame, router: Router, *, expected: int) -> pa.Table:
+    """Decode Kafka records and return the rows, as `frames.DECODED`; `expected` at most so many.
+
+    Few records are decoded here: handing them to Python workers costs more than reading them.
+    """
+    raw = records.select(*RECORD_COLUMNS).coalesce(2)
+    if expected <= FEW_RECORDS:
+        batches = raw.toArrow().to_batches()
+        return pa.Table.from_batches(decode_batches(iter(batches), router), DECODED)
+    decoded = raw.mapInArrow(BatchDecoder(router), from_arrow_schema(DECODED))
     return decoded.toArrow().cast(DECODED)
+
+
+def records_between(start: Offsets, end: Offsets) -> int:
+    """Return the number of offsets in `[start, end)`: at least the number of records."""
+    return sum(
+        last - start.get(topic, {}).get(partition, last)
+        for topic, partitions in end.items()
+        for partition, last in partitions.items()
+    )
 
 
 _COMMON = {

@@ -17,6 +17,8 @@ from prometheus_client import (
 )
 
 from apps.pipeline.slots import SlotMetrics
+from apps.pipeline.source_lag import SourceLag
+from apps.pipeline.verifying import VerifyMetrics
 from projections.runner.manifest import Committed
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -50,6 +52,24 @@ class PipelineMetrics:
             ["store"],
             registry=self.registry,
         )
+        self.source_bytes = Gauge(
+            "penstock_source_lag_bytes",
+            "WAL of a captured database that is not known to be in the tables",
+            ["source"],
+            registry=self.registry,
+        )
+        self.source_seconds = Gauge(
+            "penstock_source_lag_seconds",
+            "Age of the oldest commit of a captured database that may be missing from the tables",
+            ["source"],
+            registry=self.registry,
+        )
+        self.source_records = Gauge(
+            "penstock_source_lag_records",
+            "Records of a captured database in Kafka that no epoch has (markers included)",
+            ["source"],
+            registry=self.registry,
+        )
         self.freshness = Histogram(
             "penstock_freshness_seconds",
             "From the append of an event to the commit of its epoch, worst of each epoch",
@@ -75,6 +95,7 @@ class PipelineMetrics:
             registry=self.registry,
         )
         self.slots = SlotMetrics(self.registry)
+        self.verify = VerifyMetrics(self.registry)
 
     def committed(self, done: Committed) -> None:
         """Book a committed epoch."""
@@ -88,6 +109,12 @@ class PipelineMetrics:
         worst = done.counts.get("freshness_ms_max")
         if worst is not None:
             self.freshness.observe(worst / 1000)
+
+    def source_lag(self, source: str, lag: SourceLag) -> None:
+        """Book how far a captured source is ahead of the tables."""
+        self.source_bytes.labels(source).set(lag.bytes)
+        self.source_seconds.labels(source).set(lag.seconds)
+        self.source_records.labels(source).set(lag.records)
 
     def render(self) -> bytes:
         """Return the exposition text."""

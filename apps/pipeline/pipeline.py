@@ -10,7 +10,8 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -20,16 +21,21 @@ from apps.pipeline.kafka import GroupOffsets, KafkaTopics
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
+from apps.pipeline.source_lag import SourceHeads
 from apps.pipeline.space import SpaceGuard
 from apps.pipeline.stream import IngestRun
+from apps.pipeline.verifying import Verifying
 from apps.settings import Settings
 from kernel.errors import Retry, Unavailable, retry_directive
+from projections.log.compaction import Upkeep
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog, Deployment
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Committed, Manifest
 from projections.runner.projector import Run
+from projections.state.current import CurrentTables
+from projections.state.tail import FoldPolicy
 from schemas.registry import ConfluentRegistry
 
 log = logging.getLogger("penstock.pipeline")
@@ -73,9 +79,14 @@ class Pipeline:
         self._space = SpaceGuard(
             self._lake.root, reserve_bytes=settings.number("storage.min_free_bytes")
         )
+        retention = timedelta(days=settings.number("lake.retention_days"))
+        self._upkeep = Upkeep(self._lake, retention=retention)
+        self._sources = SourceHeads(settings, self._topics)
         self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
         self._projecting = Projecting(spark, self._lake, self._registry, on_run=self._ran)
+        self._verifying = Verifying(settings, self._registry, metrics.verify)
         self._stop = threading.Event()
+        self._captures: tuple[str, ...] = ()
         self._last: Committed | None = None
         self.ingest = PartState()
         self.projections = PartState()
@@ -86,6 +97,9 @@ class Pipeline:
             threading.Thread(target=self._project, name="projections", daemon=True),
             threading.Thread(target=self._watch_lag, name="lag", daemon=True),
             threading.Thread(target=self._keep_connectors, name="connectors", daemon=True),
+            threading.Thread(
+                target=self._verifying.run, args=(self._stop,), name="verify", daemon=True
+            ),
         ]
         for worker in workers:
             worker.start()
@@ -102,6 +116,7 @@ class Pipeline:
                 failures += 1
         for worker in workers:
             worker.join(timeout=30)
+        self._upkeep.close()
         self.ingest = PartState("stopped")
 
     def stop(self) -> None:
@@ -117,6 +132,8 @@ class Pipeline:
             "projecting": {"state": self.projections.state, "reason": self.projections.reason},
             "connectors": dict(self._keeper.states),
             "slot_alarms": self._keeper.alarms,
+            "verify": self._verifying.states,
+            "sources": {name: asdict(lag) for name, lag in self._sources.lags.items()},
             "epoch": self._last.epoch if self._last else 0,
             "projections": {
                 s.name: {"epoch": s.epoch, "error": s.error, "run_ms": s.last_ms} for s in states
@@ -126,6 +143,20 @@ class Pipeline:
     def _one_run(self) -> bool:
         """Run ingest until the topology changes, it fails, or the pipeline stops."""
         deployment = self._deployed.deployment()
+        self._captures = tuple(deployment.captures)
+        current = CurrentTables(
+            self._lake,
+            self._tables,
+            self._registry,
+            soft_deletes=lambda source, table: _keeps_deleted(deployment, source, table),
+            policy=FoldPolicy(freshness_s=self._settings.number("lake.fold_freshness_ms") / 1000),
+        )
+        try:
+            return self._run_ingest(deployment, current)
+        finally:
+            current.close()
+
+    def _run_ingest(self, deployment: Deployment, current: CurrentTables) -> bool:
         ingest = Ingest(
             self._lake,
             self._tables,
@@ -133,6 +164,7 @@ class Pipeline:
             self._registry,
             lateness=lambda name: deployment.lateness(name, self._settings.lateness),
             offsets=GroupOffsets(self._topics.bootstrap, f"penstock.{self._settings.name}.ingest"),
+            current=current,
         )
         self._last = ingest.last
         router = router_of(
@@ -188,6 +220,7 @@ class Pipeline:
 
     def _committed(self, done: Committed) -> None:
         self._last = done
+        self._upkeep.committed(done.tables)
         self._metrics.committed(done)
         log.info(
             "epoch %d: %s in %.0f ms",
@@ -238,6 +271,7 @@ class Pipeline:
     def _watch_lag(self) -> None:
         while not self._stop.wait(1.0):
             last = self._last
+            self._watch_sources(last)
             try:
                 store, events, seconds = self._heads.lag(last.heads if last else {})
             except Unavailable as error:
@@ -245,3 +279,13 @@ class Pipeline:
                 continue
             self._metrics.lag_events.labels(store).set(events)
             self._metrics.lag_seconds.labels(store).set(seconds)
+
+    def _watch_sources(self, last: Committed | None) -> None:
+        """Measure how far each captured source is ahead of the tables."""
+        for name, lag in self._sources.look(self._captures, last).items():
+            self._metrics.source_lag(name, lag)
+
+
+def _keeps_deleted(deployment: Deployment, source: str, table: str) -> bool:
+    captured = deployment.captured(source, table)
+    return captured is not None and captured.soft_deletes

@@ -33,6 +33,8 @@ MAX_EVENTS_PER_STEP = 60_000
 FIELDS_TTL_S = 10.0
 HISTORY = InputKind.HISTORY
 COMPACT_EVERY = 64
+TYPED_EVERY_S = 2.0
+"""Pause between two runs of typed tables while neither a projection nor a history reads them."""
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ class Projecting:
         self._fields = _Fields()
         self._settled = (-2, -2)
         self._steps = 0
+        self._typed_at = 0.0
         self.states: dict[str, ProjectionState] = {}
 
     def step(self) -> bool:
@@ -111,7 +114,8 @@ class Projecting:
             for name in (*deployment.histories(), *joined)
             if (history := catalog.history_of(name)) is not None
         }
-        behind = up_to.epoch > brought.epoch
+        read = bool(plans or histories) or up_to.epoch < last.epoch
+        behind = up_to.epoch > brought.epoch and (read or self._typed_due())
         missing = any(name not in brought.tables for name in histories)
         if behind or missing:
             brought = self._derived.bring(brought, up_to, list(histories.values()))
@@ -124,6 +128,13 @@ class Projecting:
             # Nothing can change before the manifest or the catalog does.
             self._settled = seen
         return behind or ran
+
+    def _typed_due(self) -> bool:
+        """Say whether to bring typed tables forward that nothing reads just now: now and then."""
+        if time.monotonic() < self._typed_at:
+            return False
+        self._typed_at = time.monotonic() + TYPED_EVERY_S
+        return True
 
     def _compact(self, brought: Brought, deployment: Deployment) -> None:
         self._steps += 1

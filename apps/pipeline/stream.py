@@ -17,7 +17,13 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from apps.pipeline.kafka import KafkaTopics, decode_records, read_records, stream_records
+from apps.pipeline.kafka import (
+    KafkaTopics,
+    decode_records,
+    read_records,
+    records_between,
+    stream_records,
+)
 from apps.pipeline.routing import TopicRouter
 from kernel.errors import Unavailable
 from projections.runner.ingest import Ingest
@@ -67,7 +73,7 @@ class IngestRun:
         if bound is None:
             return None
         records = read_records(self._spark, self._topics.bootstrap, bound.start, bound.end)
-        done = self._ingest.run_epoch(bound, lambda: decode_records(records, self._router))
+        done = self._run(bound, records)
         self._after_epoch(done)
         return done
 
@@ -97,7 +103,8 @@ class IngestRun:
         self._query = (
             records.writeStream.foreachBatch(self._batch)
             .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime="100 milliseconds")
+            # The next batch begins when the last one is through: a fixed beat would be waited for.
+            .trigger(processingTime="0 seconds")
             .start()
         )
 
@@ -136,12 +143,18 @@ class IngestRun:
             try:
                 self._before_epoch()
                 bound = self._bind(batch_id)
-                done = self._ingest.run_epoch(bound, lambda: decode_records(records, self._router))
+                done = self._run(bound, records)
             except BaseException as error:
                 # Spark wraps what a callback raises in text: keep the error itself.
                 self._error = error
                 raise
         self._after_epoch(done)
+
+    def _run(self, bound: Bound, records: DataFrame) -> Committed:
+        expected = records_between(bound.start, bound.end)
+        return self._ingest.run_epoch(
+            bound, lambda: decode_records(records, self._router, expected=expected)
+        )
 
     def _bind(self, batch_id: int) -> Bound:
         end = self._planned(batch_id)

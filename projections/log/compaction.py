@@ -1,34 +1,135 @@
-"""Puts many small files together. Rows, statistics and guards stay; old versions stay readable.
+"""Puts many small files together, and removes the files that no kept version names.
 
-Each table is compacted by the thread that writes it, so that no merge of ours meets it.
+Rows, statistics and guards stay, and so does every version younger than the retention. A table
+that is merged into is compacted by the thread that merges, so that the two never meet. Appends and
+a compaction do not collide: tables that are only appended to are looked after by `Upkeep`, in a
+thread of its own, so that no epoch waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 
-from deltalake.exceptions import CommitFailedError
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from projections.log.layout import Lake
-from projections.log.tables import Tables
+from projections.log.tables import TableAt, Tables
 
 MANY_FILES = 96
+TARGET_BYTES = 32 * 2**20
+"""Files of this size are left alone: what was put together once is not written again and again."""
+LOOK_EVERY = timedelta(seconds=20)
+VACUUM_EVERY = timedelta(hours=1)
+APPENDED = ("log/", "quarantine/", "epochs")
+"""Tables, by the beginnings of their names, that nobody merges into."""
+
+log = logging.getLogger("penstock.upkeep")
 
 
 def compact(lake: Lake, tables: Tables, names: Iterable[str]) -> list[str]:
-    """Compact those of the named tables that have many files; return their names.
+    """Compact those of the named tables that have many small files; return their names.
 
     A table that another writer changes at the same moment is left for the next time.
     """
     done: list[str] = []
     for name in names:
         table = tables.open(lake.path(name))
-        if table is None or len(table.file_uris()) < MANY_FILES:
+        if table is None or _small_files(table) < MANY_FILES:
             continue
         try:
-            table.optimize.compact()
+            table.optimize.compact(target_size=TARGET_BYTES, max_concurrent_tasks=1)
         except CommitFailedError:
             continue
         tables.forget(lake.path(name))
         done.append(name)
     return done
+
+
+def vacuum(
+    lake: Lake, tables: Tables, at: Mapping[str, TableAt], *, retention: timedelta
+) -> dict[str, int]:
+    """Remove files of versions older than `retention`; return how many, by table.
+
+    The versions in `at` (what the newest epoch names) and whatever else was a table's newest
+    version within the retention stay readable.
+    """
+    removed: dict[str, int] = {}
+    hours = max(1, int(retention / timedelta(hours=1)))
+    for name, kept in at.items():
+        table = tables.open(lake.path(name))
+        if table is None:
+            continue
+        try:
+            files = table.vacuum(
+                retention_hours=hours,
+                dry_run=False,
+                enforce_retention_duration=False,
+                keep_versions=[kept.version],
+            )
+        except DeltaError as error:
+            # A version whose log entry is gone already cannot be kept, nor does anybody read it.
+            log.warning("%s was not vacuumed: %s", name, error)
+            continue
+        if files:
+            removed[name] = len(files)
+    return removed
+
+
+class Upkeep:
+    """Looks after tables beside ingest: compaction soon, vacuum now and then. One at a time."""
+
+    def __init__(self, lake: Lake, *, retention: timedelta) -> None:
+        self._lake = lake
+        self._retention = retention
+        # Handles of its own: ingest refreshes its own meanwhile.
+        self._tables = Tables()
+        self._at: Mapping[str, TableAt] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def committed(self, at: Mapping[str, TableAt]) -> None:
+        """Take note of what the newest epoch names. Returns at once."""
+        self._at = at
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End after the table that it is at."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        vacuumed = time.monotonic()
+        while not self._stop.wait(LOOK_EVERY.total_seconds()):
+            try:
+                self.look()
+                if time.monotonic() - vacuumed > VACUUM_EVERY.total_seconds():
+                    vacuumed = time.monotonic()
+                    vacuum(self._lake, self._tables, self._at, retention=self._retention)
+            except (DeltaError, OSError) as error:
+                # Nothing depends on it: it is tried again at the next look.
+                log.warning("upkeep: %s", error)
+
+    def look(self) -> list[str]:
+        """Compact now what has many small files; return the names."""
+        names = ("epochs", "log/_schemas", *(n for n in self._at if n.startswith(APPENDED)))
+        found: list[str] = []
+        for name in names:
+            if self._stop.is_set():
+                break
+            found += compact(self._lake, self._tables, [name])
+        return found
+
+
+def _small_files(table: DeltaTable) -> int:
+    sizes = pa.table(table.get_add_actions())["size_bytes"]
+    return int(pc.sum(pc.less(sizes, TARGET_BYTES)).as_py() or 0)

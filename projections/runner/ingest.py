@@ -30,9 +30,9 @@ import pyarrow.compute as pc
 from kernel import failpoints
 from kernel.errors import NotFound, StoreDiverged
 from kernel.positions import Epoch
-from projections.log.compaction import compact
 from projections.log.frames import AVRO_SCHEMAS, TRANSACTIONS_TABLE, UTC_MICROS
 from projections.log.layout import Lake, changes_log, events_log
+from projections.log.steps import Evolution
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, sort_out
@@ -45,9 +45,6 @@ from projections.state.following import SchemaFollower
 from projections.state.held import Held
 from projections.state.installing import Installer
 from schemas.registry import SchemaLookup
-
-COMPACT_EVERY = 64
-"""Epochs between two looks for tables with many small files."""
 
 
 class OffsetPublisher(Protocol):
@@ -160,8 +157,6 @@ class Ingest:
         self._last, self._progress = done, progress
         self._offsets.publish(bound.end)  # 7
         failpoints.hit(failpoints.EPOCH_AFTER_OFFSETS)
-        if epoch % COMPACT_EVERY == 0:
-            compact(self._lake, self._tables, ["epochs", *done.tables])
         return done
 
     def held(self) -> Held:
@@ -250,7 +245,7 @@ class Ingest:
     ) -> dict[str, TableAt]:
         """Fold the changes of one source; tables that were replaced have them already."""
         assert advance.from_epoch is not None, "there is something to fold"
-        at: dict[str, TableAt] = {}
+        folds: dict[str, tuple[pa.Table, Evolution]] = {}
         plans = self._follower.plans(
             source,
             self._foldable(source, progress, advance, epoch),
@@ -267,8 +262,8 @@ class Ingest:
                 # The table stays as of the epoch before; the log has its rows.
                 held[table] = planned.hold.at(epoch)
             elif rows.num_rows or planned.evolution:
-                at |= self._current.fold(source, table, rows, epoch, planned.evolution)
-        return at
+                folds[table] = rows, planned.evolution
+        return self._current.fold_all(source, folds, epoch)
 
     def _columns(self, source: str, table: str) -> pa.Schema | None:
         """Return a table's columns as of the last committed epoch."""

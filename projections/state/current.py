@@ -12,6 +12,7 @@ folds the tail into the base; see `tail`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from projections.state.tail import FoldPolicy, TailTables, tail_name, whole
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 
+FOLDS_AT_ONCE = 4
 DELETED = "_deleted"
 """Column of tables with soft deletes: the source has the row no more."""
 
@@ -106,6 +108,33 @@ class CurrentTables:
             return self.tails.add(name, rows, keys, epoch)
         self.tails.settle(name)
         return self._at(name, self._writer.merge(path, rows, guard, keys=keys), epoch)
+
+    def fold_all(
+        self,
+        source: str,
+        folds: Mapping[str, tuple[pa.Table, Evolution]],
+        epoch: Epoch,
+    ) -> dict[str, TableAt]:
+        """Fold several tables of one source, some at a time: most of it is waiting for files.
+
+        `folds` has rows and evolution by table, as `fold` takes them. Raises what the first one
+        that fails raises, once all have ended.
+        """
+        if len(folds) < 2:
+            return {
+                name: at
+                for table, (rows, evolution) in folds.items()
+                for name, at in self.fold(source, table, rows, epoch, evolution).items()
+            }
+        at: dict[str, TableAt] = {}
+        with ThreadPoolExecutor(FOLDS_AT_ONCE, thread_name_prefix="fold") as pool:
+            started = [
+                pool.submit(self.fold, source, table, rows, epoch, evolution)
+                for table, (rows, evolution) in folds.items()
+            ]
+        for each in started:
+            at |= each.result()
+        return at
 
     def _evolve(self, name: str, path: str, evolution: Evolution, epoch: Epoch) -> bool:
         """Bring the rows that are there to the new columns; return whether that did anything."""

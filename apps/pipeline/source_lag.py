@@ -1,0 +1,173 @@
+"""How far captured databases are ahead of the tables, as the databases themselves say.
+
+What the connector has not read yet is not in Kafka, so Kafka's end offsets would understate it.
+The measure is PostgreSQL's WAL: everything up to some LSN is *settled* when it is folded or not
+ours. An LSN is settled
+- up to the source's cut, or
+- up to what the connector had confirmed when Kafka's end offsets were read after that, once an
+  epoch has all records before those ends and no transaction waits for rows.
+
+Between two looks more may have been settled than is known: lag is never reported smaller than it
+is, and in a busy database whose captured tables rest it may be shown as some seconds too large.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import psycopg
+import pyarrow.compute as pc
+
+from apps.pipeline.kafka import KafkaTopics
+from apps.settings import Settings
+from cdc import sources
+from cdc.connectors import replication_name
+from kernel.errors import NotFound, PenstockError
+from kernel.positions import lsn_from_text
+from projections.log.frames import TRANSACTIONS_TABLE
+from projections.log.layout import Lake, changes_log
+from projections.log.tables import Tables
+from projections.runner.manifest import Committed, Offsets
+from projections.runner.progress import Progress
+
+_LOOK = """
+SELECT pg_current_wal_lsn()::text AS head,
+       (SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %(slot)s)
+"""
+_SAMPLES = 7_200
+"""Looks that are remembered: two hours; what is older counts from the oldest of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLag:
+    """What may be missing from the tables: bytes of WAL, seconds since the oldest such commit.
+
+    `records` are in Kafka and in no epoch yet (transaction markers included). `unknown` says why
+    the figures are those of an earlier look.
+    """
+
+    bytes: int
+    seconds: float
+    records: int
+    unknown: str | None = None
+
+
+@dataclass(slots=True)
+class _Source:
+    """What is remembered of one source: (time, head) of past looks, and what is settled."""
+
+    connection: psycopg.Connection[tuple[str, str | None]] | None = None
+    samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    pending: deque[tuple[int, Offsets]] = field(default_factory=lambda: deque(maxlen=600))
+    settled: int = 0
+
+
+class SourceHeads:
+    """Looks at every captured source, over one connection each. Call `look` about once a second."""
+
+    def __init__(self, settings: Settings, topics: KafkaTopics) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._lake = Lake(str(settings.lake.resolve()))
+        self._known: dict[str, _Source] = {}
+        self.lags: dict[str, SourceLag] = {}
+
+    def look(self, names: Iterable[str], last: Committed | None) -> Mapping[str, SourceLag]:
+        """Return the lag of each named source; one that does not answer keeps its last, growing."""
+        wanted = list(names)
+        for gone in set(self._known) - set(wanted):
+            del self._known[gone]
+            self.lags.pop(gone, None)
+        for name in wanted:
+            try:
+                self.lags[name] = self._lag(name, last)
+            except (PenstockError, psycopg.Error) as error:
+                known = self._known.setdefault(name, _Source())
+                known.connection = None
+                before = self.lags.get(name, SourceLag(bytes=0, seconds=0.0, records=0))
+                self.lags[name] = SourceLag(
+                    bytes=before.bytes,
+                    seconds=self._age(known, before),
+                    records=before.records,
+                    unknown=str(error)[:200],
+                )
+        return self.lags
+
+    def _lag(self, name: str, last: Committed | None) -> SourceLag:
+        known = self._known.setdefault(name, _Source())
+        cut = last.cuts.get(name, 0) if last is not None else 0
+        if not known.samples and last is not None:
+            self._remember_cut(name, known, last, cut)
+        now = time.time()
+        head, confirmed = self._positions(name, known)
+        # Read after what is confirmed: all of that is before these ends.
+        ends = self._ends(name)
+        known.samples.append((now, head))
+        known.pending.append((confirmed, ends))
+        taken = last.end if last is not None else {}
+        if last is not None and _waits_for_nothing(last, name):
+            while known.pending and _covers(taken, known.pending[0][1]):
+                known.settled = max(known.settled, known.pending.popleft()[0])
+        settled = max(cut, known.settled)
+        behind = max(0, head - settled)
+        while len(known.samples) > 1 and known.samples[1][1] <= settled:
+            known.samples.popleft()
+        records = sum(
+            max(0, end - taken.get(topic, {}).get(part, 0))
+            for topic, parts in ends.items()
+            for part, end in parts.items()
+        )
+        age = now - known.samples[0][0] if behind else 0.0
+        return SourceLag(bytes=behind, seconds=age, records=records)
+
+    def _positions(self, name: str, known: _Source) -> tuple[int, int]:
+        if known.connection is None or known.connection.closed:
+            source = sources.load(self._settings.workspace, name)
+            dsn = source.full_dsn(self._settings.workspace)
+            known.connection = psycopg.connect(dsn, autocommit=True, connect_timeout=5)
+        slot = replication_name(self._settings.name, name)
+        row = known.connection.execute(_LOOK, {"slot": slot}).fetchone()
+        if row is None:
+            raise NotFound(f"the database of {name} does not say where it is")
+        return lsn_from_text(row[0]), lsn_from_text(row[1] or "0/0")
+
+    def _ends(self, name: str) -> Offsets:
+        prefix = self._settings.text("kafka.topic_prefix")
+        topics = self._topics.matching(f"{_quoted(prefix + name)}\\..+")
+        return self._topics.ends(topics)
+
+    def _remember_cut(self, name: str, known: _Source, last: Committed, cut: int) -> None:
+        """What is missing was committed after the last folded transaction: the first sample."""
+        lsn = pc.field("lsn")
+        ends = Tables().read(
+            self._lake.path(changes_log(name)),
+            where=(pc.field("table") == TRANSACTIONS_TABLE) & (lsn == cut),
+            columns=["committed_at"],
+        )
+        moment = pc.max(ends["committed_at"]).as_py() if ends is not None else None
+        known.samples.append(((moment or last.at).timestamp(), cut))
+
+    @staticmethod
+    def _age(known: _Source, before: SourceLag) -> float:
+        return time.time() - known.samples[0][0] if known.samples else before.seconds
+
+
+def _waits_for_nothing(last: Committed, name: str) -> bool:
+    cuts = Progress.from_json(last.progress).cuts
+    return name not in cuts or cuts[name].waiting_for() is None
+
+
+def _covers(taken: Offsets, ends: Offsets) -> bool:
+    return all(
+        taken.get(topic, {}).get(part, 0) >= end
+        for topic, parts in ends.items()
+        for part, end in parts.items()
+        if end
+    )
+
+
+def _quoted(text: str) -> str:
+    return "".join(c if c.isalnum() or c == "_" else f"\\{c}" for c in text)
