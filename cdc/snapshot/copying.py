@@ -14,13 +14,13 @@ import pyarrow.csv as csv
 from psycopg import sql
 
 from cdc.columns import columns_of, set_text_output
-from cdc.database import Connection, connected
+from cdc.database import Connection, connected, split_table
 from cdc.masking import select_list
 from cdc.options import PLAIN, TableOptions
 from cdc.snapshot.chunks import from_clause
 from cdc.snapshot.slot import adopt
 from cdc.verification.ranges import where
-from kernel.errors import SchemaViolation
+from kernel.errors import Conflict, SchemaViolation
 from schemas.key_ranges import WHOLE, KeyColumn, KeyRange
 from schemas.pg_types import SourceColumn
 
@@ -65,12 +65,17 @@ def read_range(
 
 
 def prepare(connection: Connection, snapshot: str) -> None:
-    """Make a connection ready to read in an exported snapshot."""
+    """Make a connection ready to read in an exported snapshot, in one transaction."""
+    set_up(connection)
+    adopt(connection, snapshot)
+
+
+def set_up(connection: Connection) -> None:
+    """Set up a session for reading: what follows is `adopt`, `read`, and a ROLLBACK per chunk."""
     set_text_output(connection)
     connection.execute("SET client_encoding = 'UTF8'")
     # A policy that hides rows from this role is an error, not a smaller table.
     connection.execute("SET row_security = off")
-    adopt(connection, snapshot)
 
 
 def read(
@@ -83,7 +88,11 @@ def read(
     options: TableOptions = PLAIN,
     salt: str = "",
 ) -> Iterator[pa.Table]:
-    """Read a range on a connection that was prepared; see `read_range`."""
+    """Read a range in the transaction of a connection that adopted a snapshot; see `read_range`.
+
+    Raises `Conflict` for a table that was rewritten since: an old snapshot sees nothing in it.
+    """
+    _refuse_rewritten(connection, table)
     names = [column.name for column in columns]
     query = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT csv)").format(
         select_list(table, names, options, salt=salt),
@@ -108,6 +117,28 @@ def read(
             )
         except pa.ArrowInvalid as error:
             raise SchemaViolation(f"{table}: rows that are not CSV in UTF-8: {error}") from error
+
+
+def _refuse_rewritten(connection: Connection, table: str) -> None:
+    # TRUNCATE and most ALTER TABLE put new files in place of those that the snapshot is about.
+    # The lock keeps them out from here on; the catalog's row is of the snapshot, the function's
+    # answer of now.
+    name = sql.Identifier(*split_table(table))
+    connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
+    row = connection.execute(
+        """
+        SELECT coalesce(bool_or(c.relfilenode <> pg_relation_filenode(c.oid)), false) AS rewritten
+          FROM pg_class c
+         WHERE c.relkind = 'r' AND (c.oid = %(table)s::regclass
+            OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s::regclass)))
+        """,
+        {"table": name.as_string(connection)},
+    ).fetchone()
+    if row is None or row["rewritten"]:
+        raise Conflict(
+            f"{table} was rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) while it was copied",
+            remedy="Nothing: it is copied again, as it is now.",
+        )
 
 
 def _blocks(connection: Connection, query: sql.Composed) -> Iterator[bytes]:

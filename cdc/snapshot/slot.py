@@ -24,6 +24,8 @@ from cdc.replication import slot_blockers
 from kernel.errors import Unavailable
 from kernel.positions import lsn_from_text
 
+MARK = "penstock.install"
+"""Prefix of the message that comes behind the LSN of an announced install."""
 _LOOK_S = 1.0
 
 
@@ -59,6 +61,12 @@ def adopt(connection: Connection, name: str) -> None:
     _never_time_out(connection)
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
+
+
+def mark(dsn: str, text: str) -> None:
+    """Commit a transaction that is nothing but a message, so that a resting source's cut moves."""
+    with connected(dsn) as connection:
+        connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MARK, text))
 
 
 def _never_time_out(connection: Connection) -> None:

@@ -31,11 +31,13 @@ class Ends:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Whole transactions, up to the one that ended at `last_end`: log rows of a table and, under
-    `_schema`, the messages of DDL."""
+    """Whole transactions, up to the one that ended at `last_end`.
+
+    `ends` maps each to its END; `rows` are log rows of a table and, under `_schema`, of DDL.
+    """
 
     last_end: int
-    transactions: frozenset[str]
+    ends: Mapping[str, int]
     rows: Mapping[str, pa.Table]
 
 
@@ -71,34 +73,34 @@ class CommittedChanges:
         )
         if ends is None:
             return
-        ids: list[str] = []
-        rows = last = 0
+        ids: dict[str, int] = {}
+        rows = 0
         for end in ends.sort_by("lsn").to_pylist():
             counts = json.loads(end["counts"])
             count = int(counts.get(table, 0))
             if not count and not counts.get(MESSAGES, 0):
                 continue
             if ids and rows + count > MOST_ROWS:
-                yield self._slice(source, table, ids, last, where)
-                ids, rows = [], 0
-            ids.append(end["transaction_id"])
-            rows, last = rows + count, end["lsn"]
+                yield self._slice(source, table, ids, where)
+                ids, rows = {}, 0
+            ids[end["transaction_id"]] = end["lsn"]
+            rows += count
         if ids:
-            yield self._slice(source, table, ids, last, where)
+            yield self._slice(source, table, ids, where)
 
-    def _slice(self, source: str, table: str, ids: list[str], last: int, where: Ends) -> Slice:
+    def _slice(self, source: str, table: str, ends: Mapping[str, int], where: Ends) -> Slice:
         found = self._tables.read(
             self._lake.path(changes_log(source)),
             where=pc.is_in(pc.field("table"), pa.array([table, SCHEMA_TABLE]))
             & (pc.field("epoch") >= where.first_epoch)
             & (pc.field("epoch") <= where.last_epoch)
-            & pc.is_in(pc.field("transaction_id"), pa.array(ids, pa.string()))
+            & pc.is_in(pc.field("transaction_id"), pa.array(list(ends), pa.string()))
             & (pc.field("snapshot").is_null() | ~pc.field("snapshot")),
         )
         assert found is not None, "the log was read a moment ago"
         rows = {n: found.filter(pc.equal(found["table"], n)) for n in (table, SCHEMA_TABLE)}
         return Slice(
-            last_end=last,
-            transactions=frozenset(ids),
+            last_end=max(ends.values()),
+            ends=ends,
             rows={n: part for n, part in rows.items() if n == table or part.num_rows},
         )

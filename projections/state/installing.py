@@ -151,7 +151,7 @@ class Installer:
             plans = follower.plans(
                 install.source,
                 found,
-                slice_.transactions,
+                slice_.ends,
                 partial(self._columns_before, install, slice_.last_end),
                 from_epoch=ends.first_epoch,
             )

@@ -68,7 +68,7 @@ class Install:
 
     `kind`: `all` replaces the table, `heal` a range. `read_at` is the moment of `lsn`.
     `lsns` gives, per chunk, the LSN at which it was read. `releases`: the source's cut was held for
-    this; `since` is where its slot began.
+    this. `slots` numbers the source's slot, which began at `since`.
     """
 
     id: str
@@ -84,6 +84,7 @@ class Install:
     read_at: datetime
     lsns: tuple[int, ...]
     run: str = ""
+    slots: int = 0
     releases: bool = False
     since: int = 0
     number: int = 0

@@ -1,0 +1,358 @@
+"""Copies tables in bulk, in a thread of the pipeline: what the stream does not bring.
+
+Wanted are, for a source with `snapshot = "copy"` (or with another than its first slot), all
+captured tables once per slot; a table that joins later; and whatever `installs.request` asks for.
+A copy goes through these states, each kept in the lake, so that a new process goes on from there:
+
+1. a temporary slot's exported snapshot at L, and a plan of chunks in the book (`run`);
+2. chunks, each one commit; after a crash the missing ones are read in a new snapshot at L2;
+3. chunks of several LSNs are evened out (`projections.state.evening`), or the table is read again;
+4. all tables of the copy are announced in one commit;
+5. ingest installs them in the epoch whose cut has reached L. A message in the source's stream makes
+   sure that there is one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from apps.pipeline.copy_plan import CopyPlan, TablePlan, new_run, plan_of, plan_table
+from apps.pipeline.copy_run import CopyRun, Stopped, TableChanged
+from apps.settings import Settings
+from cdc.connectors import replication_name
+from cdc.database import connected
+from cdc.replication import slot
+from cdc.snapshot.copying import copied_columns, prepare
+from cdc.snapshot.slot import Exported, exported_snapshot, mark
+from cdc.sources import COPY, Source, load_all
+from kernel import failpoints
+from kernel.positions import lsn_from_text
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.captured import CapturedTable
+from projections.runner.catalog import DeployedCatalog, Deployment
+from projections.runner.manifest import Manifest
+from projections.runner.progress import Progress
+from projections.state.current import CurrentTables
+from projections.state.evening import even_out
+from projections.state.installing import Declined, Installer
+from projections.state.installs import (
+    ALL,
+    DONE,
+    INSTALL,
+    RUN,
+    WANT,
+    Entry,
+    Install,
+    InstallBook,
+    install_of,
+)
+from schemas.registry import SchemaLookup
+
+LOOK_S = 1.0
+MARK_AGAIN_S = 5.0
+PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
+
+log = logging.getLogger("penstock.copy")
+
+
+@dataclass(slots=True)
+class _Pause:
+    failures: int = 0
+    until: float = 0.0
+
+
+class TableCopier:
+    """Looks for wanted copies and makes them, one source at a time.
+
+    `states` says per source what its copy does, or why it waits; `rows` counts what was read.
+    """
+
+    def __init__(self, settings: Settings, lake: Lake, schemas: SchemaLookup) -> None:
+        self._settings = settings
+        self._lake = lake
+        self._schemas = schemas
+        self._tables = Tables()
+        self._book = InstallBook(lake, self._tables)
+        self._deployed = DeployedCatalog(lake, self._tables)
+        self._manifest = Manifest(lake, self._tables)
+        self._pauses: dict[str, _Pause] = {}
+        self._marked: dict[str, float] = {}
+        self._stop = threading.Event()
+        self.states: dict[str, str] = {}
+        self.rows: dict[tuple[str, str], int] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Copy what is wanted until `stop` is set."""
+        self._stop = stop
+        while not stop.is_set():
+            try:
+                self.look()
+            except Exception as error:
+                log.error("copies: %s", error, exc_info=error)
+            stop.wait(LOOK_S)
+
+    def look(self) -> None:
+        """Bring every source's copy as far as it goes now; what fails is noted and tried later."""
+        deployment = self._deployed.deployment()
+        for source in load_all(self._settings.workspace):
+            pause = self._pauses.setdefault(source.name, _Pause())
+            if source.name not in deployment.captures or time.monotonic() < pause.until:
+                continue
+            try:
+                self._look_at(source, deployment)
+                pause.failures = 0
+            except Stopped:
+                return
+            except Exception as error:
+                # The next look begins with a new snapshot; chunks that are there stay.
+                wait_s = PAUSES_S[min(pause.failures, len(PAUSES_S) - 1)]
+                pause.failures, pause.until = pause.failures + 1, time.monotonic() + wait_s
+                remedy = getattr(error, "remedy", "penstock logs pipeline")
+                self.states[source.name] = f"waits: {str(error)[:800]} | fix: {remedy}"
+                log.warning("copy of %s: %s", source.name, error, exc_info=error)
+
+    def _look_at(self, source: Source, deployment: Deployment) -> None:
+        entries = [entry for entry in self._book.entries() if entry.source == source.name]
+        self._announced(source, entries)
+        incarnation = deployment.slots.get(source.name)
+        if incarnation is None or incarnation.lost is not None:
+            return
+        captured = deployment.captures[source.name]
+        whole = source.snapshot == COPY or incarnation.slots > 1
+        plan = _open_run(entries)
+        if plan is not None and plan.slots != incarnation.slots:
+            self._book.put([Entry(kind=DONE, id=plan.run, source=source.name)])
+            plan = None
+        wanted = _wanted(
+            entries, captured, incarnation.slots, whole=whole, declined=self._declined()
+        )
+        if plan is None and not wanted:
+            return
+        if not self._streams(source):
+            self.states[source.name] = "waits: nothing reads the source's slot yet"
+            return
+        if plan is None:
+            plan = CopyPlan(
+                run=new_run(),
+                source=source.name,
+                slots=incarnation.slots,
+                since=int(lsn_from_text(incarnation.since)),
+                releases=whole and not _released(entries, incarnation.slots, self._declined()),
+                wants=tuple(e.number for e in entries if e.kind == WANT),
+                tables=(),
+            )
+        self._copy(source, plan, {table: captured[table] for table in wanted}, captured)
+
+    def _copy(
+        self,
+        source: Source,
+        plan: CopyPlan,
+        wanted: Mapping[str, CapturedTable],
+        captured: Mapping[str, CapturedTable],
+    ) -> None:
+        dsn = source.full_dsn(self._settings.workspace)
+        self.states[source.name] = "copies: waits for a snapshot"
+        with exported_snapshot(dsn) as exported:
+            failpoints.hit(failpoints.SNAPSHOT_AFTER_SLOT)
+            plan = self._planned(source, dsn, plan, exported, wanted or captured, captured)
+            self.states[source.name] = f"copies {len(plan.tables)} tables"
+            run = CopyRun(
+                self._lake,
+                source,
+                plan,
+                dsn=dsn,
+                salt=source.full_salt(self._settings.workspace),
+                readers=self._settings.number("capture.copy_readers"),
+                stop=self._stop,
+                on_rows=lambda table, rows: self._count(source.name, table, rows),
+            )
+            try:
+                run.read_all(exported)
+            except TableChanged as changed:
+                self._begin_anew(plan, changed.table)
+                raise
+        self._announce(source, dsn, plan, run.installs())
+
+    def _planned(
+        self,
+        source: Source,
+        dsn: str,
+        plan: CopyPlan,
+        exported: Exported,
+        wanted: Mapping[str, CapturedTable],
+        captured: Mapping[str, CapturedTable],
+    ) -> CopyPlan:
+        """Plan the tables of a new copy; of one that goes on, those that are not what they were."""
+        with connected(dsn) as connection:
+            prepare(connection, exported.name)
+            if not plan.tables:
+                tables = [
+                    plan_table(connection, source, table, found) for table, found in wanted.items()
+                ]
+            else:
+                tables = []
+                for each in plan.tables:
+                    if each.table not in captured:
+                        continue
+                    found = captured[each.table]
+                    columns = copied_columns(connection, each.table, source.options_of(each.table))
+                    fits = each.same_shape(columns, found)
+                    tables.append(
+                        each if fits else plan_table(connection, source, each.table, found)
+                    )
+            connection.execute("ROLLBACK")
+        made = replace(plan, tables=tuple(tables))
+        if made.tables != plan.tables:
+            self._book.put([made.entry()])
+        return made
+
+    def _announce(self, source: Source, dsn: str, plan: CopyPlan, installs: list[Install]) -> None:
+        tables = {table.table: table for table in plan.tables}
+        self.states[source.name] = f"installs {len(installs)} tables"
+        even = [
+            self._evened(dsn, install, tables[install.table], plan)
+            if len(set(install.lsns)) > 1
+            else install
+            for install in installs
+        ]
+        failpoints.hit(failpoints.SNAPSHOT_BEFORE_ANNOUNCE)
+        if even:
+            self._book.put([install.entry() for install in even])
+        else:
+            self._book.put([Entry(kind=DONE, id=plan.run, source=source.name)])
+        failpoints.hit(failpoints.SNAPSHOT_AFTER_ANNOUNCE)
+        mark(dsn, plan.run)
+        rows = sum(install.rows for install in even)
+        log.info("copied %d rows of %s, as of %d tables", rows, source.name, len(even))
+
+    def _evened(self, dsn: str, install: Install, table: TablePlan, plan: CopyPlan) -> Install:
+        """Bring chunks of several LSNs to the last one, when the log has everything up to there."""
+        mark(dsn, plan.run)
+        while True:
+            last = self._manifest.last()
+            if last is not None:
+                cut = Progress.from_json(last.progress).cut(plan.source)
+                if cut.reached >= max(install.lsns):
+                    break
+            if self._stop.wait(LOOK_S / 4):
+                raise Stopped
+        soft = table.soft_deletes
+        current = CurrentTables(
+            self._lake, self._tables, self._schemas, soft_deletes=lambda s, t: soft
+        )
+        installer = Installer(
+            lake=self._lake, tables=self._tables, schemas=self._schemas, current=current
+        )
+        first = self._manifest.pending_since(plan.source, min(install.lsns))
+        try:
+            return even_out(
+                installer,
+                install,
+                key=table.key,
+                ranges=table.ranges,
+                first_epoch=first,
+                last_epoch=last.epoch,
+            )
+        except Declined as reason:
+            self._begin_anew(plan, table.table)
+            raise TableChanged(table.table, str(reason)) from reason
+
+    def _begin_anew(self, plan: CopyPlan, table: str) -> None:
+        """Forget what was staged of one table: it is planned again in the next snapshot."""
+        tables = tuple(
+            replace(each, install=new_run(), columns=()) if each.table == table else each
+            for each in plan.tables
+        )
+        self._book.put([replace(plan, tables=tables).entry()])
+
+    def _announced(self, source: Source, entries: list[Entry]) -> None:
+        """Say what waits for ingest, and move a resting source's cut past it."""
+        taken = self._progress()
+        waiting = [
+            entry
+            for entry in entries
+            if entry.kind == INSTALL and (taken is None or entry.number not in taken.installs)
+        ]
+        if not waiting:
+            if self.states.get(source.name, "").startswith("installs"):
+                self.states.pop(source.name)
+            return
+        self.states[source.name] = f"installs {len(waiting)} tables"
+        now = time.monotonic()
+        if now - self._marked.get(source.name, -MARK_AGAIN_S) >= MARK_AGAIN_S:
+            self._marked[source.name] = now
+            mark(source.full_dsn(self._settings.workspace), waiting[-1].id)
+
+    def _progress(self) -> Progress | None:
+        last = self._manifest.last()
+        return None if last is None else Progress.from_json(last.progress)
+
+    def _declined(self) -> frozenset[int]:
+        taken = self._progress()
+        return frozenset() if taken is None else frozenset(int(n) for n in taken.declined)
+
+    def _streams(self, source: Source) -> bool:
+        """Say whether the source's slot is read: then the stream begins before any new snapshot."""
+        name = replication_name(self._settings.name, source.name)
+        with connected(source.full_dsn(self._settings.workspace)) as connection:
+            at = slot(connection, name)
+        return at is not None and at.active_pid is not None and at.confirmed_lsn is not None
+
+    def _count(self, source: str, table: str, rows: int) -> None:
+        self.rows[source, table] = self.rows.get((source, table), 0) + rows
+
+
+def _open_run(entries: list[Entry]) -> CopyPlan | None:
+    """Return the copy that was begun and neither announced nor given up, as planned last."""
+    ended = {entry.id for entry in entries if entry.kind == DONE}
+    ended |= {install_of(entry).run for entry in entries if entry.kind == INSTALL}
+    runs = [entry for entry in entries if entry.kind == RUN and entry.id not in ended]
+    return plan_of(runs[-1]) if runs else None
+
+
+def _wanted(
+    entries: list[Entry],
+    captured: Mapping[str, CapturedTable],
+    slots: int,
+    *,
+    whole: bool,
+    declined: frozenset[int],
+) -> list[str]:
+    """Return the captured tables that are to be copied, in their order."""
+    there = {
+        install.table: install
+        for install in map(install_of, (e for e in entries if e.kind == INSTALL))
+        if install.kind == ALL and install.slots == slots
+    }
+    asked = _asked(entries)
+    return [
+        table
+        for table in captured
+        if table in asked
+        or (whole and table not in there)
+        or (table in there and there[table].number in declined)
+    ]
+
+
+def _asked(entries: list[Entry]) -> set[str]:
+    """Return the tables of requests that no copy has taken up."""
+    answered = {number for e in entries if e.kind == RUN for number in e.detail["wants"]}
+    return {
+        table
+        for entry in entries
+        if entry.kind == WANT and entry.number not in answered
+        for table in entry.detail["tables"]
+    }
+
+
+def _released(entries: list[Entry], slots: int, declined: frozenset[int]) -> bool:
+    installs = [install_of(entry) for entry in entries if entry.kind == INSTALL]
+    return any(
+        install.releases and install.slots == slots and install.number not in declined
+        for install in installs
+    )
