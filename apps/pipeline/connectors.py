@@ -61,6 +61,10 @@ class ConnectorKeeper:
         """Sources whose slot keeps too much WAL, each with its numbers."""
         return dict(self._guard.alarms)
 
+    def forget_pauses(self) -> None:
+        """Look at everything at the next look, without waiting for what failed before."""
+        self._wait.clear()
+
     def look(self, connect: ConnectClient) -> None:
         """Bring every connector to its desired state; what fails is noted and tried later."""
         if self._store_exists():

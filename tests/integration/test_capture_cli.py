@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from apps.cli import build
 from apps.settings import Settings
 from cdc.database import connected
 from kernel.errors import (
@@ -22,36 +18,13 @@ from kernel.errors import (
     Misconfigured,
     NotFound,
 )
+from tests.source_workspaces import Workspace
 from tests.waiting import until
 
 TABLES = """
 CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1, 'x'), (2, NULL);
 CREATE TABLE b (id int PRIMARY KEY); CREATE TABLE keyless (v text);
 """
-
-
-class Workspace:
-    """Runs commands in a folder; an error of ours is raised as it is."""
-
-    def __init__(self, folder: Path, stack: Settings) -> None:
-        self.folder = folder
-        self.name = f"w{uuid.uuid4().hex[:8]}"
-        # Topics are the source's own, and all tests share one broker.
-        self.source = f"shop_{uuid.uuid4().hex[:8]}"
-        keys = ("postgres.dsn", "kafka.bootstrap", "registry.url", "connect.url")
-        lines = [f'[workspace]\nname = "{self.name}"']
-        for key in keys:
-            section, _, name = key.partition(".")
-            lines.append(f"[{section}]\n{name} = {json.dumps(stack.required(key))}")
-        (folder / "penstock.toml").write_text("\n".join(lines))
-
-    def __call__(self, *arguments: str, code: int = 0) -> Any:
-        command = ["source", *arguments, "--workspace", str(self.folder), "--json"]
-        result = CliRunner().invoke(build(), command)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == code, result.output
-        return json.loads(result.stdout)
 
 
 @pytest.fixture

@@ -1,0 +1,166 @@
+"""What the pipeline's keeper brings about while all runs: tables join and leave, files change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from apps.capture import captured_tables
+from apps.settings import Settings
+from cdc.connect import ConnectClient
+from cdc.database import connected
+from cdc.replication import published
+from projections.log.tables import Tables
+from projections.state.installs import WANT, InstallBook
+from tests.source_workspaces import Kept, Workspace
+
+TABLES = """
+CREATE TABLE order_lines (id int PRIMARY KEY, v text);
+CREATE TABLE people (id int PRIMARY KEY, card text, note text);
+CREATE TABLE log (v text);
+"""
+
+
+@dataclass
+class World:
+    """A workspace with a source that runs, and the keeper that looks after it."""
+
+    workspace: Workspace
+    kept: Kept
+    dsn: str
+
+    def execute(self, statement: str) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def published(self) -> dict[str, tuple[str, ...] | None]:
+        with connected(self.dsn) as connection:
+            return published(connection, self.workspace.replication) or {}
+
+    def captured(self) -> list[str]:
+        """Return the tables that connector, catalog and publication agree on."""
+        found = sorted(captured_tables(self.workspace.lake, self.workspace.source))
+        with ConnectClient(self.workspace.settings.required("connect.url")) as connect:
+            config = connect.config(self.workspace.connector) or {}
+        listed = config["table.include.list"].replace("\\", "").split(",")
+        assert sorted(listed) == found == sorted(self.published())
+        return found
+
+    def wanted(self) -> list[list[str]]:
+        """Return the tables of each copy that was asked for."""
+        book = InstallBook(self.workspace.lake, Tables())
+        return [entry.detail["tables"] for entry in book.entries() if entry.kind == WANT]
+
+    def declare(self, old: str, new: str) -> None:
+        """Edit the source's file, as a person would."""
+        text = self.workspace.file.read_text()
+        assert old in text
+        self.workspace.file.write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def world(tmp_path: Path, stack: Settings, new_source: Callable[[str], str]) -> Iterator[World]:
+    dsn = new_source(TABLES)
+    # The workspace's own store is that database, too: it has no events, so there is no outbox.
+    workspace = Workspace(tmp_path, stack, **{"postgres.dsn": dsn})
+    tables = "public.order_*,people"
+    workspace("add", workspace.source, "--dsn", dsn, "--tables", tables)
+    try:
+        yield World(workspace, Kept(workspace), dsn)
+    finally:
+        workspace("remove", workspace.source, "--yes")
+
+
+def test_a_table_that_comes_to_match_a_pattern_joins_and_one_that_is_gone_leaves(
+    world: World,
+) -> None:
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.order_lines", "public.people"]
+
+    world.execute("CREATE TABLE order_notes (id int PRIMARY KEY); CREATE TABLE orders (id int)")
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.order_lines", "public.order_notes", "public.people"]
+    # The rows that it had before it joined are not in the stream.
+    assert world.wanted() == [["public.order_notes"]]
+
+    world.execute("DROP TABLE order_notes")
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.order_lines", "public.people"]
+
+
+def test_a_table_of_a_pattern_that_cannot_be_captured_is_held_back_alone(world: World) -> None:
+    world.execute("CREATE TABLE order_log (v text); CREATE TABLE order_notes (id int PRIMARY KEY)")
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.order_lines", "public.order_notes", "public.people"]
+    held = world.workspace("status", world.workspace.source)["held"]
+    assert list(held) == ["public.order_log"]
+    assert "a primary key, or REPLICA IDENTITY FULL" in held["public.order_log"]
+    checks = world.workspace("check", world.workspace.source)["checks"]
+    assert any(c["subject"] == "table public.order_log" and not c["ok"] for c in checks)
+
+    world.execute("ALTER TABLE order_log ADD id int PRIMARY KEY")
+    world.execute("ALTER TABLE order_log REPLICA IDENTITY FULL")
+    assert world.kept.look() == "running"
+    assert "public.order_log" in world.captured()
+    assert world.workspace("status", world.workspace.source)["held"] == {}
+
+
+def test_a_table_that_was_taken_out_of_the_publication_comes_back_and_is_copied(
+    world: World,
+) -> None:
+    world.kept.look()
+    world.execute(f"ALTER PUBLICATION {world.workspace.replication} DROP TABLE people")
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.order_lines", "public.people"]
+    assert world.wanted() == [["public.people"]]
+
+
+def test_a_files_tables_and_options_are_applied_without_a_restart(world: World) -> None:
+    world.kept.look()
+    world.execute("CREATE TABLE more (id int PRIMARY KEY)")
+    world.declare('"public.people",', '"public.more",')
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.more", "public.order_lines"]
+
+    world.declare('"public.more",', '"public.people",')
+    options = '[table."public.people"]\nexclude = ["card"]\nwithhold = true\nhistory = true\n'
+    world.workspace.file.write_text(f"{world.workspace.file.read_text()}\n{options}")
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.order_lines", "public.people"]
+    assert captured_tables(world.workspace.lake, world.workspace.source)["public.people"].history
+    assert world.published()["public.people"] == ("id", "note")
+
+    # A column that is made later is published as soon as it is seen, and the table copied again.
+    before = len(world.wanted())
+    world.execute("ALTER TABLE people ADD later text")
+    assert world.kept.look() == "running"
+    assert world.published()["public.people"] == ("id", "note", "later")
+    assert world.wanted()[before:] == [["public.people"]]
+
+
+def test_a_file_that_is_wrong_is_named_and_changes_nothing(world: World) -> None:
+    world.kept.look()
+    good = world.workspace.file.read_text()
+    world.workspace.file.write_text(f"{good}\ntabels = []\n")
+    assert world.kept.look() == "running"
+    assert "unknown tabels" in world.kept.keeper.states["sources/*.toml"]
+    assert world.captured() == ["public.order_lines", "public.people"]
+    world.workspace.file.write_text(good)
+    world.kept.look()
+    assert "sources/*.toml" not in world.kept.keeper.states
+
+
+def test_another_database_under_the_same_name_is_refused_by_name(
+    world: World, new_source: Callable[[str], str]
+) -> None:
+    world.kept.look()
+    other = psycopg.conninfo.conninfo_to_dict(new_source(TABLES))["dbname"]
+    mine = psycopg.conninfo.conninfo_to_dict(world.dsn)["dbname"]
+    world.declare(f"dbname={mine}", f"dbname={other}")
+    assert f"reads database {mine}; its file now names {other}" in world.kept.look()
+    world.declare(f"dbname={other}", f"dbname={mine}")
+    assert world.kept.look() == "running"
