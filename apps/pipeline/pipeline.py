@@ -21,6 +21,7 @@ from apps.pipeline.kafka import GroupOffsets, KafkaTopics
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
+from apps.pipeline.snapshots import TableCopier
 from apps.pipeline.source_lag import SourceHeads
 from apps.pipeline.space import SpaceGuard
 from apps.pipeline.stream import IngestRun
@@ -83,6 +84,7 @@ class Pipeline:
         self._upkeep = Upkeep(self._lake, retention=retention)
         self._sources = SourceHeads(settings, self._topics)
         self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
+        self._copier = TableCopier(settings, self._lake, self._registry)
         self._projecting = Projecting(spark, self._lake, self._registry, on_run=self._ran)
         self._verifying = Verifying(settings, self._registry, metrics.verify)
         self._stop = threading.Event()
@@ -97,6 +99,9 @@ class Pipeline:
             threading.Thread(target=self._project, name="projections", daemon=True),
             threading.Thread(target=self._watch_lag, name="lag", daemon=True),
             threading.Thread(target=self._keep_connectors, name="connectors", daemon=True),
+            threading.Thread(
+                target=self._copier.run, args=(self._stop,), name="copies", daemon=True
+            ),
             threading.Thread(
                 target=self._verifying.run, args=(self._stop,), name="verify", daemon=True
             ),
@@ -131,6 +136,7 @@ class Pipeline:
             "ingest": {"state": self.ingest.state, "reason": self.ingest.reason},
             "projecting": {"state": self.projections.state, "reason": self.projections.reason},
             "connectors": dict(self._keeper.states),
+            "copies": dict(self._copier.states),
             "slot_alarms": self._keeper.alarms,
             "verify": self._verifying.states,
             "sources": {name: asdict(lag) for name, lag in self._sources.lags.items()},
