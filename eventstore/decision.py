@@ -71,7 +71,8 @@ class StoreState:
     `heads`: last version of each touched stream that exists. `known`: stored events by those ids
     of the group that are in the store. `matched`: for each condition of the group what it matches
     in the store as it was before the group. `policies`: those of touched streams that are closed,
-    and all that the group changes, which `changed` names.
+    and all that the group changes, which `changed` names. `unclear`: those of `known` whose content
+    cannot be told just now, and why.
     """
 
     position: int
@@ -84,6 +85,7 @@ class StoreState:
     recent: RecentEvents = field(default_factory=RecentEvents)
     policies: dict[str, StreamPolicy] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
+    unclear: Mapping[UUID, PenstockError] = field(default_factory=dict)
 
 
 def decide_group(
@@ -100,7 +102,7 @@ def decide_group(
     outcomes: list[Outcome] = []
     for request in requests:
         try:
-            repeated = _repeated(request, state.known, same_data)
+            repeated = _repeated(request, state, same_data)
             if repeated is None:
                 _check(request, state, max_categories)
                 outcomes.append(_place(request, state))
@@ -111,17 +113,18 @@ def decide_group(
     return outcomes
 
 
-def _repeated(
-    request: AppendRequest, known: Mapping[UUID, Placed], same_data: SameData
-) -> Appended | None:
+def _repeated(request: AppendRequest, state: StoreState, same_data: SameData) -> Appended | None:
     """Return the first answer when every event is stored already, None when none is.
 
     Raises `IdReused` for anything between, and for ids whose stored content is another.
     """
     events = [event for append in request.appends for event in append.events]
-    stored = [known[event.id] for event in events if event.id in known]
+    stored = [state.known[event.id] for event in events if event.id in state.known]
     if not stored:
         return None
+    for event in events:
+        if event.id in state.unclear:
+            raise state.unclear[event.id]
     if len(stored) != len(events):
         raise _reused(stored[0], "other events of this request are new")
     places = iter(stored)
@@ -217,7 +220,9 @@ def _check_condition(condition: Condition, state: StoreState) -> None:
 
 
 def _check_change(change: PolicyChange, state: StoreState) -> None:
-    _policy(change.stream, state)
+    present = state.policies.get(change.stream, SHOWS_ALL)
+    if replace(change.policy, archived_up_to=present.archived_up_to) != present:
+        _policy(change.stream, state)  # Of what is gone for good only the place may change.
     actual = state.heads.get(change.stream)
     if actual != change.version:
         raise _conflict(change.stream, change.version, actual)

@@ -20,7 +20,11 @@ METADATA_SUFFIX = "$metadata"
 """`order-1` has its life recorded in `order-1$metadata`: same category, hence the same topic."""
 
 ChangeType = Literal[
-    "stream_metadata_set", "stream_truncated", "stream_deleted", "stream_tombstoned"
+    "stream_metadata_set",
+    "stream_truncated",
+    "stream_deleted",
+    "stream_tombstoned",
+    "stream_archived",
 ]
 
 
@@ -30,6 +34,7 @@ class StreamPolicy:
     `max_age_s`, all but the newest `max_count`.
 
     `deleted`: everything, until somebody appends. `tombstoned`: everything, and nobody may.
+    Versions below `archived_up_to` are in the archive, which hides nothing.
     """
 
     deleted: bool = False
@@ -37,6 +42,7 @@ class StreamPolicy:
     truncate_before: int = 0
     max_age_s: int | None = None
     max_count: int | None = None
+    archived_up_to: int = 0
 
     @property
     def closed(self) -> bool:
@@ -105,20 +111,30 @@ def check_readable(standing: StreamStanding) -> None:
         )
 
 
-def change_data(stream: str, version: int, policy: StreamPolicy) -> Mapping[str, object]:
-    """Return the data of the event that records a policy: the whole of it, from now on."""
-    return {
+def change_data(
+    stream: str, version: int, policy: StreamPolicy, type_: ChangeType
+) -> Mapping[str, object]:
+    """Return the data of the event that records a policy: the whole of it, from now on.
+
+    How much is in the archive is said only where it changes.
+    """
+    data: dict[str, object] = {
         "stream": stream,
         "version": version,
         "truncate_before": policy.truncate_before,
         "max_age_s": policy.max_age_s,
         "max_count": policy.max_count,
     }
+    if type_ == "stream_archived":
+        data["archived_up_to"] = policy.archived_up_to
+    return data
 
 
 def change_schema(category: str, type_: ChangeType) -> Mapping[str, object]:
     """Return the Avro schema of `change_data`."""
     whole = [{"name": name, "type": "long"} for name in ("version", "truncate_before")]
+    if type_ == "stream_archived":
+        whole.append({"name": "archived_up_to", "type": "long"})
     bounds = [
         {"name": name, "type": ["null", "long"], "default": None}
         for name in ("max_age_s", "max_count")

@@ -103,6 +103,23 @@ class StreamPolicies:
 
         return await self._change(stream, edit, version="any", metadata=expected)
 
+    async def archived(self, stream: str, *, up_to: int) -> PolicyChanged:
+        """Record that a stream's events below a version are in the archive; it never goes back.
+
+        Nobody may say so of events that are not in the log yet. Raises `NotFound`,
+        `InvalidRequest` for a version beyond the stream's end, and what an append raises.
+        """
+
+        def edit(standing: StreamStanding) -> tuple[ChangeType, StreamPolicy]:
+            if up_to > standing.version + 1:
+                raise InvalidRequest(
+                    f"up_to: {up_to} is beyond the end of the stream, {standing.version + 1}"
+                )
+            reached = max(up_to, standing.policy.archived_up_to)
+            return "stream_archived", replace(standing.policy, archived_up_to=reached)
+
+        return await self._change(stream, edit, version="any", metadata="any")
+
     async def _change(
         self, stream: str, edit: Edit, *, version: Expected, metadata: Expected
     ) -> PolicyChanged:
@@ -132,7 +149,7 @@ class StreamPolicies:
         event = NewEvent(
             id=new_id(),
             type=type_,
-            data=change_data(standing.stream, standing.version, policy),
+            data=change_data(standing.stream, standing.version, policy, type_),
             metadata={},
             tags=(),
             occurred_at=None,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 from urllib.parse import quote
@@ -12,10 +14,14 @@ import orjson
 import typer
 
 from apps import settings
+from apps.archive.run import archive as run_archive
+from apps.archive.run import shower
 from apps.cli.client import ServiceClient
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
-from kernel.errors import EXIT_NEEDS_CONFIRMATION, InvalidRequest
+from eventstore.archiving import MAX_EVENTS, Report
+from kernel import failpoints
+from kernel.errors import EXIT_NEEDS_CONFIRMATION, EXIT_PARTIAL, InvalidRequest
 
 Stream = Annotated[str, typer.Argument(help="category-id, as order-1042")]
 _NDJSON = "application/x-ndjson"
@@ -29,6 +35,7 @@ def register(app: typer.Typer) -> None:
     stream.command()(delete)
     stream.command()(truncate)
     stream.command()(bound)
+    stream.command()(archive)
     stream.command()(export)
     stream.command("import")(import_)
     app.add_typer(stream, name="stream")
@@ -96,6 +103,44 @@ def bound(
         policy = {"max_age_s": max_age, "max_count": max_count}
         answer = client.put(f"{_path(stream)}/metadata", policy)
     emit(answer, as_json=as_json, text=_told(answer))
+
+
+def archive(
+    stream: Annotated[
+        str | None, typer.Argument(help="One stream; without it all that hide events.")
+    ] = None,
+    before: Annotated[
+        int | None, typer.Option(min=0, help="Of the stream also what it shows, below a version.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Count what would leave; change nothing.")] = False,
+    batch: Annotated[
+        int, typer.Option(min=1, max=5_000, help="Events moved at once; appends wait meanwhile.")
+    ] = MAX_EVENTS,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move events that streams hide out of PostgreSQL, once they are in the lake's log.
+
+    Everything reads as before; the log must be kept from then on. What is not in the log yet
+    stays, with exit code 6. Repeat it after a crash: it goes on where it was.
+    """
+    if before is not None and stream is None:
+        raise InvalidRequest("--before is about one stream", remedy="Name the stream.")
+    failpoints.arm_from_environment()
+    found = settings.load(workspace)
+    report = asyncio.run(
+        run_archive(
+            found,
+            stream=stream,
+            before=before,
+            dry_run=dry_run,
+            max_events=batch,
+            show=shower() if not as_json else lambda _report: None,
+        )
+    )
+    emit(asdict(report) | {"dry_run": dry_run}, as_json=as_json, text=_archived(report, dry_run))
+    if report.staying:
+        raise typer.Exit(EXIT_PARTIAL)
 
 
 def export(
@@ -167,6 +212,22 @@ def _path(stream: str) -> str:
     return f"/v1/streams/{quote(stream, safe='')}"
 
 
+def _archived(report: Report, dry_run: bool) -> str:
+    if dry_run:
+        return f"{report.planned:,} events of {report.streams:,} streams would leave PostgreSQL"
+    rate = report.events / report.seconds if report.seconds else 0.0
+    lines = [
+        f"{report.events:,} events of {report.streams:,} streams are in the archive, "
+        f"{report.bytes:,} bytes of data, {rate:,.0f}/s"
+    ]
+    if report.staying:
+        lines.append(f"{report.staying:,} streams keep some for now; run it again later:")
+        lines += [
+            f"  {s.stream} from version {s.version}: {s.reason}" for s in report.first_staying
+        ]
+    return "\n".join(lines)
+
+
 def _told(answer: dict[str, Any]) -> str:
     parts = [f"{answer['stream']}: version {answer['version']}"]
     if answer["tombstoned"]:
@@ -179,4 +240,6 @@ def _told(answer: dict[str, Any]) -> str:
         parts.append(f"shows the last {answer['max_age_s']} s")
     if answer["max_count"] is not None:
         parts.append(f"shows the newest {answer['max_count']}")
+    if answer["archived_up_to"]:
+        parts.append(f"below {answer['archived_up_to']} in the archive")
     return ", ".join(parts)

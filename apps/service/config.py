@@ -31,6 +31,7 @@ class ServiceConfig:
     mode: Mode = "infer"
     min_free_bytes: int = 0
     workspace: Path = Path()
+    lake: Path = Path("lake")
     heartbeat_s: float = 15.0
     lease_ttl_s: float = 10.0
     decider_threads: int = 4
@@ -68,6 +69,7 @@ def service_config(settings: Settings) -> ServiceConfig:
         mode=cast(Mode, mode),
         min_free_bytes=settings.number("storage.min_free_bytes"),
         workspace=settings.workspace,
+        lake=settings.lake,
         decider_threads=settings.number("service.decider_threads"),
         decider_seconds=settings.number("service.decider_seconds"),
     )

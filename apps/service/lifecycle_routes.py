@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
@@ -18,6 +18,7 @@ from kernel.errors import InvalidRequest, VersionConflict
 
 router = APIRouter(prefix="/v1/streams/{stream}")
 _MOST = 2**31
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class PolicyBody(BaseModel):
@@ -30,12 +31,17 @@ class PolicyBody(BaseModel):
     max_count: int | None = Field(default=None, gt=0, le=_MOST)
 
 
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": PolicyBody.model_json_schema()}},
-    }
-}
+class ArchivedBody(BaseModel):
+    """How far a stream is in the archive."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    up_to: int = Field(ge=0, lt=2**62)
+
+
+def _described(body: type[BaseModel]) -> dict[str, Any]:
+    schema = body.model_json_schema()
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 @router.get("/metadata", summary="What a stream shows of its events")
@@ -45,11 +51,15 @@ async def show_metadata(request: Request, stream: str) -> Response:
     return _answer(standing, _document(standing))
 
 
-@router.put("/metadata", summary="Say what a stream shows of its events", openapi_extra=_BODY)
+@router.put(
+    "/metadata",
+    summary="Say what a stream shows of its events",
+    openapi_extra=_described(PolicyBody),
+)
 async def set_metadata(request: Request, stream: str) -> Response:
     """Hide events by age, number or version. The change is recorded; the log keeps all events."""
     raw = await read_body(request.scope, request.receive, runtime_of(request).config.max_body_bytes)
-    body = _policy(raw)
+    body = _parsed(PolicyBody, raw, example='{"max_count": 1000, "max_age_s": 86400}')
     expected = precondition_of(dict(request.scope["headers"]))
     try:
         changed = await _policies(request).set(
@@ -62,6 +72,21 @@ async def set_metadata(request: Request, stream: str) -> Response:
     except VersionConflict as conflict:
         raise (conflict if expected is None else precondition_failed(conflict)) from conflict
     return _changed(changed)
+
+
+@router.put(
+    "/archived",
+    summary="Record how much of a stream is in the archive",
+    openapi_extra=_described(ArchivedBody),
+)
+async def set_archived(request: Request, stream: str) -> Response:
+    """Record that events below a version are in the log, and may leave the database.
+
+    `penstock stream archive` calls it, having compared them. It hides nothing.
+    """
+    raw = await read_body(request.scope, request.receive, runtime_of(request).config.max_body_bytes)
+    body = _parsed(ArchivedBody, raw, example='{"up_to": 100}')
+    return _changed(await _policies(request).archived(stream, up_to=body.up_to))
 
 
 @router.delete("", summary="Delete a stream")
@@ -87,16 +112,13 @@ def _policies(request: Request) -> StreamPolicies:
     return StreamPolicies(opened.store, opened.intake)
 
 
-def _policy(raw: bytes) -> PolicyBody:
+def _parsed(body: type[Body], raw: bytes, *, example: str) -> Body:
     try:
-        return PolicyBody.model_validate(parse_json(raw))
+        return body.model_validate(parse_json(raw))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, ("$", *first["loc"])))
-        raise InvalidRequest(
-            f"{place}: {first['msg']}",
-            remedy='Example: {"max_count": 1000, "max_age_s": 86400}',
-        ) from None
+        raise InvalidRequest(f"{place}: {first['msg']}", remedy=f"Example: {example}") from None
 
 
 def _document(standing: StreamStanding) -> dict[str, object]:
@@ -109,6 +131,7 @@ def _document(standing: StreamStanding) -> dict[str, object]:
         "truncate_before": policy.truncate_before,
         "max_age_s": policy.max_age_s,
         "max_count": policy.max_count,
+        "archived_up_to": policy.archived_up_to,
     }
 
 

@@ -96,6 +96,7 @@ ANSWERS: Final[dict[str, Answers]] = {
         good=_json("StreamMetadata"), problems=("404", "410"), headers=("etag",)
     ),
     "put /v1/streams/{stream}/metadata": _CHANGED,
+    "put /v1/streams/{stream}/archived": _CHANGED,
     "post /v1/import": Answers(
         good=_json("Imported"), problems=("400", "408", "409", "410", "413", "429", "507")
     ),

@@ -117,6 +117,7 @@ _STANDING_OF_STREAM: Final[dict[str, Shape]] = {
     "truncate_before": WHOLE,
     "max_age_s": or_null(WHOLE),
     "max_count": or_null(WHOLE),
+    "archived_up_to": WHOLE,
 }
 
 COMPONENTS: Final[dict[str, Shape]] = {

@@ -11,6 +11,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from apps.archive.lake import LakeArchive
 from apps.deciders import Deciders, load_code, open_deciders
 from apps.delivery.config import delivery_files
 from apps.delivery.deliveries import Deliveries
@@ -105,17 +106,21 @@ class Runtime:
         await migrate(config.dsn)
         folders = await _folders(config)
         codecs = Codecs()
+        archive = LakeArchive(config.lake)
         store = PostgresEventStore(
             config.dsn,
             observer=self.metrics,
             same_data=codecs.same_data,
             lease_ttl_s=config.lease_ttl_s,
+            archive=archive,
         )
         intake = Intake(self.registry, PostgresSchemaCache(store), config.mode, codecs)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(store)
             groups = await stack.enter_async_context(
-                PostgresSubscriptionGroups(config.dsn, store=store, head=store.feed_head)
+                PostgresSubscriptionGroups(
+                    config.dsn, store=store, head=store.feed_head, archive=archive
+                )
             )
             await intake.load()
             deciders = open_deciders(

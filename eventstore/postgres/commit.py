@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 
 import psycopg
 
+from eventstore.archive import Archive, NoArchive
 from eventstore.decision import (
     MAX_CATEGORIES,
     Outcome,
@@ -39,6 +40,7 @@ from eventstore.postgres.lease import Lease
 from eventstore.postgres.locks import APPEND_LOCK
 from eventstore.postgres.matching import MAX_WALKS, probes_of
 from eventstore.postgres.queries import query, results
+from eventstore.postgres.repeats import Recalled, archived_of, cleared, recall
 from eventstore.postgres.rows import COPY_EVENTS, copy_lines, policy_of, stored
 from eventstore.store import AppendRequest
 from kernel import failpoints
@@ -65,8 +67,10 @@ class PostgresGroupCommit:
         lease_ttl_s: float = 10.0,
         same_data: SameData = same_bytes,
         max_categories: int = MAX_CATEGORIES,
+        archive: Archive | None = None,
     ) -> None:
         self._dsn = dsn
+        self._archive = archive or NoArchive()
         self._same_data = same_data
         self._max_categories = max_categories
         self._lease = Lease(holder=holder, ttl_s=lease_ttl_s)
@@ -227,12 +231,17 @@ class PostgresGroupCommit:
             requests, state, same_data=self._same_data, max_categories=self._max_categories
         )
 
-    async def _begin(self, connection: Connection, requests: Sequence[AppendRequest]) -> StoreState:
+    async def _begin(
+        self,
+        connection: Connection,
+        requests: Sequence[AppendRequest],
+        recalled: Recalled | None = None,
+    ) -> StoreState:
         streams = streams_of(requests)
         unknown = [stream for stream in streams if stream not in self._heads]
         probes = probes_of(requests)
         names = ("begin_group",) if probes is None else ("begin_group", "match_conditions")
-        _, counter, heads, known, *matches = await results(
+        _, counter, heads, known, archived, *matches = await results(
             connection,
             *names,
             append_lock=APPEND_LOCK,
@@ -248,13 +257,21 @@ class PostgresGroupCommit:
             self._moved_to(position)
             heads, categories = await results(connection, "heads", streams=list(streams))
             self._lease.categories = {category for (category,) in categories}
+        repeats = await archived_of(connection, archived, requests)
+        if repeats.unclear and recalled is None:
+            # Nobody waits for the lock while the archive is read.
+            await connection.execute("ROLLBACK")
+            recalled = await recall(self._archive, repeats.unclear)
+            return await self._begin(connection, requests, recalled)
+        placed, unclear = cleared(repeats, recalled or {})
         found = {stream: self._heads[stream] for stream in streams if stream in self._heads}
         return StoreState(
             position=position,
             recorded_at=recorded_at,
             heads=found | {row[0]: row[1] for row in heads},
             policies={row[0]: policy_of(row[2:]) for row in heads if row[2] or row[3]},
-            known=dict(stored(row) for row in known),
+            known=dict(stored(row) for row in known) | placed,
+            unclear=unclear,
             categories=set(self._lease.categories),
             matched={} if probes is None else probes.matched(matches[0]),
         )
@@ -314,6 +331,7 @@ def _policies_after(state: StoreState) -> dict[str, object]:
         "truncate_before": [policy.truncate_before for _, policy in changed],
         "max_age_s": [policy.max_age_s for _, policy in changed],
         "max_count": [policy.max_count for _, policy in changed],
+        "archived_up_to": [policy.archived_up_to for _, policy in changed],
     }
 
 

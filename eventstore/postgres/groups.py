@@ -17,6 +17,7 @@ from uuid import UUID
 
 import psycopg
 
+from eventstore.archive import Archive, NoArchive, fetched
 from eventstore.feed import Head
 from eventstore.groups.model import (
     MAX_GROUPS,
@@ -32,6 +33,7 @@ from eventstore.groups.model import (
     check_name,
 )
 from eventstore.groups.waiting import Waiters
+from eventstore.postgres.archived import lacking
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.group_rounds import GroupRounds, check_known, rows_of, unknown
 from eventstore.postgres.group_rows import (
@@ -78,7 +80,9 @@ class PostgresSubscriptionGroups:
         head: Head,
         connections: int = 4,
         poll_s: float = 1.0,
+        archive: Archive | None = None,
     ) -> None:
+        self._archive = archive or NoArchive()
         self._poll_s = poll_s
         self._store = store
         self._head = head
@@ -307,8 +311,12 @@ class PostgresSubscriptionGroups:
             ((store_id,),) = await cursor.fetchall()
             self._store_id = str(store_id)
         async with psycopg.AsyncCursor(connection) as binary:
-            await binary.execute(query("group_events"), {"positions": positions}, binary=True)
-            events = [recorded(row, self._store_id) for row in await binary.fetchall()]
+            values = {"positions": positions}
+            await binary.execute(query("group_events"), values, binary=True)
+            rows = await binary.fetchall()
+        archived = await lacking(connection, "group_events", values, rows, position=0)
+        events = [recorded(row, self._store_id) for row in rows]
+        events += await fetched(self._archive, archived)
         return {event.position: event for event in events}
 
     async def _others(self, open_round: OpenRound, settled: Settled) -> Settled:

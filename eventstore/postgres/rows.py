@@ -75,14 +75,17 @@ def stored(row: Sequence[Any]) -> tuple[UUID, Placed]:
 
 
 def policy_of(row: Sequence[Any]) -> StreamPolicy:
-    """Make a policy of the columns deleted, tombstoned, truncate_before, max_age_s, max_count."""
-    deleted, tombstoned, truncate_before, max_age_s, max_count = row
+    """Make a policy of the columns deleted, tombstoned, truncate_before, max_age_s, max_count,
+    archived_up_to.
+    """
+    deleted, tombstoned, truncate_before, max_age_s, max_count, archived_up_to = row
     return StreamPolicy(
         deleted=deleted,
         tombstoned=tombstoned,
         truncate_before=truncate_before,
         max_age_s=max_age_s,
         max_count=max_count,
+        archived_up_to=archived_up_to,
     )
 
 

@@ -51,7 +51,8 @@ CREATE TABLE es.streams (
     truncate_before bigint  NOT NULL DEFAULT 0,
     tombstoned      boolean NOT NULL DEFAULT false,
     max_age_s       bigint CHECK (max_age_s > 0),
-    max_count       bigint CHECK (max_count > 0)
+    max_count       bigint CHECK (max_count > 0),
+    archived_up_to  bigint  NOT NULL DEFAULT 0
 ) WITH (fillfactor = 80);
 COMMENT ON COLUMN es.streams.version IS 'Version of the last event';
 COMMENT ON COLUMN es.streams.deleted IS 'Deleted, and nothing was appended since';
@@ -59,6 +60,7 @@ COMMENT ON COLUMN es.streams.truncate_before IS 'Reads of the stream begin at th
 COMMENT ON COLUMN es.streams.tombstoned IS 'Gone for good: neither read nor appended to';
 COMMENT ON COLUMN es.streams.max_age_s IS 'Reads of the stream leave out older events';
 COMMENT ON COLUMN es.streams.max_count IS 'Reads of the stream show this many events at most';
+COMMENT ON COLUMN es.streams.archived_up_to IS 'Events below this version are in the archive';
 -- Serves prefixes of stream names, whatever the database's collation is.
 CREATE INDEX streams_prefix ON es.streams (stream text_pattern_ops);
 
@@ -75,6 +77,33 @@ CREATE TABLE es.tags (
 );
 CREATE INDEX tags_type ON es.tags (tag, type, position) INCLUDE (category);
 COMMENT ON TABLE es.tags IS 'Events by tag; category and type repeat what the event has';
+
+-- Events that are in the archive, the log in the lake, and no longer in es.events. What PostgreSQL
+-- promises of them is served from here: that an id is used, that a condition sees them, what filters
+-- find, and in which order they are. Their tags stay in es.tags.
+CREATE TABLE es.archived (
+    position    bigint      PRIMARY KEY,
+    store_id    uuid        NOT NULL,
+    id          uuid        NOT NULL UNIQUE,
+    stream      text        NOT NULL,
+    version     bigint      NOT NULL,
+    category    text        NOT NULL,
+    type        text        NOT NULL,
+    occurred_at timestamptz NOT NULL,
+    recorded_at timestamptz NOT NULL,
+    content     bytea       NOT NULL,
+    UNIQUE (stream, version)
+);
+COMMENT ON COLUMN es.archived.store_id IS 'Names the log that has it';
+COMMENT ON COLUMN es.archived.content IS 'es.content_of the event: tells a repetition from another';
+CREATE INDEX archived_category ON es.archived (category, position);
+CREATE INDEX archived_type ON es.archived (type, position) INCLUDE (category);
+
+-- Every event that was ever recorded, by what is here of all of them.
+CREATE VIEW es.recorded AS
+    SELECT position, id, stream, version, category, type, occurred_at, recorded_at FROM es.events
+    UNION ALL
+    SELECT position, id, stream, version, category, type, occurred_at, recorded_at FROM es.archived;
 
 -- The head of the store. Its row is read and written only under the append lock.
 CREATE TABLE es.counter (
@@ -209,16 +238,30 @@ RETURNS bigint LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS 
 DECLARE
     found record;
     passed integer := 0;
+    newest bigint;
 BEGIN
     FOR found IN SELECT position, category FROM es.events
             WHERE type = newest_of_kind.type AND position > newest_of_kind.after
+            ORDER BY position DESC LIMIT 10000 LOOP
+        IF newest_of_kind.category IS NULL OR found.category = newest_of_kind.category THEN
+            newest := found.position;
+            EXIT;
+        END IF;
+        passed := passed + 1;
+    END LOOP;
+    IF passed = 10000 THEN
+        RETURN -1;
+    END IF;
+    FOR found IN SELECT position, category FROM es.archived
+            WHERE type = newest_of_kind.type
+              AND position > greatest(newest_of_kind.after, newest)
             ORDER BY position DESC LIMIT 10000 LOOP
         IF newest_of_kind.category IS NULL OR found.category = newest_of_kind.category THEN
             RETURN found.position;
         END IF;
         passed := passed + 1;
     END LOOP;
-    RETURN CASE WHEN passed = 10000 THEN -1 END;
+    RETURN coalesce(newest, CASE WHEN passed >= 10000 THEN -1 END);
 END
 $$;
 
@@ -342,7 +385,7 @@ BEGIN
         FROM es.counter FOR UPDATE;
 
     SELECT count(*), min(position) INTO known, first_position
-        FROM es.events WHERE id IN (SELECT id FROM es.given_events(append.events));
+        FROM es.recorded WHERE id IN (SELECT id FROM es.given_events(append.events));
     IF known > 0 THEN
         IF known < total OR EXISTS (
             SELECT FROM es.given_events(append.events) AS given JOIN es.events USING (id)
@@ -351,13 +394,20 @@ BEGIN
                     OR (events.type, events.data, events.tags)
                         IS DISTINCT FROM (given.type, given.data, given.tags)
                     OR events.metadata - tracing <> given.metadata - tracing
-                    OR events.occurred_at <> given.occurred_at) THEN
+                    OR events.occurred_at <> given.occurred_at)
+            OR EXISTS (
+            SELECT FROM es.given_events(append.events) AS given JOIN es.archived AS kept USING (id)
+                WHERE kept.stream <> into_stream
+                    OR kept.position <> append.first_position + given.place - 1
+                    OR kept.occurred_at <> given.occurred_at
+                    OR kept.content <>
+                        es.content_of(given.type, given.data, given.tags, given.metadata)) THEN
             RAISE EXCEPTION 'an event id is used already at position %', first_position
                 USING ERRCODE = 'ES002',
                       DETAIL = jsonb_build_object('position', first_position)::text;
         END IF;
         RETURN QUERY SELECT min(version), max(version), min(position), max(position), true
-            FROM es.events WHERE id IN (SELECT id FROM es.given_events(append.events));
+            FROM es.recorded WHERE id IN (SELECT id FROM es.given_events(append.events));
         RETURN;
     END IF;
 
@@ -422,6 +472,9 @@ GRANT EXECUTE ON FUNCTION es.append TO penstock_appender;
 
 CREATE FUNCTION es.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    IF TG_OP = 'DELETE' AND current_user = 'penstock_archive' THEN
+        RETURN NULL; -- es.check_archived looks at what goes
+    END IF;
     RAISE EXCEPTION 'es.events is append-only: % is not allowed', TG_OP
         USING HINT = 'Facts are corrected by new events.';
 END
@@ -429,6 +482,50 @@ $$;
 
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON es.events
     FOR EACH STATEMENT EXECUTE FUNCTION es.refuse_change();
+
+-- What leaves es.events must be said to be in the archive, by its stream and by es.archived.
+CREATE FUNCTION es.check_archived() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    missing bigint;
+BEGIN
+    SELECT min(gone.position) INTO missing FROM gone
+        LEFT JOIN es.archived AS kept ON kept.position = gone.position
+        LEFT JOIN es.streams AS streams ON streams.stream = gone.stream
+        WHERE (kept.id, kept.stream, kept.version, kept.content) IS DISTINCT FROM
+              (gone.id, gone.stream, gone.version,
+               es.content_of(gone.type, gone.data, gone.tags, gone.metadata))
+           OR gone.version >= coalesce(streams.archived_up_to, 0);
+    IF missing IS NOT NULL THEN
+        RAISE EXCEPTION 'the event at position % is not known to be in the archive', missing;
+    END IF;
+    RETURN NULL;
+END
+$$;
+REVOKE ALL ON FUNCTION es.check_archived FROM PUBLIC;
+
+CREATE TRIGGER archived_first AFTER DELETE ON es.events
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT
+    WHEN (current_user = 'penstock_archive') EXECUTE FUNCTION es.check_archived();
+
+-- A checksum of what makes an event's content: repeating it gives the same one. As in comparisons
+-- of whole events, numbers are equal whatever way they are written, and a trace is no content.
+CREATE FUNCTION es.content_of(type text, data bytea, tags text[], metadata jsonb) RETURNS bytea
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT sha256(
+        sha256(content_of.data)
+        || int8send(jsonb_hash_extended(
+            content_of.metadata - '{traceparent,correlation_id,causation_id}'::text[], 0))
+        || convert_to(jsonb_build_array(content_of.type, content_of.tags)::text, 'UTF8'))
+$$;
+REVOKE ALL ON FUNCTION es.content_of FROM PUBLIC;
+
+GRANT SELECT ON es.archived, es.recorded TO penstock_service;
+GRANT EXECUTE ON FUNCTION es.content_of TO penstock_service, penstock_archive;
+GRANT USAGE ON SCHEMA es TO penstock_archive;
+GRANT SELECT ON es.events, es.streams, es.archived, es.recorded TO penstock_archive;
+GRANT DELETE ON es.events TO penstock_archive;
+GRANT INSERT ON es.archived TO penstock_archive;
 
 -- What deciders keep beside the events. All of it can be computed again, but for the answers.
 CREATE TABLE es.snapshots (
@@ -522,9 +619,14 @@ CREATE FUNCTION es.append_group(
 ) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_ timestamptz;
+    known boolean;
 BEGIN
     PERFORM es.enter(append_group.number, append_group.before, before + cardinality(ids));
-    SELECT counter.recorded_at INTO now_ FROM es.counter;
+    SELECT counter.recorded_at, EXISTS (SELECT FROM es.archived WHERE archived.id = ANY (ids))
+        INTO now_, known FROM es.counter;
+    IF known THEN
+        RAISE EXCEPTION 'an event of the group is in the archive' USING ERRCODE = 'ES010';
+    END IF;
     IF walks IS NOT NULL THEN
         PERFORM es.none_matched(max(CASE
                 WHEN cardinality(w.tags) = 0 THEN es.newest_of_kind(w.category, w.type, w.after)

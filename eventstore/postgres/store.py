@@ -8,16 +8,19 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from eventstore.appender import Appender, AppendLimits, AppendObserver
+from eventstore.archive import Archive, Archived, NoArchive, fetched
 from eventstore.conditions import Query
 from eventstore.decision import MAX_CATEGORIES, SameData, same_bytes
 from eventstore.feed import Head
 from eventstore.filters import Wanted, wanted_by_filter, wanted_by_query
 from eventstore.lifecycle import StreamStanding, check_readable
+from eventstore.postgres.archived import lacking, merged, plain_of
 from eventstore.postgres.commit import PostgresGroupCommit
 from eventstore.postgres.connect import SERVICE_ROLE, Connection, conninfo, wrapped
 from eventstore.postgres.queries import query as statement
@@ -47,6 +50,7 @@ from schemas.records import RecordedEvent
 
 _POOL_TIMEOUT_S = 5.0
 _MAX_BIGINT = 2**63 - 1
+Row = TypeVar("Row")
 
 
 class PostgresEventStore:
@@ -66,8 +70,10 @@ class PostgresEventStore:
         max_categories: int = MAX_CATEGORIES,
         lease_ttl_s: float = 10.0,
         readers: int = 4,
+        archive: Archive | None = None,
     ) -> None:
         self.feed_head = Head()
+        self._archive = archive or NoArchive()
         self._store_id: str | None = None
         self._group = PostgresGroupCommit(
             dsn,
@@ -75,6 +81,7 @@ class PostgresEventStore:
             same_data=same_data,
             max_categories=max_categories,
             lease_ttl_s=lease_ttl_s,
+            archive=self._archive,
         )
         self.appender = Appender(self._group, self.feed_head, limits=limits, observer=observer)
         self._pool = AsyncConnectionPool(
@@ -112,9 +119,10 @@ class PostgresEventStore:
         """Return part of a stream; see `EventStore.read_stream`."""
         async with self.reader("reading a stream") as connection:
             version, part = await self._part(connection, stream, from_version, direction)
-            events = await self._events(
+            found = await self._read(
                 connection, f"read_stream_{direction}", part | {"limit": limit}
             )
+        events = (await self._events(found, backward=direction == "backward"))[:limit]
         last = max([version, *(event.version for event in events)])
         return StreamPage(version=Version(last), events=events)
 
@@ -124,9 +132,10 @@ class PostgresEventStore:
         """Return what `read_stream` does, as rows that are quick to render."""
         async with self.reader("reading a stream") as connection:
             version, part = await self._part(connection, stream, from_version, direction)
-            statement = plain(f"read_stream_{direction}", backward=direction == "backward")
-            rows = await plain_rows(connection, statement, part | {"limit": limit})
-        return version, rows
+            name, backward = f"read_stream_{direction}", direction == "backward"
+            found = await _read_plain(connection, name, part | {"limit": limit}, backward=backward)
+        rows = await self._plain(found, backward=backward)
+        return version, rows[:limit]
 
     async def _part(
         self, connection: Connection, stream: str, from_version: int | None, direction: Direction
@@ -139,7 +148,12 @@ class PostgresEventStore:
             start = max(from_version or 0, floor)
         else:
             start = _MAX_BIGINT if from_version is None else from_version
-        bounds = {"stream": stream, "from_version": start, "floor": floor}
+        bounds = {
+            "stream": stream,
+            "from_version": start,
+            "floor": floor,
+            "version": standing.version,
+        }
         return standing.version, bounds
 
     async def standing(self, stream: str) -> StreamStanding:
@@ -161,7 +175,8 @@ class PostgresEventStore:
         async with self.reader("reading events") as connection:
             head = await head_of(connection)
             place = await locate(connection, wanted, after=after, head=head, limit=limit)
-            events = await self._events(connection, *place.statement)
+            found = await self._read(connection, *place.statement)
+        events = (await self._events(found))[:limit]
         scanned_to = events[-1].position if len(events) == limit else place.scanned_to
         return EventPage(events=events, scanned_to=Position(scanned_to), head=Position(head))
 
@@ -172,18 +187,19 @@ class PostgresEventStore:
         async with self.reader("reading events") as connection:
             wanted = wanted_by_filter(filter_)
             place = await locate(connection, wanted, after=after, head=up_to, limit=limit)
-            name, values = place.statement
-            rows = await plain_rows(connection, plain(name), values)
+            found = await _read_plain(connection, *place.statement)
+        rows = (await self._plain(found))[:limit]
         scanned_to = rows[-1][POSITION] if len(rows) == limit else place.scanned_to
         return PlainPage(rows=rows, scanned_to=scanned_to)
 
     async def event(self, event_id: UUID) -> RecordedEvent:
         """Return one event; see `EventStore.event`."""
         async with self.reader("reading an event") as connection:
-            found = await self._events(connection, "read_event", {"id": event_id})
-        if not found:
+            found = await self._read(connection, "read_event", {"id": event_id})
+        events = await self._events(found)
+        if not events:
             raise NotFound(f"no event has the id {event_id}", id=str(event_id))
-        return found[0]
+        return events[0]
 
     async def head(self) -> Position:
         """Return the last position."""
@@ -200,13 +216,56 @@ class PostgresEventStore:
             except PoolTimeout as error:
                 raise Unavailable(f"{doing}: PostgreSQL does not answer") from error
 
-    async def _events(
+    async def _read(
         self, connection: Connection, name: str, values: Mapping[str, object]
-    ) -> tuple[RecordedEvent, ...]:
+    ) -> _Found[tuple[Any, ...]]:
         if self._store_id is None:
             row = await (await connection.execute("SELECT store_id FROM es.store")).fetchone()
             self._store_id = "" if row is None else str(row[0])
         async with connection.cursor(binary=True) as cursor:
             await cursor.execute(statement(name), values)
-            store_id = self._store_id
-            return tuple([recorded(row, store_id) for row in await cursor.fetchall()])
+            rows = await cursor.fetchall()
+        return _Found(rows, await lacking(connection, name, values, rows, position=0))
+
+    async def _events(
+        self, found: _Found[tuple[Any, ...]], *, backward: bool = False
+    ) -> tuple[RecordedEvent, ...]:
+        store_id = self._store_id or ""
+        if not found.archived:
+            return tuple([recorded(row, store_id) for row in found.rows])
+        archived = await fetched(self._archive, found.archived)
+        return tuple(
+            merged(
+                found.rows,
+                lambda row: recorded(row, store_id),
+                ((event.position, event) for event in archived),
+                position=0,
+                backward=backward,
+            )
+        )
+
+    async def _plain(self, found: _Found[PlainRow], *, backward: bool = False) -> list[PlainRow]:
+        if not found.archived:
+            return found.rows
+        archived = await fetched(self._archive, found.archived)
+        return merged(
+            found.rows,
+            lambda row: cast(PlainRow, row),
+            ((event.position, plain_of(event)) for event in archived),
+            position=POSITION,
+            backward=backward,
+        )
+
+
+class _Found(NamedTuple, Generic[Row]):
+    """Rows of a read, and what belongs between them but is in the archive."""
+
+    rows: list[Row]
+    archived: list[Archived]
+
+
+async def _read_plain(
+    connection: Connection, name: str, values: Mapping[str, object], *, backward: bool = False
+) -> _Found[PlainRow]:
+    rows = await plain_rows(connection, plain(name, backward=backward), values)
+    return _Found(rows, await lacking(connection, name, values, rows, position=POSITION))

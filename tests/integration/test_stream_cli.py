@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from apps.cli import build
 from kernel.errors import Conflict, ContractViolation, InvalidRequest, NotFound, StreamGone
+from tests.archiving import into_the_log
 from tests.services import service_in_thread
 
 
@@ -113,3 +114,23 @@ def test_reading_more_than_a_page(http: httpx.Client) -> None:
     assert versions("order-1", "--limit", "5000", "--backward") == everything[::-1]
     assert versions("order-1", "--limit", "1200", "--from-version", "5") == everything[5:1_205]
     assert versions("--limit", "1200", "--tag", "n:1") == everything[1::2]
+
+
+def test_archiving_counts_first_and_says_what_stays(
+    http: httpx.Client, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_POSTGRES_DSN", postgres_dsn)
+    monkeypatch.setenv("PENSTOCK_WORKSPACE", str(tmp_path))
+    into_the_log(postgres_dsn, tmp_path / "lake", up_to=1_200)
+    assert answered("stream", "archive", "--dry-run")["planned"] == 0
+    answered("stream", "bound", "order-1", "--max-count", "100")
+    would = run("stream", "archive", "--dry-run").output
+    assert would == "1,400 events of 1 streams would leave PostgreSQL\n"
+    done = run("stream", "archive")
+    assert done.exit_code == 6, done.output
+    assert "1,200 events of 1 streams are in the archive" in done.output
+    assert "order-1 from version 1200: not in the log yet" in done.output
+    assert "below 1200 in the archive" in run("stream", "show", "order-1").output
+    into_the_log(postgres_dsn, tmp_path / "lake", after=1_200)
+    assert answered("stream", "archive")["events"] == 200
+    assert isinstance(run("stream", "archive", "--before", "3").exception, InvalidRequest)

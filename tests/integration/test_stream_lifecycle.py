@@ -67,6 +67,7 @@ def test_a_deleted_stream_begins_again_where_it_ended(http: httpx.Client) -> Non
         "truncate_before": 3,
         "max_age_s": None,
         "max_count": None,
+        "archived_up_to": 0,
         "position": 4,
     }
     refused(http.get("/v1/streams/order-1"), 404, "not-found")

@@ -112,7 +112,8 @@ class StreamPage:
 class StreamMetadata:
     """A stream's version and what it shows: see `streams.set` and `streams.delete`.
 
-    A deleted stream is not found until somebody appends; a tombstoned one is gone for good.
+    A deleted stream is not found until somebody appends; a tombstoned one is gone for good. Events
+    below version `archived_up_to` are in the archive, and read as before.
     """
 
     stream: str
@@ -122,6 +123,7 @@ class StreamMetadata:
     truncate_before: int
     max_age_s: int | None
     max_count: int | None
+    archived_up_to: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
 -- Next positions of a category.
-SELECT position FROM es.events
+SELECT position FROM es.recorded
     WHERE category = %(category)s AND position > %(after)s AND position <= %(up_to)s
     ORDER BY position LIMIT %(limit)s

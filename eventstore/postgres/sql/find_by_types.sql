@@ -2,8 +2,8 @@
 SELECT found.position
     FROM unnest(%(types)s::text[]) AS wanted (type)
     CROSS JOIN LATERAL (
-        SELECT position FROM es.events
-            WHERE events.type = wanted.type
+        SELECT position FROM es.recorded
+            WHERE recorded.type = wanted.type
               AND position > %(after)s AND position <= %(up_to)s
             ORDER BY position LIMIT %(limit)s
     ) AS found

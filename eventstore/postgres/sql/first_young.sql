@@ -9,7 +9,7 @@ WITH RECURSIVE young AS MATERIALIZED (
            CASE WHEN recorded_at < since THEN high ELSE middle END
         FROM probe, young,
              LATERAL (SELECT (low + high) / 2) AS half (middle),
-             LATERAL (SELECT recorded_at FROM es.events
+             LATERAL (SELECT recorded_at FROM es.recorded
                           WHERE stream = %(stream)s AND version = middle) AS event
         WHERE low < high
 )

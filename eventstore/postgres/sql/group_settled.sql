@@ -1,7 +1,7 @@
 -- Which of these events the group has behind it.
-SELECT id FROM es.events WHERE id = ANY(%(ids)s::uuid[])
+SELECT id FROM es.recorded WHERE id = ANY(%(ids)s::uuid[])
     AND position > %(started_after)s AND position <= %(scanned_to)s
     AND NOT EXISTS (SELECT FROM es.deliveries d
-                        WHERE d.subscription = %(group)s AND d.event_id = events.id)
+                        WHERE d.subscription = %(group)s AND d.event_id = recorded.id)
     AND NOT EXISTS (SELECT FROM es.parked p
-                        WHERE p.subscription = %(group)s AND p.event_id = events.id)
+                        WHERE p.subscription = %(group)s AND p.event_id = recorded.id)

@@ -3,7 +3,7 @@ SELECT s.name, s.category, s.type, s.stream_prefix, s.tag, s.started_after, s.ma
        s.ack_timeout, s.backoff, s.backoff_cap, s.max_in_flight, s.look_ahead, s.max_parked,
        counter.position AS head, least(d.lowest - 1, s.scanned_to) AS checkpoint,
        coalesce(extract(epoch FROM clock_timestamp() - (
-           SELECT recorded_at FROM es.events
+           SELECT recorded_at FROM es.recorded
                WHERE position = least(d.lowest - 1, s.scanned_to) + 1)), 0)::float8 AS lag_s,
        d.in_flight, d.waiting, s.parked, s.redelivered
     FROM es.counter, es.subscriptions s

@@ -40,6 +40,7 @@ class Lifecycle:
     tombstoned: bool = False
     truncate_before: int = 0
     max_count: int | None = None
+    archived_up_to: int = 0
     max_age_s: int | None = None
 
 
