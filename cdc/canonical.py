@@ -1,7 +1,9 @@
 """The canonical text of a column's values (`schemas.row_hash`) as an SQL expression.
 
-Text is what the lake holds, so that equal texts mean equal values. The session must print as
-`cdc.columns.set_text_output` sets it.
+Text is what the lake holds, so that equal texts mean equal values: what a lake type cannot hold
+(`schemas.pg_exact`) is null or saturated here as there. The session must print as
+`cdc.columns.set_text_output` sets it; `format('%s', x)` then is the output function of any type,
+where `x::text` would strip a char(n).
 """
 
 from __future__ import annotations
@@ -10,47 +12,10 @@ from psycopg import sql
 
 from schemas.pg_types import SourceColumn, decimal_of
 
-_AS_OUTPUT = frozenset(
-    (
-        "text",
-        "varchar",
-        "bpchar",
-        "name",
-        "citext",
-        "uuid",
-        "json",
-        "jsonb",
-        "xml",
-        "inet",
-        "cidr",
-        "macaddr",
-        "macaddr8",
-        "tsvector",
-        "ltree",
-        "bit",
-        "pg_lsn",
-        "jsonpath",
-        "int4range",
-        "int8range",
-        "numrange",
-        "tsrange",
-        "daterange",
-        "int4multirange",
-        "int8multirange",
-        "nummultirange",
-        "tsmultirange",
-        "datemultirange",
-    )
-)
-"""Types whose text is PostgreSQL's own: `format('%s', x)` calls the output function, `x::text`
-would strip a char(n)."""
+_OUTPUT = "format('%s', {x})"
 
 _EXPRESSIONS = {
     "bool": "CASE WHEN {x} THEN 'true' ELSE 'false' END",
-    "int2": "{x}::text",
-    "int4": "{x}::text",
-    "int8": "{x}::text",
-    "oid": "{x}::text",
     "float4": "CASE WHEN {x} = 'NaN' THEN '7fc00000' ELSE encode(float4send({x}), 'hex') END",
     "float8": (
         "CASE WHEN {x} = 'NaN' THEN '7ff8000000000000' ELSE encode(float8send({x}), 'hex') END"
@@ -68,48 +33,20 @@ _EXPRESSIONS = {
         "(extract(epoch FROM least(greatest({x}, timestamptz '0001-01-01 00:00:00+00'),"
         " timestamptz '9999-12-31 23:59:59.999999+00')) * 1000000)::bigint::text"
     ),
-    "time": "{x}::text",
-    "timetz": "replace(({x} AT TIME ZONE 'UTC')::text, '+00', 'Z')",
-    "interval": (
-        "'P' || extract(year FROM {x}) || 'Y' || extract(month FROM {x}) || 'M'"
-        " || extract(day FROM {x}) || 'DT' || extract(hour FROM {x}) || 'H'"
-        " || extract(minute FROM {x}) || 'M' || trim_scale(extract(second FROM {x})) || 'S'"
-    ),
-    "varbit": "coalesce(nullif(ltrim({x}::text, '0'), ''), '0')",
 }
-
-_IN_ARRAYS = frozenset(
-    (
-        "bool",
-        "int2",
-        "int4",
-        "int8",
-        "float4",
-        "float8",
-        "numeric",
-        "text",
-        "varchar",
-        "bpchar",
-        "uuid",
-        "json",
-        "jsonb",
-        "bytea",
-        "date",
-        "time",
-        "timestamp",
-        "timestamptz",
-    )
-)
 
 
 def has_text(column: SourceColumn) -> bool:
-    """Whether the column's values have a canonical text, so that they can be compared."""
-    return not column.generated and _expression(column) is not None
+    """Whether the column's values are compared: generated columns are not captured."""
+    return not column.generated
 
 
-def cell(column: SourceColumn) -> sql.Composed:
-    """Return SQL for the canonical text of a column with its length, `N` for null."""
-    return _sized(_canonical(column, sql.Identifier(column.name)))
+def cell(column: SourceColumn, value: sql.Composable | None = None) -> sql.Composed:
+    """Return SQL for the canonical text of a column with its length, `N` for null.
+
+    `value` stands for the column where the source shows another value (masked, hashed).
+    """
+    return _sized(_canonical(column, value or sql.Identifier(column.name)))
 
 
 def _sized(text: sql.Composable) -> sql.Composed:
@@ -118,28 +55,36 @@ def _sized(text: sql.Composable) -> sql.Composed:
 
 def _canonical(column: SourceColumn, value: sql.Composable) -> sql.Composed:
     expression = _expression(column)
-    assert expression is not None, f"{column.name} has no canonical text"
     if not column.is_array:
         return _nullable(expression, value)
     item = _sized(_nullable(expression, sql.SQL("item")))
+    depths = range(1, column.dimensions + 1)
+    fits = " AND ".join(
+        ["array_ndims({value}) = {depth}", *(f"array_lower({{value}}, {d}) = 1" for d in depths)]
+    )
+    sizes = " || 'x' || ".join(f"array_length({{value}}, {d})" for d in depths)
+    # Several dimensions are told by their sizes, then all items; the empty array has none.
+    before = "" if column.dimensions == 1 else f"coalesce({sizes}, '') || "
+    # In the FROM clause, unnest would cut composite items into their fields.
     return sql.SQL(
-        "CASE WHEN {value} IS NULL THEN NULL ELSE '[' || (SELECT coalesce(string_agg({item}, ','"
-        " ORDER BY place), '') FROM unnest({value}) WITH ORDINALITY AS u(item, place)) || ']' END"
-    ).format(value=value, item=item)
+        f"CASE WHEN cardinality({{value}}) = 0 OR ({fits}) THEN {before}'[' ||"
+        " (SELECT coalesce(string_agg({item}, ',' ORDER BY place), '') FROM (SELECT"
+        " unnest({value}) AS item, generate_series(1, cardinality({value})) AS place) items)"
+        " || ']' END"
+    ).format(value=value, item=item, depth=sql.Literal(column.dimensions))
 
 
 def _nullable(expression: str, value: sql.Composable) -> sql.Composed:
-    return sql.SQL(f"CASE WHEN {{x}} IS NULL THEN NULL ELSE {expression} END").format(x=value)
+    # A composite of nulls IS NULL, but it is a value.
+    return sql.SQL(f"CASE WHEN {{x}} IS DISTINCT FROM NULL THEN {expression} END").format(x=value)
 
 
-def _expression(column: SourceColumn) -> str | None:
-    """Return SQL for the text of value {x}; None when the type has none."""
-    if column.is_array and column.kind != "e" and column.type not in _IN_ARRAYS:
-        return None
+def _expression(column: SourceColumn) -> str:
+    """Return SQL for the text of value {x}."""
     if column.type == "bit" and column.modifier == 1:
         return "CASE WHEN {x} = B'1' THEN 'true' ELSE 'false' END"
     if column.type == "numeric":
         return "nullif({x}, 'NaN')::text" if decimal_of(column.modifier) else "{x}::text"
-    if column.kind == "e" or column.type in _AS_OUTPUT:
-        return "format('%s', {x})"
-    return _EXPRESSIONS.get(column.type)
+    if column.kind != "b":
+        return _OUTPUT
+    return _EXPRESSIONS.get(column.type, _OUTPUT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cdc.database import Connection, split_table
 from kernel.errors import NotFound
-from schemas.pg_types import SourceColumn
+from schemas.pg_types import Caveat, SourceColumn
 
 TEXT_SETTINGS = {
     "DateStyle": "ISO, YMD",
@@ -20,13 +20,14 @@ and the rest change nothing that is printed; money follows `lc_monetary`: see `s
 # are followed on both sides of an array, but not through a second array: its items are text.
 _COLUMNS = """
 WITH RECURSIVE base AS (
-    SELECT a.attnum, a.attname, a.atttypid AS type, a.atttypmod AS modifier,
+    SELECT a.attrelid, a.attnum, a.attname, a.atttypid AS declared, a.atttypid AS type,
+           a.atttypmod AS modifier,
            a.attndims::int AS dimensions, a.attnotnull, a.attgenerated, false AS is_array
       FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
       JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
     UNION ALL
-    SELECT b.attnum, b.attname, coalesce(e.oid, t.typbasetype),
+    SELECT b.attrelid, b.attnum, b.attname, b.declared, coalesce(e.oid, t.typbasetype),
            CASE WHEN e.oid IS NULL AND t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END,
            CASE WHEN b.is_array THEN b.dimensions ELSE greatest(b.dimensions, t.typndims) END,
            b.attnotnull, b.attgenerated, b.is_array OR e.oid IS NOT NULL
@@ -36,7 +37,20 @@ WITH RECURSIVE base AS (
 )
 SELECT b.attname AS name, t.typname AS type, t.typtype::text AS kind, b.modifier, b.is_array,
        CASE WHEN b.is_array THEN greatest(b.dimensions, 1) ELSE 0 END AS dimensions,
-       b.attnotnull AS not_null, b.attgenerated::text AS generated
+       b.attnotnull AS not_null, b.attgenerated::text AS generated, t.typdelim::text AS delimiter,
+       CASE WHEN t.typname = 'money' AND '1234.56'::numeric::money::text !~ '^[^0-9.,]*1,?234[.]56$'
+            THEN 'locale'
+            WHEN t.typname = 'interval' AND NOT b.is_array
+             AND current_setting('server_version_num')::int >= 170000
+             AND NOT EXISTS (
+                 SELECT FROM pg_constraint k
+                  WHERE k.convalidated AND k.contype = 'c'
+                    AND (k.conrelid = b.attrelid AND b.attnum = ANY (k.conkey)
+                         AND pg_get_constraintdef(k.oid)
+                             = format('CHECK (isfinite(%%I))', b.attname)
+                         OR k.contypid = b.declared
+                         AND pg_get_constraintdef(k.oid) = 'CHECK (isfinite(VALUE))'))
+            THEN 'infinite' ELSE '' END AS caveat
   FROM base b JOIN pg_type t ON t.oid = b.type
  WHERE t.typtype <> 'd'
    AND (b.is_array OR NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid))
@@ -63,9 +77,19 @@ def columns_of(connection: Connection, table: str) -> tuple[SourceColumn, ...]:
             dimensions=int(str(row["dimensions"])),
             not_null=bool(row["not_null"]),
             generated=str(row["generated"]).strip("\0"),
+            delimiter=str(row["delimiter"]),
+            caveat=_caveat(str(row["caveat"])),
         )
         for row in rows
     )
+
+
+def _caveat(found: str) -> Caveat:
+    match found:
+        case "infinite" | "locale":
+            return found
+        case _:
+            return ""
 
 
 def set_text_output(connection: Connection) -> None:

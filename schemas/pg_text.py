@@ -2,48 +2,170 @@
 
     COPY … TO STDOUT (FORMAT csv) -> pa.Table of text -> text_to_lake -> pa.Table of lake values
 
-The text is that of a session with `cdc.columns.TEXT_SETTINGS`. Values are exactly those that the
-connector's Avro gives for the same rows (`schemas.columns`).
+The text is that of a session with `cdc.columns.TEXT_SETTINGS`. The connector's Avro gives the same
+values for the same rows (`schemas.columns`); for arrays and all odd types it sends this same text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from decimal import Decimal
+import binascii
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.errors import SchemaViolation
-from schemas.pg_types import SourceColumn, lake_type
+from schemas.pg_arrays import array_texts
+from schemas.pg_doubles import geometry_text
+from schemas.pg_exact import Reading, exact_column, with_exact
+from schemas.pg_moments import date_of, micros_of
+from schemas.pg_types import LOCAL_MICROS, UTC_MICROS, SourceColumn, item_type, lake_type
+
+_DATE = r"^\d{4}-\d\d-\d\d$"
+_MOMENT = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?([+-]\d\d(:\d\d)?)?$"
+_GEOMETRIC = frozenset(("point", "line", "lseg", "box", "path", "polygon", "circle"))
+
+Read = Callable[[pa.Array], Reading]
 
 
 def text_to_lake(columns: Sequence[SourceColumn], texts: pa.Table) -> pa.Table:
-    """Read a table of text columns; None is null. Columns come out in the order of `columns`.
+    """Read a table of text columns; null is null. Columns come out in the order of `columns`.
 
-    Raises `SchemaViolation` for text that is not of its type.
+    Where a row has a value that its column's type cannot hold (`schemas.pg_exact`), a last column
+    `_exact` keeps the text of such values. Raises `SchemaViolation` for text not of its type.
     """
-    arrays = [column_to_lake(column, texts.column(column.name)) for column in columns]
+    arrays: list[pa.ChunkedArray] = []
+    lost: dict[str, tuple[pa.ChunkedArray, pa.ChunkedArray]] = {}
+    for column in columns:
+        source = texts.column(column.name)
+        readings = [read_column(column, chunk) for chunk in source.chunks]
+        arrays.append(pa.chunked_array([r.values for r in readings], lake_type(column)))
+        if any(r.lost is not None for r in readings):
+            lost[column.name] = (source, pa.chunked_array([r.lost_rows() for r in readings]))
     fields = [pa.field(column.name, lake_type(column)) for column in columns]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    return with_exact(table, exact_column(lost)) if lost else table
 
 
-def column_to_lake(column: SourceColumn, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Read one column of text. Raises `SchemaViolation`."""
-    kind = lake_type(column)
+def read_column(column: SourceColumn, texts: pa.Array) -> Reading:
+    """Read the text of one column. Raises `SchemaViolation`."""
+    if texts.type != pa.string():
+        texts = texts.cast(pa.string())
     try:
-        if pa.types.is_boolean(kind):
-            return pc.if_else(pc.is_null(texts), None, pc.is_in(texts, pa.array(["t", "1"])))
-        if pa.types.is_decimal(kind) and column.type == "money":
-            return _money(texts, kind)
-        return texts.cast(kind)
-    except pa.ArrowInvalid as error:
+        if not column.is_array:
+            return _reader(column)(texts)
+        return _array(column, texts)
+    except (pa.ArrowInvalid, ValueError) as error:
         raise SchemaViolation(f"column {column.name} of type {column.type}: {error}") from error
 
 
-def _money(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    plain = [
-        None if text is None else Decimal(text.replace("$", "").replace(",", ""))
-        for text in texts.to_pylist()
-    ]
-    return pa.chunked_array([pa.array(plain, kind)])
+def _reader(column: SourceColumn) -> Read:
+    kind = item_type(column)
+    if pa.types.is_boolean(kind):
+        return _boolean
+    if pa.types.is_decimal(kind):
+        return _money if column.type == "money" else lambda texts: _decimal(texts, kind)
+    if pa.types.is_binary(kind):
+        return lambda texts: Reading(_bytes(texts))
+    if pa.types.is_date32(kind):
+        return lambda texts: _saturating(texts, kind, _DATE, date_of)
+    if kind in (LOCAL_MICROS, UTC_MICROS):
+        return lambda texts: _saturating(texts, kind, _MOMENT, micros_of)
+    if column.type in _GEOMETRIC:
+        return _geometric
+    return lambda texts: Reading(texts.cast(kind))
+
+
+def _boolean(texts: pa.Array) -> Reading:
+    true = pc.is_in(texts, pa.array(["t", "1"]))
+    known = pc.is_in(texts, pa.array(["t", "f", "1", "0", None], pa.string()))
+    if not pc.all(known).as_py() and len(texts):
+        raise ValueError("neither t nor f")
+    return Reading(pc.if_else(pc.is_valid(texts), true, None) if texts.null_count else true)
+
+
+def _decimal(texts: pa.Array, kind: pa.DataType) -> Reading:
+    nan = pc.equal(texts, "NaN")
+    if not pc.any(nan).as_py():
+        return Reading(texts.cast(kind))
+    lost = pc.fill_null(nan, False)
+    return Reading(pc.if_else(lost, None, texts).cast(kind), lost)
+
+
+def _money(texts: pa.Array) -> Reading:
+    # `$1,234.56`, `-$1,234.56`: only such locales are admitted (`schemas.pg_types.refusal`).
+    plain = pc.replace_substring_regex(texts, r"[^0-9.-]", "")
+    return Reading(plain.cast(pa.decimal128(19, 2)))
+
+
+def _bytes(texts: pa.Array) -> pa.Array:
+    digits = pa.concat_arrays([pc.utf8_slice_codeunits(texts, 2)])
+    validity, offsets, data = digits.buffers()
+    ends = pa.Array.from_buffers(pa.int32(), len(digits) + 1, [None, offsets])
+    halves = pc.divide(ends, pa.scalar(2, pa.int32()))
+    raw = pa.py_buffer(binascii.unhexlify(memoryview(data)[: ends[-1].as_py()] if data else b""))
+    return pa.Array.from_buffers(
+        pa.binary(), len(digits), [validity, halves.buffers()[1], raw], digits.null_count
+    )
+
+
+def _saturating(
+    texts: pa.Array, kind: pa.DataType, ordinary: str, odd: Callable[[str], tuple[int, bool]]
+) -> Reading:
+    """Read dates or timestamps; what Arrow cannot read is read by `odd`: value, and whether kept"""
+    try:
+        return Reading(texts.cast(kind))
+    except pa.ArrowInvalid:
+        pass
+    plain = pc.fill_null(pc.match_substring_regex(texts, ordinary), True)
+    numbers = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+    values = pc.if_else(plain, texts, None).cast(kind).cast(numbers)
+    rest = [odd(text) for text in texts.filter(pc.invert(plain)).to_pylist()]
+    mask = pc.invert(plain)
+    values = pc.replace_with_mask(values, mask, pa.array([v for v, _ in rest], numbers))
+    lost = pc.replace_with_mask(mask, mask, pa.array([not kept for _, kept in rest], pa.bool_()))
+    return Reading(values.cast(kind), lost)
+
+
+def _geometric(texts: pa.Array) -> Reading:
+    return Reading(
+        pa.array([None if t is None else geometry_text(t) for t in texts.to_pylist()], pa.string())
+    )
+
+
+def _array(column: SourceColumn, texts: pa.Array) -> Reading:
+    lists, lost = array_texts(texts, column.dimensions, column.delimiter)
+    leaves = lists
+    while pa.types.is_list(leaves.type):
+        leaves = leaves.values
+    items = _reader(column)(leaves)
+    if items.lost is not None:
+        bad = _rows_of_leaves(lists, items.lost)
+        lost = bad if lost is None else pc.or_(lost, bad)
+    return Reading(_regrown(lists, items.values), lost)
+
+
+def _regrown(lists: pa.Array, leaves: pa.Array) -> pa.Array:
+    """Put other leaves under the same lists."""
+    if not pa.types.is_list(lists.type):
+        return leaves
+    child = _regrown(lists.values, leaves)
+    validity, offsets = lists.buffers()[:2]
+    return pa.Array.from_buffers(
+        pa.list_(child.type),
+        len(lists),
+        [validity, offsets],
+        lists.null_count,
+        lists.offset,
+        [child],
+    )
+
+
+def _rows_of_leaves(lists: pa.Array, lost: pa.Array) -> pa.Array:
+    """Return the rows in which a leaf is lost."""
+    if not pa.types.is_list(lists.type):
+        return lost
+    inner = _rows_of_leaves(lists.values, lost).to_pylist()
+    offsets = lists.offsets.to_pylist()
+    return pa.array([any(inner[start:end]) for start, end in pairwise(offsets)], pa.bool_())

@@ -10,6 +10,7 @@ PostgreSQL's own text (`schemas.pg_text`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 
@@ -20,14 +21,20 @@ DECIMAL_DIGITS = 38
 """The most digits that a decimal of the lake holds; beyond, a numeric is text."""
 
 
+Caveat = Literal["", "infinite", "locale"]
+"""`infinite`: an interval that nothing keeps from being infinite; `locale`: lc_monetary prints
+money otherwise than `$1,234.56`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceColumn:
     """A column of the source: its type (of the items, for an array) with domains resolved.
 
     `type` is PostgreSQL's typname, `kind` its typtype (`b` base, `e` enum, `c` composite, `r`
     range, `m` multirange, `p` pseudo), `modifier` its atttypmod, -1 without one. `dimensions` is
-    how many an array is declared with (at least 1), 0 for what is no array. `generated` is
-    attgenerated: `` for an ordinary column, `s` stored, `v` virtual.
+    how many an array is declared with (at least 1), 0 for what is no array, `delimiter` what stands
+    between its items. `generated` is attgenerated: `` for an ordinary column, `s` stored, `v`
+    virtual. `caveat` names what of this database makes the type unsafe, `` for nothing.
     """
 
     name: str
@@ -38,6 +45,8 @@ class SourceColumn:
     dimensions: int = 0
     not_null: bool = False
     generated: str = ""
+    delimiter: str = ","
+    caveat: Caveat = ""
 
 
 _SCALARS: dict[str, pa.DataType] = {
@@ -58,10 +67,22 @@ _SCALARS: dict[str, pa.DataType] = {
 
 def lake_type(column: SourceColumn) -> pa.DataType:
     """Return the Arrow type that the lake holds the column in. Text where nothing else is exact."""
-    item = _item_type(column)
+    item = item_type(column)
     for _ in range(column.dimensions if column.is_array else 0):
         item = pa.list_(item)
     return item
+
+
+def item_type(column: SourceColumn) -> pa.DataType:
+    """Return the type of the column's values, or of its items where it is an array."""
+    if column.type == "bit" and column.modifier == 1:
+        return pa.bool_()
+    if column.type == "numeric":
+        decimal = decimal_of(column.modifier)
+        return pa.string() if decimal is None else pa.decimal128(*decimal)
+    if column.kind != "b":
+        return pa.string()
+    return _SCALARS.get(column.type, pa.string())
 
 
 def refusal(column: SourceColumn) -> str | None:
@@ -79,14 +100,3 @@ def decimal_of(modifier: int) -> tuple[int, int] | None:
     scale = (((modifier - 4) & 0x7FF) ^ 1024) - 1024
     digits = max(precision - min(scale, 0), scale)
     return (digits, max(scale, 0)) if digits <= DECIMAL_DIGITS else None
-
-
-def _item_type(column: SourceColumn) -> pa.DataType:
-    if column.type == "bit" and column.modifier == 1:
-        return pa.bool_()
-    if column.type == "numeric":
-        decimal = decimal_of(column.modifier)
-        return pa.string() if decimal is None else pa.decimal128(*decimal)
-    if column.kind != "b":
-        return pa.string()
-    return _SCALARS.get(column.type, pa.string())

@@ -1,0 +1,65 @@
+"""Values that the type of their lake column cannot hold: they stay in their row, as text.
+
+A `numeric(10, 2)` may be NaN, a date may be infinite or before Christ, an `int[]` may have two
+dimensions today. The typed column then holds null (a date: the nearest one that it can hold), and
+the column `_exact` of the same row holds a JSON object from column name to PostgreSQL's own text:
+
+    price NULL, _exact {"price":"NaN"}
+
+A table has the column `_exact` from the first such row on; elsewhere it is null. A quarantine of
+the row was the other way: it would take the row's other values away with the one, and tear its
+transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+EXACT = "_exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A column's values, and the rows (bool, no nulls) whose value it could not hold, if any."""
+
+    values: pa.Array
+    lost: pa.Array | None = None
+
+    def lost_rows(self) -> pa.Array:
+        """Return the mask of lost rows, all false where there are none."""
+        if self.lost is not None:
+            return self.lost
+        return pa.array([False] * len(self.values), pa.bool_())
+
+
+def exact_column(lost: Mapping[str, tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:
+    """Return `_exact` for columns given as (texts, lost rows); None when no row lost anything."""
+    found: dict[int, dict[str, str]] = {}
+    rows = 0
+    for name, (texts, mask) in sorted(lost.items()):
+        rows = len(texts)
+        places = [place for place, gone in enumerate(mask.to_pylist()) if gone]
+        for place, text in zip(places, texts.filter(mask).to_pylist(), strict=True):
+            found.setdefault(place, {})[name] = text
+    return exact_texts(found, rows)
+
+
+def exact_texts(found: Mapping[int, Mapping[str, str]], rows: int) -> pa.Array | None:
+    """Return `_exact` of texts by row and column; None when there are none."""
+    if not found:
+        return None
+    texts: list[str | None] = [None] * rows
+    for place, values in found.items():
+        texts[place] = json.dumps(
+            dict(sorted(values.items())), ensure_ascii=False, separators=(",", ":")
+        )
+    return pa.array(texts, pa.string())
+
+
+def with_exact(table: pa.Table, exact: pa.Array | None) -> pa.Table:
+    """Append `_exact` where there is one."""
+    return table if exact is None else table.append_column(EXACT, exact)
