@@ -127,7 +127,9 @@ def apply(rows: pa.Table, steps: Iterable[Step]) -> pa.Table:
     for step in steps:
         match step:
             case Added(name, kind, value):
-                column = pa.repeat(pa.scalar(value, kind), rows.num_rows)
+                # `repeat` refuses to make no lists.
+                n = rows.num_rows
+                column = pa.repeat(pa.scalar(value, kind), n) if n else pa.array([], kind)
                 rows = _put(rows, name, pa.chunked_array([column]))
             case Renamed(old, new):
                 rows = _renamed(rows, old, new)

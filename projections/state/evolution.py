@@ -36,6 +36,7 @@ from projections.state.held import Hold
 from schemas.columns import envelope_shape
 from schemas.pg_text import text_to_lake
 from schemas.pg_types import lake_type
+from schemas.records import Operation
 from schemas.registry import SchemaLookup
 from schemas.schema_change import (
     REWRITE_TYPE,
@@ -223,6 +224,19 @@ def _fitted(evolution: Evolution, rows: pa.Table, shape: Shape, schemas: SchemaL
 
     With messages that changes nothing but narrower integers. Without them it is all that is known.
     """
+    keyless = rows.filter(
+        pc.and_(
+            pc.is_null(rows["key_schema_id"]),
+            pc.not_equal(rows["operation"], Operation.TRUNCATE.value),
+        )
+    )
+    if keyless.num_rows:
+        # The connector asks the database for the key, which may be ahead of the stream.
+        places = zip(
+            keyless["commit_order"].to_pylist(), keyless["total_order"].to_pylist(), strict=True
+        )
+        reason = "a change came without its key, which was renamed or dropped right after it"
+        return Planned(evolution=NOTHING, hold=Hold(order=min(places), reason=reason))
     types = dict(shape)
     needed: Shape = {}
     for order, own in _shapes(rows, schemas):
