@@ -135,9 +135,7 @@ async def _append(
 ) -> None:
     """Append lines together; those that follow each other in one stream go as one."""
     appends = []
-    for (stream, category), found in groupby(
-        chunk, lambda pair: (pair[0].stream, pair[0].category)
-    ):
+    for (stream, category), found in groupby(chunk, _destination):
         events = tuple(event for _, event in found)
         appends.append(
             StreamAppend(stream=stream, category=category, expected="any", events=events)
