@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import httpx
 import psycopg
 import pytest
 
+from eventstore.postgres.store import PostgresEventStore
+from eventstore.store import Direction
 from kernel.errors import InvalidRequest, NotFound
 from tests.archiving import archived, into_the_log
+from tests.contracts.events import event, request, to
 from tests.services import service_in_thread
 from tests.waiting import until
 
@@ -373,3 +377,37 @@ def test_without_the_log_reads_say_so(http: httpx.Client, postgres_dsn: str, lak
         assert (lost.status_code, lost.json()["type"]) == (503, "unavailable")
         assert "lake.path" in lost.json()["remedy"]
         assert other.get("/v1/streams/order-1", params={"from_version": 3}).status_code == 200
+
+
+def test_reads_ask_the_archive_only_where_something_is_missing(postgres_dsn: str) -> None:
+    """Counted by the server, whose sessions report when they end."""
+
+    async def with_store(use: Callable[[PostgresEventStore], Awaitable[object]]) -> None:
+        async with PostgresEventStore(postgres_dsn) as store:
+            await use(store)
+
+    def touched() -> Any:
+        statement = (
+            "SELECT coalesce(seq_scan, 0) + coalesce(idx_scan, 0) FROM pg_stat_user_tables"
+            " WHERE relid = 'es.archived'::regclass"
+        )
+        return asked(postgres_dsn, statement)[0][0]
+
+    events = [event() for _ in range(30)]
+    directions: tuple[Direction, ...] = ("forward", "backward")
+
+    async def read(store: PostgresEventStore) -> None:
+        for after, limit in ((0, 100), (0, 10), (25, 10), (29, 1), (30, 1)):
+            await store.read_all(after=after, limit=limit)
+            await store.rows_of_all(after=after, up_to=30, limit=limit)
+        for direction in directions:
+            for from_version, limit in ((None, 100), (None, 3), (7, 4), (29, 1), (30, 1), (99, 2)):
+                await store.read_stream(
+                    "order-1", from_version=from_version, direction=direction, limit=limit
+                )
+        await store.event(events[3].id)
+
+    asyncio.run(with_store(lambda store: store.append(request(to("order-1", events)))))
+    before = touched()
+    asyncio.run(with_store(read))
+    assert touched() == before
