@@ -16,7 +16,7 @@ import orjson
 from apps.service.bodies import StreamBody, append_bodies, stream_body
 from apps.service.cloudevents import append_body
 from apps.service.http import JSON, Answer, Receive, Scope, Send, read_body, respond
-from apps.service.preconditions import precondition_failed, precondition_of
+from apps.service.preconditions import Preconditioned, precondition_of
 from apps.service.problems import refusal
 from apps.service.requests import context_of
 from apps.service.runtime import Opened, Runtime
@@ -29,7 +29,6 @@ from eventstore.store import (
     StreamAppend,
     StreamAppended,
 )
-from kernel.errors import VersionConflict
 
 STREAMS_PREFIX = "/v1/streams/"
 APPEND_PATH = "/v1/append"
@@ -62,12 +61,8 @@ def begin_append(runtime: Runtime, scope: Scope, body: bytes) -> Begun | None:
 
 def answer_to(runtime: Runtime, begun: Begun) -> Answer:
     """Answer an append that has ended. Raises what refused it."""
-    try:
+    with Preconditioned(begun.precondition):
         appended = begun.appended.result()
-    except VersionConflict as conflict:
-        if begun.precondition is None:
-            raise
-        raise precondition_failed(conflict) from conflict
     runtime.metrics.append_seconds.observe(time.perf_counter() - begun.at)
     (answer,) = appended.appends
     return Answer(

@@ -15,14 +15,14 @@ from apps.service.bodies import parse_json
 from apps.service.http import read_body
 from apps.service.idempotency import idempotency_key
 from apps.service.limits import check_depth
-from apps.service.preconditions import precondition_failed, precondition_of
+from apps.service.preconditions import Preconditioned, precondition_of
 from apps.service.reads import runtime_of
 from apps.service.render import dump, event_documents
 from apps.service.tracing import tracing_of
 from eventstore.deciders.handling import CommandRequest
 from eventstore.ids import new_id
 from eventstore.names import CAUSATION_ID, CORRELATION_ID, category_of
-from kernel.errors import InvalidRequest, NotFound, VersionConflict
+from kernel.errors import InvalidRequest, NotFound
 
 router = APIRouter(prefix="/v1")
 _JSON = "application/json"
@@ -74,7 +74,7 @@ async def send_command(request: Request, category: str, id: str, command: str) -
     # What one command did is found together, whoever else follows the ids.
     command_id = str(new_id())
     tracing = {CORRELATION_ID: command_id, CAUSATION_ID: command_id} | tracing_of(headers)
-    try:
+    with Preconditioned(expected):
         handled = await opened.deciders.handler.handle(
             CommandRequest(
                 stream=_stream(category, id),
@@ -85,10 +85,6 @@ async def send_command(request: Request, category: str, id: str, command: str) -
                 expected=expected,
             )
         )
-    except VersionConflict as conflict:
-        if expected is None:
-            raise
-        raise precondition_failed(conflict) from conflict
     document = {
         "stream": handled.stream,
         "version": handled.version,

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from apps.service.bodies import parse_json
 from apps.service.http import read_body
-from apps.service.preconditions import precondition_failed, precondition_of
+from apps.service.preconditions import Preconditioned, precondition_of
 from apps.service.reads import runtime_of
 from eventstore.lifecycle import StreamStanding
 from eventstore.policies import PolicyChanged, StreamPolicies
-from kernel.errors import InvalidRequest, VersionConflict
+from kernel.errors import InvalidRequest
 
 router = APIRouter(prefix="/v1/streams/{stream}")
 _MOST = 2**31
@@ -61,7 +61,7 @@ async def set_metadata(request: Request, stream: str) -> Response:
     raw = await read_body(request.scope, request.receive, runtime_of(request).config.max_body_bytes)
     body = _parsed(PolicyBody, raw, example='{"max_count": 1000, "max_age_s": 86400}')
     expected = precondition_of(dict(request.scope["headers"]))
-    try:
+    with Preconditioned(expected):
         changed = await _policies(request).set(
             stream,
             truncate_before=body.truncate_before,
@@ -69,8 +69,6 @@ async def set_metadata(request: Request, stream: str) -> Response:
             max_count=body.max_count,
             expected="any" if expected is None else expected,
         )
-    except VersionConflict as conflict:
-        raise (conflict if expected is None else precondition_failed(conflict)) from conflict
     return _changed(changed)
 
 
@@ -97,12 +95,10 @@ async def delete_stream(
 ) -> Response:
     """Hide all events of a stream. The change is recorded; the log keeps all events."""
     expected = precondition_of(dict(request.scope["headers"]))
-    try:
+    with Preconditioned(expected):
         changed = await _policies(request).delete(
             stream, for_good=tombstone, expected="any" if expected is None else expected
         )
-    except VersionConflict as conflict:
-        raise (conflict if expected is None else precondition_failed(conflict)) from conflict
     return _changed(changed)
 
 

@@ -35,8 +35,26 @@ def precondition_of(headers: Mapping[bytes, bytes]) -> Expected | None:
     )
 
 
-def precondition_failed(conflict: VersionConflict) -> HttpRefusal:
-    """Return the refusal (412) of a request whose precondition does not hold."""
+class Preconditioned:
+    """Turns a conflict into the refusal (412) of the precondition that led to it, if there was one.
+
+    Not made of a generator: appends pass here.
+    """
+
+    __slots__ = ("_expected",)
+
+    def __init__(self, expected: Expected | None) -> None:
+        self._expected = expected
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if self._expected is not None and isinstance(error, VersionConflict):
+            raise _failed(error) from error
+
+
+def _failed(conflict: VersionConflict) -> HttpRefusal:
     problem = problem_of(conflict)
     failed = refusal(412, problem.type, problem.title, problem.detail, problem.remedy)
     failed.problem.fields.update(problem.fields)
