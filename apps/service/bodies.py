@@ -216,6 +216,7 @@ def _event(event: Any, place: str, reading: _Reading, id_: UUID | None) -> NewEv
     data = event.get("data")
     metadata = event.get("metadata")
     tags = event.get("tags")
+    at = event.get("occurred_at")
     if not isinstance(data, dict):
         raise InvalidRequest(f"{place}.data: expected an object", remedy=_EXAMPLE)
     if metadata is not None:
@@ -228,7 +229,7 @@ def _event(event: Any, place: str, reading: _Reading, id_: UUID | None) -> NewEv
         data=data,
         metadata=metadata or {},
         tags=_tags(tags, place, reading.context.limits.tags) if tags else (),
-        occurred_at=_time(event.get("occurred_at"), place),
+        occurred_at=None if at is None else moment_of(at, f"{place}.occurred_at"),
     )
 
 
@@ -244,9 +245,8 @@ def _id(value: object, place: str, derived: UUID | None) -> UUID:
         ) from None
 
 
-def _time(value: object, place: str) -> datetime | None:
-    if value is None:
-        return None
+def moment_of(value: object, place: str) -> datetime:
+    """Read a time with an offset, as UTC. Raises `InvalidRequest` that names the place."""
     try:
         moment = datetime.fromisoformat(cast(str, value))
         if moment.tzinfo is not None:
@@ -254,7 +254,7 @@ def _time(value: object, place: str) -> datetime | None:
     except (ValueError, TypeError, OverflowError):
         pass
     raise InvalidRequest(
-        f"{place}.occurred_at: {value!r} is no time with an offset",
+        f"{place}: {value!r} is no time with an offset",
         remedy="Send ISO 8601 with an offset, as 2013-01-01T05:15:00Z",
     )
 

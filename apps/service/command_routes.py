@@ -5,13 +5,12 @@ body -> CommandRequest -> CommandHandler.handle -> recorded events
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from apps.deciders import Deciders
-from apps.service.bodies import parse_json
+from apps.service.bodies import moment_of, parse_json
 from apps.service.http import read_body
 from apps.service.idempotency import idempotency_key
 from apps.service.limits import check_depth
@@ -69,7 +68,7 @@ async def send_command(request: Request, category: str, id: str, command: str) -
     opened = runtime.opened
     headers = dict(request.scope["headers"])
     key = idempotency_key(headers)
-    expected = precondition_of(dict(request.scope["headers"]))
+    expected = precondition_of(headers)
     opened.storage.check()
     # What one command did is found together, whoever else follows the ids.
     command_id = str(new_id())
@@ -105,7 +104,7 @@ async def show_entity(
     request: Request,
     category: str,
     id: str,
-    version: Annotated[int | None, Query(ge=0, le=2**62, description="After this event")] = None,
+    version: Annotated[int | None, Query(ge=0, le=_MOST, description="After this event")] = None,
     at: Annotated[
         str | None, Query(description="As of this recorded time, ISO 8601 with an offset")
     ] = None,
@@ -115,7 +114,8 @@ async def show_entity(
         raise InvalidRequest("version and at were both given", remedy="Send one of them.")
     deciders = _deciders(request)
     stream = _stream(category, id)
-    entity = await deciders.entities.load(category, stream, version=version, at=_time(at))
+    moment = None if at is None else moment_of(at, "at")
+    entity = await deciders.entities.load(category, stream, version=version, at=moment)
     if entity.version is None:
         when = "" if at is None else f" at {at}"
         raise NotFound(f"there is no {category} {id}{when}", stream=stream)
@@ -155,21 +155,6 @@ def _data(body: bytes, json_depth: int) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InvalidRequest("$: expected an object, the data of the command")
     return data
-
-
-def _time(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise InvalidRequest(
-            f"at: {text!r} is no time with an offset",
-            remedy="Send ISO 8601 with an offset, as 2013-01-01T05:15:00Z",
-        )
-    return moment
 
 
 def _etag(version: int | None) -> dict[str, str]:
