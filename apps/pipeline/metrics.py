@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import (
@@ -22,6 +23,11 @@ from apps.pipeline.verifying import VerifyMetrics
 from projections.runner.manifest import Committed
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+SOURCE_LAG: Mapping[str, str] = {
+    "bytes": "WAL of a captured database that is not known to be in the tables",
+    "seconds": "Age of the oldest commit of a captured database that the tables may not have",
+    "records": "Records of a captured database in Kafka that no epoch has (markers included)",
+}
 
 
 class PipelineMetrics:
@@ -52,24 +58,10 @@ class PipelineMetrics:
             ["store"],
             registry=self.registry,
         )
-        self.source_bytes = Gauge(
-            "penstock_source_lag_bytes",
-            "WAL of a captured database that is not known to be in the tables",
-            ["source"],
-            registry=self.registry,
-        )
-        self.source_seconds = Gauge(
-            "penstock_source_lag_seconds",
-            "Age of the oldest commit of a captured database that may be missing from the tables",
-            ["source"],
-            registry=self.registry,
-        )
-        self.source_records = Gauge(
-            "penstock_source_lag_records",
-            "Records of a captured database in Kafka that no epoch has (markers included)",
-            ["source"],
-            registry=self.registry,
-        )
+        self._source_lag = {
+            what: Gauge(f"penstock_source_lag_{what}", text, ["source"], registry=self.registry)
+            for what, text in SOURCE_LAG.items()
+        }
         self.freshness = Histogram(
             "penstock_freshness_seconds",
             "From the append of an event to the commit of its epoch, worst of each epoch",
@@ -112,9 +104,9 @@ class PipelineMetrics:
 
     def source_lag(self, source: str, lag: SourceLag) -> None:
         """Book how far a captured source is ahead of the tables."""
-        self.source_bytes.labels(source).set(lag.bytes)
-        self.source_seconds.labels(source).set(lag.seconds)
-        self.source_records.labels(source).set(lag.records)
+        for what, value in asdict(lag).items():
+            if what in SOURCE_LAG:
+                self._source_lag[what].labels(source).set(value)
 
     def render(self) -> bytes:
         """Return the exposition text."""

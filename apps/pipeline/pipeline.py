@@ -36,6 +36,7 @@ from projections.runner.ingest import Ingest
 from projections.runner.manifest import Committed, Manifest
 from projections.runner.projector import Run
 from projections.state.current import CurrentTables
+from projections.state.large import SparkStagedMerge
 from projections.state.tail import FoldPolicy
 from schemas.registry import ConfluentRegistry
 
@@ -155,6 +156,7 @@ class Pipeline:
             self._tables,
             self._registry,
             soft_deletes=lambda source, table: _keeps_deleted(deployment, source, table),
+            large=SparkStagedMerge(self._spark, self._tables),
             policy=FoldPolicy(freshness_s=self._settings.number("lake.fold_freshness_ms") / 1000),
         )
         try:

@@ -33,7 +33,7 @@ from kernel.positions import Epoch
 from projections.log.frames import AVRO_SCHEMAS, TRANSACTIONS_TABLE, UTC_MICROS
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.steps import Evolution
-from projections.log.tables import TableAt, Tables
+from projections.log.tables import TableAt, Tables, dataset_of
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, sort_out
 from projections.runner.bulk import BulkInstalls
@@ -44,6 +44,7 @@ from projections.state.cut import Advance
 from projections.state.following import SchemaFollower
 from projections.state.held import Held
 from projections.state.installing import Installer
+from projections.state.large import LogRows, split
 from schemas.registry import SchemaLookup
 
 
@@ -245,10 +246,11 @@ class Ingest:
     ) -> dict[str, TableAt]:
         """Fold the changes of one source; tables that were replaced have them already."""
         assert advance.from_epoch is not None, "there is something to fold"
-        folds: dict[str, tuple[pa.Table, Evolution]] = {}
+        folds: dict[str, tuple[pa.Table | LogRows, Evolution]] = {}
+        small, large = self._foldable(source, progress, advance, epoch)
         plans = self._follower.plans(
             source,
-            self._foldable(source, progress, advance, epoch),
+            small | {table: rows.some() for table, rows in large.items()},
             frozenset(advance.transactions),
             partial(self._columns, source),
             from_epoch=advance.from_epoch,
@@ -262,7 +264,7 @@ class Ingest:
                 # The table stays as of the epoch before; the log has its rows.
                 held[table] = planned.hold.at(epoch)
             elif rows.num_rows or planned.evolution:
-                folds[table] = rows, planned.evolution
+                folds[table] = large.get(table, rows), planned.evolution
         return self._current.fold_all(source, folds, epoch)
 
     def _columns(self, source: str, table: str) -> pa.Schema | None:
@@ -273,8 +275,8 @@ class Ingest:
 
     def _foldable(
         self, source: str, progress: Progress, advance: Advance, epoch: Epoch
-    ) -> dict[str, pa.Table]:
-        """Read from the log the rows that became foldable, per table."""
+    ) -> tuple[dict[str, pa.Table], dict[str, LogRows]]:
+        """Read from the log the rows that became foldable, per table; what is large, not yet."""
         of_transactions = pc.is_in(
             pc.field("transaction_id"), pa.array(advance.transactions, pa.string())
         )
@@ -283,14 +285,16 @@ class Ingest:
             at_lsn = pc.field("commit_order") == progress.cut(source).snapshot_lsn
             wanted = wanted | (pc.field("snapshot") & at_lsn)
         in_epochs = (pc.field("epoch") >= advance.from_epoch) & (pc.field("epoch") <= epoch)
-        rows = self._tables.read(
-            self._lake.path(changes_log(source)),
-            where=in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE),
-        )
-        if rows is None:
+        path = self._lake.path(changes_log(source))
+        log = self._tables.open(path)
+        if log is None:
             raise NotFound(f"the log of {source} is missing from the lake")
+        wanted = in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE)
+        wanted, large = split(log, wanted, since=advance.from_epoch or 0)
+        rows = dataset_of(log).to_table(filter=wanted)
         names = pc.unique(rows["table"]).to_pylist()
-        return {name: rows.filter(pc.equal(rows["table"], name)) for name in sorted(names)}
+        small = {name: rows.filter(pc.equal(rows["table"], name)) for name in sorted(names)}
+        return small, large
 
     def _committed(
         self,

@@ -12,7 +12,7 @@ folds the tail into the base; see `tail`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
@@ -26,6 +26,16 @@ from projections.log.steps import NOTHING, Evolution
 from projections.log.tables import TableAt, Tables, schema_of
 from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
+from projections.state.large import (
+    ArrowStagedMerge,
+    LogRows,
+    StagedMerge,
+    Staging,
+    after,
+    holds_rows,
+    last_truncate,
+    slices,
+)
 from projections.state.tail import FoldPolicy, TailTables, tail_name, whole
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
@@ -57,12 +67,14 @@ class CurrentTables:
         *,
         soft_deletes: SoftDeletes = lambda source, table: False,
         policy: FoldPolicy | None = None,
+        large: StagedMerge | None = None,
     ) -> None:
         self._lake = lake
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._schemas = schemas
         self._soft = soft_deletes
+        self._merge = large or ArrowStagedMerge(tables)
         self.tails = TailTables(lake, tables, policy)
 
     def fold(
@@ -109,29 +121,79 @@ class CurrentTables:
         self.tails.settle(name)
         return self._at(name, self._writer.merge(path, rows, guard, keys=keys), epoch)
 
+    def fold_large(
+        self,
+        source: str,
+        table: str,
+        rows: LogRows,
+        epoch: Epoch,
+        evolution: Evolution = NOTHING,
+    ) -> Mapping[str, TableAt]:
+        """Fold log rows as `fold` does, in slices, with one commit from Spark's executors."""
+        name = current_name(source, table)
+        path, guard = self._lake.path(name), Guard(name, epoch)
+        handle = self._tables.open(path)
+        if handle is not None and reached(handle, guard):
+            return self._at(name, handle.version(), epoch)
+        if evolution:
+            self._evolve(name, path, evolution, epoch)
+        self.tails.settle(name)
+        soft = self._soft(source, table)
+        cleared = last_truncate(rows)
+        if cleared is not None:
+            rows = rows.narrowed(after(cleared))
+            self._clear(path, name, guard, last=False, soft=soft)
+        gone = cleared is not None and not soft
+        keys: tuple[str, ...] = ()
+        staging = Staging(self._lake, self._tables, name, epoch)
+        for part in slices(rows):
+            stored = partial(self._staged, staging, name, gone)
+            images, keys = row_images(
+                rows.read(part), self._schemas, stored=stored, evolution=evolution
+            )
+            newest = newest_per_key(images, keys)
+            newest = _softly(newest, images, keys, stored) if soft else newest
+            staging.add(newest.drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT]), keys)
+        if not keys:
+            self._clear(path, name, guard, last=True, soft=soft)
+            handle = self._tables.open(path)
+            return {} if handle is None else self._at(name, handle.version(), epoch)
+        replace = gone or not holds_rows(self._tables, path)
+        version = self._merge(path, staging.path, guard, keys, replace=replace)
+        staging.remove()
+        return self._at(name, version, epoch)
+
+    def _staged(self, staging: Staging, name: str, gone: bool, wanted: pa.Table) -> pa.Table | None:
+        known = self._stored(name, gone, wanted)
+        found = staging.newest(any_of(wanted))
+        if found is None:
+            return known
+        newest, keys = found
+        if known is None:
+            known = newest.schema.remove(newest.schema.get_field_index(OP)).empty_table()
+        return rows_of_keys(whole(known, newest, keys), wanted)
+
     def fold_all(
         self,
         source: str,
-        folds: Mapping[str, tuple[pa.Table, Evolution]],
+        folds: Mapping[str, tuple[pa.Table | LogRows, Evolution]],
         epoch: Epoch,
     ) -> dict[str, TableAt]:
         """Fold several tables of one source, some at a time: most of it is waiting for files.
 
-        `folds` has rows and evolution by table, as `fold` takes them. Raises what the first one
-        that fails raises, once all have ended.
+        `folds` has rows and evolution by table, as `fold` and `fold_large` take them; large ones
+        go one by one. Raises what the first one that fails raises, once all have ended.
         """
-        if len(folds) < 2:
-            return {
-                name: at
-                for table, (rows, evolution) in folds.items()
-                for name, at in self.fold(source, table, rows, epoch, evolution).items()
-            }
         at: dict[str, TableAt] = {}
+        started: list[Future[Mapping[str, TableAt]]] = []
         with ThreadPoolExecutor(FOLDS_AT_ONCE, thread_name_prefix="fold") as pool:
-            started = [
-                pool.submit(self.fold, source, table, rows, epoch, evolution)
-                for table, (rows, evolution) in folds.items()
-            ]
+            for table, (rows, evolution) in folds.items():
+                if isinstance(rows, LogRows):
+                    at |= self.fold_large(source, table, rows, epoch, evolution)
+                elif len(folds) == 1:
+                    at |= self.fold(source, table, rows, epoch, evolution)
+                else:
+                    started.append(pool.submit(self.fold, source, table, rows, epoch, evolution))
         for each in started:
             at |= each.result()
         return at

@@ -133,13 +133,13 @@ class TailTables:
             tail.keys = tuple(keys)
         guard = Guard(tail_name(name), epoch)
         if not reached(stored, guard):
-            marked = _marked(rows, keys, epoch)
+            added = marked(rows, keys, epoch)
             if stored is not None and (odd or len(stored.file_uris()) >= _REWRITE_FILES):
-                rest = [_marked(part, tail.keys, old) for old, part in list(tail.parts)]
-                marked = pa.concat_tables([*rest, marked], promote_options="permissive")
-                self._writer.overwrite(path, marked, guard)
+                rest = [marked(part, tail.keys, old) for old, part in list(tail.parts)]
+                added = pa.concat_tables([*rest, added], promote_options="permissive")
+                self._writer.overwrite(path, added, guard)
             else:
-                self._writer.append(path, marked, guard)
+                self._writer.append(path, added, guard)
             with tail.lock:
                 if not tail.parts:
                     tail.since = time.monotonic()
@@ -348,7 +348,8 @@ def _newest(parts: Sequence[tuple[int, pa.Table]], keys: tuple[str, ...]) -> pa.
     return rows.take(last["__row_max"].combine_chunks().sort())
 
 
-def _marked(rows: pa.Table, keys: Sequence[str], epoch: int) -> pa.Table:
+def marked(rows: pa.Table, keys: Sequence[str], epoch: int) -> pa.Table:
+    """Add the columns by which a tail table knows the epoch and the key columns of its rows."""
     n = rows.num_rows
     rows = rows.append_column(EPOCH, pa.array([epoch] * n, pa.int64()))
     return rows.append_column(KEYS, pa.array([json.dumps(list(keys))] * n, pa.string()))
