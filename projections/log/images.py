@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from projections.log.steps import NOTHING, Evolution
-from projections.log.unchanged import Stored, fill_unchanged
+from projections.log.unchanged import UNCHANGED, Stored, fill_unchanged
 from projections.log.writer import DELETE, OP, UPSERT
 from schemas.columns import decode_rows, key_columns
 from schemas.records import Operation
@@ -35,17 +35,21 @@ def row_images(
 
     `stored` finds the last known rows of keys with unchanged TOAST values. `carry` names further
     log columns to take along, and how to call them. `evolution` brings rows to the last columns.
+    Rows without a key (`key_schema_id` null) are facts that no table can be kept from: a delete
+    among them has its image from before.
     Returns the frame, ascending by (`__hi`, `__lo`), and the names of the key columns.
     """
     keys: tuple[str, ...] = ()
     parts: list[pa.Table] = []
     ids = changes.select(["schema_id", "key_schema_id"]).group_by(["schema_id", "key_schema_id"])
     for group in ids.aggregate([]).to_pylist():
-        mask = pc.equal(changes["schema_id"], group["schema_id"])
-        mask = pc.and_(mask, pc.equal(changes["key_schema_id"], group["key_schema_id"]))
-        key_schema = schemas.schema(group["key_schema_id"])
-        keys = key_columns(key_schema)
-        part = changes.filter(mask)
+        part = changes.filter(pc.equal(changes["schema_id"], group["schema_id"]))
+        if group["key_schema_id"] is None:
+            part, key_schema = part.filter(pc.is_null(part["key_schema_id"])), None
+        else:
+            part = part.filter(pc.equal(part["key_schema_id"], group["key_schema_id"]))
+            key_schema = schemas.schema(group["key_schema_id"])
+            keys = key_columns(key_schema)
         images = _images(part, schemas.schema(group["schema_id"]), key_schema, keys)
         for column, name in (carry or {}).items():
             images = images.append_column(name, part[column])
@@ -56,6 +60,8 @@ def row_images(
         parts.append(images)
     frame = pa.concat_tables(parts, promote_options="permissive")
     frame = frame.sort_by([(HI, "ascending"), (LO, "ascending")])
+    if not keys:
+        return frame.select([n for n in frame.schema.names if n != UNCHANGED]), keys
     frame = frame.append_column("__deleted", pc.equal(frame[OP], DELETE))
     return fill_unchanged(frame, keys, stored), keys
 
@@ -67,15 +73,23 @@ def newest_per_key(frame: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     return frame.take(last["__row_max"].combine_chunks().sort())
 
 
-def _images(part: pa.Table, value_schema: str, key_schema: str, keys: tuple[str, ...]) -> pa.Table:
+def _images(
+    part: pa.Table, value_schema: str, key_schema: str | None, keys: tuple[str, ...]
+) -> pa.Table:
     after = decode_rows(part["value"].combine_chunks(), value_schema, "after")
     after = after.drop_columns(["__present"])
-    by_key = decode_rows(part["key"].combine_chunks(), key_schema, "self")
-    for name in keys:
-        # A delete has no after-image; its key comes from the record's own key.
-        column = by_key[name].cast(after.schema.field(name).type)
-        after = after.set_column(after.schema.get_field_index(name), name, column)
+    if key_schema is None:
+        before = decode_rows(part["value"].combine_chunks(), value_schema, "before")
+        images = before.select([n for n in after.schema.names if n in before.schema.names])
+    else:
+        by_key = decode_rows(part["key"].combine_chunks(), key_schema, "self")
+        images = by_key.select(list(keys))
     deleted = pc.equal(part["operation"], Operation.DELETE.value)
+    for name in images.schema.names:
+        # A delete has no after-image; its key comes from the record's own key.
+        column = images[name].cast(after.schema.field(name).type)
+        column = column if key_schema else pc.if_else(deleted, column, after[name])
+        after = after.set_column(after.schema.get_field_index(name), name, column)
     after = after.append_column(OP, pc.if_else(deleted, DELETE, UPSERT))
     # A transaction that was open while the slot was made may carry an LSN below the snapshot's:
     # rows of a snapshot come before all streamed ones.

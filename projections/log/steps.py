@@ -6,7 +6,8 @@ One function for all rows: images on their way to a table, and those that a tabl
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -62,7 +63,23 @@ class Relabelled:
     labels: Mapping[str, str]
 
 
-Step = Added | Renamed | Dropped | Retyped | Relabelled
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A column of `type` whose later values are of a type that cannot hold it.
+
+    Its values go on under `aside`; the column's own name is free for the later ones.
+    """
+
+    name: str
+    type: pa.DataType
+
+    @property
+    def aside(self) -> str:
+        """Return the name that the older values have from then on."""
+        return f"{self.name}__{re.sub(r'[^a-z0-9]+', '_', str(self.type)).strip('_')}"
+
+
+Step = Added | Renamed | Dropped | Retyped | Relabelled | SetAside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +96,25 @@ class Evolution:
         """Whether there is anything to do."""
         return bool(self.steps or self.types)
 
-    def all_steps(self, *, after: Order | None = None) -> tuple[Step, ...]:
-        """Return every step in order, for rows that were there before all of them."""
+    def all_steps(self, *, only: Container[Order] | None = None) -> tuple[Step, ...]:
+        """Return every step in order, for rows that were there before all of them.
+
+        `only` names the places whose steps count.
+        """
         of_changes = [
-            step for order, steps in self.steps if after is None or order > after for step in steps
+            step for order, steps in self.steps if only is None or order in only for step in steps
         ]
         return (*of_changes, *(Retyped(name, kind) for name, kind in self.types.items()))
+
+    def caught_up(self, rows: pa.Table) -> pa.Table:
+        """Bring rows that were there before all steps to the last columns."""
+        return apply(rows, self.all_steps())
 
     def names_after(self, names: Iterable[str], order: Order) -> tuple[str, ...]:
         """Return what columns of a row at `order` are called in the end."""
         found = list(names)
-        for step in self.all_steps(after=order):
+        later = (step for at, steps in self.steps if at > order for step in steps)
+        for step in later:
             if isinstance(step, Renamed):
                 found = [step.new if name == step.old else name for name in found]
         return tuple(found)
@@ -141,6 +166,9 @@ def apply(rows: pa.Table, steps: Iterable[Step]) -> pa.Table:
             case Relabelled(name, labels):
                 if name in rows.schema.names:
                     rows = _put(rows, name, _relabelled(rows[name], labels))
+            case SetAside(name, kind):
+                if name in rows.schema.names and rows.schema.field(name).type == kind:
+                    rows = _set_aside(rows, name, step.aside)
             case _:
                 assert_never(step)
     return rows
@@ -163,6 +191,9 @@ def touches_rows(steps: Iterable[Step], stored: pa.Schema) -> bool:
                 return True
             case Retyped(name, kind) if name in rows.schema.names:
                 if rows.schema.field(name).type != kind:
+                    return True
+            case SetAside(name, kind) if name in rows.schema.names:
+                if rows.schema.field(name).type == kind:
                     return True
             case _:
                 rows = apply(rows, [step])
@@ -192,6 +223,13 @@ def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
         for names in rows[UNCHANGED].to_pylist()
     ]
     return _put(rows, UNCHANGED, pa.chunked_array([pa.array(named, pa.list_(pa.string()))]))
+
+
+def _set_aside(rows: pa.Table, name: str, aside: str) -> pa.Table:
+    values = rows[name]
+    if aside in rows.schema.names:
+        values = pc.coalesce(rows[aside], values)
+    return _put(rows.drop_columns([name]), aside, values)
 
 
 def _exact_renamed(text: str, old: str, new: str) -> str:

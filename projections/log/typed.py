@@ -22,12 +22,15 @@ import pyarrow.compute as pc
 
 from kernel.errors import Incompatible
 from kernel.positions import Epoch
-from projections.log.frames import TRANSACTIONS_TABLE, UTC_MICROS
+from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE, UTC_MICROS
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, row_images
 from projections.log.layout import Lake, changes_log, events_log
-from projections.log.tables import TableAt, Tables
+from projections.log.rewriting import evolve, must_evolve
+from projections.log.steps import Evolution
+from projections.log.tables import TableAt, Tables, schema_of
 from projections.log.unchanged import Stored, any_of, rows_of_keys
 from projections.log.writer import OP, ArrowWriter, Guard
+from projections.state.following import SchemaFollower
 from projections.state.tail import read_whole
 from schemas.columns import decode_rows
 from schemas.records import FORMAT_AVRO, Operation
@@ -104,6 +107,7 @@ class TypedTables:
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._schemas = schemas
+        self._follower = SchemaFollower(lake, tables, schemas)
 
     def add_events(self, store: str, visible: Visible, epoch: Epoch) -> dict[str, TableAt]:
         """Append the events of one store that became visible up to `epoch`."""
@@ -133,12 +137,14 @@ class TypedTables:
         pending_from: int,
         snapshot_lsn: int,
         current: Mapping[str, TableAt],
+        brought: Mapping[str, TableAt] | None = None,
     ) -> dict[str, TableAt]:
         """Append the row changes of one source that became visible up to `epoch`.
 
         `pending_from` is the first epoch whose log rows may belong to them, `snapshot_lsn` names
         the snapshot that counts: rows of an abandoned one never become visible. `current` gives
         the versions of the current tables just before: unchanged TOAST values come from there.
+        `brought` gives the versions of the typed tables just before.
         """
         if not visible.anything:
             return {}
@@ -165,10 +171,11 @@ class TypedTables:
         )
         if rows is None:
             return {}
-        rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
         snapshot_epoch = visible.epoch_of(snapshot_lsn) if snapshot_lsn <= visible.up_to else 0
         epochs = [seen_at.get(tx, snapshot_epoch) for tx in rows["transaction_id"].to_pylist()]
         rows = rows.append_column(EPOCH, pa.array(epochs, pa.int64()))
+        messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))
+        rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
         is_truncate = pc.equal(rows["operation"], Operation.TRUNCATE.value)
         truncates, rows = rows.filter(is_truncate), rows.filter(pc.invert(is_truncate))
         made: dict[str, TableAt] = {}
@@ -177,23 +184,76 @@ class TypedTables:
             made[name] = self._append(
                 name, truncates.select([*_TRUNCATE]).rename_columns(_TRUNCATE), epoch
             )
-        return made | {
-            f"typed/{source}.{table}": self._append(
-                f"typed/{source}.{table}",
-                self._changes(
-                    rows.filter(pc.equal(rows["table"], table)),
-                    partial(self._stored, f"current/{source}.{table}", current),
-                ),
-                epoch,
-            )
-            for (table,) in _groups(rows, ["table"])
-        }
+        tables = {t: rows.filter(pc.equal(rows["table"], t)) for (t,) in _groups(rows, ["table"])}
+        if messages.num_rows:
+            tables[SCHEMA_TABLE] = messages
+        facts = self._follower.facts(
+            source,
+            tables,
+            seen_at.keys(),
+            partial(self._columns, source, brought or {}),
+            from_epoch=pending_from,
+        )
+        for table, (own, evolution) in facts.items():
+            name = f"typed/{source}.{table}"
+            moved = self._evolve(name, evolution, messages, epoch)
+            if own.num_rows:
+                stored = partial(self._stored, f"current/{source}.{table}", current, evolution)
+                made[name] = self._append(name, self._changes(own, stored, evolution), epoch)
+            elif moved is not None:
+                made[name] = moved
+        return made
+
+    def _columns(self, source: str, brought: Mapping[str, TableAt], table: str) -> pa.Schema | None:
+        name = f"typed/{source}.{table}"
+        path = self._lake.path(name)
+        if name in brought:
+            return self._tables.columns(path, brought[name].version)
+        handle = self._tables.open(path)
+        return None if handle is None else schema_of(handle)
+
+    def _evolve(
+        self, name: str, evolution: Evolution, messages: pa.Table, epoch: Epoch
+    ) -> TableAt | None:
+        """Bring stored facts to the new columns; None where that did nothing.
+
+        A crash may have left a table that has the steps up to some epoch, and not its rows.
+        """
+        table = self._tables.open(self._lake.path(name))
+        if table is None or not evolution:
+            return None
+        done = table.transaction_version(f"{name}/columns") or 0
+        places = zip(
+            messages["commit_order"].to_pylist(),
+            messages["total_order"].to_pylist(),
+            strict=True,
+        )
+        told_at = dict(zip(places, messages[EPOCH].to_pylist(), strict=True))
+        fresh = [order for order, _ in evolution.steps if told_at.get(order, epoch) > done]
+        steps = evolution.all_steps(only=fresh)
+        if not must_evolve(table, steps):
+            return None
+        guard = Guard(f"{name}/columns", epoch)
+        evolve(self._tables, self._lake.path(name), steps, guard)
+        table = self._tables.open(self._lake.path(name))
+        assert table is not None
+        return TableAt(version=table.version(), as_of_epoch=epoch)
 
     def _stored(
-        self, name: str, current: Mapping[str, TableAt], wanted: pa.Table
+        self,
+        name: str,
+        current: Mapping[str, TableAt],
+        evolution: Evolution,
+        wanted: pa.Table,
     ) -> pa.Table | None:
-        rows = read_whole(self._lake, self._tables, name, at=current, where=any_of(wanted))
-        return rows_of_keys(rows, wanted)
+        at = current.get(name)
+        if at is None:
+            return None
+        names = self._tables.columns(self._lake.path(name), at.version).names
+        # A key that is renamed in between has its old name there.
+        where = any_of(wanted) if wanted.schema.names[0] in names else None
+        rows = read_whole(self._lake, self._tables, name, at=current, where=where)
+        return rows_of_keys(None if rows is None else evolution.caught_up(rows), wanted)
 
     def _append(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
         path = self._lake.path(name)
@@ -215,11 +275,12 @@ class TypedTables:
             promote_options="permissive",
         )
 
-    def _changes(self, rows: pa.Table, stored: Stored) -> pa.Table:
+    def _changes(self, rows: pa.Table, stored: Stored, evolution: Evolution) -> pa.Table:
         images, _ = row_images(
             rows,
             self._schemas,
             stored=stored,
+            evolution=evolution,
             carry={
                 "operation": OPERATION,
                 "closed_late": LATE,

@@ -77,9 +77,11 @@ def plan(
     `told` are the messages about it, `rows` its log rows, both of the range to fold. `stored` are
     the table's columns at the last committed epoch, None for a table that is not there yet.
     """
-    shape: Shape = {item.name: item.type for item in stored} if stored is not None else {}
+    shape, begin = first_shape(rows, stored, schemas)
     steps: list[tuple[Order, tuple[Step, ...]]] = []
     for message in sorted(told, key=lambda message: message.order):
+        if message.order < begin:
+            continue
         found = message.hold or (_compared(message, shape) if shape else ())
         if isinstance(found, Hold):
             return Planned(evolution=NOTHING, hold=found)
@@ -89,10 +91,24 @@ def plan(
     return _fitted(Evolution(steps=tuple(steps)), rows, shape, schemas)
 
 
+def first_shape(
+    rows: pa.Table, stored: pa.Schema | None, schemas: SchemaLookup
+) -> tuple[Shape, Order]:
+    """Return the columns from which a plan starts, and where in the stream they hold.
+
+    What DDL did to a table before it had rows here concerns nobody.
+    """
+    if stored is not None:
+        return {item.name: item.type for item in stored}, (-1, -1)
+    for order, shape in shapes_of(rows, schemas):
+        return shape, order
+    return {}, (-1, -1)
+
+
 def _compared(message: Told, shape: Shape) -> tuple[Step, ...] | Hold:
     """Turn the difference between two descriptions of a table into steps, or a hold."""
     change, after = message.change, message.change.by_attnum()
-    before = _known(message, shape)
+    before = known_columns(message, shape)
     if isinstance(before, Hold):
         return before
     reason = _unfollowed(message, before, after)
@@ -126,7 +142,7 @@ def _compared(message: Told, shape: Shape) -> tuple[Step, ...] | Hold:
     return tuple(steps)
 
 
-def _known(message: Told, shape: Shape) -> dict[int, TableColumn] | Hold:
+def known_columns(message: Told, shape: Shape) -> dict[int, TableColumn] | Hold:
     """Return the columns before the change; without an earlier message, by their names."""
     if message.before is not None:
         return message.before.by_attnum()
@@ -184,9 +200,8 @@ def _column_steps(
     kind = followed_type(old.column, new.column)
     if kind is None:
         return hold_of(message, f"column {new.name} was {old.declared} and is {new.declared}")
-    target = common_type(stored, kind) or kind
-    # A masked or hashed column is of another type here than there: it stays.
-    if common_type(stored, lake_type(old.column)) == stored != target:
+    target = stored_type(old, kind, stored)
+    if target != stored:
         steps.append(Retyped(new.name, target))
     labels = {
         label: new.labels[oid]
@@ -198,6 +213,16 @@ def _column_steps(
     if labels:
         steps.append(Relabelled(new.name, labels))
     return steps
+
+
+def stored_type(old: TableColumn, kind: pa.DataType, stored: pa.DataType) -> pa.DataType:
+    """Return the type that the lake's column has once its values are of `kind`.
+
+    A masked or hashed column is of another type here than there: it stays.
+    """
+    if common_type(stored, lake_type(old.column)) != stored:
+        return stored
+    return common_type(stored, kind) or kind
 
 
 def hold_of(message: Told, reason: str) -> Hold:
@@ -239,7 +264,7 @@ def _fitted(evolution: Evolution, rows: pa.Table, shape: Shape, schemas: SchemaL
         return Planned(evolution=NOTHING, hold=Hold(order=min(places), reason=reason))
     types = dict(shape)
     needed: Shape = {}
-    for order, own in _shapes(rows, schemas):
+    for order, own in shapes_of(rows, schemas):
         passed = tuple(step for at, steps in evolution.steps if at > order for step in steps)
         for name, kind in shape_after(own, passed).items():
             known = types.setdefault(name, kind)
@@ -255,7 +280,7 @@ def _fitted(evolution: Evolution, rows: pa.Table, shape: Shape, schemas: SchemaL
     return Planned(evolution=replace(evolution, types=needed))
 
 
-def _shapes(rows: pa.Table, schemas: SchemaLookup) -> Iterable[tuple[Order, Shape]]:
+def shapes_of(rows: pa.Table, schemas: SchemaLookup) -> Iterable[tuple[Order, Shape]]:
     """Return each schema's columns with the place of its first row, in the stream's order."""
     keyed = rows.filter(pc.is_valid(rows["key_schema_id"]))
     if keyed.num_rows == 0:

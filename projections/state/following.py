@@ -1,19 +1,22 @@
-"""Plans the fold of a source's tables over the DDL among their rows.
+"""Plans what DDL among a source's rows does to its tables in the lake.
 
-Upstream: log rows that became foldable. Downstream: `CurrentTables.fold`, and what is held.
+Upstream: log rows that became foldable. Downstream: `CurrentTables.fold` and what is held; typed
+tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from projections.log.frames import MESSAGES_TABLE, SCHEMA_TABLE
 from projections.log.layout import Lake, changes_log
+from projections.log.steps import Evolution
 from projections.log.tables import Tables
 from projections.state.evolution import Planned, Told, plan
+from projections.state.facts import plan_facts
 from projections.state.telling import tell
 from schemas.registry import SchemaLookup
 
@@ -46,17 +49,43 @@ class SchemaFollower:
         transactions `fresh`, logged since `from_epoch`. Raises `SchemaViolation` for a message
         that cannot be read.
         """
+        return {
+            table: (own, plan(told, own, stored, self._schemas))
+            for table, told, own, stored in self._each(source, rows, fresh, columns, from_epoch)
+        }
+
+    def facts(
+        self,
+        source: str,
+        rows: Mapping[str, pa.Table],
+        fresh: Container[str],
+        columns: Columns,
+        *,
+        from_epoch: int,
+    ) -> dict[str, tuple[pa.Table, Evolution]]:
+        """Return, per table, the rows that typed tables take in and how; as `plans`."""
+        return {
+            table: (own, plan_facts(told, own, stored, self._schemas))
+            for table, told, own, stored in self._each(source, rows, fresh, columns, from_epoch)
+        }
+
+    def _each(
+        self,
+        source: str,
+        rows: Mapping[str, pa.Table],
+        fresh: Container[str],
+        columns: Columns,
+        from_epoch: int,
+    ) -> Iterator[tuple[str, list[Told], pa.Table, pa.Schema | None]]:
         told = self._told(source, rows.get(SCHEMA_TABLE), fresh, from_epoch)
-        empty = next(iter(rows.values())).schema.empty_table() if rows else None
-        found: dict[str, tuple[pa.Table, Planned]] = {}
         for table in sorted({*rows, *told} - {SCHEMA_TABLE, MESSAGES_TABLE}):
-            own = rows.get(table, empty)
             stored = columns(table)
-            if own is None or (table not in rows and stored is None):
-                continue  # A table that is not captured.
-            planned = plan(told.get(table, ()), own, stored, self._schemas)
-            found[table] = (own, planned)
-        return found
+            if table in rows:
+                yield table, told.get(table, []), rows[table], stored
+            elif stored is not None:
+                empty = rows[SCHEMA_TABLE].schema.empty_table()
+                yield table, told[table], empty, stored
+            # Else it is a table that nobody captures.
 
     def messages(self, source: str) -> pa.Table | None:
         """Read every DDL message of a source from its log."""
