@@ -13,7 +13,7 @@ from cdc.snapshot.chunks import plan_chunks
 from cdc.snapshot.copying import copied_columns
 from cdc.sources import Source
 from projections.runner.captured import CapturedTable
-from projections.state.installs import RUN, Entry
+from projections.state.installs import RUN, Entry, column_of
 from schemas.key_ranges import KeyColumn, KeyRange, ordered_key
 from schemas.pg_types import SourceColumn
 
@@ -88,14 +88,19 @@ def new_run() -> str:
 
 
 def plan_table(
-    connection: Connection, source: Source, table: str, captured: CapturedTable
+    connection: Connection,
+    source: Source,
+    table: str,
+    captured: CapturedTable,
+    *,
+    chunk_bytes: int,
 ) -> TablePlan:
     """Plan the copy of one table, in the transaction that the connection is in.
 
     Raises `NotFound` for a table that is gone.
     """
     columns = copied_columns(connection, table, source.options_of(table))
-    chunks = plan_chunks(connection, table, columns, captured.keys)
+    chunks = plan_chunks(connection, table, columns, captured.keys, chunk_bytes=chunk_bytes)
     return TablePlan(
         table=table,
         install=new_run(),
@@ -110,7 +115,7 @@ def plan_table(
 def _table(found: Mapping[str, Any]) -> TablePlan:
     rest = dict(found)
     return TablePlan(
-        columns=tuple(SourceColumn(**column) for column in rest.pop("columns")),
+        columns=tuple(column_of(column) for column in rest.pop("columns")),
         keys=tuple(rest.pop("keys")),
         ranges=tuple(
             KeyRange(low=_bound(each["low"]), high=_bound(each["high"]))

@@ -148,6 +148,7 @@ class CopyRun:
             lsns=known,
             run=self._plan.run,
             slots=self._plan.slots,
+            version=staged.version,
             releases=self._plan.releases,
             since=self._plan.since,
         )

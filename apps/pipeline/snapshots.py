@@ -26,6 +26,7 @@ from apps.settings import Settings
 from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.replication import slot
+from cdc.snapshot.chunks import CHUNK_BYTES
 from cdc.snapshot.copying import copied_columns, prepare
 from cdc.snapshot.slot import Exported, exported_snapshot, mark
 from cdc.sources import COPY, Source, load_all
@@ -72,8 +73,16 @@ class TableCopier:
     `states` says per source what its copy does, or why it waits; `rows` counts what was read.
     """
 
-    def __init__(self, settings: Settings, lake: Lake, schemas: SchemaLookup) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        lake: Lake,
+        schemas: SchemaLookup,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
         self._settings = settings
+        self._chunk_bytes = chunk_bytes
         self._lake = lake
         self._schemas = schemas
         self._tables = Tables()
@@ -192,7 +201,8 @@ class TableCopier:
             prepare(connection, exported.name)
             if not plan.tables:
                 tables = [
-                    plan_table(connection, source, table, found) for table, found in wanted.items()
+                    plan_table(connection, source, table, found, chunk_bytes=self._chunk_bytes)
+                    for table, found in wanted.items()
                 ]
             else:
                 tables = []
@@ -203,7 +213,11 @@ class TableCopier:
                     columns = copied_columns(connection, each.table, source.options_of(each.table))
                     fits = each.same_shape(columns, found)
                     tables.append(
-                        each if fits else plan_table(connection, source, each.table, found)
+                        each
+                        if fits
+                        else plan_table(
+                            connection, source, each.table, found, chunk_bytes=self._chunk_bytes
+                        )
                     )
             connection.execute("ROLLBACK")
         made = replace(plan, tables=tuple(tables))

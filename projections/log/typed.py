@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -75,6 +76,9 @@ EVENT_COLUMNS = pa.schema(
     ]
 )
 """What every typed event has beside its own fields."""
+
+
+_NONE: Mapping[str, tuple[str, int]] = MappingProxyType({})
 
 
 class Visible:
@@ -138,12 +142,14 @@ class TypedTables:
         snapshot_lsn: int,
         current: Mapping[str, TableAt],
         brought: Mapping[str, TableAt] | None = None,
+        staged: Mapping[str, tuple[str, int]] = _NONE,
     ) -> dict[str, TableAt]:
         """Append the row changes of one source that became visible up to `epoch`.
 
         `pending_from` is the first epoch whose log rows may belong to them, `snapshot_lsn` names
         the snapshot that counts: rows of an abandoned one never become visible. `current` gives
-        the versions of the current tables just before: unchanged TOAST values come from there.
+        the versions of the current tables just before: unchanged TOAST values come from there, or
+        for a table that is new from path and version of its rows as they were copied (`staged`).
         `brought` gives the versions of the typed tables just before.
         """
         if not visible.anything:
@@ -198,7 +204,9 @@ class TypedTables:
             name = f"typed/{source}.{table}"
             moved = self._evolve(name, evolution, messages, epoch)
             if own.num_rows:
-                stored = partial(self._stored, f"current/{source}.{table}", current, evolution)
+                stored = partial(
+                    self._stored, f"current/{source}.{table}", current, staged, evolution
+                )
                 made[name] = self._append(name, self._changes(own, stored, evolution), epoch)
             elif moved is not None:
                 made[name] = moved
@@ -243,10 +251,17 @@ class TypedTables:
         self,
         name: str,
         current: Mapping[str, TableAt],
+        staged: Mapping[str, tuple[str, int]],
         evolution: Evolution,
         wanted: pa.Table,
     ) -> pa.Table | None:
         at = current.get(name)
+        if at is None and name in staged:
+            path, version = staged[name]
+            names = self._tables.columns(path, version).names
+            where = any_of(wanted) if wanted.schema.names[0] in names else None
+            rows = self._tables.read(path, where=where, version=version)
+            return rows_of_keys(None if rows is None else evolution.caught_up(rows), wanted)
         if at is None:
             return None
         names = self._tables.columns(self._lake.path(name), at.version).names

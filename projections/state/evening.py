@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from projections.log.committed import Ends, Slice
-from projections.state.installing import Declined, Installer
+from projections.state.installing import Declined, Installer, generation_root
 from projections.state.installs import Install
 from schemas.columns import decode_rows
 from schemas.key_ranges import KeyColumn, KeyRange, joined, lake_filter
@@ -53,7 +53,9 @@ def even_out(
         whole=False,
         only=lambda slice_: _newer(slice_, install.table, read_at, key, installer.schemas),
     )
-    return replace(install, lsn=high)
+    built = installer.tables.open(generation_root(installer.lake, install))
+    assert built is not None, "rows were folded into it"
+    return replace(install, lsn=high, version=int(built.version()))
 
 
 def _newer(

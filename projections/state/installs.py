@@ -17,8 +17,8 @@ them. Kinds of row:
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -68,7 +68,8 @@ class Install:
 
     `kind`: `all` replaces the table, `heal` a range. `read_at` is the moment of `lsn`.
     `lsns` gives, per chunk, the LSN at which it was read. `releases`: the source's cut was held for
-    this. `slots` numbers the source's slot, which began at `since`.
+    this. `slots` numbers the source's slot, which began at `since`. `version` is the generation's
+    as announced, before anything was folded into it.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Install:
     lsns: tuple[int, ...]
     run: str = ""
     slots: int = 0
+    version: int = 0
     releases: bool = False
     since: int = 0
     number: int = 0
@@ -100,7 +102,7 @@ class Install:
 def install_of(entry: Entry) -> Install:
     """Read an install back from its row."""
     found = dict(entry.detail)
-    columns = tuple(SourceColumn(**column) for column in found.pop("columns"))
+    columns = tuple(column_of(column) for column in found.pop("columns"))
     low, high = (_bound(found.pop(side)) for side in ("low", "high"))
     return Install(
         id=entry.id,
@@ -114,6 +116,12 @@ def install_of(entry: Entry) -> Install:
         read_at=datetime.fromisoformat(found.pop("read_at")),
         **found,
     )
+
+
+def column_of(kept: Mapping[str, Any]) -> SourceColumn:
+    """Read a column back; what another version wrote besides is passed over."""
+    known = {item.name for item in fields(SourceColumn)}
+    return SourceColumn(**{name: value for name, value in kept.items() if name in known})
 
 
 class InstallBook:

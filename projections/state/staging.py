@@ -92,6 +92,13 @@ class Staging:
             return found
 
     @property
+    def version(self) -> int:
+        """Version of the generation now."""
+        with self._lock:
+            self._rows.update_incremental()
+            return int(self._rows.version())
+
+    @property
     def rows(self) -> int:
         """Rows of all chunks that are there."""
         with self._lock:

@@ -1,0 +1,180 @@
+"""Rows of installs in `typed/…`: they enter as reads (operation `r`), in the epoch of the install.
+
+Their place in the source's order (`_seq_hi`, `_seq_lo`) is behind every transaction that ended at
+or below the LSN at which they were read, and before the next one. Keys that an install took away
+enter as deletes at the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from kernel.errors import LeaseLost, Unavailable
+from kernel.positions import Epoch
+from projections.log.committed import CommittedChanges
+from projections.log.frames import UTC_MICROS
+from projections.log.layout import Lake
+from projections.log.steps import EXACT
+from projections.log.tables import TableAt, Tables, schema_of
+from projections.log.typed import (
+    EPOCH,
+    INGESTED_AT,
+    LATE,
+    LSN,
+    OPERATION,
+    SEQ_HI,
+    SEQ_LO,
+    TIME,
+    TRANSACTION,
+)
+from projections.log.writer import Guard, reached
+from projections.state.installing import generation_root
+from projections.state.installs import Install
+from projections.state.staging import CHUNK, text_rows
+from projections.state.staging import LSN as READ_AT
+from projections.state.vanished import gone_keys
+from schemas.pg_text import text_to_lake
+from schemas.records import Operation
+
+BEFORE_ALL = -1
+"""Place of a row that a later snapshot read: before all rows of the next transaction."""
+
+_HIDDEN = pa.schema(
+    [
+        ("committed_at", UTC_MICROS),
+        (TIME, UTC_MICROS),
+        (SEQ_HI, pa.int64()),
+        (SEQ_LO, pa.int64()),
+        (OPERATION, pa.string()),
+        (LATE, pa.bool_()),
+        (EPOCH, pa.int64()),
+        (INGESTED_AT, UTC_MICROS),
+        (TRANSACTION, pa.string()),
+        (LSN, pa.int64()),
+    ]
+)
+
+
+class TypedInstalls:
+    """Appends installs to the typed tables of one lake, batch by batch: memory is bounded."""
+
+    def __init__(self, lake: Lake, tables: Tables) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._log = CommittedChanges(lake, tables)
+
+    def add(self, install: Install, epoch: Epoch) -> dict[str, TableAt]:
+        """Append the rows of an install that `epoch` took in; one commit, guarded."""
+        name = f"typed/{install.source}.{install.table}"
+        path = self._lake.path(name)
+        shape = pa.schema([*self._values(install), *_HIDDEN])
+        table = self._tables.ensure(path, shape)
+        guard = Guard(f"{name}/install/{install.id}", epoch)
+        if not reached(table, guard):
+            stored = schema_of(table)
+            batches = self._batches(install, epoch, _aligned(shape, stored))
+            try:
+                write_deltalake(
+                    table,
+                    pa.RecordBatchReader.from_batches(_aligned(shape, stored), batches),
+                    mode="append",
+                    schema_mode="merge",
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction(guard.app_id, int(epoch))]
+                    ),
+                )
+            except CommitFailedError as error:
+                raise LeaseLost(f"somebody else writes {name}: {error}") from error
+            except (DeltaError, OSError) as error:
+                raise Unavailable(f"writing {name} failed: {error}") from error
+            table.update_incremental()
+        return {name: TableAt(version=table.version(), as_of_epoch=epoch)}
+
+    def _batches(
+        self, install: Install, epoch: Epoch, shape: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        places = {lsn: self._log.last_end(install.source, lsn) for lsn in {*install.lsns}}
+        now = datetime.now(UTC)
+        for batch in text_rows(
+            self._lake,
+            self._tables,
+            id=install.id,
+            source=install.source,
+            table=install.table,
+        ):
+            texts = pa.Table.from_batches([batch])
+            for chunk in pc.unique(texts[CHUNK]).to_pylist():
+                lsn = install.lsns[chunk]
+                own = pc.and_(pc.equal(texts[CHUNK], chunk), pc.equal(texts[READ_AT], lsn))
+                rows = text_to_lake(install.columns, texts.filter(own))
+                stamps = _stamps(install, epoch, Operation.READ, (places[lsn], lsn), now)
+                yield from _shaped(rows, stamps, shape)
+        gone = gone_keys(
+            self._lake,
+            self._tables,
+            source=install.source,
+            table=install.table,
+            install=install.id,
+        )
+        if gone is not None:
+            place = (places[max(places)], install.lsn)
+            stamps = _stamps(install, epoch, Operation.DELETE, place, now)
+            yield from _shaped(gone, stamps, shape)
+
+    def _values(self, install: Install) -> pa.Schema:
+        """Return the columns of an install, with that of originals where it has any."""
+        texts = pa.table({c.name: pa.array([], pa.string()) for c in install.columns})
+        shape: pa.Schema = text_to_lake(install.columns, texts).schema
+        built = self._tables.open(generation_root(self._lake, install))
+        if built is not None and EXACT in schema_of(built).names:
+            shape = shape.append(pa.field(EXACT, pa.string()))
+        return shape
+
+
+def _stamps(
+    install: Install, epoch: Epoch, operation: Operation, place: tuple[int, int], now: datetime
+) -> Mapping[str, object]:
+    return {
+        "committed_at": install.read_at,
+        TIME: install.read_at,
+        SEQ_HI: place[0],
+        SEQ_LO: BEFORE_ALL,
+        OPERATION: operation.value,
+        LATE: False,
+        EPOCH: int(epoch),
+        INGESTED_AT: now,
+        TRANSACTION: None,
+        LSN: place[1],
+    }
+
+
+def _shaped(
+    rows: pa.Table, stamps: Mapping[str, object], shape: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    n = rows.num_rows
+    columns: list[pa.ChunkedArray] = []
+    for field in shape:
+        if field.name in stamps:
+            value = pa.scalar(stamps[field.name], field.type)
+            columns.append(pa.chunked_array([pa.repeat(value, n)]))
+        elif field.name in rows.schema.names:
+            columns.append(rows[field.name].cast(field.type))
+        else:
+            columns.append(pa.chunked_array([pa.nulls(n, field.type)]))
+    yield from pa.Table.from_arrays(columns, schema=shape).to_batches()
+
+
+def _aligned(shape: pa.Schema, stored: pa.Schema) -> pa.Schema:
+    """Give each column the type that the typed table has it in by now."""
+    return pa.schema(
+        [
+            stored.field(field.name).with_nullable(True) if field.name in stored.names else field
+            for field in shape
+        ]
+    )

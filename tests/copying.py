@@ -1,0 +1,209 @@
+"""A source whose tables are copied beside its stream: workspace, connector, epochs, copier."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+from psycopg.conninfo import make_conninfo
+from pyspark.sql import SparkSession
+
+from apps import capture
+from apps.pipeline.routing import TopicRouter
+from apps.pipeline.snapshots import TableCopier
+from apps.settings import Settings
+from cdc import sources
+from cdc.connect import ConnectClient
+from cdc.database import connected
+from cdc.verify import compared_columns, hash_of
+from projections.log.tables import Tables
+from projections.state.current import current_name
+from projections.state.installs import InstallBook
+from projections.state.tail import read_whole
+from schemas.registry import ConfluentRegistry
+from schemas.row_hash import table_hash
+from tests.feeding import Epochs
+from tests.source_workspaces import Workspace
+from tests.waiting import until
+
+CHUNK_BYTES = 256 * 1024
+"""Small, so that a table of a test has many chunks."""
+
+
+class Copied:
+    """One source of a workspace of its own; `close` leaves nothing behind."""
+
+    def __init__(
+        self,
+        folder: Path,
+        stack: Settings,
+        spark: SparkSession,
+        dsn: str,
+        tables: Sequence[str],
+        *,
+        snapshot: str = sources.COPY,
+    ) -> None:
+        self.dsn = make_conninfo(dsn)
+        self.tables = tuple(tables)
+        self.workspace = Workspace(folder, stack)
+        self.name = self.workspace.source
+        declared, password = sources.declare(self.name, dsn=dsn, tables=self.tables)
+        sources.save(folder, declared, password)
+        file = self.workspace.file
+        file.write_text(f'snapshot = "{snapshot}"\n' + file.read_text().replace("snapshot =", "#"))
+        self.lake = self.workspace.lake
+        router = TopicRouter(
+            prefix="", registry_url=stack.required("registry.url"), captures={self.name: {}}
+        )
+        self.epochs = Epochs(spark, self.lake, router, stack.required("kafka.bootstrap"))
+        self._stack = stack
+
+    @property
+    def source(self) -> sources.Source:
+        """The source as declared."""
+        return sources.load(self.workspace.folder, self.name)
+
+    def start(self) -> None:
+        """Start the connector, as `source add` does."""
+        with ConnectClient(self._stack.required("connect.url")) as connect:
+            capture.start(self.workspace.settings, self.source, connect)
+
+    def close(self) -> None:
+        """Remove connector, slot and publication."""
+        self.workspace("remove", self.name, "--yes")
+
+    def copier(self) -> TableCopier:
+        """Make the pipeline's copier."""
+        registry = ConfluentRegistry(self._stack.required("registry.url"))
+        return TableCopier(self.workspace.settings, self.lake, registry, chunk_bytes=CHUNK_BYTES)
+
+    @contextmanager
+    def copying(self) -> Iterator[TableCopier]:
+        """Run the copier beside the block."""
+        copier, stop = self.copier(), threading.Event()
+        thread = threading.Thread(target=copier.run, args=(stop,), name="copier")
+        thread.start()
+        try:
+            yield copier
+        finally:
+            stop.set()
+            thread.join(60)
+
+    def installed(self) -> int:
+        """Return how many installs have become tables."""
+        return sum(len(done.installs) for done in self.epochs.manifest.between(0, 10**9))
+
+    def run_until_installed(self, number: int) -> None:
+        """Run epochs until that many installs have become tables."""
+        self.run_until(lambda: self.installed() >= number, f"{number} tables are installed")
+
+    def run_until(self, reached: object, what: str) -> None:
+        """Run epochs until something is true."""
+        assert callable(reached)
+        end = time.monotonic() + 120
+        while not reached():
+            assert time.monotonic() < end, f"{what}: {self.book()}"
+            self.epochs.run()
+
+    def book(self) -> list[str]:
+        """Return what the book of installs says, for messages."""
+        found = InstallBook(self.lake, Tables()).entries()
+        return [f"{entry.number} {entry.kind} {entry.id}" for entry in found]
+
+    def catch_up(self) -> None:
+        """Run epochs until everything that is committed now is folded."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            query = "SELECT pg_logical_emit_message(true, 'penstock.test', '') - '0/0'::pg_lsn"
+            row = connection.execute(query.encode()).fetchone()
+        assert row is not None
+        self.run_until(lambda: self.cut() > int(row[0]), f"the cut is beyond {row[0]}")
+
+    def cut(self) -> int:
+        """Return the source's cut."""
+        last = self.epochs.ingest.last
+        return 0 if last is None else last.cuts.get(self.name, 0)
+
+    def current(self, table: str, *, newest: bool = False) -> pa.Table | None:
+        """Read a table by name at the newest epoch, or as it is right now."""
+        last = self.epochs.manifest.last()
+        at = None if newest else last.tables if last is not None else {}
+        return read_whole(self.lake, Tables(), current_name(self.name, table), at=at)
+
+    def differing(self, *, newest: bool = False) -> list[str]:
+        """Return the tables that differ from the source."""
+        found: list[str] = []
+        for table in self.tables:
+            current = self.current(table, newest=newest)
+            with connected(self.dsn) as connection:
+                columns = compared_columns(connection, table)
+                names = [column.name for column in columns]
+                wanted = hash_of(connection, table, columns)
+            if current is None or table_hash(current, names) != wanted:
+                found.append(table)
+        return found
+
+    def execute(self, *statements: str) -> None:
+        """Run statements in one transaction."""
+        with psycopg.connect(self.dsn) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+
+class Writer(threading.Thread):
+    """Moves money between accounts until `finish`: three rows of two tables in each transaction."""
+
+    def __init__(self, dsn: str, accounts: int) -> None:
+        super().__init__(name="writer", daemon=True)
+        self.done = 0
+        self._dsn = dsn
+        self._accounts = accounts
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        change = "UPDATE accounts SET balance = balance + %s WHERE id = %s"
+        with psycopg.connect(self._dsn) as connection:
+            while not self._end.wait(0.005):
+                self.done += 1
+                one = self.done * 7919 % self._accounts + 1
+                other = self.done * 104729 % self._accounts + 1
+                connection.execute(change, (-1, one))
+                connection.execute(change, (1, other))
+                connection.execute(
+                    "INSERT INTO transfers (from_id, to_id) VALUES (%s, %s)", (one, other)
+                )
+                if self.done % 50 == 0:
+                    gone = self.done // 50
+                    connection.execute("DELETE FROM transfers WHERE id = %s", (gone,))
+                connection.commit()
+
+    def finish(self) -> int:
+        """End and wait; return the number of transactions."""
+        self._end.set()
+        self.join(30)
+        return self.done
+
+
+BANK = """
+CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, note text);
+INSERT INTO accounts SELECT i, 100, repeat('x', 100) FROM generate_series(1, {rows}) i;
+CREATE TABLE transfers (
+    id serial PRIMARY KEY, from_id int, to_id int, at timestamptz DEFAULT now()
+);
+INSERT INTO transfers (from_id, to_id) VALUES (1, 2);
+"""
+BANK_TABLES = ("public.accounts", "public.transfers")
+
+
+def await_chunks(copied: Copied, number: int) -> None:
+    """Wait until so many chunks of the first table are staged."""
+    pattern = f"current/{copied.name}.{copied.tables[0]}/_gen/*/part-*.parquet"
+    until(
+        lambda: len(list(Path(copied.lake.root).glob(pattern))) >= number,
+        f"{number} chunks are staged",
+        deadline_s=60,
+    )

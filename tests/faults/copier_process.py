@@ -1,0 +1,26 @@
+"""The pipeline's copier as a process of its own, to be killed: `python -m … FOLDER CHUNK_BYTES`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from apps.pipeline.snapshots import TableCopier
+from apps.settings import load
+from kernel import failpoints
+from projections.log.layout import Lake
+from schemas.registry import ConfluentRegistry
+
+
+def main(folder: Path, chunk_bytes: int) -> None:
+    """Copy what is wanted until somebody kills this process."""
+    failpoints.arm_from_environment()
+    settings = load(folder)
+    registry = ConfluentRegistry(settings.required("registry.url"))
+    lake = Lake.at(settings.lake)
+    TableCopier(settings, lake, registry, chunk_bytes=chunk_bytes).run(threading.Event())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,117 @@
+"""Tables are copied in bulk beside their stream: whole, at once, and equal to their source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from apps.settings import Settings
+from cdc import sources
+from projections.log.tables import Tables, dataset_of
+from projections.state.current import current_name
+from projections.state.installs import InstallBook, install_of, request
+from tests.copying import BANK, BANK_TABLES, Copied, Writer
+
+ACCOUNTS = 20_000
+
+Make = Callable[..., Copied]
+
+
+@pytest.fixture
+def copied(
+    tmp_path: Path, stack: Settings, spark: SparkSession, new_source: Callable[[str], str]
+) -> Iterator[Make]:
+    made: list[Copied] = []
+
+    def make(statements: str, tables: tuple[str, ...], **options: str) -> Copied:
+        found = Copied(tmp_path, stack, spark, new_source(statements), tables, **options)
+        made.append(found)
+        return found
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_p4_p5_a_copy_equals_its_source_while_it_is_written_to(copied: Make) -> None:
+    bank = copied(BANK.format(rows=ACCOUNTS), BANK_TABLES)
+    writer = Writer(bank.dsn, ACCOUNTS)
+    writer.start()
+    bank.start()
+    with bank.copying():
+        bank.run_until_installed(2)
+    totals = bank.current("public.accounts")
+    assert totals is not None
+    assert sum(totals["balance"].to_pylist()) == 100 * ACCOUNTS
+    writer.finish()
+    bank.catch_up()
+
+    assert bank.differing() == []
+    entries = InstallBook(bank.lake, Tables()).entries()
+    installs = [install_of(entry) for entry in entries if entry.kind == "install"]
+    assert [install.table for install in installs] == list(BANK_TABLES)
+    assert len(installs[0].lsns) > 4, "there was one chunk only"
+    (first,) = {done.epoch for done in bank.epochs.manifest.between(0, 10**9) if done.installs}
+    before = bank.epochs.manifest.between(0, first - 1)
+    assert all(not done.cuts.get(bank.name) for done in before)
+
+
+@pytest.mark.parametrize("snapshot", [sources.COPY, sources.CONNECTOR])
+def test_p10_a_table_is_copied_again_without_readers_seeing_less(
+    copied: Make, snapshot: str
+) -> None:
+    bank = copied(BANK.format(rows=5_000), BANK_TABLES, snapshot=snapshot)
+    bank.start()
+    with bank.copying():
+        bank.catch_up()
+        before = bank.installed()
+        path = bank.lake.path(current_name(bank.name, "public.accounts"))
+        table = DeltaTable(path)
+        table.update({"note": "'broken'"}, predicate="id % 2 = 0")
+        table.delete("id = 7")
+        assert bank.differing(newest=True) == ["public.accounts"]
+
+        writer = Writer(bank.dsn, 5_000)
+        writer.start()
+        request(bank.lake, Tables(), bank.name, ["public.accounts"], reason="a test")
+        bank.run_until_installed(before + 1)
+        writer.finish()
+    bank.catch_up()
+
+    assert bank.differing() == []
+    counts = {
+        dataset_of(DeltaTable(path, version=version)).count_rows()
+        for version in range(table.version(), DeltaTable(path).version() + 1)
+    }
+    assert counts == {4_999, 5_000}
+
+
+def test_composite_keys_partitions_and_odd_text_are_copied(copied: Make) -> None:
+    bank = copied(
+        """
+        CREATE TABLE visits (day date, who text COLLATE "C", note text, PRIMARY KEY (day, who))
+            PARTITION BY RANGE (day);
+        CREATE TABLE visits_1 PARTITION OF visits FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');
+        CREATE TABLE visits_2 PARTITION OF visits FOR VALUES FROM ('2024-02-01') TO ('2024-03-01');
+        INSERT INTO visits SELECT '2024-01-01'::date + i % 60, 'w' || i,
+               CASE i % 4 WHEN 0 THEN NULL WHEN 1 THEN '' WHEN 2 THEN E'a\\nb,"c"' ELSE '\\.' END
+          FROM generate_series(1, 20000) i;
+        CREATE TABLE named (name text PRIMARY KEY, v int);
+        INSERT INTO named SELECT 'n' || i, i FROM generate_series(1, 500) i;
+        CREATE TABLE parent (id int PRIMARY KEY, v int); INSERT INTO parent VALUES (1, 1);
+        CREATE TABLE child (more int) INHERITS (parent); INSERT INTO child VALUES (2, 2, 2);
+        """,
+        ("public.visits", "public.named", "public.parent"),
+    )
+    bank.start()
+    with bank.copying():
+        bank.run_until_installed(3)
+
+    assert bank.differing() == ["public.parent"]
+    parent = bank.current("public.parent")
+    assert parent is not None
+    assert parent["id"].to_pylist() == [1]
