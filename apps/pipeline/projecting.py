@@ -116,7 +116,11 @@ class Projecting:
         }
         read = bool(plans or histories) or up_to.epoch < last.epoch
         behind = up_to.epoch > brought.epoch and (read or self._typed_due())
-        missing = any(name not in brought.tables for name in histories)
+        # One that was asked for just now, or whose folder was removed to have it computed anew.
+        missing = any(
+            name not in brought.tables or self._tables.open(self._lake.path(name)) is None
+            for name in histories
+        )
         if behind or missing:
             brought = self._derived.bring(brought, up_to, list(histories.values()))
             catalog = self._catalog(deployment, brought)

@@ -140,7 +140,7 @@ def version_rows(shape: Shape) -> str:
     by_key = f"PARTITION BY {keys} ORDER BY {SEQUENCE}"
     lives = f"PARTITION BY {keys}, _life ORDER BY {SEQUENCE}"
     filled = "".join(
-        f", last({quoted(n)}, true) OVER ({lives}) AS {quoted(n)}"
+        f", last_value({quoted(n)}) IGNORE NULLS OVER ({lives}) AS {quoted(n)}"
         if n in shape.partial
         else f", {quoted(n)}"
         for n in shape.values

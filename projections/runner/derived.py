@@ -14,12 +14,16 @@ from pyspark.sql import DataFrame
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables, greatest
+from projections.log.tables import TableAt, Tables, greatest, schema_of
 from projections.log.typed import TypedTables, Visible
 from projections.runner.manifest import Committed, Manifest, Projected
 from projections.runner.progress import Progress
 from projections.runner.views import DeltaFrames, Range
-from projections.state.history import HistoryOf, HistoryTables
+from projections.state.current import current_name
+from projections.state.history import HistoryOf, HistoryTables, outgrown
+from projections.state.installing import generation_root
+from projections.state.installs import Install, InstallBook
+from projections.state.typed_installs import TypedInstalls
 
 TYPED = "typed"
 BOUNDED_BYTES = 32 * 2**20
@@ -52,6 +56,8 @@ class DerivedTables:
         self._typed = typed
         self._history = history
         self._frames = frames
+        self._copied = TypedInstalls(lake, tables)
+        self._book = InstallBook(lake, tables)
         self._brought: Brought | None = None
 
     def at(self) -> Brought:
@@ -65,7 +71,7 @@ class DerivedTables:
         """Append everything that became visible after `before` up to an epoch, then fold."""
         made = dict(before.tables)
         if up_to.epoch > before.epoch:
-            made |= self._bring_typed(before.epoch, up_to)
+            made |= self._bring_typed(before, up_to)
         for history in histories:
             folded = self._fold(history, up_to.epoch)
             if folded is not None:
@@ -76,7 +82,8 @@ class DerivedTables:
         self._brought = Brought(epoch=up_to.epoch, tables=made)
         return self._brought
 
-    def _bring_typed(self, after: Epoch, up_to: Committed) -> dict[str, TableAt]:
+    def _bring_typed(self, before: Brought, up_to: Committed) -> dict[str, TableAt]:
+        after = before.epoch
         epochs = self._manifest.between(after, up_to.epoch)
         start = self._manifest.at(after) if after else None
         made: dict[str, TableAt] = {}
@@ -87,9 +94,12 @@ class DerivedTables:
             )
             made |= self._typed.add_events(store, visible, up_to.epoch)
         progress = Progress.from_json(up_to.progress)
+        installs = self._installs(epochs)
+        for install, epoch in installs:
+            made |= self._copied.add(install, epoch)
         for source in up_to.cuts:
             visible = Visible(
-                start.cuts.get(source, 0) if start else 0,
+                max(start.cuts.get(source, 0) if start else 0, _begun(source, installs)),
                 [(e.epoch, e.cuts.get(source, 0)) for e in epochs],
             )
             made |= self._typed.add_changes(
@@ -99,34 +109,48 @@ class DerivedTables:
                 pending_from=start.pending_from.get(source, 1) if start else 1,
                 snapshot_lsn=progress.cut(source).snapshot_lsn,
                 current=start.tables if start else {},
+                brought=before.tables,
+                staged={
+                    current_name(source, i.table): (generation_root(self._lake, i), i.version)
+                    for i, _ in installs
+                    if i.source == source
+                },
             )
         return made
 
+    def _installs(self, epochs: Sequence[Committed]) -> list[tuple[Install, Epoch]]:
+        """Return the installs that these epochs took in."""
+        taken = {number: done.epoch for done in epochs for number in done.installs}
+        if not taken:
+            return []
+        return [(i, taken[i.number]) for i in self._book.installs() if i.number in taken]
+
     def _fold(self, history: HistoryOf, epoch: Epoch) -> TableAt | None:
         """Fold what the history lacks. Its cursor is its own guard; a new one starts from 0."""
-        path = self._lake.path(history.name)
-        stored = self._tables.open(path)
+        path, typed = self._lake.path(history.name), self._lake.path(history.typed)
+        stored, source = self._tables.open(path), self._tables.open(typed)
         done = (stored.transaction_version(history.name) if stored else None) or 0
-        typed = self._lake.path(history.typed)
-        if self._tables.open(typed) is None:
+        if source is None:
             return None
         truncates = self._lake.path(history.truncates) if history.truncates else None
         newest = max(self._newest(typed), self._newest(truncates) if truncates else 0)
-        if newest <= done:
+        anew = stored is None or outgrown(schema_of(stored), schema_of(source))
+        if newest <= done and not (anew and stored):
             version = stored.version() if stored else 0
             return TableAt(version=version, as_of_epoch=epoch) if stored else None
-        within = Range(column="_epoch", lower=done + 1, upper=epoch + 1)
+        after = 0 if anew else done
+        within = Range(column="_epoch", lower=after + 1, upper=epoch + 1)
         incoming = self._frames.frame(typed, within)
         if incoming is None:
             raise NotFound(f"{history.typed} vanished while it was read")
-        cleared = self._cleared(history, truncates, done, within) if truncates else None
+        cleared = self._cleared(history, truncates, after, within) if truncates else None
         size = self._frames.bytes_of(typed, within)
         if cleared is not None:
             size += self._frames.bytes_of(path)
         return self._history.fold(
             history,
             incoming,
-            self._frames.frame(path),
+            None if anew else self._frames.frame(path),
             epoch,
             truncates=cleared,
             bounded=size <= BOUNDED_BYTES,
@@ -142,3 +166,10 @@ class DerivedTables:
             return None
         frame = self._frames.frame(path, within)
         return frame.filter(frame["table"] == history.table) if frame is not None else None
+
+
+def _begun(source: str, installs: Sequence[tuple[Install, Epoch]]) -> int:
+    """Return where a source's typed rows begin, if they begin with a copy: what was before it is
+    in the rows that were copied.
+    """
+    return min((i.lsn for i, _ in installs if i.source == source and i.releases), default=0)

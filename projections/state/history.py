@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import DataType, LongType, StringType
 
@@ -33,7 +34,7 @@ from kernel.positions import DeltaVersion, Epoch
 from projections.log.layout import Lake
 from projections.log.spark_writer import SparkWriter
 from projections.log.tables import TableAt, Tables
-from projections.log.writer import ArrowWriter, Guard
+from projections.log.writer import OP, ArrowWriter, Guard
 from projections.state.change_versions import LINKS, touched_by_changes, versions_by_change
 from projections.state.quoting import equal, listed, quoted
 from projections.state.row_versions import versions_by_row
@@ -53,6 +54,17 @@ HIDDEN = (
 NOT_COLUMNS = frozenset((*HIDDEN, "committed_at"))
 _CAME_LATER: dict[str, DataType] = {"_transaction": StringType(), "_lsn": LongType()}
 """Columns that typed tables of older lakes lack."""
+
+
+def outgrown(stored: pa.Schema, typed: pa.Schema) -> bool:
+    """Say whether a history has columns that its typed table has under another name or type now.
+
+    Such a history is computed anew from the typed table, which was brought to the new columns.
+    """
+    own = (VALID_FROM, VALID_TO)
+    now = {f"data_{f.name}" if f.name in own else f.name: f.type for f in typed}
+    ours = {VALID_FROM, VALID_TO, DELETED, *HIDDEN, *LINKS}
+    return any(f.name not in ours and now.get(f.name) != f.type for f in stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +107,8 @@ class HistoryTables:
         """Fold newly visible typed rows (`incoming`) and TRUNCATEs into what is stored.
 
         One commit, guarded by the epoch. Rows that do not change are not written. What `bounded`
-        says is small is committed from this process, anything else from the executors.
+        says is small is committed from this process, anything else from the executors. Without
+        anything stored (`None`) what there is, columns included, is replaced.
         Raises `InvalidRequest` for a table without a key.
         """
         if not history.key:
@@ -119,13 +132,21 @@ class HistoryTables:
         )
         self._spark.sql(versions).createOrReplaceTempView("history_versions")
         rows = self._spark.sql(_difference(history, (*columns, *links), epoch))
-        version = self._commit(history, rows, Guard(history.name, epoch), bounded=bounded)
+        path, guard = self._lake.path(history.name), Guard(history.name, epoch)
+        if stored is None:
+            version = self._replace(path, rows.drop(OP), guard, bounded=bounded)
+        else:
+            version = self._merge(path, rows, guard, (*history.key, VALID_FROM), bounded=bounded)
         return TableAt(version=version, as_of_epoch=epoch)
 
-    def _commit(
-        self, history: HistoryOf, rows: DataFrame, guard: Guard, *, bounded: bool
+    def _replace(self, path: str, rows: DataFrame, guard: Guard, *, bounded: bool) -> DeltaVersion:
+        if bounded:
+            return self._writer.overwrite(path, rows.toArrow(), guard)
+        return self._spark_writer.overwrite(path, rows, guard)
+
+    def _merge(
+        self, path: str, rows: DataFrame, guard: Guard, keys: tuple[str, ...], *, bounded: bool
     ) -> DeltaVersion:
-        path, keys = self._lake.path(history.name), (*history.key, VALID_FROM)
         if bounded:
             return self._writer.merge(path, rows.toArrow(), guard, keys=keys)
         return self._spark_writer.merge(path, rows, guard, keys=keys)
