@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import psutil
 
-from benchmarks.cdc.lines import Scale
+from benchmarks.cdc import naive
+from benchmarks.cdc.lines import NAIVE, OURS, Scale
 from benchmarks.cdc.load import update_steadily
 from benchmarks.cdc.visibility import freshness, quantile, steps
 from benchmarks.cdc.world import SOURCE, World
@@ -23,9 +24,9 @@ _SNAPSHOT_S = 600.0
 
 
 def measure(
-    world: World, scale: Scale, *, tables: Sequence[str], rate: float, seconds: float
+    world: World, scale: Scale, line: str, *, tables: Sequence[str], rate: float, seconds: float
 ) -> dict[str, float]:
-    """Measure Penstock: `tables` of `scale.table_rows` rows in all, `rate` updates a second."""
+    """Measure Penstock, then the naive pipeline, on tables of `scale.table_rows` rows in all."""
     rows = scale.table_rows // len(tables)
     names = [f"public.{table}" for table in tables]
     world.make_tables(tables, rows)
@@ -45,8 +46,12 @@ def measure(
         "updates_per_s": load.per_s,
         "pipeline_cpu_share_of_a_core": spent / load.seconds,
     }
+    found = {f"{OURS}.{name}": value for name, value in figures.items()}
+    if scale.wants(line, NAIVE):
+        beside = naive.measure(world, scale, tables=tables, rate=rate, seconds=min(60, seconds))
+        found |= {f"{NAIVE}.{name}": value for name, value in beside.items()}
     world.forget()
-    return figures
+    return found
 
 
 def await_rows(world: World, names: Sequence[str], rows: int) -> None:
@@ -55,8 +60,8 @@ def await_rows(world: World, names: Sequence[str], rows: int) -> None:
     deadline = time.monotonic() + _SNAPSHOT_S
     for name in names:
         while True:
-            table = tables.open(world.lake.path(current_name(SOURCE, name)))
-            if table is not None and table.count() >= rows:
+            found = tables.open(world.lake.path(current_name(SOURCE, name)))
+            if found is not None and found.count() >= rows:
                 break
             if time.monotonic() > deadline:
                 raise Unavailable(f"{name} has no snapshot after {_SNAPSHOT_S:g} s")

@@ -74,9 +74,11 @@ class World:
                 for statement in filter(str.strip, _TABLE.format(name=name, rows=rows).split(";")):
                     connection.execute(statement.encode())
 
-    def capture(self, names: Sequence[str]) -> None:
+    def capture(self, names: Sequence[str], *, snapshot: str = sources.COPY) -> None:
         """Capture tables of the source database; returns when the connector runs."""
-        source, password = sources.declare(SOURCE, dsn=self.dsn, tables=tuple(names))
+        source, password = sources.declare(
+            SOURCE, dsn=self.dsn, tables=tuple(names), snapshot=snapshot
+        )
         capture.add(self.settings, source, password)
         self.captured = source.tables
 
