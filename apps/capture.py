@@ -30,6 +30,9 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable, parse_tables, render_tables
 from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
+from projections.runner.manifest import Manifest
+from projections.runner.progress import Progress
+from projections.state.held import hold_document
 from schemas.registry import ConfluentRegistry
 
 
@@ -223,6 +226,16 @@ def held(settings: Settings, source: Source) -> dict[str, str]:
     """Return the tables that match a pattern but are not captured, each with its reason."""
     with connected(source.full_dsn(settings.workspace)) as connection:
         return dict(scope_of(source, connection, "").held)
+
+
+def standing_still(settings: Settings, source: Source) -> dict[str, dict[str, object]]:
+    """Return the tables that DDL of the source holds: why, what differs, and what releases them."""
+    last = Manifest(Lake.at(settings.lake), Tables()).last()
+    held = Progress.from_json(last.progress).held if last is not None else {}
+    return {
+        table: hold_document(source.name, table, hold)
+        for table, hold in held.get(source.name, {}).items()
+    }
 
 
 def resume(settings: Settings, source: Source, connect: ConnectClient) -> ConnectorStatus:

@@ -26,6 +26,8 @@ from projections.log.tables import Tables
 from projections.runner.catalog import CAPTURE, LIVE, PROJECTION, DeployedCatalog
 from projections.runner.derived import TYPED
 from projections.runner.manifest import Committed, Manifest
+from projections.runner.progress import Progress
+from projections.state.held import hold_line, release_command
 
 POLL_S = 0.2
 _MESSAGE = "SELECT pg_logical_emit_message(true, 'penstock.wait', '')::text AS lsn"
@@ -111,6 +113,12 @@ class Waiting:
             cut = last.cuts.get(source, 0) if last is not None else 0
             if cut < lsn:
                 missing.append(f"source {source}: {lsn - cut:,} bytes of WAL")
+        held = Progress.from_json(last.progress).held if last is not None else {}
+        missing += [
+            f"{hold_line(source, table, hold)} (release: {release_command(source, table)})"
+            for source in self.goal.cuts
+            for table, hold in held.get(source, {}).items()
+        ]
         return tuple(missing)
 
     def _missing_tables(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated
 
@@ -61,7 +62,8 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     """Show state, connector, slot and snapshot. Exit code 5 when the source does not run.
 
     States: runs, paused, failed, alarm (the slot keeps too much WAL), slot-lost (changes are
-    missing until `source resnapshot`), away (the database does not answer).
+    missing until `source resnapshot`), away (the database does not answer). Exit code 6 when it
+    runs and a table stands still because of DDL: the reason, the difference and the command follow.
     """
     found = settings.load(workspace)
     source = sources.load(found.workspace, name)
@@ -71,8 +73,10 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     snapshot = capture.progress(found, source)
     rows = [(each, snapshot.tables.get(each, "not yet")) for each in captured]
     held = {} if state.away else capture.held(found, source)
+    still = capture.standing_still(found, source)
     document = {
         **_status_document(state),
+        "still": still,
         "snapshot": asdict(snapshot),
         "tables": tuple(captured) or source.tables,
         "held": held,
@@ -83,6 +87,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         + (f", reading {snapshot.current}" if snapshot.current else ""),
         table(("table", "rows"), rows),
         *(f"held back: {each}: {reason}" for each, reason in held.items()),
+        *(_still_lines(each, told) for each, told in still.items()),
     ]
     if state.reason is not None:
         lines.append(f"cause: {state.reason}")
@@ -91,6 +96,18 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     emit(document, as_json=as_json, text="\n".join(lines))
     if not state.healthy:
         raise typer.Exit(EXIT_UNHEALTHY)
+    if still:
+        raise typer.Exit(EXIT_PARTIAL)
+
+
+def _still_lines(name: str, told: Mapping[str, object]) -> str:
+    diff = "".join(f"\n  {line}" for line in _texts(told["diff"]))
+    since, reason = told["from_epoch"], told["reason"]
+    return f"stands still: {name} since epoch {since}: {reason}{diff}\n  fix: {told['command']}"
+
+
+def _texts(value: object) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else []
 
 
 def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:

@@ -34,8 +34,10 @@ from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog, Deployment
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Committed, Manifest
+from projections.runner.progress import Progress
 from projections.runner.projector import Run
 from projections.state.current import CurrentTables
+from projections.state.held import hold_document
 from projections.state.large import SparkStagedMerge
 from projections.state.tail import FoldPolicy
 from schemas.registry import ConfluentRegistry
@@ -142,6 +144,7 @@ class Pipeline:
             "verify": self._verifying.states,
             "sources": {name: asdict(lag) for name, lag in self._sources.lags.items()},
             "epoch": self._last.epoch if self._last else 0,
+            "held": _held(self._last),
             "projections": {
                 s.name: {"epoch": s.epoch, "error": s.error, "run_ms": s.last_ms} for s in states
             },
@@ -297,3 +300,13 @@ class Pipeline:
 def _keeps_deleted(deployment: Deployment, source: str, table: str) -> bool:
     captured = deployment.captured(source, table)
     return captured is not None and captured.soft_deletes
+
+
+def _held(last: Committed | None) -> dict[str, dict[str, object]]:
+    """Return the tables that stand still: why, what differs, and the command that helps."""
+    held = Progress.from_json(last.progress).held if last is not None else {}
+    return {
+        f"{source}.{table}": hold_document(source, table, hold)
+        for source, tables in held.items()
+        for table, hold in tables.items()
+    }

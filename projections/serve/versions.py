@@ -21,7 +21,10 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import PROJECTION as PROJECTION_ENTRY
 from projections.runner.catalog import DeployedCatalog
-from projections.runner.manifest import COMMITTED, PROJECTION, Manifest
+from projections.runner.manifest import COMMITTED, PROJECTION, Committed, Manifest
+from projections.runner.progress import Progress
+from projections.state.current import current_name
+from projections.state.held import Hold, hold_line, release_command
 
 UNVERSIONED = ("epochs", "catalog", "replays", "quarantine/", "corrections/", "log/_schemas")
 """Tables (and beginnings of names) that are read as they are now, whatever the epoch."""
@@ -44,6 +47,11 @@ class EpochVersions:
         Raises `NotFound` naming the table that is behind.
         """
         epochs: set[int] | None = None
+        held = self._held_at(up_to)
+        for name in names:
+            if name in held:
+                # Its rows since then wait in the log.
+                up_to = Epoch(min(up_to, held[name].from_epoch - 1))
         for name in names:
             if not self._is_derived(name):
                 continue
@@ -66,6 +74,7 @@ class EpochVersions:
         Raises `NotFound` naming the table that does not have the epoch.
         """
         committed = self._manifest.at(epoch)
+        held = _held(committed)
         found: dict[str, DeltaVersion | None] = {}
         for name in names:
             if name.startswith(UNVERSIONED):
@@ -75,6 +84,8 @@ class EpochVersions:
                 if version is None:
                     raise self._behind(name, epoch)
                 found[name] = DeltaVersion(version)
+            elif name in held:
+                raise self._stands_still(name, held[name])
             elif name in committed.tables:
                 found[name] = DeltaVersion(committed.tables[name].version)
             else:
@@ -99,6 +110,18 @@ class EpochVersions:
     def epochs_of(self, name: str) -> Mapping[int, int]:
         """Return the epochs that a typed, history or projection table has, with its versions."""
         return self._derived.get(name, {})
+
+    def _held_at(self, epoch: Epoch) -> dict[str, Hold]:
+        return _held(self._manifest.at(epoch)) if epoch > 0 else {}
+
+    @staticmethod
+    def _stands_still(name: str, hold: Hold) -> NotFound:
+        source, _, table = name.removeprefix("current/").partition(".")
+        return NotFound(
+            f"{hold_line(source, table, hold)}: epoch {hold.from_epoch - 1} is its last",
+            remedy=f"Read it again: {release_command(source, table)}",
+            table=name,
+        )
 
     def _behind(self, name: str, epoch: Epoch) -> NotFound:
         epochs = sorted(self._derived.get(name, {}))
@@ -148,3 +171,13 @@ class EpochVersions:
     @staticmethod
     def _is_derived(name: str) -> bool:
         return name.startswith(("typed/", "history/", "projection/"))
+
+
+def _held(committed: Committed) -> dict[str, Hold]:
+    """Return the `current` tables that an epoch does not have, by name."""
+    held = Progress.from_json(committed.progress).held
+    return {
+        current_name(source, table): hold
+        for source, tables in held.items()
+        for table, hold in tables.items()
+    }

@@ -55,6 +55,21 @@ def release_command(source: str, table: str) -> str:
     return f"penstock source resnapshot {source} --table {table}"
 
 
+def hold_line(source: str, table: str, hold: Hold) -> str:
+    """Say in one line what stands still, since when and why."""
+    return f"{source}.{table} is held since epoch {hold.from_epoch}: {hold.reason}"
+
+
+def hold_document(source: str, table: str, hold: Hold) -> dict[str, object]:
+    """Return a hold as health and status show it, with the command that releases it."""
+    return {
+        "from_epoch": hold.from_epoch,
+        "reason": hold.reason,
+        "diff": list(hold.diff),
+        "command": release_command(source, table),
+    }
+
+
 Held = dict[str, dict[str, Hold]]
 """Source -> table -> why it stands still."""
 
