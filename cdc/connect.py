@@ -175,6 +175,17 @@ class ConnectClient:
         """Wait until connector and task run; see `await_status`."""
         return self.await_status(name, lambda s: s.running, timeout_s=timeout_s, watch=watch)
 
+    def await_gone(self, name: str, *, timeout_s: float) -> None:
+        """Wait until Connect speaks of a deleted connector no more. Raises `Unavailable`."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            try:
+                self.status(name)
+            except NotFound:
+                return
+            time.sleep(0.1)
+        raise Unavailable(f"connector {name} is still there {timeout_s:.0f} s after its deletion")
+
     def _call(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
         return retrying(lambda: self._once(method, path, body), backoff=_PATIENCE)
 

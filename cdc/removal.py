@@ -75,6 +75,7 @@ def retire_connector(name: str, connect: ConnectClient) -> bool:
     )
     connect.forget_offsets(name)
     connect.delete(name)
+    connect.await_gone(name, timeout_s=_STOP_TIMEOUT_S)
     return True
 
 
