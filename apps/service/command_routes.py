@@ -14,6 +14,7 @@ from apps.service.bodies import moment_of, parse_json
 from apps.service.http import read_body
 from apps.service.idempotency import idempotency_key
 from apps.service.limits import check_depth
+from apps.service.models import json_body
 from apps.service.preconditions import Preconditioned, precondition_of
 from apps.service.reads import runtime_of
 from apps.service.render import dump, event_documents
@@ -27,12 +28,7 @@ router = APIRouter(prefix="/v1")
 _JSON = "application/json"
 _MOST = 2**62
 """Greater than any version, and small enough for PostgreSQL."""
-_BODY = {
-    "requestBody": {
-        "required": False,
-        "content": {"application/json": {"schema": {"type": "object"}}},
-    }
-}
+_BODY = json_body({"type": "object"}, required=False)
 
 
 @router.get("/deciders", summary="List the deciders of the workspace")

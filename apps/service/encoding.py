@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import orjson
 from fastapi import APIRouter, Request, Response
 
 from apps.service.bodies import encode_body
 from apps.service.http import JSON, read_body
+from apps.service.models import json_body
 from apps.service.reads import runtime_of
 from apps.service.requests import context_of
 from eventstore.postgres.in_transaction import given_event
 
 router = APIRouter(prefix="/v1")
-_BODY: Final = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"type": "object"}}},
-    }
-}
+_BODY = json_body({"type": "object"})
 
 
 @router.post("/encode", summary="Encode events without appending them", openapi_extra=_BODY)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from apps.service.bodies import parse_json
 from apps.service.http import read_body
+from apps.service.models import described, parsed
 from apps.service.preconditions import Preconditioned, precondition_of
 from apps.service.reads import runtime_of
 from eventstore.lifecycle import StreamStanding
 from eventstore.policies import PolicyChanged, StreamPolicies
-from kernel.errors import InvalidRequest
 
 router = APIRouter(prefix="/v1/streams/{stream}")
 _MOST = 2**31
-Body = TypeVar("Body", bound=BaseModel)
 
 
 class PolicyBody(BaseModel):
@@ -39,11 +37,6 @@ class ArchivedBody(BaseModel):
     up_to: int = Field(ge=0, lt=2**62)
 
 
-def _described(body: type[BaseModel]) -> dict[str, Any]:
-    schema = body.model_json_schema()
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 @router.get("/metadata", summary="What a stream shows of its events")
 async def show_metadata(request: Request, stream: str) -> Response:
     """Return a stream's version and policy. ETag: the version of its metadata stream."""
@@ -54,12 +47,12 @@ async def show_metadata(request: Request, stream: str) -> Response:
 @router.put(
     "/metadata",
     summary="Say what a stream shows of its events",
-    openapi_extra=_described(PolicyBody),
+    openapi_extra=described(PolicyBody),
 )
 async def set_metadata(request: Request, stream: str) -> Response:
     """Hide events by age, number or version. The change is recorded; the log keeps all events."""
     raw = await read_body(request.scope, request.receive, runtime_of(request).config.max_body_bytes)
-    body = _parsed(PolicyBody, raw, example='{"max_count": 1000, "max_age_s": 86400}')
+    body = parsed(PolicyBody, raw, remedy='Example: {"max_count": 1000, "max_age_s": 86400}')
     expected = precondition_of(dict(request.scope["headers"]))
     with Preconditioned(expected):
         changed = await _policies(request).set(
@@ -75,7 +68,7 @@ async def set_metadata(request: Request, stream: str) -> Response:
 @router.put(
     "/archived",
     summary="Record how much of a stream is in the archive",
-    openapi_extra=_described(ArchivedBody),
+    openapi_extra=described(ArchivedBody),
 )
 async def set_archived(request: Request, stream: str) -> Response:
     """Record that events below a version are in the log, and may leave the database.
@@ -83,7 +76,7 @@ async def set_archived(request: Request, stream: str) -> Response:
     `penstock stream archive` calls it, having compared them. It hides nothing.
     """
     raw = await read_body(request.scope, request.receive, runtime_of(request).config.max_body_bytes)
-    body = _parsed(ArchivedBody, raw, example='{"up_to": 100}')
+    body = parsed(ArchivedBody, raw, remedy='Example: {"up_to": 100}')
     return _changed(await _policies(request).archived(stream, up_to=body.up_to))
 
 
@@ -106,15 +99,6 @@ def _policies(request: Request) -> StreamPolicies:
     opened = runtime_of(request).opened
     opened.storage.check()
     return StreamPolicies(opened.store, opened.intake)
-
-
-def _parsed(body: type[Body], raw: bytes, *, example: str) -> Body:
-    try:
-        return body.model_validate(parse_json(raw))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, ("$", *first["loc"])))
-        raise InvalidRequest(f"{place}: {first['msg']}", remedy=f"Example: {example}") from None
 
 
 def _document(standing: StreamStanding) -> dict[str, object]:

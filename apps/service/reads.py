@@ -13,6 +13,7 @@ from apps.service.bodies import parse_json
 from apps.service.conditions import query_of
 from apps.service.feeds import LINES, SSE, FeedResponse
 from apps.service.http import read_body
+from apps.service.models import json_body
 from apps.service.ndjson import NDJSON, PAGE, stream_lines, wants_lines
 from apps.service.render import EventData, dump, event_document, event_documents
 from apps.service.runtime import Opened, Runtime
@@ -134,38 +135,22 @@ async def read_events(
     return await _gathered(opened, read, after, _page(runtime, limit))
 
 
-@router.post(
-    "/events/query",
-    summary="Read events by types and tags",
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "required": ["query"],
-                        "additionalProperties": False,
-                        "properties": {
-                            "query": {
-                                "type": "array",
-                                "minItems": 1,
-                                "items": {
-                                    "type": "object",
-                                    "properties": {
-                                        "types": {"type": "array", "items": {"type": "string"}},
-                                        "tags": {"type": "array", "items": {"type": "string"}},
-                                    },
-                                },
-                            },
-                            "after": {"type": "integer", "minimum": 0},
-                            "limit": {"type": "integer", "minimum": 1},
-                        },
-                    }
-                }
-            },
-        }
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_ITEM = {"type": "object", "properties": {"types": _TEXTS, "tags": _TEXTS}}
+_QUERY = {
+    "type": "object",
+    "required": ["query"],
+    "additionalProperties": False,
+    "properties": {
+        "query": {"type": "array", "minItems": 1, "items": _ITEM},
+        "after": {"type": "integer", "minimum": 0},
+        "limit": {"type": "integer", "minimum": 1},
     },
+}
+
+
+@router.post(
+    "/events/query", summary="Read events by types and tags", openapi_extra=json_body(_QUERY)
 )
 async def query_events(request: Request) -> Response:
     """Return events that one of the items matches: one of its types, and all of its tags.

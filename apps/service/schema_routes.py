@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from apps.service.bodies import parse_json
 from apps.service.http import read_body
+from apps.service.models import described
 from apps.service.reads import runtime_of
 from eventstore.names import CATEGORY
 from kernel.errors import InvalidRequest
@@ -37,14 +38,6 @@ class CompatibilityBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     level: Level
-
-
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": SchemaBody.model_json_schema()}},
-    }
-}
 
 
 @router.get("", summary="List the schemas of event types")
@@ -76,7 +69,7 @@ async def set_compatibility(request: Request, subject: str, body: CompatibilityB
     return _json({"subject": subject, "compatibility": body.level})
 
 
-@router.post("", summary="Add a schema", status_code=201, openapi_extra=_BODY)
+@router.post("", summary="Add a schema", status_code=201, openapi_extra=described(SchemaBody))
 async def add_schema(
     request: Request,
     check: Annotated[bool, Query(description="Only say what would stop it")] = False,

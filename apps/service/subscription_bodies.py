@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from apps.service.bodies import parse_json
 from eventstore.groups.model import MAX_IDS, Parked, Settled, Standing, Terms
 from eventstore.names import check_tag
 from eventstore.store import EventFilter
-from kernel.errors import InvalidRequest
 from kernel.positions import Position
 
 _Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
@@ -99,31 +97,6 @@ class ReplayBody(_Body):
 
     model_config = ConfigDict(strict=False)  # Ids come as text.
     ids: Annotated[list[UUID], Field(min_length=1, max_length=MAX_IDS)] | None = None
-
-
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
-def parsed(model: type[_Model], raw: bytes) -> _Model:
-    """Parse a body, or refuse it with the place of the first complaint."""
-    try:
-        return model.model_validate(parse_json(raw or b"{}"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(["$", *(str(part) for part in first["loc"])])
-        raise InvalidRequest(f"{place}: {first['msg']}") from None
-
-
-def described(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """Return the part of an OpenAPI operation that describes its body."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    definitions = schema.pop("$defs", {})
-    for name, definition in definitions.items():
-        for key, value in schema.get("properties", {}).items():
-            if value.get("$ref", "").endswith(f"/{name}"):
-                schema["properties"][key] = definition
-    content = {"application/json": {"schema": schema}}
-    return {"requestBody": {"required": required, "content": content}}
 
 
 def standing_document(standing: Standing) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel
 
 from apps.service.http import read_body
+from apps.service.models import Model, described, parsed
 from apps.service.reads import runtime_of
 from apps.service.render import dump, event_document
 from apps.service.subscription_bodies import (
@@ -17,9 +17,7 @@ from apps.service.subscription_bodies import (
     ParkBody,
     ReplayBody,
     SubscriptionBody,
-    described,
     parked_document,
-    parsed,
     settled_document,
     standing_document,
 )
@@ -28,8 +26,6 @@ from eventstore.groups.port import SubscriptionGroups
 
 router = APIRouter(prefix="/v1/subscriptions")
 MAX_WAIT_S = 60
-
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 @router.get("", summary="List the persistent subscriptions")
@@ -162,9 +158,9 @@ def _groups(request: Request) -> SubscriptionGroups:
     return runtime_of(request).opened.groups
 
 
-async def _body(request: Request, model: type[_Model]) -> _Model:
+async def _body(request: Request, model: type[Model]) -> Model:
     limit = runtime_of(request).config.max_body_bytes
-    return parsed(model, await read_body(request.scope, request.receive, limit))
+    return parsed(model, await read_body(request.scope, request.receive, limit) or b"{}")
 
 
 def _json(document: object, *, status: int = 200) -> Response:
