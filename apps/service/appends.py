@@ -49,14 +49,20 @@ def begin_append(runtime: Runtime, scope: Scope, body: bytes) -> Begun | None:
     Raises what refuses the request; nothing is queued then.
     """
     begun = time.perf_counter()
-    opened = runtime.opened
     parsed, precondition = _parsed(runtime, scope, body)
-    opened.storage.check()
-    events = opened.intake.encode_known(parsed.category, parsed.events)
-    if events is None:
-        return None
+    events = runtime.opened.intake.encode_known(parsed.category, parsed.events)
+    return None if events is None else _enqueued(runtime, parsed, precondition, events, begun)
+
+
+def _enqueued(
+    runtime: Runtime,
+    parsed: StreamBody,
+    precondition: Expected | None,
+    events: tuple[EncodedEvent, ...],
+    at: float,
+) -> Begun:
     request = AppendRequest(appends=(_stream_append(parsed, precondition, events),))
-    return Begun(opened.store.enqueue(request), precondition, begun)
+    return Begun(runtime.opened.store.enqueue(request), precondition, at)
 
 
 def answer_to(runtime: Runtime, begun: Begun) -> Answer:
@@ -75,14 +81,10 @@ def answer_to(runtime: Runtime, begun: Begun) -> Answer:
 async def append_to_stream(runtime: Runtime, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve `POST /v1/streams/{stream}`."""
     body = await read_body(scope, receive, runtime.config.max_body_bytes)
-    begun = begin_append(runtime, scope, body)
-    if begun is None:
-        at = time.perf_counter()
-        parsed, precondition = _parsed(runtime, scope, body)
-        opened = runtime.opened
-        events = await opened.intake.encode(parsed.category, parsed.events)
-        request = AppendRequest(appends=(_stream_append(parsed, precondition, events),))
-        begun = Begun(opened.store.enqueue(request), precondition, at)
+    at = time.perf_counter()
+    parsed, precondition = _parsed(runtime, scope, body)
+    events = await runtime.opened.intake.encode(parsed.category, parsed.events)
+    begun = _enqueued(runtime, parsed, precondition, events, at)
     await asyncio.wait([begun.appended])
     answer = answer_to(runtime, begun)
     await respond(send, answer.status, answer.body, answer.headers)
@@ -112,7 +114,11 @@ async def _append(
 
 
 def _parsed(runtime: Runtime, scope: Scope, body: bytes) -> tuple[StreamBody, Expected | None]:
-    """Parse a request to one stream; return it with the precondition of its headers."""
+    """Parse a request to one stream; return it with the precondition of its headers.
+
+    Raises also when there is no store yet, or no room on its disk.
+    """
+    opened = runtime.opened
     headers = dict(scope["headers"])
     stream = scope["path"][len(STREAMS_PREFIX) :]
     body = append_body(headers, stream, body)
@@ -126,6 +132,7 @@ def _parsed(runtime: Runtime, scope: Scope, body: bytes) -> tuple[StreamBody, Ex
             "If-Match (or If-None-Match) and expected_version were both given",
             "Send one of them.",
         )
+    opened.storage.check()
     return parsed, expected
 
 
