@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import orjson
@@ -36,7 +36,7 @@ _BETWEEN = b',{"%b":0,' % _MARK.encode()
 _OPTIONS = orjson.OPT_UTC_Z
 _EMPTY_OBJECT, _EMPTY_LIST = orjson.Fragment(b"{}"), orjson.Fragment(b"[]")
 
-NextPage = Callable[[int], Awaitable[PlainPage]]
+NextPage = Callable[[int], Coroutine[Any, Any, PlainPage]]
 """Reads the page behind (or, backwards, before) a place that the last page gave."""
 
 
@@ -99,7 +99,7 @@ async def stream_lines(
     try:
         while True:
             if page.scanned_to != end:
-                ahead = asyncio.create_task(_read(next_page, page.scanned_to))
+                ahead = asyncio.create_task(next_page(page.scanned_to))
                 await asyncio.sleep(0)  # Its question is on the way before this page is rendered.
             if page.rows:
                 yield await lines_of(page.rows, intake)
@@ -120,7 +120,3 @@ def _finished(task: asyncio.Task[PlainPage]) -> None:
     _finishing.discard(task)
     if not task.cancelled():
         task.exception()  # Nobody is left to be told.
-
-
-async def _read(next_page: NextPage, place: int) -> PlainPage:
-    return await next_page(place)
