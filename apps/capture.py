@@ -260,18 +260,33 @@ def progress(settings: Settings, source: Source) -> SnapshotProgress:
         registry.close()
 
 
+def removable(settings: Settings, name: str) -> Source:
+    """Return a source that can be removed: a declared one, or one that is removed in part."""
+    for source in sources.load_removing(settings.workspace):
+        if source.name == name:
+            return source
+    return sources.load(settings.workspace, name)
+
+
 def remove(settings: Settings, source: Source) -> Removal:
     """Remove everything but the tables of the lake, and then the declaration.
 
-    The declaration and its secrets stay while something could not be reached: the same again
-    finishes it.
+    The declaration is set aside first: a pipeline that runs must not start it again. There it
+    stays, with its secrets, while something could not be reached: the same again finishes it.
     """
+    lake, placement = Lake.at(settings.lake), placement_of(settings)
     dsn = source.full_dsn(settings.workspace)
+    sources.set_aside(settings.workspace, source.name)
+    record_capture(lake, source.name, DROPPED, {})
     with ConnectClient(settings.required("connect.url")) as connect:
-        removal = removal_of(source.name, dsn, placement_of(settings), connect)
-    record_capture(Lake.at(settings.lake), source.name, DROPPED, {})
+        removal = removal_of(source.name, dsn, placement, connect)
+        connector = f"{placement.workspace}-{source.name}"
+        if removal.whole and connect.config(connector) is not None:
+            # A pipeline was just about to start it when the declaration was set aside.
+            removal = removal_of(source.name, dsn, placement, connect)
     if removal.whole:
-        forget_incarnation(Lake.at(settings.lake), source.name)
+        record_capture(lake, source.name, DROPPED, {})
+        forget_incarnation(lake, source.name)
         sources.forget(settings.workspace, source.name)
     return removal
 
@@ -308,6 +323,11 @@ def record_capture(
 
 
 def _refuse_other_tables(settings: Settings, source: Source) -> None:
+    if source.name in [each.name for each in sources.load_removing(settings.workspace)]:
+        raise Conflict(
+            f"source {source.name} is removed in part",
+            remedy=f"Finish that first: penstock source remove {source.name} --yes",
+        )
     for known in sources.load_all(settings.workspace):
         if known.name == source.name and set(known.tables) != set(source.tables):
             raise Conflict(

@@ -32,6 +32,8 @@ from kernel.errors import InvalidRequest, Misconfigured, NotFound
 
 FOLDER = "sources"
 SECRETS = Path(".penstock/secrets")
+REMOVING = Path(".penstock/removing")
+"""Declarations of sources that are being taken away: nobody starts those any more."""
 RESERVED = frozenset({"events", "outbox"})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
@@ -167,9 +169,23 @@ def load_all(workspace: Path) -> tuple[Source, ...]:
     return tuple(_parse(path) for path in sorted((workspace / FOLDER).glob("*.toml")))
 
 
+def set_aside(workspace: Path, name: str) -> None:
+    """Put a declaration where nobody starts it, before what it made is taken away."""
+    path = workspace / FOLDER / f"{name}.toml"
+    if path.exists():
+        (workspace / REMOVING).mkdir(parents=True, exist_ok=True)
+        path.replace(workspace / REMOVING / path.name)
+
+
+def load_removing(workspace: Path) -> tuple[Source, ...]:
+    """Read the sources that are taken away in part, by name."""
+    return tuple(_parse(path) for path in sorted((workspace / REMOVING).glob("*.toml")))
+
+
 def forget(workspace: Path, name: str) -> None:
     """Remove the source's file, its password and its salt."""
     (workspace / FOLDER / f"{name}.toml").unlink(missing_ok=True)
+    (workspace / REMOVING / f"{name}.toml").unlink(missing_ok=True)
     (workspace / SECRETS / name).unlink(missing_ok=True)
     (workspace / SECRETS / f"{name}.salt").unlink(missing_ok=True)
 

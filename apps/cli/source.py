@@ -51,11 +51,11 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
         {**_status_document(state), "tables": source.tables}
         for source, state in zip(declared, states, strict=True)
     ]
-    emit(
-        {"sources": documents},
-        as_json=as_json,
-        text=table(_HEADINGS, [_status_row(state) for state in states]),
-    )
+    leaving = [source.name for source in sources.load_removing(found.workspace)]
+    documents += [{"source": name, "state": "removed-in-part"} for name in leaving]
+    rows = [_status_row(state) for state in states]
+    rows += [(name, "removed-in-part", *[None] * (len(_HEADINGS) - 2)) for name in leaving]
+    emit({"sources": documents}, as_json=as_json, text=table(_HEADINGS, rows))
 
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
@@ -175,7 +175,7 @@ def remove(
     What cannot be reached is named (exit code 6); the same command again takes it away.
     """
     found = settings.load(workspace)
-    source = sources.load(found.workspace, name)
+    source = capture.removable(found, name)
     if not yes:
         what = f"This drops connector, slot and publication of {name}: later changes are lost."
         emit({"needs": "--yes", "removes": name}, as_json=as_json, text=what)

@@ -11,8 +11,8 @@ import pytest
 from apps.settings import Settings
 from cdc.connect import ConnectClient
 from cdc.database import connected
-from kernel.errors import EXIT_PARTIAL, NotFound
-from tests.source_workspaces import Workspace
+from kernel.errors import EXIT_PARTIAL, Conflict, NotFound
+from tests.source_workspaces import Kept, Workspace
 
 TABLES = "CREATE TABLE a (id int PRIMARY KEY, email text); CREATE TABLE b (id int PRIMARY KEY)"
 _LEFT = """
@@ -35,7 +35,8 @@ def traces(dsn: str) -> set[tuple[str, str]]:
 def workspace(
     tmp_path: Path, stack: Settings, new_source: Callable[[str], str]
 ) -> Iterator[Workspace]:
-    found = Workspace(tmp_path, stack)
+    # Its own store is the source's database, too: it has no events, so there is no outbox.
+    found = Workspace(tmp_path, stack, **{"postgres.dsn": new_source(TABLES)})
     yield found
     for each in found("list")["sources"]:
         found("remove", each["source"], "--yes")
@@ -51,10 +52,8 @@ def offsets_known(workspace: Workspace) -> bool:
     return True
 
 
-def test_the_last_source_takes_everything_with_it(
-    workspace: Workspace, new_source: Callable[[str], str]
-) -> None:
-    dsn = new_source(TABLES)
+def test_the_last_source_takes_everything_with_it(workspace: Workspace) -> None:
+    dsn = workspace.settings.required("postgres.dsn")
     before = traces(dsn)
     assert before == set()
     workspace("add", workspace.source, "--dsn", dsn, "--tables", "a")
@@ -80,15 +79,15 @@ def test_the_last_source_takes_everything_with_it(
         assert connect.status(workspace.connector).running
 
 
-def test_what_cannot_be_reached_is_named_and_taken_away_later(
-    workspace: Workspace, new_source: Callable[[str], str]
-) -> None:
-    dsn = new_source(TABLES)
+def test_what_cannot_be_reached_is_named_and_taken_away_later(workspace: Workspace) -> None:
+    dsn = workspace.settings.required("postgres.dsn")
     workspace("add", workspace.source, "--dsn", dsn, "--tables", "a")
     config = workspace.folder / "penstock.toml"
     good, declared = config.read_text(), workspace.file.read_text()
     url = workspace.settings.required("connect.url")
 
+    kept = Kept(workspace)
+    assert kept.look() == "running"
     # Connect does not answer: the slot is still read, and nothing may be forgotten.
     config.write_text(good.replace(url, "http://127.0.0.1:9"))
     removed = workspace("remove", workspace.source, "--yes", code=EXIT_PARTIAL)
@@ -96,17 +95,25 @@ def test_what_cannot_be_reached_is_named_and_taken_away_later(
     assert "is still read by pid" in removed["left"]["slot"]
     assert ("publication", workspace.replication) in traces(dsn)
     config.write_text(good)
+    # A pipeline that goes on running does not start it again.
+    assert kept.look() == ""
 
     # The database does not answer: the connector goes, the rest is for later.
     port = psycopg.conninfo.conninfo_to_dict(dsn)["port"]
-    workspace.file.write_text(declared.replace(f"port={port}", "port=9"))
+    aside = workspace.folder / ".penstock/removing" / workspace.file.name
+    aside.write_text(declared.replace(f"port={port}", "port=9"))
     removed = workspace("remove", workspace.source, "--yes", code=EXIT_PARTIAL)
     assert removed["gone"] == ["connector"]
     assert "does not answer" in removed["left"]["slot"]
-    assert workspace.file.exists()
-    workspace.file.write_text(declared)
+    assert workspace("list")["sources"] == [
+        {"source": workspace.source, "state": "removed-in-part"}
+    ]
+    with pytest.raises(Conflict, match="is removed in part"):
+        workspace("add", workspace.source, "--dsn", dsn, "--tables", "a")
+    aside.write_text(declared)
 
     removed = workspace("remove", workspace.source, "--yes")
     assert removed["gone"] == ["slot", "publication", "event triggers"]
     assert traces(dsn) == set()
-    assert not workspace.file.exists()
+    assert workspace("list")["sources"] == []
+    assert not aside.exists()
