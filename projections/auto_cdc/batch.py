@@ -34,9 +34,13 @@ from projections.auto_cdc.names import (
     SEQUENCE,
     START_AT,
     TRUNCATE,
+    micros,
 )
 from projections.auto_cdc.tables import BOUNDED_ROWS, FlowTables
 from projections.state.quoting import as_json
+
+TEND_EVERY = 64
+"""Batches between two times that a flow looks after its files and old tombstones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +110,20 @@ class BatchWriter:
                 return NOTHING
             batch = self._batch(said, shape, Epoch(before + 1), behind, now, count)
             refused, version = self._commit(said, batch)
+            if batch.epoch % TEND_EVERY == 0:
+                self.tend()
             return Applied(changes=count, refused=refused, version=version)
         finally:
             said.unpersist()
+
+    def tend(self) -> None:
+        """Keep the tables small: compact them; in SCD type 1 forget deletes beyond the retention.
+
+        Done by itself every so many batches. An end of a version is never forgotten.
+        """
+        latest = self.arguments.scd_type == 1
+        horizon = self.clock.now() - self.tombstone_retention
+        self.tables.tend(forget_before=horizon if latest else None)
 
     def _batch(
         self, said: DataFrame, shape: Shape, epoch: Epoch, behind: int, now: datetime, count: int
@@ -130,7 +145,7 @@ class BatchWriter:
 
     def _commit(self, said: DataFrame, batch: _Batch) -> tuple[int, DeltaVersion]:
         session = said.sparkSession
-        horizon = f"TIMESTAMP '{batch.now - self.tombstone_retention:%Y-%m-%d %H:%M:%S.%f}+00:00'"
+        horizon = micros(batch.now - self.tombstone_retention)
         frames = {"new": batch.new, "known": batch.known}
         if batch.cleared is not None:
             frames["cleared"] = batch.cleared

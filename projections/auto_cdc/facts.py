@@ -13,7 +13,16 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame, functions
 
 from projections.auto_cdc.arguments import Arguments, Shape, expression
-from projections.auto_cdc.names import CONTENT, DELETED, EPOCH, ID, SEQUENCE, TAKEN_AT, TRUNCATE
+from projections.auto_cdc.names import (
+    CONTENT,
+    DELETED,
+    EPOCH,
+    ID,
+    SEQUENCE,
+    TAKEN_US,
+    TRUNCATE,
+    micros,
+)
 from projections.state.quoting import as_json, equal, listed, quoted
 
 NULL_KEY, NULL_SEQUENCE, REUSED = "null_key", "null_sequence", "sequence_reused"
@@ -32,7 +41,7 @@ def facts_of(
         expression(arguments.sequence_by).alias(SEQUENCE),
         (deleted & ~truncate).alias(DELETED),
         truncate.alias(TRUNCATE),
-        functions.lit(now).alias(TAKEN_AT),
+        functions.lit(micros(now)).cast("bigint").alias(TAKEN_US),
         functions.lit(epoch).cast("bigint").alias(EPOCH),
     )
     for name in shape.values:
@@ -58,17 +67,17 @@ def _flag(given: str | Column | None) -> Column:
     return functions.coalesce(expression(given).cast("boolean"), functions.lit(False))
 
 
-def gathered(shape: Shape, *, horizon: str, cleared: bool) -> str:
+def gathered(shape: Shape, *, horizon: int, cleared: bool) -> str:
     """Put `{new}` and `{known}` facts of the touched keys together, one row per place.
 
     `_known` says that the winner was known before; `_loser` marks facts that contradict another of
     their place. Facts that a TRUNCATE (`{cleared}`, one row) covers are gone. Tombstones that were
-    taken before `horizon` (SQL timestamp) are forgotten, SCD type 1 only.
+    taken before `horizon` (microseconds) are forgotten, SCD type 1 only.
     """
-    columns = listed((*shape.columns, SEQUENCE, DELETED, CONTENT, ID, TAKEN_AT, EPOCH))
-    aged = f" AND NOT ({DELETED} AND {TAKEN_AT} < {horizon})" if shape.scd_type == 1 else ""
+    columns = listed((*shape.columns, SEQUENCE, DELETED, CONTENT, ID, TAKEN_US, EPOCH))
+    aged = f" AND NOT ({DELETED} AND {TAKEN_US} < {horizon})" if shape.scd_type == 1 else ""
     after = f" AND {SEQUENCE} > (SELECT {SEQUENCE} FROM {{cleared}})" if cleared else ""
-    place = f"PARTITION BY {ID} ORDER BY {CONTENT} DESC, _known DESC, {TAKEN_AT}"
+    place = f"PARTITION BY {ID} ORDER BY {CONTENT} DESC, _known DESC, {TAKEN_US}"
     return f"""
         SELECT *, _r > 1 AS _loser FROM (
           SELECT *, row_number() OVER ({place}) AS _r, first({CONTENT}) OVER ({place}) AS _best
@@ -79,7 +88,7 @@ def gathered(shape: Shape, *, horizon: str, cleared: bool) -> str:
         WHERE _r = 1 OR {CONTENT} <> _best"""
 
 
-def remembered(shape: Shape, *, horizon: str) -> str:
+def remembered(shape: Shape, *, horizon: int) -> str:
     """Of the winners (`{facts}`), select those that can still matter.
 
     SCD type 1: the newest of a key; with partial updates also its last delete and, per column, the
@@ -93,7 +102,7 @@ def remembered(shape: Shape, *, horizon: str) -> str:
             SELECT * EXCEPT (_before) FROM (
               SELECT *, lag({DELETED}) OVER ({by_key} ORDER BY {SEQUENCE}) AS _before
               FROM {{facts}})
-            WHERE NOT ({DELETED} AND coalesce(_before, true) AND {TAKEN_AT} < {horizon})"""
+            WHERE NOT ({DELETED} AND coalesce(_before, true) AND {TAKEN_US} < {horizon})"""
     newest = [f"{SEQUENCE} = _newest"]
     said: list[str] = []
     if shape.partial:

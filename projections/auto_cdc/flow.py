@@ -89,6 +89,10 @@ class AutoCdcFlow:
             return stream.trigger(processingTime=processing_time).start()
         return stream.start()
 
+    def tend(self) -> None:
+        """Compact the tables and forget old tombstones now; done by itself every 64 batches."""
+        self._writer.tend()
+
     def _batch(self, rows: DataFrame, _: int) -> None:
         try:
             self._done = self._done + self._writer.take(rows)

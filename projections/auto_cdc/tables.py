@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +14,9 @@ from pyspark.sql.types import StructType
 from kernel.errors import Conflict, Incompatible, LeaseLost
 from kernel.positions import DeltaVersion, Epoch
 from projections.auto_cdc.arguments import Shape
-from projections.auto_cdc.names import EPOCH, FACTS, ID, QUARANTINE
+from projections.auto_cdc.names import DELETED, EPOCH, FACTS, ID, QUARANTINE, TAKEN_US, micros
+from projections.log.compaction import compact
+from projections.log.layout import Lake
 from projections.log.spark_writer import SparkWriter
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
@@ -129,6 +132,16 @@ class FlowTables:
         there = set(found[ID].to_pylist()) if found is not None else set()
         if not set(ids[ID].to_pylist()) <= there:
             raise LeaseLost(f"another run of {self.place.app_id} committed epoch {epoch}")
+
+    def tend(self, *, forget_before: datetime | None) -> None:
+        """Put small files together, and forget deletes that were taken in before a moment."""
+        root, _, last = self.place.path.rpartition("/")
+        compact(Lake(root), self._tables, [last])
+        compact(Lake(self.place.path), self._tables, [FACTS, QUARANTINE])
+        facts = self._tables.open(self.place.facts)
+        if facts is not None and forget_before is not None:
+            facts.delete(f'"{DELETED}" AND "{TAKEN_US}" < {micros(forget_before)}')
+            self._tables.forget(self.place.facts)
 
     def overwrite(self, path: str, rows: DataFrame, epoch: Epoch) -> DeltaVersion:
         """Replace all rows."""

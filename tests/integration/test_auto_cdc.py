@@ -147,7 +147,11 @@ def test_a_delete_keeps_a_late_row_away_until_its_tombstone_is_old(
         made = flow(lake, source, clock=clock)
         made.run()
     assert rows_of(made.place.path) == []
+    made.tend()
+    assert pl.read_delta(made.place.facts)["__deleted"].to_list() == [True]
     clock.set(NOW + timedelta(days=3))
+    made.tend()
+    assert pl.read_delta(made.place.facts).is_empty()
     flow(lake, late, clock=clock).run()
     assert [row["name"] for row in rows_of(made.place.path)] == ["ghost"]
 

@@ -29,10 +29,10 @@ KINDS = {
     "versions, partial": Kind(scd_type=2, partial=VALUES),
     "versions, partial, one tracked": Kind(scd_type=2, partial=("city",), tracked=("city",)),
 }
-LONG_AGO = "TIMESTAMP '2000-01-01 00:00:00'"
+LONG_AGO = 0
 COLUMNS = (
     "id BIGINT, name VARCHAR, city VARCHAR, __sequence BIGINT, __deleted BOOLEAN, "
-    "__truncate BOOLEAN, __content VARCHAR, __id VARCHAR, __taken_at TIMESTAMP, __epoch BIGINT"
+    "__truncate BOOLEAN, __content VARCHAR, __id VARCHAR, __taken_us BIGINT, __epoch BIGINT"
 )
 
 WORDS = st.sampled_from([None, "a", "b"])
@@ -105,7 +105,7 @@ def fact(change: Said) -> Row:
         "__truncate": change.op == "t",
         "__content": change.content,
         "__id": f"{change.key}/{change.sequence}",
-        "__taken_at": "2013-01-01 00:00:00",
+        "__taken_us": 1,
         "__epoch": 1,
     }
 
