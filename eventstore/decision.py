@@ -184,8 +184,7 @@ def _check(request: AppendRequest, state: StoreState, max_categories: int) -> No
             )
         actual = state.heads.get(append.stream)
         policy = _policy(append.stream, state) if state.policies else SHOWS_ALL
-        if not _meets(append.expected, actual, deleted=policy.deleted):
-            raise _conflict(append.stream, append.expected, actual)
+        check_expected(append.stream, append.expected, actual, deleted=policy.deleted)
     new = {append.category for append in request.appends} - state.categories
     if new and len(state.categories) + len(new) > max_categories:
         raise InvalidRequest(
@@ -223,9 +222,7 @@ def _check_change(change: PolicyChange, state: StoreState) -> None:
     present = state.policies.get(change.stream, SHOWS_ALL)
     if replace(change.policy, archived_up_to=present.archived_up_to) != present:
         _policy(change.stream, state)  # Of what is gone for good only the place may change.
-    actual = state.heads.get(change.stream)
-    if actual != change.version:
-        raise _conflict(change.stream, change.version, actual)
+    check_expected(change.stream, change.version, state.heads.get(change.stream))
 
 
 def _policy(stream: str, state: StoreState) -> StreamPolicy:
@@ -236,9 +233,14 @@ def _policy(stream: str, state: StoreState) -> StreamPolicy:
     return policy
 
 
-def _conflict(stream: str, expected: Expected, actual: int | None) -> VersionConflict:
+def check_expected(
+    stream: str, expected: Expected, actual: int | None, *, deleted: bool = False
+) -> None:
+    """Raise `VersionConflict` when a stream is not as expected. `actual` None: it has no events."""
+    if _meets(expected, actual, deleted=deleted):
+        return
     found = "does not exist" if actual is None else f"is at version {actual}"
-    return VersionConflict(
+    raise VersionConflict(
         f"stream {stream} {found}, expected {expected}",
         stream=stream,
         expected=expected,

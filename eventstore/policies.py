@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from eventstore.decision import check_expected
 from eventstore.ids import new_id
 from eventstore.intake import Intake
 from eventstore.lifecycle import (
@@ -128,8 +129,9 @@ class StreamPolicies:
             raise InvalidRequest(f"stream {stream} records the life of another stream")
         for attempt in range(1, _ATTEMPTS + 1):
             standing = await self._store.standing(stream)
-            _check(stream, version, None if standing.policy.deleted else standing.version)
-            _check(metadata_stream(stream), metadata, standing.metadata_version)
+            actual = None if standing.policy.deleted else standing.version
+            check_expected(stream, version, actual)
+            check_expected(metadata_stream(stream), metadata, standing.metadata_version)
             type_, policy = edit(standing)
             if policy == standing.policy:
                 return PolicyChanged(standing=standing, position=None)
@@ -168,19 +170,4 @@ class StreamPolicies:
         return PolicyChanged(
             standing=replace(standing, policy=policy, metadata_version=answer.last_version),
             position=answer.last_position,
-        )
-
-
-def _check(stream: str, expected: Expected, actual: int | None) -> None:
-    met = {
-        "any": True,
-        "no_stream": actual is None,
-        "stream_exists": actual is not None,
-    }.get(str(expected), actual == expected)
-    if not met:
-        raise VersionConflict(
-            f"stream {stream} is at version {actual}, expected {expected}",
-            stream=stream,
-            expected=expected,
-            actual=actual,
         )
