@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from eventstore.conditions import Query
 from eventstore.store import EventFilter
-from schemas.records import RecordedEvent
 
 _LAST_CHARACTER = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
@@ -30,19 +28,6 @@ class Wanted:
         """The types without their categories, each once."""
         return tuple(dict.fromkeys(name.rpartition(".")[2] for name in self.types))
 
-    def passes(self, event: RecordedEvent) -> bool:
-        """Return whether an event is one of these."""
-        return (
-            self.category in (None, event.category)
-            and (
-                not self.types
-                or event.type in self.types
-                or f"{event.category}.{event.type}" in self.types
-            )
-            and set(self.tags).issubset(event.tags)
-            and (self.stream_prefix is None or event.stream.startswith(self.stream_prefix))
-        )
-
 
 def wanted_by_filter(filter_: EventFilter) -> tuple[Wanted, ...]:
     """Return a filter as one alternative, none for a filter that lets everything pass."""
@@ -61,11 +46,6 @@ def wanted_by_filter(filter_: EventFilter) -> tuple[Wanted, ...]:
 def wanted_by_query(query: Query) -> tuple[Wanted, ...]:
     """Return a query's items as alternatives."""
     return tuple(Wanted(types=item.types, tags=item.tags) for item in query.items)
-
-
-def any_passes(wanted: Iterable[Wanted], event: RecordedEvent) -> bool:
-    """Return whether an event is wanted by one of the alternatives."""
-    return any(each.passes(event) for each in wanted)
 
 
 def behind_prefix(prefix: str) -> str | None:
