@@ -3,8 +3,8 @@
 A failpoint does nothing unless armed, by `arm` in the same process or by the environment variable
 `PENSTOCK_FAILPOINTS=name=action[@n][,…]`. Actions: `kill` (SIGKILL to this process: no cleanup, no
 flush), `stop` (SIGSTOP: it stands still right there until it gets SIGCONT, while the test does
-something to others), `raise` (raises `Crash`, which nothing but a test catches). `@n` waits for
-the n-th hit.
+something to others), `hold` (this thread waits there until `disarm`), `raise` (raises `Crash`,
+which nothing but a test catches). `@n` waits for the n-th hit.
 All names are constants here, so that one page lists every crash point that is tested.
 """
 
@@ -60,6 +60,7 @@ class _Armed:
 
 
 _lock = threading.Lock()
+_let_go = threading.Event()
 _armed: dict[str, _Armed] = {}
 
 
@@ -67,16 +68,19 @@ def arm(name: str, action: str = "raise", *, hit: int = 1) -> None:
     """Make failpoint `name` act on its `hit`-th pass from now."""
     if name not in ALL:
         raise ValueError(f"no failpoint {name!r}; there are: {', '.join(ALL)}")
-    if action not in ("kill", "stop", "raise"):
-        raise ValueError(f"no action {action!r}; there are: kill, stop, raise")
+    if action not in ("kill", "stop", "hold", "raise"):
+        raise ValueError(f"no action {action!r}; there are: kill, stop, hold, raise")
     with _lock:
         _armed[name] = _Armed(action, hit)
 
 
 def disarm() -> None:
-    """Make every failpoint harmless again."""
+    """Make every failpoint harmless again, and let go whoever is held at one."""
+    global _let_go
     with _lock:
         _armed.clear()
+        _let_go.set()
+        _let_go = threading.Event()
 
 
 def arm_from_environment(text: str | None = None) -> None:
@@ -100,10 +104,13 @@ def hit(name: str) -> None:
         if armed.countdown > 0:
             return
         del _armed[name]
+        let_go = _let_go
     match armed.action:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        case "hold":
+            let_go.wait()
         case _:
             raise Crash(name)

@@ -1,0 +1,105 @@
+"""What every `StagedMerge` promises: Spark gives what Arrow does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import Tables, dataset_of
+from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
+from projections.state import current as current_module
+from projections.state.current import CurrentTables, current_name
+from projections.state.large import (
+    ArrowStagedMerge,
+    LogRows,
+    SparkStagedMerge,
+    StagedMerge,
+    slices,
+)
+from projections.state.tail import marked
+from tests.folding import SOURCE, TABLE, Done, State, apply, changes, registry, state_of
+
+Row = tuple[int, str, str]
+
+
+@pytest.fixture
+def tables() -> Tables:
+    return Tables()
+
+
+@pytest.fixture(params=["arrow", "spark"])
+def merge(request: pytest.FixtureRequest, spark: SparkSession, tables: Tables) -> StagedMerge:
+    return ArrowStagedMerge(tables) if request.param == "arrow" else SparkStagedMerge(spark, tables)
+
+
+def stage(tables: Tables, path: str, *parts: Sequence[Row]) -> None:
+    for number, part in enumerate(parts, start=1):
+        rows = pa.table(
+            {
+                "id": pa.array([i for i, _, _ in part], pa.int64()),
+                "name": pa.array([name for _, name, _ in part], pa.string()),
+                OP: pa.array([op for _, _, op in part], pa.string()),
+            }
+        )
+        guard = Guard("staging", Epoch(number))
+        ArrowWriter(tables).append(path, marked(rows, ["id"], number), guard)
+
+
+def stored(path: str) -> list[tuple[int, str]]:
+    rows = Tables().read(path)
+    assert rows is not None
+    return sorted((row["id"], row["name"]) for row in rows.to_pylist())
+
+
+def test_the_newest_staged_image_of_a_key_wins(
+    merge: StagedMerge, tables: Tables, tmp_path: Path
+) -> None:
+    path, staged = str(tmp_path / "t"), str(tmp_path / "s")
+    base = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
+    ArrowWriter(tables).append(path, base, Guard("t", Epoch(1)))
+    first = [(1, "A", UPSERT), (2, "B", UPSERT), (4, "D", UPSERT)]
+    stage(tables, staged, first, [(1, "AA", UPSERT), (2, "", DELETE)])
+    version = merge(path, staged, Guard("t", Epoch(2)), ["id"], replace=False)
+    assert stored(path) == [(1, "AA"), (3, "c"), (4, "D")]
+    assert merge(path, staged, Guard("t", Epoch(2)), ["id"], replace=False) == version
+
+
+def test_what_is_staged_may_be_the_whole_table(
+    merge: StagedMerge, tables: Tables, tmp_path: Path
+) -> None:
+    path, staged = str(tmp_path / "t"), str(tmp_path / "s")
+    stage(tables, staged, [(1, "a", UPSERT), (2, "b", UPSERT)], [(2, "", DELETE)])
+    merge(path, staged, Guard("t", Epoch(1)), ["id"], replace=True)
+    assert stored(path) == [(1, "a")]
+    table = tables.open(path)
+    assert table is not None
+    assert table.transaction_version("t") == 1
+
+
+def test_p4_a_large_transaction_is_folded_by_either(
+    merge: StagedMerge, tables: Tables, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = slices
+    monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=400))
+    before = [Done("c", i, "a", f"n{i}", i) for i in range(500)]
+    done = [Done("u", i % 700, "a", None if i % 3 else f"m{i}", i) for i in range(1_500)]
+    done += [Done("d", i, "a") for i in range(0, 700, 7)]
+    current = CurrentTables(lake, tables, registry(), large=merge)
+    current.fold(SOURCE, TABLE, changes(before, first=1), Epoch(1))
+    log = lake.path("log/changes/shop")
+    rows = changes(done, first=len(before) + 1)
+    ArrowWriter(tables).append(log, rows, Guard("log", Epoch(2)))
+    table = tables.open(log)
+    assert table is not None
+    large = LogRows(dataset_of(table), pc.field("table") == TABLE)
+    current.fold_large(SOURCE, TABLE, large, Epoch(2))
+    state: State = apply(apply({}, before), done)
+    assert state_of(Tables().read(lake.path(current_name(SOURCE, TABLE)))) == state
+    current.close()

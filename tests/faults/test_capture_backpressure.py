@@ -1,0 +1,140 @@
+"""A burst into a stalled lake: lag is honest, epochs stay small, and it catches up by itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from pyspark.sql import SparkSession
+
+from apps.pipeline.heads import PostgresHeads
+from apps.pipeline.metrics import PipelineMetrics
+from apps.pipeline.pipeline import Pipeline
+from apps.settings import Settings
+from cdc.columns import set_text_output
+from cdc.database import connected
+from cdc.verify import compared_columns, hash_of
+from kernel import failpoints
+from kernel.positions import Epoch
+from projections.log.tables import Tables
+from projections.runner.manifest import Manifest
+from projections.state.current import current_name
+from projections.state.tail import read_whole
+from schemas.row_hash import table_hash
+from tests.source_workspaces import Workspace
+from tests.waiting import until
+
+TABLE = "public.parcels"
+ROWS = 2_000
+MOST = 500
+SHOP = f"""
+CREATE TABLE parcels (id bigint PRIMARY KEY, state text NOT NULL, moved int NOT NULL);
+INSERT INTO parcels SELECT i, 'new', 0 FROM generate_series(1, {ROWS}) i;
+"""
+BURST = 40
+
+
+class Running:
+    """A pipeline in this process, over one captured source."""
+
+    def __init__(self, spark: SparkSession, workspace: Workspace, dsn: str) -> None:
+        settings = workspace.settings
+        self.workspace = workspace
+        self.dsn = dsn
+        self.pipeline = Pipeline(
+            spark, settings, PipelineMetrics(), PostgresHeads(settings.required("postgres.dsn"))
+        )
+        self._thread = threading.Thread(target=self.pipeline.run, name="pipeline")
+        self._thread.start()
+
+    def stop(self) -> None:
+        failpoints.disarm()
+        self.pipeline.stop()
+        self._thread.join(60)
+
+    def lag(self) -> dict[str, float]:
+        """What the pipeline says of its source."""
+        _, state = self.pipeline.health()
+        sources = state["sources"]
+        assert isinstance(sources, dict)
+        found: dict[str, float] = sources.get(self.workspace.source, {})
+        return found
+
+    def equals_source(self) -> bool:
+        """Whether the table, as of the newest epoch, is what the source selects."""
+        last = Manifest(self.workspace.lake, Tables()).last()
+        name = current_name(self.workspace.source, TABLE)
+        if last is None or name not in last.tables:
+            return False
+        rows = read_whole(self.workspace.lake, Tables(), name, at=last.tables)
+        with connected(self.dsn) as connection:
+            set_text_output(connection)
+            columns = compared_columns(connection, TABLE)
+            wanted = hash_of(connection, TABLE, columns)
+        return rows is not None and table_hash(rows, [c.name for c in columns]) == wanted
+
+    def wal(self, statement: str) -> int:
+        """Return a WAL position of the source database."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            row = connection.execute(f"SELECT ({statement} - '0/0'::pg_lsn)::bigint".encode())
+            found = row.fetchone()
+        assert found is not None
+        return int(found[0])
+
+    def burst(self) -> None:
+        """Change every row, many times over."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for number in range(BURST):
+                connection.execute(
+                    "UPDATE parcels SET state = %s, moved = moved + 1 WHERE id %% 8 = %s",
+                    (f"s{number}", number % 8),
+                )
+
+
+@pytest.fixture
+def running(
+    tmp_path: Path, stack: Settings, spark: SparkSession, new_source: Callable[[str], str]
+) -> Iterator[Running]:
+    workspace = Workspace(tmp_path, stack, **{"pipeline.max_records_per_epoch": str(MOST)})
+    dsn = new_source(SHOP)
+    workspace("add", workspace.source, "--dsn", dsn, "--tables", TABLE)
+    found = Running(spark, workspace, make_conninfo(dsn))
+    yield found
+    found.stop()
+    workspace("remove", workspace.source, "--yes")
+
+
+def test_p9_a_stalled_lake_shows_its_lag_and_catches_up_by_itself(running: Running) -> None:
+    until(running.equals_source, "the snapshot is there", deadline_s=120)
+    until(lambda: running.lag().get("bytes") == 0, "nothing is missing", deadline_s=60)
+
+    failpoints.arm(failpoints.EPOCH_AFTER_LOG, "hold")
+    before = running.wal("pg_current_wal_lsn()")
+    running.burst()
+    written = running.wal("pg_current_wal_lsn()") - before
+    last = Manifest(running.workspace.lake, Tables()).last()
+    assert last is not None
+    stalled_at = last.epoch
+
+    def shown() -> bool:
+        lag = running.lag()
+        return lag["bytes"] >= written and lag["records"] >= ROWS and lag["seconds"] > 2
+
+    until(shown, "the lag of the stalled source is shown", deadline_s=60)
+    ages = [running.lag()["seconds"]]
+    until(lambda: running.lag()["seconds"] > ages[0] + 1, "the lag grows with the stall")
+
+    failpoints.disarm()
+    until(running.equals_source, "the tables have caught up", deadline_s=120)
+    until(lambda: running.lag()["bytes"] == 0, "no lag is left", deadline_s=60)
+    assert running.lag()["seconds"] == 0
+    epochs = Manifest(running.workspace.lake, Tables()).between(
+        stalled_at, Epoch(stalled_at + 10_000)
+    )
+    changes = [done.counts.get("changes", 0) for done in epochs]
+    assert sum(changes) == BURST * ROWS // 8
+    assert max(changes) <= MOST, "an epoch took more than it may"
