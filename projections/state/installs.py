@@ -156,7 +156,7 @@ class InstallBook:
 
         Raises `LeaseLost` when others were faster every time.
         """
-        return retrying(lambda: self._put(entries), backoff=_RIVALS)
+        return retrying(lambda: self._put(entries), backoff=_RIVALS) if entries else ()
 
     def _put(self, entries: Sequence[Entry]) -> tuple[int, ...]:
         # A handle that lost the race still shows the state before it.
