@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Callable
 
-from benchmarks.cdc import catch_up, rewriting, updates
+from benchmarks.cdc import catch_up, rewriting, snapshot, updates
 from benchmarks.cdc.lines import GOALS, OURS, Scale, verdict
 from benchmarks.cdc.world import World, running
 from benchmarks.harness import Context, Figures, Result
@@ -24,6 +24,7 @@ Measure = Callable[[World, Scale], dict[str, float]]
 
 FIVE = tuple(f"orders_{n}" for n in range(5))
 LINES: tuple[tuple[str, Measure], ...] = (
+    ("snapshot", snapshot.measure),
     (
         "updates_1000",
         lambda world, scale: updates.measure(
