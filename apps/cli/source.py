@@ -13,6 +13,7 @@ from apps import capture, settings
 from apps.cli import source_add, verification
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
+from apps.copy_progress import copies_of, render_copies
 from cdc import sources
 from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient
@@ -73,11 +74,13 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     snapshot = capture.progress(found, source)
     rows = [(each, snapshot.tables.get(each, "not yet")) for each in captured]
     held = {} if state.away else capture.held(found, source)
+    copied = copies_of(Lake.at(found.lake), name)
     still = capture.standing_still(found, source)
     document = {
         **_status_document(state),
         "still": still,
         "snapshot": asdict(snapshot),
+        "copies": [asdict(each) for each in copied],
         "tables": tuple(captured) or source.tables,
         "held": held,
     }
@@ -85,7 +88,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         table(_HEADINGS, [_status_row(state)]),
         f"snapshot {snapshot.state}, attempts {snapshot.attempts}"
         + (f", reading {snapshot.current}" if snapshot.current else ""),
-        table(("table", "rows"), rows),
+        table(("table", "rows"), rows) if not copied else render_copies(copied),
         *(f"held back: {each}: {reason}" for each, reason in held.items()),
         *(_still_lines(each, told) for each, told in still.items()),
     ]
