@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from kernel.errors import Misconfigured, StorageFull, Unavailable
 
 SERVICE_ROLE = "penstock_service"
 CONNECT_TIMEOUT_S = 5
+_POOL_TIMEOUT_S = 5.0
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
 # A peer that vanished without a word is noticed within 25 seconds. Durability is not the
@@ -54,6 +56,71 @@ async def connect(
         return await psycopg.AsyncConnection.connect(
             conninfo(dsn, role=role), autocommit=True, cursor_factory=cursor
         )
+
+
+class Pool:
+    """Connections to lend, under the service's role. Survives restarts of PostgreSQL."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        name: str,
+        connections: int,
+        cursor: type[psycopg.AsyncCursor[Any]] = psycopg.AsyncCursor,
+        first: str | None = None,
+    ) -> None:
+        """`first`: a statement that each new connection runs."""
+
+        async def configure(connection: Connection) -> None:
+            if first is not None:
+                await connection.execute(first.encode())
+
+        self._pool = AsyncConnectionPool(
+            conninfo(dsn, role=SERVICE_ROLE),
+            kwargs={"autocommit": True, "cursor_factory": cursor},
+            configure=configure,
+            min_size=1,
+            max_size=connections,
+            open=False,
+            timeout=_POOL_TIMEOUT_S,
+            reconnect_timeout=2.0,
+            check=AsyncConnectionPool.check_connection,
+            name=name,
+        )
+
+    async def open(self) -> None:
+        """Begin to connect; does not wait for PostgreSQL."""
+        await self._pool.open(wait=False)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pool.close()
+
+    @asynccontextmanager
+    async def lend(self, doing: str) -> AsyncIterator[Connection]:
+        """Lend a connection; its errors become ours, `Unavailable` when there is none in time."""
+        with wrapped(doing):
+            try:
+                async with self._pool.connection() as connection:
+                    yield connection
+            except PoolTimeout as error:
+                raise Unavailable(f"{doing}: PostgreSQL does not answer") from error
+
+
+class StoreIdentity:
+    """The id of the store that connections lead to, asked once."""
+
+    def __init__(self) -> None:
+        self._id: str | None = None
+
+    async def of(self, connection: Connection) -> str:
+        """Return the id."""
+        if self._id is None:
+            cursor = await connection.execute("SELECT store_id::text FROM es.store")
+            row = await cursor.fetchone()
+            self._id = "" if row is None else str(row[0])
+        return self._id
 
 
 @contextmanager

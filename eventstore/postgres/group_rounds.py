@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from eventstore.groups.model import is_name
-from eventstore.postgres.connect import SERVICE_ROLE, Connection, conninfo, wrapped
+from eventstore.postgres.connect import Connection, Pool
 from eventstore.postgres.group_rows import OpenRound, opened, saved_values
 from eventstore.postgres.queries import query, results
-from kernel.errors import NotFound, Unavailable
+from kernel.errors import NotFound
 
-_POOL_TIMEOUT_S = 5.0
 _LOCK_TIMEOUT = "SET lock_timeout = '5s'"
 
 
@@ -24,22 +22,17 @@ class GroupRounds:
     """Lends connections for groups, apart from the store's readers: who holds one may read."""
 
     def __init__(self, dsn: str, *, connections: int) -> None:
-        self._pool = AsyncConnectionPool(
-            conninfo(dsn, role=SERVICE_ROLE),
-            kwargs={"autocommit": True, "cursor_factory": psycopg.AsyncClientCursor},
-            configure=_configure,
-            min_size=1,
-            max_size=connections,
-            open=False,
-            timeout=_POOL_TIMEOUT_S,
-            reconnect_timeout=2.0,
-            check=AsyncConnectionPool.check_connection,
+        self._pool = Pool(
+            dsn,
             name="groups",
+            connections=connections,
+            cursor=psycopg.AsyncClientCursor,
+            first=_LOCK_TIMEOUT,
         )
 
     async def open(self) -> None:
         """Begin to connect; does not wait for PostgreSQL."""
-        await self._pool.open(wait=False)
+        await self._pool.open()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -61,15 +54,9 @@ class GroupRounds:
             yield open_round
             await _save(open_round)
 
-    @asynccontextmanager
-    async def connection(self, doing: str) -> AsyncIterator[Connection]:
+    def connection(self, doing: str) -> AbstractAsyncContextManager[Connection]:
         """Lend a connection; its errors become ours."""
-        with wrapped(doing):
-            try:
-                async with self._pool.connection() as connection:
-                    yield connection
-            except PoolTimeout as error:
-                raise Unavailable(f"{doing}: PostgreSQL does not answer") from error
+        return self._pool.lend(doing)
 
 
 async def rows_of(connection: Connection, name: str, values: Mapping[str, object]) -> list[Any]:
@@ -106,7 +93,3 @@ async def _save(open_round: OpenRound) -> None:
         )
     else:
         await connection.execute("COMMIT")
-
-
-async def _configure(connection: Connection) -> None:
-    await connection.execute(_LOCK_TIMEOUT)

@@ -34,7 +34,7 @@ from eventstore.groups.model import (
 )
 from eventstore.groups.waiting import Waiters
 from eventstore.postgres.archived import lacking
-from eventstore.postgres.connect import Connection
+from eventstore.postgres.connect import Connection, StoreIdentity
 from eventstore.postgres.group_rounds import GroupRounds, check_known, rows_of, unknown
 from eventstore.postgres.group_rows import (
     OpenRound,
@@ -87,7 +87,7 @@ class PostgresSubscriptionGroups:
         self._store = store
         self._head = head
         self._waiters = Waiters(head)
-        self._store_id: str | None = None
+        self._identity = StoreIdentity()
         self._rounds = GroupRounds(dsn, connections=connections)
 
     async def __aenter__(self) -> PostgresSubscriptionGroups:
@@ -306,16 +306,13 @@ class PostgresSubscriptionGroups:
         positions = [entry.position for entry in given if entry.position not in fresh]
         if not positions:
             return {}
-        if self._store_id is None:
-            cursor = await connection.execute("SELECT store_id FROM es.store")
-            ((store_id,),) = await cursor.fetchall()
-            self._store_id = str(store_id)
+        store_id = await self._identity.of(connection)
         async with psycopg.AsyncCursor(connection) as binary:
             values = {"positions": positions}
             await binary.execute(query("group_events"), values, binary=True)
             rows = await binary.fetchall()
         archived = await lacking(connection, "group_events", values, rows, position=0)
-        events = [recorded(row, self._store_id) for row in rows]
+        events = [recorded(row, store_id) for row in rows]
         events += await fetched(self._archive, archived)
         return {event.position: event for event in events}
 

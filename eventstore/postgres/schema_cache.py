@@ -23,7 +23,7 @@ class PostgresSchemaCache:
         """Return all of them."""
         async with self._store.reader("reading schemas") as connection:
             schemas = await connection.execute("SELECT schema_id, schema FROM es.schemas")
-            texts = dict(await schemas.fetchall())
+            texts: dict[int, str] = dict(await schemas.fetchall())
             types = await connection.execute("SELECT subject, schema_id FROM es.types")
             return KeptSchemas(schemas=texts, subjects=dict(await types.fetchall()))
 

@@ -6,12 +6,10 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
-
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from eventstore.appender import Appender, AppendLimits, AppendObserver
 from eventstore.archive import Archive, Archived, NoArchive, fetched
@@ -22,7 +20,7 @@ from eventstore.filters import Wanted, wanted_by_filter, wanted_by_query
 from eventstore.lifecycle import StreamStanding, check_readable
 from eventstore.postgres.archived import lacking, merged, plain_of
 from eventstore.postgres.commit import PostgresGroupCommit
-from eventstore.postgres.connect import SERVICE_ROLE, Connection, conninfo, wrapped
+from eventstore.postgres.connect import Connection, Pool, StoreIdentity
 from eventstore.postgres.queries import query as statement
 from eventstore.postgres.reading import (
     POSITION,
@@ -44,11 +42,10 @@ from eventstore.store import (
     EventPage,
     StreamPage,
 )
-from kernel.errors import NotFound, Unavailable
+from kernel.errors import NotFound
 from kernel.positions import Position, Version
 from schemas.records import RecordedEvent
 
-_POOL_TIMEOUT_S = 5.0
 _MAX_BIGINT = 2**63 - 1
 Row = TypeVar("Row")
 
@@ -74,7 +71,7 @@ class PostgresEventStore:
     ) -> None:
         self.feed_head = Head()
         self._archive = archive or NoArchive()
-        self._store_id: str | None = None
+        self._identity = StoreIdentity()
         self._group = PostgresGroupCommit(
             dsn,
             holder=f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}",
@@ -84,20 +81,10 @@ class PostgresEventStore:
             archive=self._archive,
         )
         self.appender = Appender(self._group, self.feed_head, limits=limits, observer=observer)
-        self._pool = AsyncConnectionPool(
-            conninfo(dsn, role=SERVICE_ROLE),
-            kwargs={"autocommit": True},
-            min_size=1,
-            max_size=readers,
-            open=False,
-            timeout=_POOL_TIMEOUT_S,
-            reconnect_timeout=2.0,
-            check=AsyncConnectionPool.check_connection,
-            name="readers",
-        )
+        self._pool = Pool(dsn, name="readers", connections=readers)
 
     async def __aenter__(self) -> PostgresEventStore:
-        await self._pool.open(wait=False)
+        await self._pool.open()
         self.appender.start()
         return self
 
@@ -206,31 +193,24 @@ class PostgresEventStore:
         async with self.reader("reading the head") as connection:
             return Position(await head_of(connection))
 
-    @asynccontextmanager
-    async def reader(self, doing: str) -> AsyncIterator[Connection]:
+    def reader(self, doing: str) -> AbstractAsyncContextManager[Connection]:
         """Lend a connection of the readers' pool; its errors become `Unavailable`."""
-        with wrapped(doing):
-            try:
-                async with self._pool.connection() as connection:
-                    yield connection
-            except PoolTimeout as error:
-                raise Unavailable(f"{doing}: PostgreSQL does not answer") from error
+        return self._pool.lend(doing)
 
     async def _read(
         self, connection: Connection, name: str, values: Mapping[str, object]
     ) -> _Found[tuple[Any, ...]]:
-        if self._store_id is None:
-            row = await (await connection.execute("SELECT store_id FROM es.store")).fetchone()
-            self._store_id = "" if row is None else str(row[0])
+        store_id = await self._identity.of(connection)
         async with connection.cursor(binary=True) as cursor:
             await cursor.execute(statement(name), values)
             rows = await cursor.fetchall()
-        return _Found(rows, await lacking(connection, name, values, rows, position=0))
+        archived = await lacking(connection, name, values, rows, position=0)
+        return _Found(rows, archived, store_id)
 
     async def _events(
         self, found: _Found[tuple[Any, ...]], *, backward: bool = False
     ) -> tuple[RecordedEvent, ...]:
-        store_id = self._store_id or ""
+        store_id = found.store_id
         if not found.archived:
             return tuple([recorded(row, store_id) for row in found.rows])
         archived = await fetched(self._archive, found.archived)
@@ -262,6 +242,7 @@ class _Found(NamedTuple, Generic[Row]):
 
     rows: list[Row]
     archived: list[Archived]
+    store_id: str = ""
 
 
 async def _read_plain(
