@@ -115,13 +115,7 @@ class DeliveryFile:
     @property
     def filter(self) -> EventFilter:
         """Which events it takes."""
-        wanted = self.section.filter
-        return EventFilter(
-            category=wanted.category,
-            type=wanted.type,
-            stream_prefix=wanted.stream_prefix,
-            tag=wanted.tag,
-        )
+        return EventFilter(**self.section.filter.model_dump())
 
     @property
     def start(self) -> Position | None:

@@ -154,7 +154,7 @@ class Deliverer:
                 outcome = TryAgain(reason=f"{_reason(outcome)}; {error.message}")
             except Unavailable as error:
                 self._observer.failed(f"not recorded yet: {error.message}", parked=False)
-                pause = _RECORD.delay_s(attempt, uniform=lambda _least, most: most)
+                pause = _RECORD.delay_s(attempt, uniform=max)
                 attempt = min(attempt + 1, 10)
                 if self._stopping.is_set():
                     raise

@@ -167,7 +167,7 @@ class Deliveries:
                 watched.deliverer = None
                 await sender.close()
             if not watched.stopped:
-                await asyncio.sleep(_AGAIN.delay_s(attempt, uniform=lambda _least, most: most))
+                await asyncio.sleep(_AGAIN.delay_s(attempt, uniform=max))
                 attempt = min(attempt + 1, 10)
 
     async def _run(self, watched: _Watched, file: DeliveryFile, sender: Sender) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -34,12 +35,7 @@ class FilterBody(_Body):
         """Return the filter."""
         if self.tag is not None:
             check_tag(self.tag)
-        return EventFilter(
-            category=self.category,
-            type=self.type,
-            stream_prefix=self.stream_prefix,
-            tag=self.tag,
-        )
+        return EventFilter(**self.model_dump())
 
 
 class SubscriptionBody(_Body):
@@ -102,16 +98,11 @@ class ReplayBody(_Body):
 def standing_document(standing: Standing) -> dict[str, Any]:
     """Return how a subscription is shown."""
     subscription = standing.subscription
-    terms, filter_ = subscription.terms, subscription.filter
+    terms = subscription.terms
     return {
         "name": subscription.name,
         "state": standing.state,
-        "filter": {
-            "category": filter_.category,
-            "type": filter_.type,
-            "stream_prefix": filter_.stream_prefix,
-            "tag": filter_.tag,
-        },
+        "filter": asdict(subscription.filter),
         "started_after": subscription.started_after,
         "checkpoint": standing.checkpoint,
         "head": standing.head,
