@@ -16,16 +16,16 @@ from cdc import capture, ddl, outbox, sources
 from cdc.admission import Check, refuse_unless_admitted
 from cdc.capture import Access, CaptureStatus, Started
 from cdc.connect import ConnectClient, ConnectorStatus
-from cdc.connectors import Placement
+from cdc.connectors import Placement, replication_name
 from cdc.database import connected, with_password
 from cdc.progress import SnapshotProgress, snapshot_progress
-from cdc.removal import Removal
+from cdc.removal import Removal, retire_connector, retire_slot
 from cdc.removal import remove as removal_of
 from cdc.repairs import Repair, repair
 from cdc.scope import Scope, scope_of
 from cdc.slots import refuse_lost
 from cdc.sources import Source
-from kernel.errors import Conflict, NotFound, PenstockError
+from kernel.errors import Conflict, NotFound, PenstockError, Unavailable
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable, parse_tables, render_tables
@@ -33,7 +33,10 @@ from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, 
 from projections.runner.manifest import Manifest
 from projections.runner.progress import Progress
 from projections.state.held import hold_document
+from schemas.incarnations import Incarnation
 from schemas.registry import ConfluentRegistry
+
+OUTBOX = "outbox"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,20 @@ def ensure_sources(settings: Settings) -> dict[str, PenstockError | None]:
     return found
 
 
+def resnapshot_outbox(settings: Settings) -> Resnapshot:
+    """Send the event store's events again behind a new slot, where the outbox's slot is lost.
+
+    Events that the log has are recognised by their positions and dropped.
+    """
+    placement = placement_of(settings)
+    dsn = settings.required("postgres.dsn")
+    with ConnectClient(settings.required("connect.url")) as connect:
+        retire_connector(f"{placement.workspace}-{OUTBOX}", connect)
+        retire_slot(dsn, replication_name(placement.workspace, OUTBOX))
+        outbox.ensure(dsn, placement, connect)
+    return Resnapshot(source=OUTBOX, renewed="asked for", tables=("es.events",))
+
+
 def _copy_joined(
     lake: Lake, source: Source, started: Started, known: Mapping[str, CapturedTable]
 ) -> None:
@@ -122,9 +139,12 @@ def start(
     """
     lake = Lake.at(settings.lake)
 
-    def before_start() -> None:
+    def before_start(incarnation: Incarnation | None) -> None:
         if renew or source.snapshot == sources.COPY:
             copies.awaited(lake, source.name)
+        if incarnation is not None:
+            # From here on a pipeline that looks takes the new slot for the right one.
+            record_incarnation(lake, source.name, incarnation)
 
     started = capture.ensure(
         source,
@@ -202,6 +222,8 @@ def resnapshot(
         )
     with ConnectClient(settings.required("connect.url")) as connect:
         now = status(settings, source, connect)
+        if now.away is not None:
+            raise Unavailable(now.away, remedy="Repeat it when the database answers.")
         lost = now.watch.lost if now.watch is not None else None
         if lost is None:
             chosen = tuple(tables) or tuple(known)

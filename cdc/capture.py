@@ -136,6 +136,7 @@ def connector_of(
         keys={table: key for table, key in source.keys.items() if table in scope.tables},
         options=scope.options,
         salt=access.salt,
+        columns=scope.described,
         snapshot=first and source.snapshot == CONNECTOR,
     )
 
@@ -173,7 +174,7 @@ def ensure(
     placement: Placement,
     connect: ConnectClient,
     *,
-    before_start: Callable[[], None] = lambda: None,
+    before_start: Callable[[Incarnation | None], None] = lambda _: None,
     renew: bool = False,
     timeout_s: float = READY_TIMEOUT_S,
 ) -> Started:
@@ -184,8 +185,9 @@ def ensure(
     1. Refuse what is not admitted (`Misconfigured`, every cause and fix), a slot that is lost
        (`Incompatible`, state slot-lost), and another database under the same name.
     2. A new source: publication, then (unless the connector reads the rows that are there) the
-       slot, then `before_start`, then the connector. A running one: the connector first, so that
-       it knows a table before the first change of it is published.
+       slot, then `before_start` with what is to be noted of the slot, then the connector. A
+       running one: the connector first, so that it knows a table before the first change of it is
+       published.
     3. Where the role may, event triggers, so that schema changes come in order.
 
     Names the session that holds a lock or keeps the slot from being made (`Unavailable`), and the
@@ -210,7 +212,7 @@ def ensure(
             joined = ensure_publication(connection, name, tables, columns=lists)
             if not desired.snapshot and seen.slot is None:
                 make_slot(connection, name)
-            before_start()
+            before_start(_incarnation(connection, name, access.known, renewed=renew))
         status = ensure_connector(desired, connection, connect, timeout_s=timeout_s)
         if runs:
             joined = ensure_publication(connection, name, tables, columns=lists)

@@ -11,15 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cdc.admission import Check, server_checks
-from cdc.columns import columns_of
-from cdc.database import Connection, split_table
+from cdc.columns import columns_of, described
+from cdc.database import Connection
 from cdc.options import TableOptions, matches
 from cdc.replication import published
 from cdc.sources import Source
-from cdc.table_checks import key_columns, table_checks
+from cdc.table_checks import OLDEST_COLUMN_LISTS, key_columns, table_checks
 from kernel.errors import Misconfigured
-
-OLDEST_COLUMN_LISTS = 150000
 
 _TABLES = """
 SELECT n.nspname || '.' || c.relname AS name
@@ -28,6 +26,12 @@ SELECT n.nspname || '.' || c.relname AS name
    AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%'
    AND position('.' IN c.relname) = 0 AND position('.' IN n.nspname) = 0
  ORDER BY 1
+"""
+
+_IDENTITIES = """
+SELECT n.nspname || '.' || c.relname AS name, (c.oid, c.relreplident)::text AS identity
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname || '.' || c.relname = ANY (%s)
 """
 
 
@@ -45,6 +49,8 @@ class Scope:
     options: Mapping[str, TableOptions]
     held: Mapping[str, str]
     checks: tuple[Check, ...]
+    described: str = ""
+    """Column types that the connector does not see (`cdc.columns.described`)."""
 
 
 def scope_of(source: Source, connection: Connection, slot: str) -> Scope:
@@ -76,6 +82,7 @@ def scope_of(source: Source, connection: Connection, slot: str) -> Scope:
         options={table: source.options_of(table) for table in tables},
         held=held,
         checks=tuple(checks),
+        described=described(connection, tables),
     )
 
 
@@ -92,20 +99,15 @@ def fingerprint(source: Source, connection: Connection, publication: str) -> tup
     whose columns are listed. Cheap: three queries, without a look at rights or keys.
     """
     meant = captured_tables(source, connection)
-    held = published(connection, publication) or {}
-    there = [table for table in meant if _oid(connection, table) is not None]
+    rows = connection.execute(_IDENTITIES.encode(), (list(meant),)).fetchall()
+    there = {str(row["name"]): str(row["identity"]) for row in rows}
+    covered = published(connection, publication) or {}
     lists = _lists(source, connection, there)
-    named = [(table, _oid(connection, table)) for table in meant]
-    return (tuple(named), tuple(sorted(held.items())), tuple(sorted(lists.items())))
-
-
-def _oid(connection: Connection, table: str) -> str | None:
-    row = connection.execute(
-        "SELECT (c.oid, c.relreplident)::text AS oid FROM pg_class c"
-        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
-        split_table(table),
-    ).fetchone()
-    return None if row is None else str(row["oid"])
+    return (
+        tuple((table, there.get(table)) for table in meant),
+        tuple(sorted(covered.items())),
+        tuple(sorted(lists.items())),
+    )
 
 
 def _declared(source: Source, connection: Connection) -> dict[str, bool]:

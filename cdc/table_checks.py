@@ -15,11 +15,6 @@ from cdc.options import TableOptions
 from kernel.errors import NotFound
 from schemas.pg_types import SourceColumn, refusal
 
-_MARKED_ARRAYS = ("_text", "_varchar", "_bpchar", "_json", "_jsonb", "_bytea", "_uuid")
-_MARKED_NUMBERS = ("_int4", "_int8", "_date")
-"""Types for which Debezium can say that an UPDATE left a large value alone."""
-
-
 _VEILS: dict[str, tuple[str, ...] | None] = {
     "exclude": None,
     "mask": ("text", "varchar", "bpchar"),
@@ -29,6 +24,7 @@ _VEILS: dict[str, tuple[str, ...] | None] = {
 padded there and not in an expression, so that its two hashes would differ."""
 
 HASH_CHARACTERS = 64
+OLDEST_COLUMN_LISTS = 150000
 
 
 def key_columns(connection: Connection, table: str) -> tuple[str, ...]:
@@ -186,8 +182,7 @@ def _columns(
     unmarked = [
         str(row["attname"])
         for row in columns
-        if row["attname"] not in options.exclude
-        and (_unmarked(row) or row["attname"] in options.hash)
+        if row["attname"] not in options.exclude and row["attname"] in options.hash
     ]
     if unmarked and found["relreplident"] != "f":
         yield Check(
@@ -250,6 +245,14 @@ def _veils(
                 ok=False,
                 fix=f'exclude = ["{column.name}"] for {table}, or change its type',
             )
+    if options.withhold and connection.info.server_version < OLDEST_COLUMN_LISTS:
+        yield Check(
+            subject=subject,
+            required="PostgreSQL 15, for excluded columns to stay in the database",
+            found="older: the connector leaves them out",
+            ok=False,
+            advice=True,
+        )
     if options.withhold and found["relreplident"] == "f" and options.exclude:
         yield Check(
             subject=subject,
@@ -283,18 +286,6 @@ def _hash_reason(column: SourceColumn) -> tuple[str, str] | None:
             f"ALTER the column to varchar({HASH_CHARACTERS}) or text, or exclude it",
         )
     return None
-
-
-def _unmarked(column: Row) -> bool:
-    """Whether a value may stay out of an UPDATE without Debezium being able to say so."""
-    if column["attstorage"] == "p":
-        return False
-    name = str(column["typname"])
-    if name.startswith("_"):
-        return name not in (*_MARKED_ARRAYS, *_MARKED_NUMBERS)
-    # A bit string shorter than 8,000 bits is never stored out of line.
-    length = int(str(column["atttypmod"]))
-    return name in ("bit", "varbit") and not 0 <= length < 8000
 
 
 def _kind(found: Row) -> str:

@@ -148,9 +148,10 @@ def resnapshot(
 
     Readers see the old rows until the new ones replace them in one commit. The log keeps what it
     has. What happened to the source between two slots is in no log: the copy shows its result.
+    `outbox` stands for the event store's own: all its events are sent again, and those that the
+    log has are dropped.
     """
     found = settings.load(workspace)
-    source = sources.load(found.workspace, name)
     chosen = [each.strip() for each in (tables or "").split(",") if each.strip()]
     if not yes:
         which = ", ".join(chosen) or f"every table of {name}"
@@ -158,7 +159,11 @@ def resnapshot(
         if not as_json:
             print(f"  fix: penstock source resnapshot {name} --yes", file=sys.stderr)
         raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
-    done = capture.resnapshot(found, source, tables=chosen, timeout_s=timeout)
+    if name == capture.OUTBOX:
+        done = capture.resnapshot_outbox(found)
+    else:
+        source = sources.load(found.workspace, name)
+        done = capture.resnapshot(found, source, tables=chosen, timeout_s=timeout)
     again = "" if done.renewed is None else f" after a new slot ({done.renewed})"
     emit(
         asdict(done),

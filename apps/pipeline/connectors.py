@@ -89,13 +89,11 @@ class ConnectorKeeper:
             self._wait[name] -= LOOK_S
             return
         try:
-            if source is not None:
-                self._guard.look(source, connect)
-            desired = self._desired(source)
+            desired = self._look_at(name, source, connect)
             if self._ensured.get(name) != desired:
                 status = self._ensure(source, connect)
                 # What there is may have changed by it: the publication, first of all.
-                self._ensured[name] = self._desired(source)
+                self._ensured[name] = self._look_at(name, source, connect)
             else:
                 status = connect.status(f"{self._settings.name}-{name}")
                 if status.failed:
@@ -110,13 +108,16 @@ class ConnectorKeeper:
             self._failures[name] = 0
             self.states[name] = status.connector.lower()
 
-    def _desired(self, source: Source | None) -> object:
-        """Return what decides on the connector: when it differs, everything is applied again."""
-        if source is None:
-            return OUTBOX
-        slot = replication_name(self._placement.workspace, source.name)
-        with connected(source.full_dsn(self._settings.workspace)) as connection:
-            return (source, fingerprint(source, connection, slot))
+    def _look_at(self, name: str, source: Source | None, connect: ConnectClient) -> object:
+        """Watch the slot; return what decides on the connector.
+
+        When that differs from last time, everything is applied again.
+        """
+        dsn = self._dsn if source is None else source.full_dsn(self._settings.workspace)
+        slot = replication_name(self._placement.workspace, name)
+        with connected(dsn) as connection:
+            self._guard.look(name, connection, connect)
+            return source, () if source is None else fingerprint(source, connection, slot)
 
     def _note(self, name: str, error: PenstockError) -> None:
         failures = self._failures.get(name, 0)

@@ -11,14 +11,13 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from apps.capture import access_of, placement_of
-from apps.incarnations import record_lost
+from apps.capture import OUTBOX, placement_of
+from apps.incarnations import incarnation_of, record_incarnation, record_lost
 from apps.settings import Settings
 from cdc.connect import ConnectClient
 from cdc.connectors import replication_name
-from cdc.database import connected
+from cdc.database import Connection
 from cdc.slots import SlotWatch, next_incarnation, refuse_lost, watch
-from cdc.sources import Source
 from kernel.errors import NotFound
 from projections.log.layout import Lake
 
@@ -71,32 +70,34 @@ class SlotGuard:
         self._metrics = metrics
         self.alarms: dict[str, str] = {}
 
-    def look(self, source: Source, connect: ConnectClient) -> None:
+    def look(self, name: str, connection: Connection, connect: ConnectClient) -> None:
         """Book a slot's sizes. Raises `Incompatible` (state slot-lost), once it is stopped."""
-        access = access_of(self._settings, source)
-        connector = f"{self._placement.workspace}-{source.name}"
+        known = incarnation_of(self._lake, name)
+        connector = f"{self._placement.workspace}-{name}"
         offsets = _offsets(connect, connector)
-        with connected(access.dsn) as connection:
-            seen = watch(
-                connection,
-                replication_name(self._placement.workspace, source.name),
-                known=access.known,
-                offsets=offsets,
-                alarm_bytes=self._settings.number("capture.slot_alarm_bytes"),
-            )
-        self._metrics.set(source.name, seen)
-        self._note_alarm(source.name, seen.alarm)
+        seen = watch(
+            connection,
+            replication_name(self._placement.workspace, name),
+            known=known,
+            offsets=offsets,
+            alarm_bytes=self._settings.number("capture.slot_alarm_bytes"),
+        )
+        self._metrics.set(name, seen)
+        self._note_alarm(name, seen.alarm)
         if seen.lost is None:
+            if known is not None and known.timeline != seen.server.timeline:
+                log.warning("source %s: a standby took over", name)
+                record_incarnation(self._lake, name, known.on(seen.server.timeline))
             return
-        known = access.known
         if known is None:
             known = next_incarnation(seen.server, None, None)
         if known.lost is None:
-            log.error("source %s is slot-lost: %s", source.name, seen.lost)
-            record_lost(self._lake, source.name, known, seen.lost)
+            log.error("source %s is slot-lost: %s", name, seen.lost)
+            if name != OUTBOX:
+                record_lost(self._lake, name, known, seen.lost)
         if connect.config(connector) is not None:
             connect.stop(connector)
-        refuse_lost(source.name, seen.lost)
+        refuse_lost(name, seen.lost)
 
     def forget(self, name: str) -> None:
         """Stop speaking of a source that is gone."""
