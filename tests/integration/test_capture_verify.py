@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -12,25 +11,13 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
+from apps.verification.comparing import Comparison
+from apps.verification.healing import heal_reports
 from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.state.staging import snapshot_log
 from tests.mirroring import Mirror, mirrored
-
-ORDERS, TAGS, MOODS = "public.orders", "public.tags", "public.moods"
-TABLES = """
-CREATE TYPE mood AS ENUM ('sad', 'happy');
-CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(12, 2), at timestamptz
-    DEFAULT '2024-01-01', memo text);
-ALTER TABLE orders ALTER memo SET STORAGE EXTERNAL;
-CREATE TABLE tags (shop text, tag text, n int, PRIMARY KEY (shop, tag));
-CREATE TABLE moods (mood mood PRIMARY KEY, n double precision);
-INSERT INTO orders SELECT g, 'customer ' || g % 97, g / 100.0, '2024-01-01', repeat('m', 3000)
-  FROM generate_series(1, 200) g;
-INSERT INTO orders SELECT g, 'customer ' || g % 97, g / 100.0, '2024-01-01', NULL
-  FROM generate_series(201, 5000) g;
-INSERT INTO tags SELECT chr(64 + g % 7), chr(200 + g), g FROM generate_series(1, 300) g;
-INSERT INTO moods VALUES ('sad', 'NaN'), ('happy', -0.0);
-"""
-KEYS = {ORDERS: ("id",), TAGS: ("shop", "tag"), MOODS: ("mood",)}
+from tests.writing_shop import KEYS, MOODS, ORDERS, TABLES, Writers
 
 
 @pytest.fixture
@@ -40,49 +27,6 @@ def shop(
     with mirrored(stack, spark, lake, prefix, new_source, TABLES, dict(KEYS)) as mirror:
         mirror.catch_up()
         yield mirror
-
-
-class Writers:
-    """Writes as fast as it can in several connections until told to stop."""
-
-    def __init__(self, dsn: str, *, connections: int = 2) -> None:
-        self._dsn = dsn
-        self._stop = threading.Event()
-        self.commits = 0
-        self._threads = [
-            threading.Thread(target=self._write, args=(number,)) for number in range(connections)
-        ]
-
-    def __enter__(self) -> Writers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _write(self, number: int) -> None:
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            at = 0
-            while not self._stop.is_set():
-                at += 1
-                id_ = (at * 2 + number) % 5200
-                with connection.transaction():
-                    connection.execute(
-                        "INSERT INTO orders VALUES (%s, 'new', %s) ON CONFLICT (id) DO UPDATE"
-                        " SET amount = excluded.amount",
-                        (id_, at),
-                    )
-                    connection.execute(
-                        "UPDATE tags SET n = n + 1 WHERE shop = %s", (chr(64 + at % 7),)
-                    )
-                    if at % 5 == 0:
-                        connection.execute("DELETE FROM orders WHERE id = %s", ((id_ * 7) % 5200,))
-                    if at % 50 == 0:
-                        connection.execute("UPDATE orders SET id = -id WHERE id = %s", (id_,))
-                self.commits += 1
 
 
 def test_p4_tables_are_equal_at_one_lsn_while_writers_write(shop: Mirror) -> None:
@@ -127,3 +71,28 @@ def test_a_difference_is_named_by_range_key_and_column(shop: Mirror) -> None:
     assert report.cause is not None
     assert "was not written by the pipeline" in report.cause
     assert (report.rows, report.rows_current) == (5000, 5000)
+
+
+def test_a_table_that_was_broken_by_hand_is_healed_by_the_command(shop: Mirror) -> None:
+    path = shop.lake.path(shop.current(ORDERS))
+    DeltaTable(path).delete("id BETWEEN 100 AND 110")
+    DeltaTable(path).update(updates={"customer": "'x'"}, predicate="id = 4000")
+    lake, tables = shop.lake, Tables()
+    comparison = Comparison(lake, tables, shop.registry())
+    captured = shop.captured(ORDERS)
+    with shop.following():
+        _, reports = comparison.compare(shop.dsn, captured, ranges=20, timeout_s=90)
+        assert [report.equal for report in reports] == [False]
+        (healed,) = heal_reports(
+            lake, tables, comparison, shop.dsn, captured, reports, timeout_s=90
+        )
+        assert (healed.after, healed.sound) == ("equal", True)
+        assert shop.compare()[ORDERS].equal
+    with psycopg.connect(shop.dsn) as connection:
+        wanted = connection.execute("SELECT id, customer FROM orders ORDER BY 1").fetchall()
+    rows = shop.rows(ORDERS).sort_by("id")
+    assert list(zip(rows["id"].to_pylist(), rows["customer"].to_pylist(), strict=True)) == wanted
+    # The log tells of it: the range's rows, as PostgreSQL printed them.
+    log = Tables().read(lake.path(snapshot_log(shop.name, ORDERS)))
+    assert log is not None
+    assert {"100", "110", "4000"} <= set(log["id"].to_pylist())
