@@ -6,6 +6,7 @@ Choices that keep data whole, each tried against the real connector:
 - values that cannot be converted stop the connector: by default they become null;
 - unknown types are included as their text: by default the column is missing;
 - TRUNCATE is captured: by default it is dropped;
+- types that it alters or leaves out come as PostgreSQL's own text (`PostgresText`);
 - nulls are kept: by default the converter writes the column's default instead (`KeepNulls`);
 - a slot that stands after what was read stops the connector: by default it goes on behind the gap;
 - the source's types travel in the schema, so that text columns know what they were.
@@ -82,6 +83,7 @@ class CaptureConnector:
 
     `keys` declares key columns for tables without a primary key, `options` what is left out or
     veiled. `snapshot`: whether the connector itself reads the rows that are there already.
+    `columns` describes types that it does not see (`cdc.columns.described`).
     """
 
     source: str
@@ -92,6 +94,7 @@ class CaptureConnector:
     options: Mapping[str, TableOptions] = field(default_factory=dict)
     salt: str = field(default="", repr=False)
     snapshot: bool = True
+    columns: str = ""
 
     @property
     def name(self) -> str:
@@ -132,6 +135,11 @@ class CaptureConnector:
             "column.propagate.source.type": ".*",
             "event.converting.failure.handling.mode": "fail",
             "unavailable.value.placeholder": PLACEHOLDER,
+            "converters": "text",
+            "text.type": "penstock.connect.PostgresText",
+            "text.placeholder": PLACEHOLDER,
+            "text.columns": self.columns,
+            "driver.options": "-c IntervalStyle=iso_8601 -c bytea_output=hex",
             "transforms": "nulls",
             "transforms.nulls.type": "penstock.connect.KeepNulls",
         }

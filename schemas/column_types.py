@@ -1,8 +1,8 @@
 """One Avro type to one Arrow type, and how its values are read.
 
 Covers plain Avro with its logical types (events) and Debezium's semantic types (captured rows).
-Time of day, intervals, numerics without a scale or beyond 38 digits, UUID, JSON and enums are
-text, as PostgreSQL prints them where that is unambiguous; `docs/reference/capture.md` lists all.
+Types that Debezium would alter come as PostgreSQL's own text (`stack/connect/PostgresText.java`)
+and are read by `schemas.pg_text`; `docs/reference/capture-types.md` lists all.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import pyarrow.compute as pc
 
 from kernel.errors import SchemaViolation
 from schemas import debezium
+from schemas.pg_exact import Reading
+from schemas.pg_moments import MICROS_MAX, MICROS_MIN, time_text
+from schemas.pg_text import read_column
+from schemas.pg_types import LOCAL_MICROS, UTC_MICROS, SourceColumn, lake_type
 
 Convert = Callable[[Any], Any]
 Build = Callable[[list[Any]], pa.Array]
-
-UTC_MICROS = pa.timestamp("us", "UTC")
-LOCAL_MICROS = pa.timestamp("us")
 
 _PLAIN: Mapping[str, pa.DataType] = {
     "null": pa.null(),
@@ -43,15 +44,37 @@ _PLAIN: Mapping[str, pa.DataType] = {
 class ColumnType:
     """An Arrow type with its reader: `convert` per value, `build` for a whole column at once.
 
-    `convert` None: values go to Arrow as fastavro gives them. `build` None: convert each.
+    `convert` None: values go to Arrow as fastavro gives them. `build` None: convert each. `source`:
+    values are PostgreSQL's text of that type. `lost` gives the text of a value that the type
+    cannot hold, None for one that it can.
     """
 
     arrow: pa.DataType
     convert: Convert | None = None
     build: Build | None = None
+    source: SourceColumn | None = None
+    lost: Callable[[Any], str | None] | None = None
+
+    def read(self, values: pa.Array) -> Reading:
+        """Make a column of PostgreSQL's text, for a type with `source`."""
+        assert self.source is not None, "only text of PostgreSQL is read this way"
+        return read_column(self.source, values)
+
+    def lost_texts(self, values: list[Any]) -> dict[int, str]:
+        """Return the texts of the values that the type cannot hold, by place."""
+        if self.source is not None:
+            lost = self.read(pa.array(values, pa.string())).lost
+            places = [] if lost is None else [i for i, gone in enumerate(lost.to_pylist()) if gone]
+            return {place: values[place] for place in places}
+        if self.lost is None:
+            return {}
+        found = {i: self.lost(value) for i, value in enumerate(values) if value is not None}
+        return {place: text for place, text in found.items() if text is not None}
 
     def array(self, values: list[Any]) -> pa.Array:
         """Make a column; None stays null."""
+        if self.source is not None:
+            return self.read(pa.array(values, pa.string())).values
         if self.build is not None:
             return self.build(values)
         if self.convert is not None:
@@ -124,7 +147,11 @@ def _structural(avro: Mapping[str, Any], named: dict[str, Any]) -> ColumnType:
 
 
 def _text(avro: Mapping[str, Any]) -> ColumnType:
-    source = debezium.source_type(avro.get("connect.parameters") or {})
+    parameters = avro.get("connect.parameters") or {}
+    if debezium.TEXT in parameters:
+        column = debezium.source_column(parameters)
+        return ColumnType(lake_type(column), source=column)
+    source = debezium.source_type(parameters)
     if source is None or source.name not in ("NUMERIC", "MONEY"):
         return ColumnType(pa.string())
     return _numeric(source)
@@ -141,7 +168,9 @@ def _numeric(source: debezium.SourceType) -> ColumnType:
         return ColumnType(pa.string(), debezium.numeric_text)
     precision, scale = source.decimal
     return ColumnType(
-        pa.decimal128(precision, scale), lambda text: debezium.decimal_of(text, scale)
+        pa.decimal128(precision, scale),
+        lambda text: debezium.decimal_of(text, scale),
+        lost=debezium.not_a_number,
     )
 
 
@@ -191,7 +220,7 @@ def _json_default(value: Any) -> str:
 
 
 def _date(_: Mapping[str, Any]) -> ColumnType:
-    return ColumnType(pa.date32(), debezium.clamped_date)
+    return ColumnType(pa.date32(), debezium.clamped_date, lost=debezium.lost_date)
 
 
 def _moment(unit_micros: float, arrow: pa.DataType) -> Callable[[Mapping[str, Any]], ColumnType]:
@@ -207,11 +236,14 @@ def _moment(unit_micros: float, arrow: pa.DataType) -> Callable[[Mapping[str, An
         integers = pa.array(values, pa.int64())
         bounds = pc.min_max(integers)
         low, high = bounds["min"].as_py(), bounds["max"].as_py()
-        if low is None or (low >= debezium.MICROS_MIN and high <= debezium.MICROS_MAX):
+        if low is None or (low >= MICROS_MIN and high <= MICROS_MAX):
             return integers.view(arrow)
         return pa.array([None if v is None else convert(v) for v in values], type=arrow)
 
-    return lambda _: ColumnType(arrow, convert, build)
+    def lost(value: int) -> str | None:
+        return debezium.lost_micros(value, zoned=arrow == UTC_MICROS) if unit_micros == 1 else None
+
+    return lambda _: ColumnType(arrow, convert, build, lost=lost)
 
 
 def _zoned(_: Mapping[str, Any]) -> ColumnType:
@@ -225,13 +257,13 @@ def _zoned(_: Mapping[str, Any]) -> ColumnType:
             texts = [None if value is None else debezium.clamped_zoned(value) for value in values]
             return pa.array(texts, pa.string()).cast(UTC_MICROS)
 
-    return ColumnType(UTC_MICROS, one, build)
+    return ColumnType(UTC_MICROS, one, build, lost=debezium.lost_zoned)
 
 
 def _time(unit_micros: float) -> Callable[[Mapping[str, Any]], ColumnType]:
     def convert(value: int) -> str:
         micros = value // 1000 if unit_micros < 1 else value * int(unit_micros)
-        return debezium.time_text(micros)
+        return time_text(micros)
 
     return lambda _: ColumnType(pa.string(), convert)
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from schemas import debezium
 from schemas.avro_vectors import Path, read_columns
 from schemas.column_types import ColumnType
+from schemas.pg_moments import DATE_MAX, DATE_MIN, MICROS_MAX, MICROS_MIN
 
 FEW = 8
 """Below so many records the way row by row is as quick."""
@@ -47,6 +48,9 @@ def _typed(raw: pa.Array, kind: ColumnType) -> pa.Array | None:
     """Bring a column as Avro has it to its type; None where a value needs a closer look."""
     if _marked(raw):
         return None
+    if kind.source is not None:
+        reading = kind.read(raw)
+        return reading.values if reading.lost is None else None
     try:
         column = _cast(raw, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, ArithmeticError):
@@ -75,9 +79,9 @@ def _marked(raw: pa.Array) -> bool:
 def _at_a_bound(column: pa.Array) -> bool:
     """Say whether a moment is the first or last of the lake's: it may stand for another one."""
     if pa.types.is_date32(column.type):
-        numbers, bounds = column.cast(pa.int32()), (debezium.DATE_MIN, debezium.DATE_MAX)
+        numbers, bounds = column.cast(pa.int32()), (DATE_MIN, DATE_MAX)
     elif pa.types.is_timestamp(column.type):
-        numbers, bounds = column.cast(pa.int64()), (debezium.MICROS_MIN, debezium.MICROS_MAX)
+        numbers, bounds = column.cast(pa.int64()), (MICROS_MIN, MICROS_MAX)
     else:
         return False
     seen = pc.min_max(numbers)

@@ -21,6 +21,7 @@ from kernel.errors import SchemaViolation
 from schemas.column_types import ColumnType, column_type, full_name
 from schemas.column_vectors import columns_of
 from schemas.debezium import PLACEHOLDER, UNCHANGED, Unchanged, is_unchanged
+from schemas.pg_exact import EXACT, exact_texts, with_exact
 from schemas.wire import HEADER_BYTES
 
 __all__ = [
@@ -97,7 +98,8 @@ def decode_rows(
     `part` picks the record itself, or the before- or after-image of a change envelope. A record or
     image that is absent is a row of nulls. Adds `__present` (bool) and, only when a row has a
     column that its UPDATE did not send, `__unchanged` (list of those columns' names, null where
-    there are none); such a column is null in that row and keeps its earlier value.
+    there are none); such a column is null in that row and keeps its earlier value. An image with a
+    value that its column cannot hold has its text in `_exact` (`schemas.pg_exact`).
     Raises `SchemaViolation` when bytes do not fit the schema.
     """
     shape = shape_of(schema_json) if part == "self" else envelope_shape(schema_json)
@@ -113,16 +115,50 @@ def decode_rows(
         parser = _parser(schema_json, part)
         rows = [None if item is None else _read(item, parser)[part] for item in framed]
     unchanged = _take_unchanged(framed, rows)
-    columns = [
-        kind.array([None if row is None else row[name] for row in rows])
-        for name, kind in zip(shape.schema.names, shape.types, strict=True)
-    ]
+    columns, exact = _columns(shape, rows)
     table = pa.Table.from_arrays(columns, schema=shape.schema)
+    if part != "self":
+        table = with_exact(table, _kept_exact(shape, unchanged, exact, len(rows)))
     present = pa.array([row is not None for row in rows], pa.bool_())
     table = table.append_column(PRESENT, present)
     if unchanged is None:
         return table
     return table.append_column(UNCHANGED_COLUMNS, pa.array(unchanged, pa.list_(pa.string())))
+
+
+def _columns(
+    shape: RecordShape, rows: list[dict[str, Any] | None]
+) -> tuple[list[pa.Array], dict[int, dict[str, str]]]:
+    """Return the columns, and the texts of values that they cannot hold, by row and column."""
+    columns: list[pa.Array] = []
+    exact: dict[int, dict[str, str]] = {}
+    for name, kind in zip(shape.schema.names, shape.types, strict=True):
+        values = [None if row is None else row[name] for row in rows]
+        columns.append(kind.array(values))
+        for place, text in kind.lost_texts(values).items():
+            exact.setdefault(place, {})[name] = text
+    return columns, exact
+
+
+def _kept_exact(
+    shape: RecordShape,
+    unchanged: list[list[str] | None] | None,
+    exact: dict[int, dict[str, str]],
+    rows: int,
+) -> pa.Array | None:
+    """Return `_exact`. The text of an array that was left alone is left alone as well."""
+    lists = {
+        name
+        for name, kind in zip(shape.schema.names, shape.types, strict=True)
+        if kind.source is not None and kind.source.is_array
+    }
+    left = False
+    for place, names in enumerate(unchanged or ()):
+        if names and place not in exact and not lists.isdisjoint(names):
+            names.append(EXACT)
+            left = True
+    texts = exact_texts(exact, rows)
+    return pa.nulls(rows, pa.string()) if texts is None and left else texts
 
 
 def _take_unchanged(

@@ -5,8 +5,8 @@ source's own type, length and scale in `connect.parameters`. Numerics travel as 
 keeps NaN, infinities and any scale.
 
 The lake's dates and timestamps hold the years 1 to 9999: what engines and Python agree on. The
-infinities of PostgreSQL and years outside saturate to the first or last moment of that range; the
-log keeps the original bytes.
+infinities of PostgreSQL and years outside saturate to the first or last moment of that range, and
+their text goes to `_exact` (`schemas.pg_exact`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,32 @@ from dataclasses import dataclass
 from decimal import Decimal
 from uuid import UUID
 
+from schemas.pg_moments import (
+    DATE_MAX,
+    DATE_MIN,
+    MICROS_MAX,
+    MICROS_MIN,
+    date_text,
+    timestamp_text,
+)
+from schemas.pg_types import SourceColumn, modifier_of, type_of_text
+
 PLACEHOLDER = "__penstock_unchanged__"
 """What the connector writes for a large value that an UPDATE left alone (unchanged TOAST)."""
 
-DATE_MIN, DATE_MAX = -719162, 2932896
-MICROS_MIN, MICROS_MAX = -62135596800000000, 253402300799999999
+TEXT = "penstock.text"
+"""Parameter of a string that is PostgreSQL's own text; `penstock.column` then spells the type."""
 
-_INFINITE_DATES = frozenset((-622191234, 2146033979))
-"""+infinity as Debezium's snapshot and its stream write it; every other one below is -infinity."""
+_COLUMN = "penstock.column"
+
+_INFINITE_DATES = frozenset((2**31 - 1, -622191234, 2146033979))
+"""+infinity as `PostgresText` writes it, and as Debezium did; others out of range are -infinity."""
+_EARLIEST_DATE, _LATEST_DATE = -2451507, 2145031948
 
 _MINUS_INFINITY = -(2**63)
 _EARLIEST_MICROS = -210866803200000000
+_INFINITE_MICROS = 9223372036825200000
+_MINUS_INFINITE_MICROS = frozenset((_MINUS_INFINITY, -9223372036832400000))
 
 _SOURCE = "__debezium.source.column."
 _SPECIAL = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
@@ -97,6 +112,32 @@ def source_type(parameters: Mapping[str, str]) -> SourceType | None:
     )
 
 
+def source_column(parameters: Mapping[str, str]) -> SourceColumn:
+    """Return the type of a column that travels as PostgreSQL's text.
+
+    What was described when the connector was configured, else what Debezium knows of it: an array
+    then has one dimension.
+    """
+    spelled = parameters.get(_COLUMN)
+    if spelled is not None:
+        return type_of_text(spelled)
+    source = source_type(parameters)
+    if source is None:
+        return SourceColumn(name="", type="text")
+    name = source.name.lower()
+    is_array = name.startswith("_")
+    decimal = source.decimal if name.lstrip("_") == "numeric" else None
+    modifier = -1 if decimal is None else modifier_of(*decimal)
+    return SourceColumn(
+        name="",
+        type=name.removeprefix("_"),
+        modifier=modifier,
+        is_array=is_array,
+        dimensions=int(is_array),
+        delimiter=";" if name == "_box" else ",",
+    )
+
+
 def numeric_text(text: str) -> str:
     """Write a numeric as PostgreSQL does: `NaN` and `Infinity` instead of Debezium's words."""
     return _SPECIAL.get(text, text)
@@ -137,13 +178,47 @@ def clamped_zoned(text: str) -> str:
     return text if not text.startswith("0000") else "0001-01-01T00:00:00Z"
 
 
-def time_text(micros: int) -> str:
-    """Render microseconds of a day as PostgreSQL does: `12:34:56.789`, `24:00:00`."""
-    seconds, fraction = divmod(micros, 1_000_000)
-    minutes, second = divmod(seconds, 60)
-    hour, minute = divmod(minutes, 60)
-    text = f"{hour:02d}:{minute:02d}:{second:02d}"
-    return text if fraction == 0 else f"{text}.{fraction:06d}".rstrip("0")
+def not_a_number(text: str) -> str | None:
+    """Return PostgreSQL's word for a numeric that no decimal is, None for any other."""
+    return _SPECIAL.get(text)
+
+
+def lost_date(days: int) -> str | None:
+    """Return PostgreSQL's text of a date that the lake cannot hold, None of any other."""
+    if DATE_MIN <= days <= DATE_MAX:
+        return None
+    if _EARLIEST_DATE <= days <= _LATEST_DATE:
+        return date_text(days)
+    return "infinity" if days in _INFINITE_DATES else "-infinity"
+
+
+def lost_micros(micros: int, *, zoned: bool) -> str | None:
+    """Return PostgreSQL's text of a timestamp that the lake cannot hold, None of any other."""
+    if MICROS_MIN <= micros <= MICROS_MAX:
+        return None
+    if micros in _MINUS_INFINITE_MICROS:
+        return "-infinity"
+    if micros >= _INFINITE_MICROS:
+        return "infinity"
+    # PostgreSQL has nothing that early: a year above 294247 has overflowed on its way.
+    return timestamp_text(micros if micros >= _EARLIEST_MICROS else micros + 2**64, zoned=zoned)
+
+
+def lost_zoned(text: str) -> str | None:
+    """Return PostgreSQL's text of an ISO timestamp that the lake cannot hold, None of any other."""
+    if not text.startswith(("-", "+", "i", "0000")):
+        return None
+    if text.endswith("infinity"):
+        return text
+    sign = "-" if text.startswith("-") else ""
+    year, rest = text.removeprefix(sign).removeprefix("+").split("-", 1)
+    number = int(f"{sign}{year}")
+    date, clock = rest.removesuffix("Z").split("T")
+    hours, _, seconds = clock.partition(".")
+    exact = f"{hours if hours.count(':') == 2 else hours + ':00'}"
+    fraction = f".{seconds}".rstrip("0").rstrip(".")
+    era = "" if number > 0 else " BC"
+    return f"{number if number > 0 else 1 - number:04d}-{date} {exact}{fraction}+00{era}"
 
 
 def bits_text(little_endian: bytes, length: int | None) -> str:

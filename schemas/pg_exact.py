@@ -19,7 +19,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-EXACT = "_exact"
+from schemas.pg_types import EXACT
+
+__all__ = ["EXACT", "Reading", "exact_column", "exact_texts", "with_exact"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ PostgreSQL's own text (`schemas.pg_text`).
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,7 +35,8 @@ class SourceColumn:
     range, `m` multirange, `p` pseudo), `modifier` its atttypmod, -1 without one. `dimensions` is
     how many an array is declared with (at least 1), 0 for what is no array, `delimiter` what stands
     between its items. `generated` is attgenerated: `` for an ordinary column, `s` stored, `v`
-    virtual. `caveat` names what of this database makes the type unsafe, `` for nothing.
+    virtual. `caveat` names what of this database makes the type unsafe, `` for nothing. `root` is
+    the oid of the declared type without its domains, `domain` whether there were any.
     """
 
     name: str
@@ -47,7 +49,19 @@ class SourceColumn:
     generated: str = ""
     delimiter: str = ","
     caveat: Caveat = ""
+    root: int = 0
+    domain: bool = False
 
+
+EXACT = "_exact"
+"""The column of values that their own column cannot hold: see `schemas.pg_exact`."""
+
+_NAMES_OF_OBJECTS = frozenset(
+    (
+        *("regclass", "regproc", "regprocedure", "regoper", "regoperator", "regtype", "regrole"),
+        *("regnamespace", "regconfig", "regdictionary", "regcollation", "aclitem"),
+    )
+)
 
 _SCALARS: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -65,12 +79,35 @@ _SCALARS: dict[str, pa.DataType] = {
 }
 
 
+def type_text(column: SourceColumn) -> str:
+    """Write what decides on the lake's type, to travel in a schema; see `type_of_text`."""
+    spelled = {
+        "type": column.type,
+        "kind": column.kind,
+        "modifier": column.modifier,
+        "dimensions": column.dimensions,
+        "delimiter": column.delimiter,
+    }
+    return json.dumps(spelled, separators=(",", ":"))
+
+
+def type_of_text(text: str) -> SourceColumn:
+    """Read what `type_text` wrote; the column has no name."""
+    spelled = json.loads(text)
+    return SourceColumn(name="", is_array=spelled["dimensions"] > 0, **spelled)
+
+
 def lake_type(column: SourceColumn) -> pa.DataType:
     """Return the Arrow type that the lake holds the column in. Text where nothing else is exact."""
     item = item_type(column)
     for _ in range(column.dimensions if column.is_array else 0):
         item = pa.list_(item)
     return item
+
+
+def modifier_of(precision: int, scale: int) -> int:
+    """Return the modifier of numeric(precision, scale), for a scale that is not negative."""
+    return ((precision << 16) | scale) + 4
 
 
 def item_type(column: SourceColumn) -> pa.DataType:
@@ -87,8 +124,25 @@ def item_type(column: SourceColumn) -> pa.DataType:
 
 def refusal(column: SourceColumn) -> str | None:
     """Say why a column cannot be captured without altering values, and what to do; else None."""
-    if column.generated == "v":
-        return "a virtual generated column is not in the stream of changes: exclude it"
+    if column.name == EXACT:
+        return f"the lake keeps {EXACT} for itself: rename the column or exclude it"
+    if column.generated:
+        return None
+    if column.caveat == "infinite":
+        return (
+            "the connector writes an infinite interval as zero: forbid it"
+            f" (ADD CHECK (isfinite({column.name}))), or exclude the column"
+        )
+    if column.caveat == "locale":
+        return (
+            "money is printed in another way than $1,234.56: set lc_monetary of the database to C,"
+            " change the type to numeric, or exclude the column"
+        )
+    if column.kind == "b" and column.type in _NAMES_OF_OBJECTS:
+        return (
+            f"{column.type} prints the name of an object, which changes without the row: change"
+            " the type to oid, or exclude the column"
+        )
     return None
 
 

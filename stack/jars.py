@@ -40,6 +40,8 @@ _CLASHING = (
     "zstd-jni",
 )
 
+_CONNECTOR = "debezium-connector-postgres"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jars:
@@ -53,7 +55,7 @@ class Jars:
         return os.pathsep.join(str(path) for path in self.paths[group])
 
     def plugin_dir(self) -> Path:
-        """Return Connect's plugin path: Debezium, and the converter with our transformation."""
+        """Return Connect's plugin path: Debezium with our classes, and the converter."""
         return _unpacked("plugins", self.root, self._plugin_sources(), _fill_plugins)
 
     def registry_home(self) -> Path:
@@ -230,8 +232,10 @@ def _fill_plugins(folder: Path, sources: Sequence[Path]) -> None:
         if source.suffix == ".gz":
             _extract(source, folder)
         elif source == KEEP_NULLS_JAR:
-            # Copied: the cache outlives the environment that this file belongs to.
-            shutil.copy(source, converter)
+            # Beside the connector, whose classes it uses. Copied: the cache outlives the
+            # environment that this file belongs to.
+            (folder / _CONNECTOR).mkdir(exist_ok=True)
+            shutil.copy(source, folder / _CONNECTOR)
         else:
             (converter / source.name).symlink_to(source)
 

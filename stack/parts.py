@@ -216,7 +216,8 @@ def connect(around: Surroundings, needs: tuple[str, ...]) -> Part:
         name="connect",
         argv=(
             *(str(around.java.binary), "-Xms256m", "-Xmx768m", *_JVM, *logging),
-            *("-cp", around.jars.classpath("kafka")),
+            # PostgreSQL prints moments in the zone of the connector's session: see `PostgresText`.
+            *("-Duser.timezone=UTC", "-cp", around.jars.classpath("kafka")),
             *("org.apache.kafka.connect.cli.ConnectDistributed", str(config)),
         ),
         probe=Probe(kind="http", port=port, path="/connectors"),

@@ -269,7 +269,8 @@ def _filled(row: pa.Table, before: pa.Table | None) -> pa.Table:
     (names,) = row[UNCHANGED_COLUMNS].to_pylist()
     assert before is not None, f"columns {names} were left alone, but nothing came before"
     for name in names:
-        row = row.set_column(row.schema.get_field_index(name), name, before[name])
+        if name in before.column_names:
+            row = row.set_column(row.schema.get_field_index(name), name, before[name])
     return row.drop_columns([UNCHANGED_COLUMNS])
 
 

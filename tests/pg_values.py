@@ -11,6 +11,7 @@ import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 SETUP = """
@@ -173,19 +174,43 @@ def _hstore(pairs: dict[str, str | None]) -> str:
     return ", ".join(f"{_quoted(key)}=>{_quoted(value)}" for key, value in pairs.items())
 
 
+def drawn(literals: Text, rows: int) -> list[str | None]:
+    """Draw a column of values, nulls among them."""
+    found: list[str | None] = []
+
+    @settings(
+        max_examples=1,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.lists(st.one_of(st.none(), literals), min_size=rows, max_size=rows))
+    def draw(values: list[str | None]) -> None:
+        found[:] = values
+
+    draw()
+    return found
+
+
 def array_of(items: Text, *, dimensions: int = 1, delimiter: str = ",") -> Text:
     """Return array literals with nulls among the items, now and then an empty one."""
     row = st.lists(st.one_of(st.none(), items), min_size=1, max_size=4)
     if dimensions == 1:
-        full = row.map(lambda r: "{" + delimiter.join(map(_quoted, r)) + "}")
+        full = row.map(lambda values: array_text(values, delimiter))
     else:
         full = st.lists(row, min_size=1, max_size=3).map(lambda rows: _rectangle(rows, delimiter))
     return st.one_of(st.just("{}"), full, full)
 
 
+def array_text(values: Sequence[str | None], delimiter: str = ",") -> str:
+    """Write an array of one dimension, every item in quotes."""
+    return "{" + delimiter.join(map(_quoted, values)) + "}"
+
+
 def _rectangle(rows: list[list[str | None]], delimiter: str) -> str:
     width = min(map(len, rows))
-    inner = ["{" + delimiter.join(map(_quoted, row[:width])) + "}" for row in rows]
+    inner = [array_text(row[:width], delimiter) for row in rows]
     return "{" + delimiter.join(inner) + "}"
 
 

@@ -1,7 +1,7 @@
-"""What Penstock adds to Kafka Connect: one transformation, its source and its jar.
+"""What Penstock adds to Kafka Connect: a transformation, a converter, their sources and their jar.
 
-Upstream: Debezium's records. Downstream: the Avro converter. Used by `stack.jars.Jars` and
-by the compose file. Entry point: `JAR`; `build` makes it anew where there is a Java compiler.
+Upstream: Debezium's values and records. Downstream: the Avro converter. Used by `stack.jars.Jars`
+and by the compose file. Entry point: `JAR`; `build` makes it anew where there is a Java compiler.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Builds `penstock-connect.jar` from its one source file: `python -m stack.connect.build`.
+"""Builds `penstock-connect.jar` from its sources: `python -m stack.connect.build`.
 
 The jar is kept in the repository because running Penstock needs a Java runtime, not a compiler.
 Equal sources give equal bytes: entries carry a fixed time.
@@ -6,6 +6,7 @@ Equal sources give equal bytes: entries carry a fixed time.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,29 +17,34 @@ from stack.connect import JAR
 from stack.jars import resolve
 
 FOLDER = Path(__file__).parent
-SOURCE = FOLDER / "KeepNulls.java"
+SOURCES = {
+    f"penstock/connect/{name}": FOLDER / name for name in ("KeepNulls.java", "PostgresText.java")
+}
+"""By the name under which they ride along in the jar."""
 
-SOURCE_ENTRY = f"penstock/connect/{SOURCE.name}"
 RELEASE = "17"
 _TIME = (1980, 1, 1, 0, 0, 0)
 _SERVICE = "META-INF/services/org.apache.kafka.connect.transforms.Transformation"
 
 
 def build(target: Path) -> None:
-    """Compile the source and write the jar. Raises `CalledProcessError` with javac's complaint."""
+    """Compile the sources and write the jar. Raises `CalledProcessError` with javac's complaint."""
+    jars = resolve()
+    debezium = jars.plugin_dir() / "debezium-connector-postgres"
+    classpath = f"{jars.classpath('kafka')}{os.pathsep}{debezium}/*"
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [
                 *("javac", "--release", RELEASE, "-g:none", "-Xlint:all", "-Werror", "-proc:none"),
-                *("-cp", resolve("kafka").classpath("kafka"), "-d", folder, str(SOURCE)),
+                *("-cp", classpath, "-d", folder, *map(str, SOURCES.values())),
             ],
             check=True,
         )
         classes = sorted(Path(folder).rglob("*.class"))
         entries = {str(path.relative_to(folder)): path.read_bytes() for path in classes}
     entries[_SERVICE] = b"penstock.connect.KeepNulls\n"
-    # The source rides along: a jar that is older than its source is found without a compiler.
-    entries[SOURCE_ENTRY] = SOURCE.read_bytes()
+    # Sources ride along: a jar that is older than its source is found without a compiler.
+    entries |= {name: path.read_bytes() for name, path in SOURCES.items()}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as jar:
         for name, content in sorted(entries.items()):
             jar.writestr(zipfile.ZipInfo(name, _TIME), content)

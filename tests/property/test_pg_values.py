@@ -6,7 +6,6 @@ through `text_to_lake`, and as the canonical text of its own values, which it ha
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 
 import psycopg
@@ -15,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
-from pyarrow import csv
 
-from cdc.columns import columns_of, set_text_output
+from cdc.columns import columns_of
 from cdc.database import Connection
 from cdc.verify import hash_of
 from schemas.pg_text import text_to_lake
 from schemas.row_hash import table_hash
+from tests.pg_copies import copied
 from tests.pg_values import DELIMITERS, KINDS, NO_ARRAY, SETUP, array_of
 
 Row = tuple[str | None, ...]
@@ -38,29 +37,6 @@ def source(postgres_cluster: object) -> Iterator[Connection]:
     with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as connection:
         connection.execute(SETUP.encode())
         yield connection
-
-
-def copied(connection: Connection, table: str) -> pa.Table:
-    """Read a table as text, as snapshots do."""
-    set_text_output(connection)
-    body = io.BytesIO()
-    names = [column.name for column in columns_of(connection, table)]
-    with connection.cursor().copy(f"COPY {table} TO STDOUT (FORMAT csv)".encode()) as copy:
-        for block in copy:
-            body.write(block)
-    if not body.getvalue():
-        return pa.table({name: pa.array([], pa.string()) for name in names})
-    return csv.read_csv(
-        pa.py_buffer(body.getvalue()),
-        read_options=csv.ReadOptions(column_names=names),
-        parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-        convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
 
 
 def filled(connection: Connection, types: Sequence[str], rows: Sequence[Row]) -> None:

@@ -22,6 +22,7 @@ from schemas.columns import (
     key_columns,
     shape_of,
 )
+from schemas.pg_moments import DATE_MAX, DATE_MIN, time_text
 from schemas.wire import frame
 
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
@@ -217,12 +218,14 @@ def test_what_is_no_envelope_is_refused() -> None:
     ("days", "kept"),
     [
         (0, 0),
-        (debezium.DATE_MAX, debezium.DATE_MAX),
-        (2146033979, debezium.DATE_MAX),
-        (-622191234, debezium.DATE_MAX),
-        (-2147472691, debezium.DATE_MIN),
-        (-625821272, debezium.DATE_MIN),
-        (-735160, debezium.DATE_MIN),
+        (DATE_MAX, DATE_MAX),
+        (2**31 - 1, DATE_MAX),
+        (-(2**31), DATE_MIN),
+        (2146033979, DATE_MAX),
+        (-622191234, DATE_MAX),
+        (-2147472691, DATE_MIN),
+        (-625821272, DATE_MIN),
+        (-735160, DATE_MIN),
     ],
 )
 def test_dates_saturate(days: int, kept: int) -> None:
@@ -234,4 +237,4 @@ def test_dates_saturate(days: int, kept: int) -> None:
     [(0, "00:00:00"), (86_400_000_000, "24:00:00"), (45_296_789_010, "12:34:56.78901")],
 )
 def test_times_are_written_as_postgresql_does(micros: int, text_: str) -> None:
-    assert debezium.time_text(micros) == text_
+    assert time_text(micros) == text_

@@ -1,4 +1,4 @@
-"""The transformation that is kept as a jar is the one whose source lies beside it."""
+"""The classes that are kept as a jar are those whose sources lie beside it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import zipfile
 
 from cdc.connectors import CaptureConnector, Database, Placement
 from stack.connect import JAR
-from stack.connect.build import RELEASE, SOURCE, SOURCE_ENTRY
+from stack.connect.build import RELEASE, SOURCES
 
 CLASS_FILE_OF_JAVA_1 = 44
 
 
-def test_the_jar_was_built_from_its_source() -> None:
+def test_the_jar_was_built_from_its_sources() -> None:
     with zipfile.ZipFile(JAR) as jar:
-        assert jar.read(SOURCE_ENTRY) == SOURCE.read_bytes(), "run: python -m stack.connect.build"
+        for name, source in SOURCES.items():
+            assert jar.read(name) == source.read_bytes(), "run: python -m stack.connect.build"
 
 
 def test_it_runs_on_the_oldest_java() -> None:
@@ -24,13 +25,14 @@ def test_it_runs_on_the_oldest_java() -> None:
     assert versions == {CLASS_FILE_OF_JAVA_1 + int(RELEASE)}
 
 
-def test_connectors_name_a_class_that_it_has() -> None:
+def test_connectors_name_classes_that_it_has() -> None:
     connector = CaptureConnector(
         source="s",
         database=Database(host="h", port=1, name="d", user="u", password=""),
         tables=("public.t",),
         placement=Placement(workspace="w", topic_prefix="", partitions=1, registry_url=""),
     )
-    name = connector.render()["transforms.nulls.type"]
+    config = connector.render()
     with zipfile.ZipFile(JAR) as jar:
-        assert f"{name.replace('.', '/')}.class" in jar.namelist()
+        for name in (config["transforms.nulls.type"], config["text.type"]):
+            assert f"{name.replace('.', '/')}.class" in jar.namelist()
