@@ -1,0 +1,233 @@
+"""What each kind of DDL does to a table of the lake, or why it holds it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from projections.log.layout import Lake
+from projections.log.steps import (
+    Added,
+    Dropped,
+    Relabelled,
+    Renamed,
+    Retyped,
+    SetAside,
+    Step,
+    apply,
+    touches_rows,
+)
+from projections.state.held import Hold
+from projections.state.telling import tell
+from schemas.pg_types import SourceColumn
+from schemas.widening import common_type, followed_type
+from tests.ddl_rows import TABLE, Column, Folding, Item
+
+ROWS = pa.table(
+    {
+        "id": pa.array([1, 2], pa.int32()),
+        "mood": ["ok", None],
+        "_exact": ['{"mood": "x", "id": "y"}', None],
+        "__unchanged": pa.array([["mood"], None], pa.list_(pa.string())),
+    }
+)
+
+
+def of(name: str, modifier: int = -1, kind: str = "b") -> SourceColumn:
+    return SourceColumn(name="c", type=name, modifier=modifier, kind=kind)
+
+
+def numeric(precision: int, scale: int) -> SourceColumn:
+    return of("numeric", ((precision << 16) | scale) + 4)
+
+
+def test_a_renamed_column_is_renamed_wherever_it_is_named() -> None:
+    rows = apply(ROWS, [Renamed("mood", "state")])
+    assert rows.column_names == ["id", "state", "_exact", "__unchanged"]
+    assert rows["_exact"].to_pylist() == ['{"state": "x", "id": "y"}', None]
+    assert rows["__unchanged"].to_pylist() == [["state"], None]
+
+
+@pytest.mark.parametrize(
+    ("step", "column", "values"),
+    [
+        (Added("n", pa.int64(), 7), "n", [7, 7]),
+        (Added("l", pa.list_(pa.string()), ["a"]), "l", [["a"], ["a"]]),
+        (Added("mood", pa.string()), "mood", [None, None]),
+        (Relabelled("mood", {"ok": "fine"}), "mood", ["fine", None]),
+        (Retyped("id", pa.decimal128(12, 2)), "id", [1, 2]),
+        (SetAside("id", pa.int32()), "id__int32", [1, 2]),
+        (Dropped("mood"), "mood", ["ok", None]),
+    ],
+)
+def test_each_step_keeps_what_rows_had(step: Step, column: str, values: list[object]) -> None:
+    assert apply(ROWS, [step])[column].to_pylist() == values
+    empty = apply(ROWS.schema.empty_table(), [step])
+    assert empty.schema.field(column).type == apply(ROWS, [step]).schema.field(column).type
+
+
+def test_only_steps_that_change_values_write_rows_anew() -> None:
+    assert not touches_rows([Added("n", pa.int64()), Dropped("id")], ROWS.schema)
+    assert not touches_rows([Retyped("id", pa.int32()), Renamed("no", "yes")], ROWS.schema)
+    assert touches_rows([Added("n", pa.int64(), 1)], ROWS.schema)
+    assert touches_rows([Added("n", pa.int32()), Retyped("n", pa.int64())], ROWS.schema)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        (of("int2"), of("int8"), pa.int64()),
+        (of("int8"), of("int4"), pa.int64()),
+        (of("int4"), numeric(12, 2), pa.decimal128(12, 2)),
+        (of("int4"), numeric(8, 2), None),
+        (of("int8"), of("numeric"), pa.string()),
+        (numeric(10, 2), numeric(14, 3), pa.decimal128(14, 3)),
+        (numeric(10, 2), numeric(10, 3), pa.decimal128(11, 3)),
+        (numeric(10, 2), numeric(10, 1), None),
+        (numeric(10, 2), of("numeric"), None),
+        (of("float4"), of("float8"), pa.float64()),
+        (of("float8"), of("float4"), None),
+        (of("varchar", 24), of("varchar", 44), pa.string()),
+        (of("varchar", 24), of("varchar", 14), None),
+        (of("text"), of("varchar", 14), None),
+        (of("mood", kind="e"), of("text"), pa.string()),
+        (of("bpchar", 14), of("text"), None),
+        (of("timestamp", 3), of("timestamp"), pa.timestamp("us")),
+        (of("timestamp"), of("timestamp", 0), None),
+        (of("timestamp"), of("timestamptz"), None),
+        (of("int4"), of("text"), None),
+        (of("json"), of("jsonb"), None),
+    ],
+)
+def test_types_are_followed_where_every_value_stays(
+    old: SourceColumn, new: SourceColumn, kind: pa.DataType | None
+) -> None:
+    assert followed_type(old, new) == kind
+
+
+def test_common_types_of_the_lake() -> None:
+    assert common_type(pa.int16(), pa.int64()) == pa.int64()
+    assert common_type(pa.list_(pa.int32()), pa.list_(pa.int64())) == pa.list_(pa.int64())
+    assert common_type(pa.decimal128(38, 0), pa.decimal128(38, 10)) is None
+    assert common_type(pa.int32(), pa.string()) is None
+    assert common_type(pa.null(), pa.string()) == pa.string()
+
+
+def told(item: Item) -> list[Hold]:
+    """Return the holds that the messages of a log tell of the table."""
+    rows = [{**entry, "epoch": 1} for entry in item.log]
+    columns = ["epoch", "transaction_id", "commit_order", "total_order", "counts"]
+    messages = pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows])
+    found = tell(messages, {str(entry["transaction_id"]) for entry in item.log})
+    return [message.hold for message in found.get(TABLE, []) if message.hold is not None]
+
+
+def test_a_table_is_followed_by_its_oid() -> None:
+    item = Item()
+    item.tell("describe")
+    item.table = "public.elsewhere"
+    item.tell()
+    item.table = TABLE
+    item.tell("create", oid=8)
+    assert [hold.reason for hold in told(item)] == [
+        "it is called public.elsewhere now: later changes are not captured"
+    ]
+    item.table, other = "public.third", Item(log=item.log)
+    other.table = "public.third"
+    other.tell("create", oid=9)
+    other.table = TABLE
+    other.tell(oid=9)
+    assert told(item)[-1].reason == "another table has its name now"
+
+
+def test_rows_that_leave_with_a_partition_are_noticed() -> None:
+    item = Item()
+    item.tell("describe", partitions=[70, 71])
+    item.tell("create", oid=72, root=7, schema="public", table="part")
+    item.tell("drop", oid=72, schema="public", table="part")
+    item.tell("drop", oid=99, schema="public", table="nobodys")
+    assert [hold.reason for hold in told(item)] == [
+        "its partition public.part was dropped, with its rows"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"rewritten": 4, "using": True}, "its values were computed anew (USING)"),
+        ({"rewritten": 4}, "its values were computed anew (USING)"),
+        ({"persistence": "u"}, "it is unlogged now: its changes are not in the WAL"),
+        ({"key": ["a"]}, "its primary key was (id) and is (a)"),
+        ({"type_kind": "c"}, "a composite type of its columns has other attributes"),
+        ({"partitions": []}, "a partition was taken away, with its rows"),
+        ({"partitions": [70, 71], "filled": [71]}, "a partition was attached that had rows"),
+    ],
+)
+def test_what_cannot_be_followed_is_held_from_its_epoch_on(
+    more: dict[str, object], reason: str, lake: Lake
+) -> None:
+    item = Item()
+    item.tell("describe", partitions=[70])
+    item.add("a", "int4")
+    item.tell("describe", partitions=[70])
+    item.write("c", 1)
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    known = len(item.log)
+    item.write("u", 1, {2: 5})
+    item.tell(**{"partitions": [70], **more})
+    item.write("c", 2)
+    folding.run(item.log[known:])
+    hold = folding.held[TABLE]
+    assert (hold.reason, hold.from_epoch) == (reason, 2)
+    # As of the epoch before: not even the rows ahead of the DDL are taken in alone.
+    assert folding.rows() == [{"id": 1, "a": None}]
+    assert Hold.from_json(hold.to_json()) == hold
+
+
+def test_without_messages_columns_are_known_by_their_rows(lake: Lake) -> None:
+    """A renamed column is a new one, a wider one widens, another type holds the table."""
+    item = Item()
+    item.columns.append(Column(2, "a", "int4"))
+    item.columns.append(Column(3, "b", "int4"))
+    item.write("c", 1, {2: 1, 3: 1})
+    item.write("c", 2, {2: 2, 3: 2})
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    item.columns[1].name, item.columns[2].type = "z", "int8"
+    item.write("u", 1, {2: 10, 3: 2**40})
+    folding.run(item.log[2:])
+    assert folding.rows() == [
+        {"id": 1, "a": None, "b": 2**40, "z": 10},
+        {"id": 2, "a": 2, "b": 2, "z": None},
+    ]
+    item.columns[1].type = "text"
+    item.write("u", 1, {2: "ten", 3: 1})
+    folding.run(item.log[3:])
+    assert folding.held[TABLE].diff == ("z int32 -> z string",)
+
+
+def test_a_rename_is_known_without_an_earlier_message(lake: Lake) -> None:
+    item = Item()
+    item.columns.append(Column(2, "a", "int4"))
+    item.write("c", 1, {2: 1})
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    item.columns[1].name = "z"
+    item.tell(renamed=2)
+    folding.run(item.log[1:])
+    assert folding.rows() == [{"id": 1, "z": 1}]
+
+
+def test_a_renamed_label_is_renamed_in_every_row(lake: Lake) -> None:
+    item = Item()
+    item.columns.append(Column(2, "mood", "mood", labels={"8": "ok", "9": "sad"}))
+    item.tell("describe")
+    item.write("c", 1, {2: "ok"})
+    item.write("c", 2, {2: "sad"})
+    item.columns[1].labels = {"8": "fine", "9": "sad", "10": "happy"}
+    item.tell(type_kind="e")
+    item.write("c", 3, {2: "happy"})
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    assert [row["mood"] for row in folding.rows()] == ["fine", "sad", "happy"]
