@@ -136,7 +136,7 @@ def running(folder: Path, progress: Callable[[str], None]) -> Iterator[World]:
         control.down(folder)
 
 
-def _await_ready(process: subprocess.Popen[bytes], port: int, timeout_s: float = 300.0) -> None:
+def _await_ready(process: subprocess.Popen[bytes], port: int, timeout_s: float = 600.0) -> None:
     deadline = time.monotonic() + timeout_s
     while process.poll() is None and time.monotonic() < deadline:
         try:

@@ -32,6 +32,7 @@ from projections.log.frames import (
     TRANSACTIONS_TABLE,
     UTC_MICROS,
 )
+from projections.runner.alike import Run, others, runs_of
 from projections.runner.progress import Progress
 from schemas.records import MESSAGES
 
@@ -114,7 +115,11 @@ def sort_out(
         [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
     )
     sorter = _Sorter(progress, before, epoch, lateness, partitions)
-    for index, row in enumerate(_rows(ordered)):
+    runs = list(runs_of(ordered, progress))
+    for run in runs:
+        sorter.take_run(run)
+    rest = others(ordered.num_rows, runs)
+    for index, row in zip(rest.tolist(), _rows(ordered.take(rest)), strict=True):
         sorter.take(index, row)
     counts = sorter.counts
     rejected = ordered.filter(pc.equal(ordered["kind"], REJECTED))
@@ -199,6 +204,29 @@ class _Sorter:
         self.counts["changes"] += 1
         kept = self.changes.setdefault(row.source, _Kept())
         kept.add(index, *self._verdict(f"{row.source}.{row.table}", row))
+
+    def take_run(self, run: Run) -> None:
+        """Take many changes that are all new, as `take` would one by one."""
+        rows = run.last - run.first
+        name = f"{run.source}.{run.table}"
+        self._progress.marks[run.place] = run.mark
+        cut = self._progress.cut(run.source)
+        for transaction_id, (count, lsn) in run.transactions.items():
+            cut.row(transaction_id, run.table, epoch=self._epoch, lsn=lsn, rows=count)
+        watermark = self._before.watermarks.of(name)
+        late = self._before.watermarks.late_ones(name, run.event_times, self._lateness(name))
+        self._progress.watermarks.note(
+            name,
+            run.place,
+            int(run.event_times.max()),
+            partitions=self._partitions.get(run.topic, 1),
+        )
+        kept = self.changes.setdefault(run.source, _Kept())
+        kept.rows += range(run.first, run.last)
+        kept.watermarks += [watermark] * rows
+        kept.late += late.tolist()
+        counted = {"changes_read": rows, "changes": rows, "closed_late": int(late.sum())}
+        self.counts.update(counted)
 
     def _message(self, index: int, row: _Row) -> None:
         """A logical message has its place among a transaction's rows, and is never late."""

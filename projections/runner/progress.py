@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
+import numpy.typing as npt
+
 from projections.log.intervals import IntervalSet
 from projections.state.cut import Cut
 from projections.state.held import Held, held_from_json, held_to_json
@@ -51,6 +54,15 @@ class Watermarks:
         """Say whether a row comes later than `lateness` after its input's watermark."""
         mark = self.of(name)
         return mark is not None and event_time_us < mark - lateness // timedelta(microseconds=1)
+
+    def late_ones(
+        self, name: str, event_times_us: npt.NDArray[np.int64], lateness: timedelta
+    ) -> npt.NDArray[np.bool_]:
+        """Say of many rows at once whether they come late; see `late`."""
+        mark = self.of(name)
+        if mark is None:
+            return np.zeros(len(event_times_us), bool)
+        return event_times_us < mark - lateness // timedelta(microseconds=1)
 
 
 @dataclass(slots=True)

@@ -72,10 +72,12 @@ class Cut:
         self._ready_lsn = 0
         self._ready_from: int | None = None
 
-    def row(self, transaction_id: str, table: str, *, epoch: int, lsn: int = 0) -> None:
-        """Count a row of a transaction. `lsn` is the row's own."""
+    def row(
+        self, transaction_id: str, table: str, *, epoch: int, lsn: int = 0, rows: int = 1
+    ) -> None:
+        """Count a row of a transaction, or several. `lsn` is the row's own, or the greatest."""
         seen = self._seen.setdefault(transaction_id, _Seen(epoch, {}))
-        seen.counts[table] = seen.counts.get(table, 0) + 1
+        seen.counts[table] = seen.counts.get(table, 0) + rows
         seen.lsn = max(seen.lsn, lsn)
 
     def snapshot_row(self, table: str, *, lsn: int, epoch: int) -> None:

@@ -44,6 +44,7 @@ def change(order: tuple[int, int], *, offset: int) -> dict[str, object]:
         "table": "public.orders",
         "operation": "u",
         "transaction_id": f"t{order[0]}",
+        "lsn": order[0],
         "commit_order": order[0],
         "total_order": order[1],
         "snapshot": False,

@@ -1,0 +1,103 @@
+"""Runs of changes that need no look at each row: one table, one partition, in order, all new.
+
+That is nearly every change of nearly every batch. Anything else (duplicates, snapshots, events,
+messages, ENDs) is left to be decided row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from projections.log.frames import CHANGE
+from projections.runner.progress import Mark, Progress
+
+FEW = 16
+"""Shorter runs are not worth it."""
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Rows `[first, last)` of a batch: streamed changes of one table from one topic partition.
+
+    `transactions`: txid -> number of rows and greatest LSN. Event times in microseconds.
+    """
+
+    first: int
+    last: int
+    source: str
+    table: str
+    topic: str
+    partition: int
+    mark: Mark
+    transactions: Mapping[str, tuple[int, int]]
+    event_times: Numbers
+
+    @property
+    def place(self) -> str:
+        """The topic partition, as marks and watermarks name it."""
+        return f"{self.topic}/{self.partition}"
+
+
+def runs_of(ordered: pa.Table, before: Progress) -> Iterator[Run]:
+    """Find the runs of a batch that is sorted by topic, partition and offset.
+
+    `before` has the high-water marks that the runs' rows must be beyond.
+    """
+    for first, last in _segments(ordered):
+        run = (
+            _run(ordered.slice(first, last - first), first, before) if last - first >= FEW else None
+        )
+        if run is not None:
+            yield run
+
+
+def others(count: int, runs: list[Run]) -> Numbers:
+    """Return the places of the rows that are in no run."""
+    left = np.ones(count, bool)
+    for run in runs:
+        left[run.first : run.last] = False
+    return np.flatnonzero(left)
+
+
+def _segments(ordered: pa.Table) -> Iterator[tuple[int, int]]:
+    if ordered.num_rows == 0:
+        return
+    topics = ordered["topic"].combine_chunks().dictionary_encode().indices
+    codes = topics.to_numpy(zero_copy_only=False).astype(np.int64) << 32
+    codes = codes + ordered["partition"].to_numpy()
+    ends = [*(np.flatnonzero(np.diff(codes)) + 1).tolist(), ordered.num_rows]
+    yield from zip([0, *ends[:-1]], ends, strict=True)
+
+
+def _run(rows: pa.Table, first: int, before: Progress) -> Run | None:
+    if any(len(rows[name].unique()) != 1 for name in ("kind", "source", "table", "snapshot")):
+        return None
+    if rows["kind"][0].as_py() != CHANGE or rows["snapshot"][0].as_py():
+        return None
+    order, total = rows["commit_order"].to_numpy(), rows["total_order"].to_numpy()
+    topic, partition = rows["topic"][0].as_py(), rows["partition"][0].as_py()
+    mark = before.marks.get(f"{topic}/{partition}", (-1, -1))
+    rising = (order[1:] > order[:-1]) | ((order[1:] == order[:-1]) & (total[1:] > total[:-1]))
+    if not rising.all() or (int(order[0]), int(total[0])) <= mark:
+        return None
+    lsns = rows.select(["transaction_id", "lsn"]).group_by("transaction_id")
+    counted = lsns.aggregate([("lsn", "count"), ("lsn", "max")]).to_pylist()
+    return Run(
+        first=first,
+        last=first + rows.num_rows,
+        source=rows["source"][0].as_py(),
+        table=rows["table"][0].as_py(),
+        topic=topic,
+        partition=partition,
+        mark=(int(order[-1]), int(total[-1])),
+        transactions={c["transaction_id"]: (c["lsn_count"], c["lsn_max"]) for c in counted},
+        event_times=pc.fill_null(rows["event_time"].cast(pa.int64()), 0).to_numpy(),
+    )
