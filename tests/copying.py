@@ -75,7 +75,7 @@ class Copied:
 
     def close(self) -> None:
         """Remove connector, slot and publication."""
-        self.workspace("remove", self.name, "--yes")
+        capture.remove(self.workspace.settings, self.source)
 
     def copier(self) -> TableCopier:
         """Make the pipeline's copier."""

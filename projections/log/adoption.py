@@ -9,18 +9,20 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
-from projections.log.tables import location_of
+from kernel.errors import LeaseLost, Unavailable
+from projections.log.tables import location_of, schema_of
 
 ROW_GROUP_BYTES = 32 * 2**20
 """Arrow bytes that are collected before a row group is written."""
@@ -122,6 +124,39 @@ class StagedFiles:
             found = _of_file(pq.read_metadata(file), schema)
         now_ms = int(time.time() * 1000)
         self._adds.append(AddAction(self._path, size, {}, now_ms, True, _statistics(found)))
+
+
+def commit_staged(
+    table: DeltaTable, adds: list[AddAction], schemas: Sequence[pa.Schema], app: str, version: int
+) -> None:
+    """Make staged files part of a table: one commit, which carries the guard (`app`, `version`).
+
+    Columns that the table lacks are added before. A guard that the table has makes it do nothing.
+    Raises `LeaseLost` when somebody else commits under the same app id.
+    """
+    table.update_incremental()
+    if table.transaction_version(app) == version:
+        return
+    known = schema_of(table)
+    for schema in schemas:
+        added = [field for field in schema if field.name not in known.names]
+        if added:
+            empty = pa.schema(added).empty_table()
+            write_deltalake(table, empty, mode="append", schema_mode="merge")
+            table.update_incremental()
+            known = schema_of(table)
+    try:
+        table.create_write_transaction(
+            adds,
+            mode="append",
+            schema=table.schema(),
+            partition_by=[],
+            commit_properties=CommitProperties(app_transactions=[Transaction(app, version)]),
+        )
+    except CommitFailedError as error:
+        raise LeaseLost(f"{table.table_uri}: somebody else writes {app}: {error}") from error
+    except DeltaError as error:
+        raise Unavailable(f"committing {app} to {table.table_uri} failed: {error}") from error
 
 
 def files_below(table: DeltaTable) -> fs.FileSystem:

@@ -15,14 +15,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
 
-from kernel.errors import LeaseLost, Unavailable
-from projections.log.adoption import StagedFiles
+from kernel.errors import Unavailable
+from projections.log.adoption import StagedFiles, commit_staged
 from projections.log.layout import Lake
-from projections.log.tables import Tables, dataset_of, schema_of
+from projections.log.tables import Tables, dataset_of
 from projections.state.current import DELETED, current_name
 from schemas.pg_text import text_to_lake
 from schemas.pg_types import SourceColumn, lake_type
@@ -126,8 +123,8 @@ class Staging:
             rows.discard()
             raise
         with self._lock:
-            _commit(self._texts, text_files, texts.schemas, f"{self._id}/{chunk}", lsn)
-            _commit(self._rows, row_files, rows.schemas, _app(chunk), lsn)
+            commit_staged(self._texts, text_files, texts.schemas, f"{self._id}/{chunk}", lsn)
+            commit_staged(self._rows, row_files, rows.schemas, _app(chunk), lsn)
         return rows.rows
 
     def _values(self, block: pa.Table) -> pa.Table:
@@ -159,31 +156,3 @@ def text_rows(
 
 def _app(chunk: int) -> str:
     return f"chunk/{chunk}"
-
-
-def _commit(
-    table: DeltaTable, adds: list[AddAction], schemas: Sequence[pa.Schema], app: str, lsn: int
-) -> None:
-    table.update_incremental()
-    if table.transaction_version(app) == lsn:
-        return
-    known = schema_of(table)
-    for schema in schemas:
-        added = [field for field in schema if field.name not in known.names]
-        if added:
-            empty = pa.schema(added).empty_table()
-            write_deltalake(table, empty, mode="append", schema_mode="merge")
-            table.update_incremental()
-            known = schema_of(table)
-    try:
-        table.create_write_transaction(
-            adds,
-            mode="append",
-            schema=table.schema(),
-            partition_by=[],
-            commit_properties=CommitProperties(app_transactions=[Transaction(app, lsn)]),
-        )
-    except CommitFailedError as error:
-        raise LeaseLost(f"{table.table_uri}: somebody else writes {app}: {error}") from error
-    except DeltaError as error:
-        raise Unavailable(f"committing {app} to {table.table_uri} failed: {error}") from error

@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
 
-from kernel.errors import LeaseLost, Unavailable
+from kernel.errors import Unavailable
 from kernel.positions import Epoch
+from projections.log.adoption import StagedFiles, commit_staged
 from projections.log.committed import CommittedChanges
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
@@ -77,28 +76,18 @@ class TypedInstalls:
         table = self._tables.ensure(path, shape)
         guard = Guard(f"{name}/install/{install.id}", epoch)
         if not reached(table, guard):
-            stored = schema_of(table)
-            batches = self._batches(install, epoch, _aligned(shape, stored))
+            staged = StagedFiles(table)
             try:
-                write_deltalake(
-                    table,
-                    pa.RecordBatchReader.from_batches(_aligned(shape, stored), batches),
-                    mode="append",
-                    schema_mode="merge",
-                    commit_properties=CommitProperties(
-                        app_transactions=[Transaction(guard.app_id, int(epoch))]
-                    ),
-                )
-            except CommitFailedError as error:
-                raise LeaseLost(f"somebody else writes {name}: {error}") from error
-            except (DeltaError, OSError) as error:
+                for rows in self._rows(install, epoch, _aligned(shape, schema_of(table))):
+                    staged.write(rows)
+                files = staged.close()
+            except OSError as error:
                 raise Unavailable(f"writing {name} failed: {error}") from error
+            commit_staged(table, files, staged.schemas, guard.app_id, int(epoch))
             table.update_incremental()
         return {name: TableAt(version=table.version(), as_of_epoch=epoch)}
 
-    def _batches(
-        self, install: Install, epoch: Epoch, shape: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
+    def _rows(self, install: Install, epoch: Epoch, shape: pa.Schema) -> Iterator[pa.Table]:
         places = {lsn: self._log.last_end(install.source, lsn) for lsn in {*install.lsns}}
         now = datetime.now(UTC)
         for batch in text_rows(
@@ -114,7 +103,7 @@ class TypedInstalls:
                 own = pc.and_(pc.equal(texts[CHUNK], chunk), pc.equal(texts[READ_AT], lsn))
                 rows = text_to_lake(install.columns, texts.filter(own))
                 stamps = _stamps(install, epoch, Operation.READ, (places[lsn], lsn), now)
-                yield from _shaped(rows, stamps, shape)
+                yield _shaped(rows, stamps, shape)
         gone = gone_keys(
             self._lake,
             self._tables,
@@ -125,7 +114,7 @@ class TypedInstalls:
         if gone is not None:
             place = (places[max(places)], install.lsn)
             stamps = _stamps(install, epoch, Operation.DELETE, place, now)
-            yield from _shaped(gone, stamps, shape)
+            yield _shaped(gone, stamps, shape)
 
     def _values(self, install: Install) -> pa.Schema:
         """Return the columns of an install, with that of originals where it has any."""
@@ -154,9 +143,7 @@ def _stamps(
     }
 
 
-def _shaped(
-    rows: pa.Table, stamps: Mapping[str, object], shape: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def _shaped(rows: pa.Table, stamps: Mapping[str, object], shape: pa.Schema) -> pa.Table:
     n = rows.num_rows
     columns: list[pa.ChunkedArray] = []
     for field in shape:
@@ -167,7 +154,7 @@ def _shaped(
             columns.append(rows[field.name].cast(field.type))
         else:
             columns.append(pa.chunked_array([pa.nulls(n, field.type)]))
-    yield from pa.Table.from_arrays(columns, schema=shape).to_batches()
+    return pa.Table.from_arrays(columns, schema=shape)
 
 
 def _aligned(shape: pa.Schema, stored: pa.Schema) -> pa.Schema:

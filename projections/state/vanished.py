@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from kernel.positions import Epoch
-from projections.log.adoption import StagedFiles
+from projections.log.adoption import StagedFiles, commit_staged
 from projections.log.layout import Lake
 from projections.log.tables import Tables, dataset_of, schema_of
 from projections.log.writer import Guard, reached
@@ -107,15 +107,7 @@ class Vanished:
         for rows in _batches(connection, query):
             marked = rows.append_column(DELETED, pa.array([True] * rows.num_rows, pa.bool_()))
             kept.write(marked.cast(shape))
-        built.create_write_transaction(
-            kept.close(),
-            mode="append",
-            schema=built.schema(),
-            partition_by=[],
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(guard.app_id, int(guard.epoch))]
-            ),
-        )
+        commit_staged(built, kept.close(), kept.schemas, guard.app_id, int(guard.epoch))
 
 
 def gone_keys(
