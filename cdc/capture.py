@@ -216,8 +216,8 @@ def ensure(
         status = ensure_connector(desired, connection, connect, timeout_s=timeout_s)
         if runs:
             joined = ensure_publication(connection, name, tables, columns=lists)
-        if joined:
-            ddl.tell(connection, joined)
+        # What a table is now: what later changes of it are compared with.
+        ddl.tell(connection, tables)
         return Started(
             connector=status,
             scope=scope,

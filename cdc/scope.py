@@ -29,8 +29,10 @@ SELECT n.nspname || '.' || c.relname AS name
 """
 
 _IDENTITIES = """
-SELECT n.nspname || '.' || c.relname AS name, (c.oid, c.relreplident)::text AS identity
+SELECT n.nspname || '.' || c.relname AS name,
+       (c.oid, c.relreplident, i.indexrelid, i.indkey)::text AS identity
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
  WHERE n.nspname || '.' || c.relname = ANY (%s)
 """
 
@@ -94,9 +96,9 @@ def captured_tables(source: Source, connection: Connection) -> tuple[str, ...]:
 def fingerprint(source: Source, connection: Connection, publication: str) -> tuple[object, ...]:
     """Return what decides on a source's scope: when it differs, the scope is to be resolved anew.
 
-    The tables that are meant, with the identity that PostgreSQL gives them (a table that was
-    dropped and made again is another one), what the publication covers, and the columns of tables
-    whose columns are listed. Cheap: three queries, without a look at rights or keys.
+    The tables that are meant, with the identity and the key that PostgreSQL gives them (a table
+    that was dropped and made again is another one), what the publication covers, and the columns
+    of tables whose columns are listed. Cheap: three queries, without a look at rights.
     """
     meant = captured_tables(source, connection)
     rows = connection.execute(_IDENTITIES.encode(), (list(meant),)).fetchall()
