@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -17,6 +19,7 @@ from cdc.connectors import (
     masked,
     replication_name,
 )
+from cdc.options import TableOptions
 from kernel.errors import InvalidRequest, Misconfigured, NotFound, Unavailable
 
 DATABASE = Database(host="db", port=5432, name="shop", user="capture", password="secret")
@@ -80,6 +83,22 @@ def test_slot_names_are_legal_or_refused() -> None:
 def test_secrets_are_not_shown() -> None:
     assert "secret" not in json.dumps(masked(CAPTURE.render()))
     assert "secret" not in repr(CAPTURE)
+
+
+def test_veiled_columns_are_named_by_whole_names() -> None:
+    people = TableOptions(exclude=("card",), mask=("phone",), hash=("e.mail",))
+    veiled = replace(CAPTURE, options={"public.a$b": people}, salt="salt0123456789salt")
+    config = veiled.render()
+    assert config["column.exclude.list"] == r"public\.a\$b\.card"
+    assert config["column.mask.with.8.chars"] == r"public\.a\$b\.phone"
+    hashed = config["column.mask.hash.v2.SHA-256.with.salt.salt0123456789salt"]
+    assert hashed == r"public\.a\$b\.e\.mail"
+    # The rule for all columns must let the hashed ones pass: the connector follows the first.
+    rule = config["column.propagate.source.type"]
+    assert re.fullmatch(rule, "public.a$b.e.mail") is None
+    assert re.fullmatch(rule, "shop.public.a$b.e.mail") is None
+    assert re.fullmatch(rule, "public.a$b.card") is not None
+    assert "salt0123456789salt" not in json.dumps(masked(config))
 
 
 def test_differences_ignore_what_connect_adds() -> None:
