@@ -17,22 +17,23 @@ Names = Sequence[str] | Sequence[Column] | Sequence[str | Column]
 """Columns, by name or as `Column`; identifiers without qualifiers."""
 
 
+Choice = tuple[Names | None, Names | None]
+"""Columns that are wanted, columns that are not; at most one of the two is given."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
     """The arguments of `create_auto_cdc_flow` that say what a table becomes of changes."""
 
     keys: Names
     sequence_by: str | Column
-    ignore_nulls: bool
-    ignore_nulls_in: Names | None
-    ignore_nulls_except: Names | None
+    scd_type: int | str | None
     deletes: str | Column | None
     truncates: str | Column | None
-    columns: Names | None
-    columns_except: Names | None
-    scd_type: int
-    tracked: Names | None
-    tracked_except: Names | None
+    columns: Choice
+    tracked: Choice
+    ignore_nulls: bool
+    ignore_nulls_in: Choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,23 +60,21 @@ class Shape:
 
 def checked(arguments: Arguments) -> Arguments:
     """Refuse what contradicts itself, before anything is read. Raises `InvalidRequest`."""
-    pairs: Mapping[str, tuple[Names | None, Names | None]] = {
-        "column_list": (arguments.columns, arguments.columns_except),
-        "track_history_column_list": (arguments.tracked, arguments.tracked_except),
-        "ignore_null_updates_column_list": (
-            arguments.ignore_nulls_in,
-            arguments.ignore_nulls_except,
-        ),
+    choices: Mapping[str, Choice] = {
+        "column_list": arguments.columns,
+        "track_history_column_list": arguments.tracked,
+        "ignore_null_updates_column_list": arguments.ignore_nulls_in,
     }
-    for name, (wanted, unwanted) in pairs.items():
+    for name, (wanted, unwanted) in choices.items():
         if wanted is not None and unwanted is not None:
             other = name.replace("column_list", "except_column_list")
             raise InvalidRequest(f"{name} and {other} exclude each other")
     if not arguments.keys:
         raise InvalidRequest("keys is empty: name at least one column that identifies a row")
-    if arguments.scd_type == 1 and (arguments.tracked or arguments.tracked_except):
+    scd_type = _scd_type(arguments.scd_type)
+    if scd_type == 1 and arguments.tracked != (None, None):
         raise InvalidRequest("track_history_… belongs to stored_as_scd_type = 2")
-    if arguments.scd_type == 2 and arguments.truncates is not None:
+    if scd_type == 2 and arguments.truncates is not None:
         raise InvalidRequest(
             "apply_as_truncates belongs to stored_as_scd_type = 1",
             remedy="For a history that TRUNCATE closes, capture the table with history = true.",
@@ -83,10 +82,17 @@ def checked(arguments: Arguments) -> Arguments:
     return arguments
 
 
+def _scd_type(given: int | str | None) -> int:
+    found = {"1": 1, "2": 2}.get(str(1 if given is None else given))
+    if found is None:
+        raise InvalidRequest(f"stored_as_scd_type is 1 or 2, not {given!r}")
+    return found
+
+
 def resolved(arguments: Arguments, rows: DataFrame) -> Shape:
     """Look all names up in the source. Raises `InvalidRequest` for what is not there."""
     keys = _names(rows, arguments.keys, "keys")
-    selected = _selection(rows, rows.columns, arguments.columns, arguments.columns_except)
+    selected = _selection(rows, rows.columns, arguments.columns)
     lost = [key for key in keys if key not in selected]
     if lost:
         raise InvalidRequest(f"the columns of the target leave out the key {', '.join(lost)}")
@@ -104,19 +110,17 @@ def resolved(arguments: Arguments, rows: DataFrame) -> Shape:
             f"the source has a column {reserved[0]}, which is a name of Penstock's own",
             remedy="Leave it out with except_column_list, or rename it in the source.",
         )
-    partial: Sequence[str] = []
-    if arguments.ignore_nulls_in is not None or arguments.ignore_nulls_except is not None:
-        partial = _selection(rows, values, arguments.ignore_nulls_in, arguments.ignore_nulls_except)
-    elif arguments.ignore_nulls:
-        partial = values
-    tracked = _selection(rows, values, arguments.tracked, arguments.tracked_except)
+    partial: Sequence[str] = values if arguments.ignore_nulls else []
+    if arguments.ignore_nulls_in != (None, None):
+        partial = _selection(rows, values, arguments.ignore_nulls_in)
+    tracked = _selection(rows, values, arguments.tracked)
     return Shape(
         keys=tuple(keys),
         values=tuple(values),
         tracked=tuple(tracked),
         partial=tuple(partial),
         sequence=_sequence(rows, arguments.sequence_by),
-        scd_type=arguments.scd_type,
+        scd_type=_scd_type(arguments.scd_type),
         truncates=arguments.truncates is not None,
     )
 
@@ -150,9 +154,8 @@ def _quoted(name: str) -> str:
     return name if name.startswith("`") else f"`{name}`"
 
 
-def _selection(
-    rows: DataFrame, among: Sequence[str], wanted: Names | None, unwanted: Names | None
-) -> list[str]:
+def _selection(rows: DataFrame, among: Sequence[str], choice: Choice) -> list[str]:
+    wanted, unwanted = choice
     if wanted is not None:
         chosen = set(_names(rows, wanted, "column list"))
         return [name for name in among if name in chosen]

@@ -28,15 +28,22 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,200}")
 class AutoCdcFlow:
     """A flow into a target. One at a time writes: a second one's commit conflicts."""
 
-    name: str
     target: str
     source: DataFrame
     once: bool
-    place: Place
-    _writer: BatchWriter = field(repr=False)
-    _tables: FlowTables = field(repr=False)
+    writer: BatchWriter
     _failed: BaseException | None = field(default=None, repr=False)
     _done: Applied = field(default=NOTHING, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The flow's name: of its checkpoint, and in what it refuses."""
+        return self.writer.flow
+
+    @property
+    def place(self) -> Place:
+        """Where the target and the tables beneath it lie."""
+        return self.writer.tables.place
 
     @property
     def quarantine(self) -> str:
@@ -49,7 +56,7 @@ class AutoCdcFlow:
         A flow with `once` that has run does nothing. Raises what `BatchWriter.take` raises.
         """
         marker = f"{self.place.app_id}/once/{self.name}"
-        if self.once and self._tables.done(marker):
+        if self.once and self.writer.tables.done(marker):
             return NOTHING
         if self.source.isStreaming:
             self._done = NOTHING
@@ -57,9 +64,9 @@ class AutoCdcFlow:
             self._await(query)
             done = self._done
         else:
-            done = self._writer.take(self.source)
+            done = self.writer.take(self.source)
         if self.once:
-            self._tables.mark(marker, self.source.sparkSession)
+            self.writer.tables.mark(marker, self.source.sparkSession)
         return done
 
     def start(
@@ -91,11 +98,11 @@ class AutoCdcFlow:
 
     def tend(self) -> None:
         """Compact the tables and forget old tombstones now; done by itself every 64 batches."""
-        self._writer.tend()
+        self.writer.tend()
 
     def _batch(self, rows: DataFrame, _: int) -> None:
         try:
-            self._done = self._done + self._writer.take(rows)
+            self._done = self._done + self.writer.take(rows)
         except BaseException as error:
             # Spark keeps the text of an error only.
             self._failed = error
@@ -138,75 +145,56 @@ def create_auto_cdc_flow(
 ) -> AutoCdcFlow:
     """Make a flow that keeps a Delta table from changes that come in any order, twice, late.
 
-    The arguments up to `once` have the names and the meaning of Spark's and Databricks' function;
-    docs/reference/auto-cdc.md lists each and where ours differs. `source` is a frame or a stream,
-    a table's place in the lake, a path, or a view; `target` a place in the lake
-    (`projection/customers`) or a path. Nothing is read or written before `run` or `start`.
+    The arguments up to `once` mean what they mean in Spark and Databricks; each is explained in
+    docs/reference/auto-cdc.md. Nothing is read or written before `run` or `start`.
     Raises `InvalidRequest` for arguments that contradict each other.
     """
-    scd_type = _scd_type(stored_as_scd_type)
+    arguments = Arguments(
+        keys=keys,
+        sequence_by=sequence_by,
+        scd_type=stored_as_scd_type,
+        deletes=apply_as_deletes,
+        truncates=apply_as_truncates,
+        columns=(column_list, except_column_list),
+        tracked=(track_history_column_list, track_history_except_column_list),
+        ignore_nulls=ignore_null_updates,
+        ignore_nulls_in=(ignore_null_updates_column_list, ignore_null_updates_except_column_list),
+    )
     if on_reused_sequence not in ("quarantine", "error"):
         raise InvalidRequest("on_reused_sequence is quarantine or error")
-    arguments = checked(
-        Arguments(
-            keys=keys,
-            sequence_by=sequence_by,
-            ignore_nulls=ignore_null_updates,
-            ignore_nulls_in=ignore_null_updates_column_list,
-            ignore_nulls_except=ignore_null_updates_except_column_list,
-            deletes=apply_as_deletes,
-            truncates=apply_as_truncates,
-            columns=column_list,
-            columns_except=except_column_list,
-            scd_type=scd_type,
-            tracked=track_history_column_list,
-            tracked_except=track_history_except_column_list,
-        )
+    place = Place(name=target, path=_path(lake, target))
+    writer = BatchWriter(
+        arguments=checked(arguments),
+        tables=FlowTables(place, Tables()),
+        flow=_flow_name(name or target.rstrip("/").rpartition("/")[2]),
+        tombstone_retention=tombstone_retention,
+        refuse_reused=on_reused_sequence == "error",
+        clock=clock or SystemClock(),
+        bounded_rows=bounded_rows,
     )
-    root = Lake(lake) if isinstance(lake, str) else lake
-    place = Place(name=target, path=_path(root, target))
-    flow = name or target.rstrip("/").rpartition("/")[2]
-    if not _NAME.fullmatch(flow):
-        raise InvalidRequest(f"{flow!r} is no name of a flow: use letters, digits, _ . and -")
-    session = source.sparkSession if isinstance(source, DataFrame) else spark
-    tables = FlowTables(place, Tables())
-    return AutoCdcFlow(
-        name=flow,
-        target=target,
-        source=_source(session or SparkSession.active(), root, source),
-        once=once,
-        place=place,
-        _tables=tables,
-        _writer=BatchWriter(
-            arguments=arguments,
-            tables=tables,
-            flow=flow,
-            tombstone_retention=tombstone_retention,
-            refuse_reused=on_reused_sequence == "error",
-            clock=clock or SystemClock(),
-            bounded_rows=bounded_rows,
-        ),
-    )
+    return AutoCdcFlow(target=target, source=_source(spark, lake, source), once=once, writer=writer)
 
 
-def _scd_type(given: Literal[1, 2, "1", "2"] | None) -> int:
-    found = {"1": 1, "2": 2}.get(str(1 if given is None else given))
-    if found is None:
-        raise InvalidRequest(f"stored_as_scd_type is 1 or 2, not {given!r}")
-    return found
+def _flow_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(f"{name!r} is no name of a flow: use letters, digits, _ . and -")
+    return name
 
 
-def _path(lake: Lake | None, name: str) -> str:
+def _path(lake: Lake | str | None, name: str) -> str:
     if lake is None or name.startswith("/") or "://" in name:
         return name.rstrip("/")
-    return lake.path(name)
+    return (Lake(lake) if isinstance(lake, str) else lake).path(name)
 
 
-def _source(spark: SparkSession, lake: Lake | None, source: str | DataFrame) -> DataFrame:
+def _source(
+    spark: SparkSession | None, lake: Lake | str | None, source: str | DataFrame
+) -> DataFrame:
     """Read a Delta table as a stream of what is appended to it, anything else as it is."""
     if isinstance(source, DataFrame):
         return source
+    session = spark or SparkSession.active()
     path = _path(lake, source)
     if "/" in path and DeltaTable.is_deltatable(path):
-        return spark.readStream.format("delta").load(path)
-    return spark.table(source)
+        return session.readStream.format("delta").load(path)
+    return session.table(source)

@@ -25,6 +25,6 @@ def as_json(names: Sequence[str]) -> str:
     """Render columns as one JSON object. Times keep their microseconds; nulls are left out."""
     moment = "yyyy-MM-dd HH:mm:ss.SSSSSS"
     return (
-        f"to_json(struct({listed(names)}), map('timestampFormat', '{moment}XXX', "
+        f"to_json(struct({listed(names)}), map('timestampFormat', '{moment}xxx', "
         f"'timestampNTZFormat', '{moment}'))"
     )

@@ -46,7 +46,7 @@ def test_kernel_needs_the_standard_library_only() -> None:
 @pytest.mark.parametrize(
     ("driver", "homes"),
     [
-        ("pyspark", ("projections", "replay", "apps", "stack", "benchmarks")),
+        ("pyspark", ("projections", "replay", "apps", "stack", "benchmarks", "examples")),
         ("psycopg", ("eventstore", "cdc", "apps", "stack", "benchmarks")),
         ("fastapi", ("apps",)),
         ("typer", ("apps",)),

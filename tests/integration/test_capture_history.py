@@ -1,0 +1,139 @@
+"""History on request, from a real database: what held after each transaction is in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from apps.pipeline.projecting import Projecting
+from apps.settings import Settings
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.captured import CapturedTable, render_tables
+from projections.runner.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
+from schemas.registry import ConfluentRegistry
+from tests.schema_mirror import Mirror, mirrored
+
+PEOPLE = "public.people"
+State = set[tuple[int, str]]
+
+
+@dataclass
+class Told:
+    """A mirrored table, and its rows after each of its transactions."""
+
+    mirror: Mirror
+    begin: Callable[[], Projecting]
+    states: dict[str, State] = field(default_factory=dict)
+    projecting: Projecting = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.projecting = self.begin()
+
+    def transaction(self, *statements: str) -> str:
+        """Run one transaction and note what the table holds after it; return its id."""
+        with psycopg.connect(self.mirror.dsn) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+            (number,) = connection.execute("SELECT pg_current_xact_id()::text").fetchone() or ("",)
+            rows = connection.execute("SELECT * FROM people").fetchall()
+        self.states[number] = set(rows)
+        return str(number)
+
+    def catch_up(self) -> None:
+        """Mirror everything, then bring the history up to it."""
+        self.mirror.catch_up()
+        while self.projecting.step():
+            pass
+
+    def lose(self) -> None:
+        """Remove the history's folder while the pipeline is down."""
+        shutil.rmtree(self.mirror.epochs.lake.path(f"history/{self.mirror.source.name}.{PEOPLE}"))
+        self.projecting = self.begin()
+
+    def history(self) -> list[dict[str, Any]]:
+        name = f"history/{self.mirror.source.name}.{PEOPLE}"
+        table = Tables().read(self.mirror.epochs.lake.path(name))
+        assert table is not None
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return sorted(rows, key=lambda row: (row["_seq_hi"], row["_seq_lo"], row["id"]))
+
+    def at(self, moment: datetime) -> State:
+        """Return what held at a moment, as the history says."""
+        return {
+            (row["id"], row["name"])
+            for row in self.history()
+            if not row["_deleted"]
+            and row["valid_from"] <= moment
+            and (row["valid_to"] is None or moment < row["valid_to"])
+        }
+
+
+@pytest.fixture
+def told(
+    stack: Settings, spark: SparkSession, lake: Lake, prefix: str, new_source: Callable[[str], str]
+) -> Iterator[Told]:
+    dsn = new_source(
+        "CREATE TABLE people (id bigint PRIMARY KEY, name text);"
+        "INSERT INTO people VALUES (1, 'ann'), (2, 'bob')"
+    )
+    with mirrored(stack, spark, lake, prefix, dsn, (PEOPLE,)) as mirror:
+        text = render_tables({PEOPLE: CapturedTable(keys=("id",), history=True)})
+        name = mirror.source.name
+        entry = Entry(kind=CAPTURE, name=name, generation=0, status=LIVE, text=text)
+        DeployedCatalog(lake, Tables()).put([entry])
+        registry = ConfluentRegistry(stack.required("registry.url"))
+        yield Told(mirror, lambda: Projecting(spark, lake, registry, on_run=lambda *_: None))
+
+
+def test_p4_the_history_of_a_captured_table_shows_every_transaction(told: Told) -> None:
+    told.catch_up()
+    assert {(r["id"], r["name"], r["_transaction"]) for r in told.history()} == {
+        (1, "ann", None),
+        (2, "bob", None),
+    }
+    told.transaction("UPDATE people SET id = 7 WHERE id = 1")
+    told.transaction("INSERT INTO people VALUES (3, 'cy')", "DELETE FROM people WHERE id = 2")
+    told.transaction("DELETE FROM people WHERE id = 3", "INSERT INTO people VALUES (4, 'cy')")
+    told.transaction("UPDATE people SET name = 'a'", "UPDATE people SET name = 'b'")
+    told.catch_up()
+    told.transaction("TRUNCATE people")
+    told.catch_up()
+    told.transaction("INSERT INTO people VALUES (7, 'again')")
+    told.transaction("UPDATE people SET id = id + 10", "UPDATE people SET id = id + 10")
+    told.catch_up()
+    rows = told.history()
+    for number, state in told.states.items():
+        moments = {row["valid_from"] for row in rows if row["_transaction"] == number}
+        assert len(moments) == 1, number
+        assert told.at(moments.pop()) == state, number
+    linked = [r for r in rows if r["_previous_key"] or r["_next_key"]]
+    assert [(r["id"], r["_previous_key"], r["_next_key"]) for r in linked] == [
+        (1, None, '{"id":7}'),
+        (7, '{"id":1}', None),
+        (7, None, '{"id":17}'),
+        (17, '{"id":7}', '{"id":27}'),
+        (27, '{"id":17}', None),
+    ]
+    told.lose()
+    told.catch_up()
+    assert _facts(told.history()) == _facts(rows)
+    renamed = told.transaction(
+        "ALTER TABLE people RENAME name TO called", "UPDATE people SET called = 'new'"
+    )
+    told.catch_up()
+    assert [(r["id"], r["called"], r["_transaction"]) for r in told.history()] == [
+        *((r["id"], r["name"], r["_transaction"]) for r in rows),
+        (27, "new", renamed),
+    ]
+
+
+def _facts(rows: list[dict[str, Any]]) -> list[object]:
+    return [{n: v for n, v in row.items() if n != "_epoch"} for row in rows]
