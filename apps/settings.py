@@ -41,6 +41,8 @@ DEFAULTS: Mapping[str, object] = {
     "service.max_subscriptions": 50,
     "service.slow_client_seconds": 30,
     "service.idle_client_seconds": 60,
+    "service.standby_seconds": 1,
+    "service.import_chunk_events": 500,
     "service.decider_threads": 4,
     "service.decider_seconds": 5,
     "service.url": "",

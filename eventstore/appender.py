@@ -31,6 +31,7 @@ from kernel.errors import (
     OutcomeUnknown,
     Overloaded,
     PenstockError,
+    Standby,
     StorageFull,
     Unavailable,
 )
@@ -53,7 +54,7 @@ class GroupCommit(Protocol):
     async def prepare(self) -> Position:
         """Become, or remain, the one writer; return the head.
 
-        Raises `Unavailable` while another writer holds the lease or nobody answers.
+        Raises `Standby` while another writer holds the lease, `Unavailable` when nobody answers.
         """
         ...
 
@@ -94,12 +95,15 @@ class HeadListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendLimits:
-    """What the writer takes on. `answer_s`: how long a caller waits at most."""
+    """What the writer takes on. `answer_s`: how long a caller waits at most; `standby_s`: how long
+    one waits that comes while another process is the writer.
+    """
 
     queue_events: int = 20_000
     queue_bytes: int = 64 * 1024 * 1024
     group_events: int = 2_000
     answer_s: float = 15.0
+    standby_s: float = 15.0
     retry_s: float = 0.1
     idle_s: float = 2.0
 
@@ -142,6 +146,7 @@ class Appender:
         self._work = asyncio.Event()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
+        self._standby = False
         self.trouble: str | None = "starting"
 
     def start(self) -> None:
@@ -176,7 +181,8 @@ class Appender:
         if self._task is not None and self._task.done():
             raise Unavailable("the writer has ended", remedy="Restart the service.")
         loop = asyncio.get_running_loop()
-        queued = _Queued(request, loop.create_future(), loop.time() + self._limits.answer_s)
+        wait_s = self._limits.standby_s if self._standby else self._limits.answer_s
+        queued = _Queued(request, loop.create_future(), loop.time() + wait_s)
         if not self._queue.offer(queued):
             waiting = f"{self._queue.events} events are waiting to be committed"
             raise Overloaded(waiting, retry_after_s=1)
@@ -230,11 +236,13 @@ class Appender:
                     self._head.advance(await self._group.prepare())
             except (Unavailable, TimeoutError) as error:
                 self.trouble = str(error) or "PostgreSQL does not answer in time"
+                self._standby = isinstance(error, Standby)
                 self._expire(self.trouble)
                 if self._stopping:
                     return
                 await asyncio.sleep(self._limits.retry_s)
             else:
+                self._standby = False
                 self.trouble = None
                 return
 
@@ -297,7 +305,8 @@ class Appender:
         late = [queued for queued in self._queue if queued.deadline <= now]
         if late:
             self._queue.put_back([q for q in self._queue.take_all() if q.deadline > now])
-            self._give_up(late, Unavailable(f"not committed in time: {trouble}"))
+            kind = Standby if self._standby else Unavailable
+            self._give_up(late, kind(f"not committed in time: {trouble}"))
 
     def _give_up(self, group: Sequence[_Queued], error: PenstockError) -> None:
         for queued in group:

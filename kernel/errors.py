@@ -22,6 +22,7 @@
     │   └── StoreDiverged         the same position with other content
     ├── Unavailable           a part that is down, full or overloaded just now
     │   ├── Overloaded            a bounded queue is full
+    │   ├── Standby               another service is the writer
     │   ├── OutcomeUnknown        it may or may not have happened: retry with the same ids
     │   └── StorageFull           below the free space that is kept in reserve
     └── Misconfigured         settings or surroundings that a person must mend
@@ -202,6 +203,12 @@ class Overloaded(Unavailable):
     """A bounded queue is full."""
 
     remedy = "Slow down and retry after the time that the answer names."
+
+
+class Standby(Unavailable):
+    """Another service of this store is the writer; this one takes over when that one ends."""
+
+    remedy = "Send appends to the writer, or retry: the one that is left takes over."
 
 
 class OutcomeUnknown(Unavailable):

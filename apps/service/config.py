@@ -34,6 +34,8 @@ class ServiceConfig:
     lake: Path = Path("lake")
     heartbeat_s: float = 15.0
     lease_ttl_s: float = 10.0
+    standby_s: float = 1.0
+    import_chunk_events: int = 500
     decider_threads: int = 4
     decider_seconds: float = 5.0
 
@@ -70,6 +72,8 @@ def service_config(settings: Settings) -> ServiceConfig:
         min_free_bytes=settings.number("storage.min_free_bytes"),
         workspace=settings.workspace,
         lake=settings.lake,
+        standby_s=settings.number("service.standby_seconds"),
+        import_chunk_events=settings.number("service.import_chunk_events"),
         decider_threads=settings.number("service.decider_threads"),
         decider_seconds=settings.number("service.decider_seconds"),
     )

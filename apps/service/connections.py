@@ -15,7 +15,7 @@ from typing import cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from apps.service.http import Scope
-from apps.service.problems import refusal
+from apps.service.problems import CONTENT_TYPE, HttpRefusal, refusal
 
 _EXTENSION = "penstock.connection"
 _GRACE_S = 5.0
@@ -39,6 +39,8 @@ class WatchedProtocol(HttpToolsProtocol):
     limits = ClientLimits()
     polite = False
     """Whether the answer under way says farewell by itself when it sees `evicted`."""
+    patient = False
+    """Whether the application watches by itself how the body arrives."""
     evicted = False
     _slow: asyncio.TimerHandle | None = None
     _idle: asyncio.TimerHandle | None = None
@@ -67,6 +69,7 @@ class WatchedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Let the application see the connection."""
         super().on_message_begin()
+        self.patient = False
         cast(Scope, self.scope)["extensions"] = {_EXTENSION: self}
 
     def pause_writing(self) -> None:
@@ -95,14 +98,40 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def _check_idle(self) -> None:
         answering = self.cycle is not None and not (
-            self.cycle.response_complete or self.cycle.more_body
+            self.cycle.response_complete or (self.cycle.more_body and not self.patient)
         )
         silent_s = self.loop.time() - self._heard_at
         if not answering and silent_s >= self.limits.idle_s:
+            self._say_goodbye()
             self.transport.close()
             return
         again_s = self.limits.idle_s if answering else self.limits.idle_s - silent_s
         self._idle = self.loop.call_later(again_s, self._check_idle)
+
+    def _say_goodbye(self) -> None:
+        """Answer a request whose body stopped arriving, unless an answer has begun."""
+        cycle = self.cycle
+        if cycle is None or not cycle.more_body or cycle.response_started:
+            return
+        body = silent_body(self.limits.idle_s).problem.body()
+        head = (
+            b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n"
+            b"content-type: %b\r\ncontent-length: %d\r\n\r\n" % (CONTENT_TYPE.encode(), len(body))
+        )
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(head + body)
+
+
+def silent_body(seconds: float) -> HttpRefusal:
+    """Return the refusal of a request whose body does not arrive."""
+    return refusal(
+        408,
+        "slow-body",
+        "The body does not arrive",
+        f"nothing came for {seconds:g} seconds",
+        "Send it again with the same event ids: what is there already is recognised.",
+        ("connection", "close"),
+    )
 
 
 def connection_of(scope: Scope) -> WatchedProtocol | None:

@@ -19,20 +19,19 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from apps.service.bodies import RequestContext, imported_event
+from apps.service.connections import connection_of, silent_body
 from apps.service.http import JSON
 from apps.service.problems import HttpRefusal, refusal
 from apps.service.reads import runtime_of
 from apps.service.requests import context_of
-from apps.service.runtime import Opened
+from apps.service.runtime import Opened, Runtime
 from eventstore.store import AppendRequest, EncodedEvent, StreamAppend
 from kernel.errors import IdReused, Overloaded, PenstockError
 from schemas.records import NewEvent
 
 router = APIRouter(prefix="/v1")
-_CHUNK_EVENTS: Final = 500
 _CHUNK_BYTES: Final = 1024 * 1024
 _ENVELOPE_BYTES: Final = 8 * 1024
-_SILENCE_S: Final = 60.0
 _TRIES: Final = 30
 _PAUSE_S: Final = 0.5
 _BODY: Final = {
@@ -84,7 +83,10 @@ async def import_events(request: Request) -> Response:
     context = context_of(runtime.config, dict(request.headers.raw))
     progress = Progress()
     try:
-        await _import(runtime.opened, context, _lines(request, context), progress)
+        if (connection := connection_of(request.scope)) is not None:
+            connection.patient = True  # The answer shall say how far the import came.
+        lines = _lines(request, context, runtime.config.clients.idle_s)
+        await _import(runtime, context, lines, progress)
     except PenstockError as error:
         error.fields.update(line=progress.at, **progress.document())
         raise
@@ -96,11 +98,12 @@ async def import_events(request: Request) -> Response:
 
 
 async def _import(
-    opened: Opened,
+    runtime: Runtime,
     context: RequestContext,
     lines: AsyncIterator[tuple[int, bytes]],
     progress: Progress,
 ) -> None:
+    opened, at_once = runtime.opened, runtime.config.import_chunk_events
     chunk: list[Line] = []
     size = 0
     async for number, text in lines:
@@ -108,7 +111,7 @@ async def _import(
         stream, category, event = imported_event(text, number, context)
         chunk.append(Line(number=number, stream=stream, category=category, event=event))
         size += len(text)
-        if len(chunk) == _CHUNK_EVENTS or size >= _CHUNK_BYTES:
+        if len(chunk) >= at_once or size >= _CHUNK_BYTES:
             await _commit(opened, chunk, progress)
             chunk, size = [], 0
     if chunk:
@@ -162,7 +165,9 @@ def _destination(pair: tuple[Line, EncodedEvent]) -> tuple[str, str]:
     return pair[0].stream, pair[0].category
 
 
-async def _lines(request: Request, context: RequestContext) -> AsyncIterator[tuple[int, bytes]]:
+async def _lines(
+    request: Request, context: RequestContext, silence_s: float
+) -> AsyncIterator[tuple[int, bytes]]:
     """Yield the body's lines with their numbers from 1; blank ones count and are left out."""
     at_most = context.limits.event_bytes + _ENVELOPE_BYTES
     rest = b""
@@ -170,10 +175,10 @@ async def _lines(request: Request, context: RequestContext) -> AsyncIterator[tup
     stream = request.stream()
     while True:
         try:
-            async with asyncio.timeout(_SILENCE_S):
+            async with asyncio.timeout(silence_s):
                 part = await anext(stream, None)
         except TimeoutError:
-            raise _silent() from None
+            raise silent_body(silence_s) from None
         *lines, rest = (rest + (b"\n" if part is None else part)).split(b"\n")
         for line in lines:
             number += 1
@@ -197,14 +202,3 @@ def _too_long(number: int, at_most: int) -> HttpRefusal:
     )
     refused.problem.fields["line"] = number
     return refused
-
-
-def _silent() -> HttpRefusal:
-    return refusal(
-        408,
-        "slow-body",
-        "The body does not arrive",
-        f"nothing came for {_SILENCE_S:.0f} seconds",
-        "Send it again from the line behind `lines`; what is there already is recognised.",
-        ("connection", "close"),
-    )

@@ -20,6 +20,7 @@ from apps.service.connections import Subscriptions
 from apps.service.metrics import ServiceMetrics
 from apps.service.render import event_document
 from apps.service.storage import StorageGuard
+from eventstore.appender import AppendLimits
 from eventstore.codecs import Codecs
 from eventstore.intake import Intake
 from eventstore.postgres.connect import connect
@@ -109,6 +110,7 @@ class Runtime:
         archive = LakeArchive(config.lake)
         store = PostgresEventStore(
             config.dsn,
+            limits=AppendLimits(standby_s=config.standby_s),
             observer=self.metrics,
             same_data=codecs.same_data,
             lease_ttl_s=config.lease_ttl_s,

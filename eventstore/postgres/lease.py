@@ -15,7 +15,7 @@ from eventstore.postgres.connect import Connection
 from eventstore.postgres.locks import APPEND_LOCK, LEASE_LOCK
 from eventstore.postgres.queries import query, results
 from kernel import failpoints
-from kernel.errors import Unavailable
+from kernel.errors import Standby, Unavailable
 
 
 class Lease:
@@ -37,7 +37,7 @@ class Lease:
     async def hold(self, connection: Connection) -> int | None:
         """Take the lease, or renew it when a third of its time is over.
 
-        Returns the store's head when it was read. Raises `Unavailable` while another holds it.
+        Returns the store's head when it was read. Raises `Standby` while another holds it.
         """
         now = asyncio.get_running_loop().time()
         self.refused = False
@@ -68,10 +68,7 @@ class Lease:
         holder, head, store_id = state[0]
         if not taken:
             self.refused = True
-            raise Unavailable(
-                f"{holder} is the writer now",
-                remedy="Send appends there; this service takes over when that one ends.",
-            )
+            raise Standby(f"{holder} is the writer now")
         failpoints.hit(failpoints.LEASE_AFTER_TAKE)
         self.number = taken[0][0]
         self.store_id = str(store_id)

@@ -145,3 +145,17 @@ def test_a_client_that_leaves_early_changes_nothing(postgres_dsn: str) -> None:
         ):
             hasty.post("/v1/streams/order-1", json=EVENT)
         assert http.post("/v1/streams/order-2", json=EVENT).status_code == 201
+
+
+def test_a_service_that_is_not_the_writer_says_so_soon(postgres_dsn: str) -> None:
+    """It does not hold appends for as long as it would for a database that restarts."""
+    body = {"events": [{"type": "placed", "data": {"n": 1}}]}
+    with service_in_thread(postgres_dsn) as writer:
+        assert writer.post("/v1/streams/order-1", json=body).status_code == 201
+        with service_in_thread(postgres_dsn, wait_ready=False, standby_s=0.1) as other:
+            until(lambda: "is the writer now" in other.get("/health/ready").text, "it stands by")
+            refused = other.post("/v1/streams/order-1", json=body, timeout=8)
+            assert (refused.status_code, refused.json()["type"]) == (503, "unavailable")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert "is the writer now" in refused.json()["detail"]
+            assert other.get("/v1/streams/order-1").json()["version"] == 0

@@ -185,3 +185,37 @@ def test_a_silent_subscriber_is_no_idle_client(http: httpx.Client) -> None:
         beats = 0
         while beats < 8:  # More than twice the time that an idle client has.
             beats += next(lines) == ": heartbeat"
+
+
+@pytest.mark.parametrize("length", [50, 200_000])
+def test_a_body_that_stops_arriving_is_answered(http: httpx.Client, length: int) -> None:
+    """A small append and one that the application reads: 408, then the connection ends."""
+    address = (http.base_url.host, http.base_url.port)
+    with socket.socket() as client:
+        client.settimeout(30)
+        client.connect(address)
+        lines = ["POST /v1/streams/order-1 HTTP/1.1", "host: test", f"content-length: {length}"]
+        client.sendall("\r\n".join([*lines, "", '{"events": [']).encode())
+        head_, _, body = rest(client).partition(b"\r\n\r\n")
+    assert head_.startswith(b"HTTP/1.1 408 ")
+    assert b"connection: close" in head_
+    assert json.loads(body)["type"] == "slow-body"
+    assert http.get("/v1/events").json()["head"] == 0
+
+
+def test_an_import_that_falls_silent_says_how_far_it_came(http: httpx.Client) -> None:
+    address = (http.base_url.host, http.base_url.port)
+    line = b'{"stream": "order-1", "id": "%b", "type": "placed", "data": {"n": 1}}\n'
+    ids = [b"00000000-0000-0000-0000-%012d" % n for n in range(501)]
+    part = b"".join(line % id_ for id_ in ids)
+    with socket.socket() as client:
+        client.settimeout(30)
+        client.connect(address)
+        client.sendall(
+            b"POST /v1/import HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"%x\r\n%b\r\n" % (len(part), part)
+        )
+        head, _, body = rest(client).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ")
+    problem = json.loads(body)
+    assert (problem["type"], problem["lines"], problem["line"]) == ("slow-body", 500, 501)
