@@ -9,6 +9,7 @@ Choices that keep data whole, each tried against the real connector:
 - types that it alters or leaves out come as PostgreSQL's own text (`PostgresText`);
 - nulls are kept: by default the converter writes the column's default instead (`KeepNulls`);
 - a slot that stands after what was read stops the connector: by default it goes on behind the gap;
+- logical messages of others do not travel: ours tell of DDL, and count in their transaction's END;
 - the source's types travel in the schema, so that text columns know what they were.
 """
 
@@ -123,6 +124,7 @@ class CaptureConnector:
             "snapshot.mode": "initial" if self.snapshot else "no_data",
             "snapshot.fetch.size": "10240",
             "provide.transaction.metadata": "true",
+            "message.prefix.include.list": r"penstock\..*",
             "skipped.operations": "none",
             "tombstones.on.delete": "false",
             "notification.enabled.channels": "sink",

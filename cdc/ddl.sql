@@ -30,7 +30,7 @@ WITH RECURSIVE base AS (
              'type', t.typname, 'kind', t.typtype, 'modifier', b.modifier,
              'is_array', b.is_array,
              'dimensions', CASE WHEN b.is_array THEN greatest(b.dimensions, 1) ELSE 0 END,
-             'not_null', a.attnotnull, 'generated', a.attgenerated::text,
+             'delimiter', t.typdelim, 'not_null', a.attnotnull, 'generated', a.attgenerated::text,
              'default', a.atthasdef OR a.attidentity <> ''
                  OR (SELECT d.typtype = 'd' FROM pg_type d WHERE d.oid = b.own),
              -- A partitioned table has no rows of its own: its partitions know.

@@ -116,6 +116,7 @@ def _column(told: Mapping[str, Any]) -> TableColumn:
             dimensions=told["dimensions"],
             not_null=told["not_null"],
             generated=told["generated"],
+            delimiter=told.get("delimiter", ","),
         ),
         declared=told["declared"],
         default=told["default"],

@@ -208,7 +208,7 @@ class Captured:
             row = connection.execute("SELECT pg_current_wal_lsn()::text AS lsn").fetchone()
             assert row is not None
             target = lsn_from_text(str(row["lsn"]))
-            connection.execute("SELECT pg_logical_emit_message(false, 'test', '')")
+            connection.execute("SELECT pg_logical_emit_message(false, 'penstock.test', '')")
 
             def confirmed() -> bool:
                 at = slot(connection, name)

@@ -1,0 +1,204 @@
+"""The event triggers: what each kind of DDL tells, and that they come and go without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from cdc import ddl
+from cdc.columns import columns_of
+from cdc.database import Connection, connected
+from schemas.schema_change import MESSAGE_PREFIX, SchemaChange, parse_schema_change
+
+SHOP = """
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE TYPE pair AS (a int);
+CREATE DOMAIN price AS numeric(12, 2) CHECK (VALUE >= 0);
+CREATE TABLE item (id bigint PRIMARY KEY, state mood, amount price, tags text[], note varchar(9));
+INSERT INTO item VALUES (1, 'ok', 2.5, '{a}', 'x');
+CREATE TABLE odd (
+    id int PRIMARY KEY, moods mood[], prices price[], grid numeric(5, 2)[][], pairs pair,
+    serial int GENERATED ALWAYS AS IDENTITY, twice int GENERATED ALWAYS AS (id * 2) STORED,
+    at timetz, gap interval, bits bit(3)
+);
+"""
+
+
+@dataclass
+class Listener:
+    """A database with the triggers, and a slot that hears their messages."""
+
+    connection: Connection
+    dsn: str
+    slot: str
+
+    def run(self, *statements: str) -> list[SchemaChange]:
+        """Run statements in one transaction; return what was told."""
+        with self.connection.transaction():
+            for statement in statements:
+                self.connection.execute(statement.encode())
+        rows = self.connection.execute(
+            "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, "
+            "'proto_version', '1', 'publication_names', 'none', 'messages', 'true')",
+            (self.slot,),
+        ).fetchall()
+        return [told for row in rows if (told := _message(row["data"])) is not None]
+
+    def one(self, *statements: str) -> SchemaChange:
+        """Run statements that tell of one thing."""
+        (told,) = self.run(*statements)
+        return told
+
+
+def _message(data: object) -> SchemaChange | None:
+    assert isinstance(data, bytes)
+    if data[:1] != b"M":
+        return None
+    # Kind, flags and LSN take ten bytes; then the prefix up to a zero, a length, the content.
+    prefix, _, rest = data[10:].partition(b"\0")
+    assert prefix == MESSAGE_PREFIX.encode()
+    return parse_schema_change(rest[4:].decode())
+
+
+@pytest.fixture
+def shop(postgres_dsn: str) -> Iterator[Listener]:
+    with connected(postgres_dsn) as connection:
+        connection.execute(SHOP.encode())
+        assert ddl.may_install(connection)
+        assert not ddl.installed(connection)
+        assert ddl.ensure(connection)
+        slot = connection.info.dbname
+        connection.execute("CREATE PUBLICATION none")
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+        yield Listener(connection, postgres_dsn, slot)
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
+def test_a_table_is_told_as_the_catalog_has_it(shop: Listener) -> None:
+    ddl.tell(shop.connection, ["public.odd"])
+    (told,) = shop.run()
+    assert (told.kind, told.table, told.key) == ("describe", "public.odd", ("id",))
+    # What the connector's settings need is not told.
+    known = columns_of(shop.connection, "public.odd")
+    wanted = [replace(column, root=0, domain=False, caveat="") for column in known]
+    assert [c.column for c in told.columns] == wanted
+    labels = {c.name: sorted(c.labels.values()) for c in told.columns if c.labels}
+    assert labels == {"moods": ["ok", "sad"]}
+    assert "twice" not in {c.name for c in told.by_attnum().values()}
+
+
+def test_added_columns_say_what_older_rows_have(shop: Listener) -> None:
+    shop.connection.execute("SET TimeZone = 'Asia/Tokyo'; SET DateStyle = 'German'")
+    told = shop.one(
+        "ALTER TABLE item ADD a int DEFAULT 7, ADD b text DEFAULT 'x,\"y{', ADD e int[] DEFAULT"
+        " '{1,2}', ADD d timestamptz DEFAULT '2020-01-01 00:00+02', ADD f text"
+    )
+    missing = {c.name: (c.default, c.missing) for c in told.columns if c.attnum > 5}
+    assert missing == {
+        "a": (True, "7"),
+        "b": (True, 'x,"y{'),
+        "e": (True, "{1,2}"),
+        "d": (True, "2019-12-31 22:00:00+00"),
+        "f": (False, None),
+    }
+    assert told.rewritten == 0
+    own = shop.one("ALTER TABLE item ADD u uuid DEFAULT gen_random_uuid()")
+    assert (own.rewritten, own.columns[-1].default, own.columns[-1].missing) == (2, True, None)
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("ALTER TABLE item RENAME note TO remark", {"renamed": 5, "rewritten": 0}),
+        ("ALTER TABLE item ALTER id TYPE numeric", {"rewritten": 4, "using": False}),
+        ("ALTER TABLE item ALTER note TYPE text USING note || 'x'", {"using": True}),
+        ("DO $$ BEGIN ALTER TABLE item ALTER id TYPE int; END $$", {"rewritten": 4}),
+        ("ALTER TABLE item RENAME TO things", {"table": "public.things", "kind": "alter"}),
+        ("DROP TABLE item", {"table": "public.item", "kind": "drop", "columns": ()}),
+        ("ALTER TABLE item DROP CONSTRAINT item_pkey", {"key": ()}),
+        ("CREATE UNLOGGED TABLE quick (id int)", {"persistence": "u", "kind": "create"}),
+        ("CREATE TABLE copied AS SELECT 1 AS id", {"table": "public.copied", "kind": "create"}),
+    ],
+)
+def test_each_command_is_told(statement: str, expected: dict[str, object], shop: Listener) -> None:
+    told = shop.one(statement)
+    assert {name: getattr(told, name) for name in expected} == expected
+
+
+def test_composite_types_and_schemas_tell_of_their_tables(shop: Listener) -> None:
+    tables = shop.run("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+    assert {(told.table, told.type_kind) for told in tables} == {
+        ("public.item", "e"),
+        ("public.odd", "e"),
+    }
+    assert shop.one("ALTER TYPE pair ADD ATTRIBUTE b int").type_kind == "c"
+    shop.run("CREATE SCHEMA x", "ALTER TABLE item SET SCHEMA x")
+    assert shop.one("ALTER SCHEMA x RENAME TO y").table == "y.item"
+    assert shop.run("CREATE TEMP TABLE scratch (id int)", "DROP TABLE scratch") == []
+
+
+def test_partitions_are_told_with_their_root(shop: Listener) -> None:
+    root, part, lone = shop.run(
+        "CREATE TABLE event (id int, at date) PARTITION BY RANGE (at)",
+        "CREATE TABLE e0 PARTITION OF event FOR VALUES FROM ('2020-01-01') TO ('2021-01-01')",
+        "CREATE TABLE e1 (id int, at date)",
+        "INSERT INTO e1 VALUES (1, '2021-02-02')",
+    )
+    assert (part.root, lone.root) == (root.oid, None)
+    joined = shop.one(
+        "ALTER TABLE event ATTACH PARTITION e1 FOR VALUES FROM ('2021-01-01') TO ('2022-01-01')"
+    )
+    assert (joined.partitions, joined.filled) == ({part.oid, lone.oid}, {lone.oid})
+    wider = shop.one("ALTER TABLE event ADD c int DEFAULT 5")
+    assert wider.columns[-1].missing == "5"
+    assert shop.one("ALTER TABLE event DETACH PARTITION e1").partitions == {part.oid}
+
+
+def test_what_is_rolled_back_is_not_told(shop: Listener) -> None:
+    told = shop.one(
+        "SAVEPOINT here",
+        "ALTER TABLE item ADD gone int",
+        "ROLLBACK TO here",
+        "ALTER TABLE item ADD stays int",
+    )
+    assert [c.name for c in told.columns][-1] == "stays"
+
+
+def test_they_come_once_and_go_without_a_trace(shop: Listener) -> None:
+    assert ddl.ensure(shop.connection)
+    shop.connection.execute("CREATE PUBLICATION penstock_other_shop")
+    assert not ddl.remove(shop.connection, unless_used_beside="penstock_mine_shop")
+    assert ddl.installed(shop.connection)
+    assert ddl.remove(shop.connection, unless_used_beside="penstock_other_shop")
+    assert not ddl.installed(shop.connection)
+    left = shop.connection.execute(
+        "SELECT (SELECT count(*) FROM pg_event_trigger) AS triggers,"
+        " to_regnamespace('penstock') AS schema"
+    ).fetchone()
+    assert left == {"triggers": 0, "schema": None}
+    assert shop.run("ALTER TABLE item ADD quiet int") == []
+
+
+def test_a_role_that_may_not_is_told_so_and_its_ddl_never_fails(shop: Listener) -> None:
+    shop.connection.execute("DROP ROLE IF EXISTS weak_owner")
+    shop.connection.execute("CREATE ROLE weak_owner LOGIN")
+    shop.connection.execute("GRANT CREATE, USAGE ON SCHEMA public TO weak_owner")
+    weak = make_conninfo(shop.dsn, user="weak_owner")
+    with psycopg.connect(weak, autocommit=True) as owner:
+        owner.execute("CREATE TABLE theirs (id int)")
+    assert shop.one().table == "public.theirs"
+    # Somebody breaks what the triggers need.
+    shop.connection.execute("DROP FUNCTION penstock.table_v1")
+    with psycopg.connect(weak, autocommit=True) as owner:
+        owner.execute("ALTER TABLE theirs ADD a int")
+    ddl.remove(shop.connection)
+    with connected(weak) as owner:
+        assert not ddl.may_install(owner)
+        assert not ddl.ensure(owner)
+        ddl.tell(owner, ["public.theirs"])
+    assert shop.run() == []
+    shop.connection.execute("DROP OWNED BY weak_owner; DROP ROLE weak_owner")
