@@ -61,7 +61,7 @@ def vacuum(
     version within the retention stay readable.
     """
     removed: dict[str, int] = {}
-    hours = max(1, int(retention / timedelta(hours=1)))
+    hours = int(retention / timedelta(hours=1))
     for name, kept in at.items():
         table = tables.open(lake.path(name))
         if table is None:

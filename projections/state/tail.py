@@ -199,6 +199,8 @@ class TailTables:
         assert tail is not None
         assert base is not None
         self._moved.pop(name, None)
+        if not self._tails[name].base_bytes:
+            self._tails[name].base_rows, self._tails[name].base_bytes = _size(base)
         return {
             name: TableAt(version=base.version(), as_of_epoch=epoch),
             tail_name(name): TableAt(version=tail.version(), as_of_epoch=epoch),
@@ -224,6 +226,7 @@ class TailTables:
             for epoch in sorted(pc.unique(missing[EPOCH]).to_pylist())
         ]
         tail = _Tail(keys=keys, parts=parts, since=time.monotonic())
+        tail.base_rows, tail.base_bytes = (0, 0) if base is None else _size(base)
         self._tails[name] = tail
         if parts:
             self._start()

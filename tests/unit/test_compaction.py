@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pyarrow as pa
+import pytest
 
 from kernel.positions import Epoch
-from projections.log.compaction import MANY_FILES, compact
+from projections.log.compaction import MANY_FILES, Upkeep, compact, vacuum
 from projections.log.layout import Lake
-from projections.log.tables import Tables
+from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
+from tests.waiting import until
 
 
 def test_compaction_keeps_rows_versions_and_guards(lake: Lake) -> None:
@@ -27,3 +31,50 @@ def test_compaction_keeps_rows_versions_and_guards(lake: Lake) -> None:
     assert old is not None
     assert sorted(old["epoch"].to_pylist()) == [1, 2, 3]
     assert compact(lake, tables, ["log/x"]) == []
+
+
+def test_files_of_old_versions_go_but_for_what_the_newest_epoch_names(lake: Lake) -> None:
+    tables = Tables()
+    writer = ArrowWriter(tables)
+    path = lake.path("current/x")
+    for n in (1, 2, 3, 4):
+        writer.overwrite(path, pa.table({"n": [n]}), Guard("current/x", Epoch(n)))
+    second = 2
+    at = {
+        "current/x": TableAt(version=second, as_of_epoch=4),
+        "current/absent": TableAt(version=1, as_of_epoch=4),
+    }
+    assert vacuum(lake, tables, at, retention=timedelta(days=7)) == {}
+    removed = vacuum(lake, tables, at, retention=timedelta(0))
+    assert removed["current/x"] >= 1
+    kept = tables.read(path, version=second)
+    newest = tables.read(path)
+    assert kept is not None
+    assert newest is not None
+    assert (kept["n"].to_pylist(), newest["n"].to_pylist()) == ([2], [4])
+    with pytest.raises(FileNotFoundError):
+        tables.read(path, version=1)
+
+
+def test_upkeep_compacts_a_log_that_grows_meanwhile(lake: Lake) -> None:
+    tables = Tables()
+    writer = ArrowWriter(tables)
+    path, name = lake.path("log/x"), "log/x"
+    upkeep = Upkeep(lake, retention=timedelta(days=7))
+    found: list[str] = []
+    n = 0
+
+    def compacted() -> bool:
+        nonlocal n
+        for _ in range(MANY_FILES // 2):
+            n += 1
+            writer.append(path, pa.table({"epoch": [n]}), Guard(name, Epoch(n)))
+        upkeep.committed({name: TableAt(version=n, as_of_epoch=n)})
+        found.extend(upkeep.look())
+        return bool(found)
+
+    until(compacted, "the log is compacted")
+    upkeep.close()
+    rows = tables.read(path)
+    assert rows is not None
+    assert sorted(rows["epoch"].to_pylist()) == list(range(1, n + 1))
