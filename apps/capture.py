@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from apps import copies
-from apps.incarnations import forget_incarnation, incarnation_of, record_incarnation
+from apps.incarnations import forget_incarnation, noted, record_incarnation
 from apps.settings import Settings
 from cdc import capture, ddl, outbox, sources
 from cdc.admission import Check, refuse_unless_admitted
@@ -117,10 +117,12 @@ def _copy_joined(
 
 def access_of(settings: Settings, source: Source) -> Access:
     """Gather what a source's declaration leaves out: secrets, and what was noted of its slot."""
+    found, removed = noted(Lake.at(settings.lake), source.name)
     return Access(
         dsn=source.full_dsn(settings.workspace),
         salt=source.full_salt(settings.workspace),
-        known=incarnation_of(Lake.at(settings.lake), source.name),
+        known=None if removed else found,
+        retired=found if removed else None,
     )
 
 
@@ -140,15 +142,16 @@ def start(
     lake = Lake.at(settings.lake)
 
     def before_start(incarnation: Incarnation | None) -> None:
-        if renew or source.snapshot == sources.COPY:
+        if renew or access.retired is not None or source.snapshot == sources.COPY:
             copies.awaited(lake, source.name)
         if incarnation is not None:
             # From here on a pipeline that looks takes the new slot for the right one.
             record_incarnation(lake, source.name, incarnation)
 
+    access = access_of(settings, source)
     started = capture.ensure(
         source,
-        access_of(settings, source),
+        access,
         placement_of(settings),
         connect,
         before_start=before_start,

@@ -14,11 +14,17 @@ from schemas.incarnations import Incarnation, parse_incarnation, render_incarnat
 
 
 def incarnation_of(lake: Lake, name: str) -> Incarnation | None:
-    """Return what was noted last of a source's slot; None when none was ever made."""
+    """Return what was noted last of a source's slot; None when it has none."""
+    known, retired = noted(lake, name)
+    return None if retired else known
+
+
+def noted(lake: Lake, name: str) -> tuple[Incarnation | None, bool]:
+    """Return what was noted last under a source's name, and whether that source was removed."""
     for entry in DeployedCatalog(lake, Tables()).entries():
-        if (entry.kind, entry.name) == (SLOT, name) and entry.status != DROPPED:
-            return parse_incarnation(entry.text)
-    return None
+        if (entry.kind, entry.name) == (SLOT, name):
+            return parse_incarnation(entry.text), entry.status == DROPPED
+    return None, False
 
 
 def record_incarnation(lake: Lake, name: str, incarnation: Incarnation) -> None:
@@ -34,7 +40,10 @@ def record_lost(lake: Lake, name: str, incarnation: Incarnation, reason: str) ->
 
 
 def forget_incarnation(lake: Lake, name: str) -> None:
-    """Note that a source is gone, so that one of its name begins anew."""
+    """Note that a source is gone, so that one of its name begins anew.
+
+    The count of slots goes on: what the lake has of the old one is then replaced by a copy.
+    """
     known = incarnation_of(lake, name)
     if known is not None:
         _put(lake, name, known, DROPPED)

@@ -29,12 +29,14 @@ _BLOCKED_LOOKS = 50
 class Access:
     """What `ensure` needs to know beside the declaration: secrets, and what was noted before.
 
-    `dsn` is complete, with its password. `known` is the incarnation that was noted last.
+    `dsn` is complete, with its password. `known` is the incarnation that was noted last,
+    `retired` that of a source of this name which was removed: the count of slots goes on.
     """
 
     dsn: str
     salt: str = ""
     known: Incarnation | None = None
+    retired: Incarnation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,8 @@ def connector_of(
     It reads the rows that are there itself only with its first slot: later, a copy must also take
     away what was deleted meanwhile.
     """
-    first = not renewed and (access.known is None or access.known.slots <= 1)
+    known = access.known or access.retired
+    first = known is None or (not renewed and access.retired is None and known.slots <= 1)
     return CaptureConnector(
         source=source.name,
         database=database_of(access.dsn),
@@ -212,7 +215,7 @@ def ensure(
             joined = ensure_publication(connection, name, tables, columns=lists)
             if not desired.snapshot and seen.slot is None:
                 make_slot(connection, name)
-            before_start(_incarnation(connection, name, access.known, renewed=renew))
+            before_start(_incarnation(connection, name, access, renewed=renew))
         status = ensure_connector(desired, connection, connect, timeout_s=timeout_s)
         if runs:
             joined = ensure_publication(connection, name, tables, columns=lists)
@@ -223,7 +226,7 @@ def ensure(
             scope=scope,
             fresh=not runs,
             joined=joined,
-            incarnation=_incarnation(connection, name, access.known, renewed=renew),
+            incarnation=_incarnation(connection, name, access, renewed=renew),
             ddl=tells,
         )
 
@@ -305,15 +308,15 @@ def _refuse_lost(
 
 
 def _incarnation(
-    connection: Connection, name: str, known: Incarnation | None, *, renewed: bool
+    connection: Connection, name: str, access: Access, *, renewed: bool
 ) -> Incarnation | None:
     """Return what to note of the slot; None while the connector has not made it yet."""
     server, at = server_of(connection), slot(connection, name)
     if at is None:
-        return known
-    if known is None or renewed:
-        return next_incarnation(server, at, known)
-    return known.on(server.timeline)
+        return access.known
+    if access.known is None or renewed:
+        return next_incarnation(server, at, access.known or access.retired)
+    return access.known.on(server.timeline)
 
 
 def _refuse_blocked(connection: Connection, name: str) -> None:

@@ -85,6 +85,8 @@ class SlotGuard:
         self._metrics.set(name, seen)
         self._note_alarm(name, seen.alarm)
         if seen.lost is None:
+            if known is None and seen.slot is not None and name != OUTBOX:
+                record_incarnation(self._lake, name, next_incarnation(seen.server, seen.slot, None))
             if known is not None and known.timeline != seen.server.timeline:
                 log.warning("source %s: a standby took over", name)
                 record_incarnation(self._lake, name, known.on(seen.server.timeline))
