@@ -1,8 +1,7 @@
 """The source's side of a comparison: the hash of `schemas.row_hash`, computed by PostgreSQL.
 
-Text is what the lake holds (`docs/reference/capture.md`), so that equal hashes mean equal rows.
-Types without such a text (points, composites, hstore) and generated columns are left out; the
-names that were compared are part of the answer.
+Text is what the lake holds (`cdc.canonical`), so that equal hashes mean equal rows. Generated
+columns, which are not captured, are left out.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ SETUP = """
 CREATE EXTENSION IF NOT EXISTS hstore;
 CREATE EXTENSION IF NOT EXISTS citext;
 CREATE EXTENSION IF NOT EXISTS ltree;
+CREATE EXTENSION IF NOT EXISTS vector;
 CREATE TYPE mood AS ENUM ('sad', 'o k', 'HAPPY,"quoted"');
 CREATE TYPE place AS (street text, number int, at timestamptz, spans interval, share float8);
 CREATE DOMAIN positive AS int CHECK (value > 0);
@@ -302,6 +303,12 @@ KINDS: dict[str, Kind] = {
     ),
     "tsquery": Kind("tsquery", _joined("{} & !{}", WORDS, WORDS)),
     "ltree": Kind("ltree", st.lists(WORDS, max_size=4).map(".".join)),
+    "vector": Kind(
+        "vector(3)",
+        st.lists(st.integers(-99, 99), min_size=3, max_size=3).map(
+            lambda v: str([n / 8 for n in v])
+        ),
+    ),
     "pg_lsn": Kind(
         "pg_lsn", st.integers(0, 2**64 - 1).map(lambda n: f"{n >> 32:X}/{n & 0xFFFFFFFF:X}")
     ),
