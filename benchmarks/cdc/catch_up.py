@@ -41,7 +41,7 @@ def measure(world: World, scale: Scale) -> dict[str, float]:
     connector_s = time.monotonic() - began
     with world.pipeline() as process:
         memory, started = Memory(process), time.time()
-        done = _await_cut(world, target)
+        done = await_cut(world, target)
         cpu = cpu_seconds((process.pid,))
         resident = memory.end()
     first = Manifest(world.lake, Tables()).at(Epoch(before.epoch + 1))
@@ -65,10 +65,7 @@ def _change(world: World, rows: int, changes: int) -> int:
         for start in range(0, changes, _PER_TRANSACTION):
             low = start % rows + 1
             connection.execute(_UPDATE.encode(), (low, low + _PER_TRANSACTION - 1))
-        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
-        assert row is not None
-        connection.execute("SELECT pg_logical_emit_message(true, 'penstock.wait', '')")
-        return int(lsn_from_text(row[0]))
+    return head(world)
 
 
 def _await_connector(world: World, target: int) -> None:
@@ -84,7 +81,17 @@ def _await_connector(world: World, target: int) -> None:
     raise Unavailable("the connector did not read what was changed")
 
 
-def _await_cut(world: World, target: int) -> Committed:
+def head(world: World) -> int:
+    """Return an LSN behind everything that is committed, and make sure that the cut passes it."""
+    with psycopg.connect(world.dsn, autocommit=True) as connection:
+        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        assert row is not None
+        connection.execute("SELECT pg_logical_emit_message(true, 'penstock.wait', '')")
+        return int(lsn_from_text(row[0]))
+
+
+def await_cut(world: World, target: int) -> Committed:
+    """Return the first epoch whose cut has passed an LSN."""
     deadline = time.monotonic() + _CATCH_UP_S
     manifest = Manifest(world.lake, Tables())
     while time.monotonic() < deadline:

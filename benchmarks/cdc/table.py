@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Callable
 
-from benchmarks.cdc import catch_up, rewriting, snapshot, updates
+from benchmarks.cdc import catch_up, pressure, rewriting, snapshot, updates
 from benchmarks.cdc.lines import GOALS, OURS, Scale, verdict
 from benchmarks.cdc.world import World, running
 from benchmarks.harness import Context, Figures, Result
@@ -39,10 +39,10 @@ LINES: tuple[tuple[str, Measure], ...] = (
     ),
     (
         "catch_up",
-        lambda world, scale: {
-            f"{OURS}.{name}": value for name, value in catch_up.measure(world, scale).items()
-        },
+        lambda world, scale: _ours(catch_up.measure(world, scale)),
     ),
+    ("one_transaction", lambda world, scale: _ours(pressure.one_transaction(world, scale))),
+    ("burst", lambda world, scale: _ours(pressure.burst(world, scale))),
     ("rewritten", rewriting.measure),
 )
 """Each line and what measures it: figures by `<product>.<figure>`. The world is left as it was."""
@@ -92,3 +92,7 @@ def summary(result: Result) -> str:
             bounds = f"{goal.at_least:,g} | {aim} | {value:,.3g}"
             rows.append(f"| {goal.what} | {bounds} | {verdict(goal, value)} |")
     return "\n".join(rows)
+
+
+def _ours(figures: Figures) -> dict[str, float]:
+    return {f"{OURS}.{name}": value for name, value in figures.items()}
