@@ -25,7 +25,7 @@ from cdc.repairs import Repair, repair
 from cdc.scope import Scope, scope_of
 from cdc.slots import refuse_lost
 from cdc.sources import Source
-from kernel.errors import Conflict, NotFound, PenstockError, Unavailable
+from kernel.errors import Conflict, Misconfigured, NotFound, PenstockError, Unavailable
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable, parse_tables, render_tables
@@ -237,10 +237,16 @@ def resnapshot(
 
 
 def status(settings: Settings, source: Source, connect: ConnectClient) -> CaptureStatus:
-    """Report what a source does now."""
+    """Report what a source does now. What it lacks (a password, say) is part of the report."""
+    try:
+        access = access_of(settings, source)
+    except Misconfigured as error:
+        return CaptureStatus(
+            source=source.name, connector=None, watch=None, snapshot="unknown", away=error.message
+        )
     return capture.status(
         source,
-        access_of(settings, source),
+        access,
         placement_of(settings),
         connect,
         alarm_bytes=settings.number("capture.slot_alarm_bytes"),
@@ -249,8 +255,11 @@ def status(settings: Settings, source: Source, connect: ConnectClient) -> Captur
 
 def held(settings: Settings, source: Source) -> dict[str, str]:
     """Return the tables that match a pattern but are not captured, each with its reason."""
-    with connected(source.full_dsn(settings.workspace)) as connection:
-        return dict(scope_of(source, connection, "").held)
+    try:
+        with connected(source.full_dsn(settings.workspace)) as connection:
+            return dict(scope_of(source, connection, "").held)
+    except Misconfigured as error:
+        return {"all": error.message}
 
 
 def standing_still(settings: Settings, source: Source) -> dict[str, dict[str, object]]:

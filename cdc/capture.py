@@ -18,7 +18,7 @@ from cdc.replication import ensure_publication, slot, slot_blockers
 from cdc.scope import Scope, scope_of
 from cdc.slots import SlotWatch, make_slot, next_incarnation, refuse_lost, server_of, watch
 from cdc.sources import CONNECTOR, Source
-from kernel.errors import Incompatible, NotFound, Unavailable
+from kernel.errors import Incompatible, Misconfigured, NotFound, Unavailable
 from schemas.incarnations import Incarnation
 
 READY_TIMEOUT_S = 90.0
@@ -234,7 +234,10 @@ def ensure(
 def ensure_connector(
     desired: Connector, connection: Connection, connect: ConnectClient, *, timeout_s: float
 ) -> ConnectorStatus:
-    """Apply a connector, restart it where it had failed, and wait until it runs."""
+    """Apply a connector, restart it where it had failed, and wait until it runs.
+
+    One that was paused or stopped by hand stays so: only `resume` starts it.
+    """
     changed = connect.apply(desired.name, desired.render())
     if not changed and connect.status(desired.name).failed:
         connect.restart(desired.name)
@@ -247,7 +250,12 @@ def ensure_connector(
         if looks % _BLOCKED_LOOKS == 0:
             _refuse_blocked(connection, desired.slot)
 
-    return connect.await_running(desired.name, timeout_s=timeout_s, watch=look)
+    return connect.await_status(
+        desired.name,
+        lambda s: s.running or s.connector in ("PAUSED", "STOPPED"),
+        timeout_s=timeout_s,
+        watch=look,
+    )
 
 
 def status(
@@ -278,7 +286,7 @@ def status(
                 offsets=offsets,
                 alarm_bytes=alarm_bytes,
             )
-    except Unavailable as error:
+    except (Unavailable, Misconfigured) as error:
         away = error.message
     return CaptureStatus(
         source=source.name, connector=found, watch=seen, snapshot=_phase(offsets), away=away

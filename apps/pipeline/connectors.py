@@ -29,6 +29,8 @@ from projections.log.tables import Tables
 from projections.runner.catalog import CAPTURE, DROPPED, DeployedCatalog
 
 LOOK_S = 2.0
+START_S = 20.0
+"""How long one connector may hold up the others; one that takes longer is looked at again."""
 PAUSES_S = (2.0, 5.0, 15.0, 60.0)
 OUTBOX, FILES = "outbox", "sources/*.toml"
 
@@ -132,7 +134,7 @@ class ConnectorKeeper:
     def _ensure(self, source: Source | None, connect: ConnectClient) -> ConnectorStatus:
         if source is None:
             return outbox.ensure(self._dsn, self._placement, connect)
-        return start(self._settings, source, connect).connector
+        return start(self._settings, source, connect, timeout_s=START_S).connector
 
     def _drop_missing(self, sources: Mapping[str, Source]) -> None:
         for entry in self._deployed.entries():

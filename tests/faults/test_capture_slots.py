@@ -183,6 +183,30 @@ def test_p9_p4_a_slot_is_invalidated_because_it_keeps_too_much(captured: Make) -
     recovers(source, kept, f"slot {name} has lost its WAL")
 
 
+def test_p4_a_source_that_is_added_again_replaces_what_the_lake_has(captured: Make) -> None:
+    source = captured(sources.CONNECTOR)
+    kept = equal_at_first(source)
+    declared = source.workspace.file.read_text()
+    password = source.workspace.folder / sources.SECRETS / source.name
+    secret = password.read_text() if password.exists() else None
+    source.workspace("remove", source.name, "--yes")
+    source.execute(*NEVER_SENT)
+
+    source.workspace.file.write_text(declared)
+    if secret is not None:
+        password.write_text(secret)
+    source.start()
+    assert kept.look() == "running"
+    now = incarnation_of(source.lake, source.name)
+    assert now is not None
+    assert now.slots == 2
+    installed = source.installed()
+    with source.copying():
+        source.run_until_installed(installed + len(NAMES))
+        source.catch_up()
+    assert source.differing() == []
+
+
 def _server(dsn: str, statement: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(statement.encode())

@@ -142,6 +142,17 @@ def test_a_files_tables_and_options_are_applied_without_a_restart(world: World) 
     assert world.wanted()[before:] == [["public.people"]]
 
 
+def test_a_paused_source_takes_changes_of_its_file_and_stays_paused(world: World) -> None:
+    world.kept.look()
+    world.workspace("pause", world.workspace.source)
+    world.execute("CREATE TABLE order_notes (id int PRIMARY KEY)")
+    assert world.kept.look() == "paused"
+    assert "public.order_notes" in world.captured()
+    assert world.workspace("list")["sources"][0]["state"] == "paused"
+    assert world.workspace("resume", world.workspace.source)["task"] == "RUNNING"
+    assert world.kept.look() == "running"
+
+
 def test_a_file_that_is_wrong_is_named_and_changes_nothing(world: World) -> None:
     world.kept.look()
     good = world.workspace.file.read_text()
