@@ -27,17 +27,15 @@ def normal(column: pa.Array, name: str) -> pa.Array:
     return _plain(column)
 
 
-def text_sql(kind: pa.DataType, value: str, *, depth: int = 0) -> str:
+def text_sql(kind: pa.DataType, value: str) -> str:
     """Return DuckDB's expression for the canonical text of a normalised value of a lake type.
 
-    Null where the value is null. `depth` counts the lists around it.
+    Null where the value is null.
     """
     if not _is_known(kind):
         return value
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        item = f"i{depth}"
-        inner = sized(text_sql(kind.value_type, item, depth=depth + 1))
-        items = f"list_transform({value}, lambda {item}: {inner})"
+    if _is_list(kind):
+        items = f"list_transform({value}, lambda i: {sized(text_sql(kind.value_type, 'i'))})"
         return f"'[' || array_to_string({items}, ',') || ']'"
     if pa.types.is_boolean(kind):
         return f"CASE {value} WHEN true THEN 'true' WHEN false THEN 'false' END"
@@ -59,8 +57,9 @@ def sized(text: str) -> str:
 
 
 def _is_known(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _is_known(kind.value_type)
+    if _is_list(kind):
+        # A list of lists has a text of its own, with the sizes of all depths.
+        return _is_known(kind.value_type) and not _is_list(kind.value_type)
     if pa.types.is_decimal128(kind):
         return bool(kind.precision < 38 or kind.scale < kind.precision)
     return bool(
@@ -78,7 +77,7 @@ def _is_known(kind: pa.DataType) -> bool:
 
 def _plain(column: pa.Array) -> pa.Array:
     kind = column.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if _is_list(kind):
         return _plain_list(column)
     if pa.types.is_date32(kind):
         return column.cast(pa.int32())
@@ -98,6 +97,10 @@ def _plain_list(column: pa.Array) -> pa.Array:
     ends = pc.cumulative_sum(lengths.cast(pa.int32()))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     return pa.ListArray.from_arrays(offsets, items, mask=column.is_null())
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -28,6 +28,11 @@ def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
     return st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-scale, None))
 
 
+def rectangles(width: int) -> st.SearchStrategy[Any]:
+    row = st.lists(st.none() | st.integers(0, 9), min_size=width, max_size=width)
+    return st.lists(row, max_size=3)
+
+
 KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.bool_(), st.booleans()),
     (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
@@ -51,7 +56,7 @@ KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.list_(pa.date32()), st.lists(st.none() | DATES, max_size=3)),
     (pa.list_(pa.decimal128(9, 2)), st.lists(st.none() | decimals(9, 2), max_size=3)),
     (pa.list_(pa.binary()), st.lists(st.none() | st.binary(max_size=3), max_size=3)),
-    (pa.list_(pa.list_(pa.int32())), st.lists(st.lists(st.integers(0, 9), max_size=2), max_size=2)),
+    (pa.list_(pa.list_(pa.int32())), st.integers(1, 3).flatmap(rectangles)),
     (pa.null(), st.none()),
 ]
 
