@@ -127,8 +127,8 @@ def _compared(message: Told, shape: Shape) -> tuple[Step, ...] | Hold:
             return found
         steps.extend(found)
     for attnum, new in after.items():
-        if attnum in before or (message.before is None and new.name in shape):
-            continue
+        if attnum in before or message.before is None:
+            continue  # What is not here may be excluded; rows will tell.
         kind = lake_type(new.column)
         if change.rewritten and new.default and new.missing is None:
             return hold_of(message, f"each row got a value of its own in the new column {new.name}")

@@ -73,7 +73,8 @@ def _followed(message: Told, shape: Shape) -> tuple[Step, ...]:
             steps.append(SetAside(new.name, stored))
         elif kind is not None and target != stored:
             steps.append(Retyped(new.name, target))
-    added = [column for attnum, column in after.items() if attnum not in before]
+    fresh = after.items() if message.before is not None else ()
+    added = [column for attnum, column in fresh if attnum not in before]
     steps.extend(Added(c.name, lake_type(c.column)) for c in added if c.name not in shape)
     return tuple(steps)
 

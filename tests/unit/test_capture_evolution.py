@@ -219,6 +219,22 @@ def test_a_rename_is_known_without_an_earlier_message(lake: Lake) -> None:
     assert folding.rows() == [{"id": 1, "z": 1}]
 
 
+def test_an_excluded_column_stays_out(lake: Lake) -> None:
+    """The triggers tell of every column of the source; the connector does not send all."""
+    item = Item()
+    item.write("c", 1)
+    item.columns.append(Column(2, "secret", "text", missing="x"))
+    item.tell("describe")
+    item.columns[1].name = "hidden"
+    item.tell(renamed=2)
+    item.columns.pop()
+    item.write("c", 2)
+    folding = Folding(lake, item)
+    folding.run(item.log[:1])
+    folding.run(item.log[1:])
+    assert folding.rows() == [{"id": 1}, {"id": 2}]
+
+
 def test_a_renamed_label_is_renamed_in_every_row(lake: Lake) -> None:
     item = Item()
     item.columns.append(Column(2, "mood", "mood", labels={"8": "ok", "9": "sad"}))
