@@ -15,9 +15,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from apps.pipeline.kafka import GroupOffsets, KafkaTopics, decode_records, read_records
+from apps.pipeline.kafka import GroupOffsets, decode_records, read_records
 from apps.pipeline.routing import TopicRouter
 from apps.settings import Settings
+from apps.topics import KafkaTopics
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.ingest import Ingest

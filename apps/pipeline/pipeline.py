@@ -17,7 +17,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from apps.pipeline.connectors import ConnectorKeeper
-from apps.pipeline.kafka import GroupOffsets, KafkaTopics
+from apps.pipeline.kafka import GroupOffsets
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
@@ -27,6 +27,7 @@ from apps.pipeline.space import SpaceGuard
 from apps.pipeline.stream import IngestRun
 from apps.pipeline.verifying import Verifying
 from apps.settings import Settings
+from apps.topics import KafkaTopics
 from kernel.errors import Retry, Unavailable, retry_directive
 from projections.log.compaction import Upkeep
 from projections.log.layout import Lake

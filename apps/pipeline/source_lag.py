@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 import psycopg
 import pyarrow.compute as pc
 
-from apps.pipeline.kafka import KafkaTopics
 from apps.settings import Settings
+from apps.topics import KafkaTopics
 from cdc import sources
 from cdc.connectors import replication_name
 from kernel.errors import NotFound, PenstockError

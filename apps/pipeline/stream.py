@@ -18,13 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from apps.pipeline.kafka import (
-    KafkaTopics,
     decode_records,
     read_records,
     records_between,
     stream_records,
 )
 from apps.pipeline.routing import TopicRouter
+from apps.topics import KafkaTopics
 from kernel.errors import Unavailable
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest, Offsets

@@ -1,0 +1,60 @@
+"""Topics and their offsets, as the broker tells them. Needs no Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from kernel.errors import Unavailable
+from kernel.retry import Backoff, retrying
+
+TIMEOUT_S = 15.0
+# A topic that was just made has no leader for a moment.
+_PATIENCE = Backoff(attempts=8, base_s=0.2, cap_s=2.0)
+
+
+class KafkaTopics:
+    """Asks the broker for topics and offsets."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+
+    def matching(self, pattern: str) -> dict[str, list[int]]:
+        """Return the partitions of every topic whose whole name matches."""
+        try:
+            found = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        except KafkaException as error:
+            raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {error}") from error
+        whole = re.compile(pattern)
+        return {
+            name: sorted(topic.partitions)
+            for name, topic in sorted(found.items())
+            if whole.fullmatch(name)
+        }
+
+    def earliest(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
+        """Return the first offset of each partition."""
+        return retrying(lambda: self._offsets(topics, OffsetSpec.earliest()), backoff=_PATIENCE)
+
+    def ends(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
+        """Return the next offset of each partition."""
+        return retrying(lambda: self._offsets(topics, OffsetSpec.latest()), backoff=_PATIENCE)
+
+    def _offsets(
+        self, topics: Mapping[str, list[int]], spec: OffsetSpec
+    ) -> dict[str, dict[str, int]]:
+        wanted = {TopicPartition(t, p): spec for t, parts in topics.items() for p in parts}
+        found: dict[str, dict[str, int]] = {}
+        if not wanted:
+            return found
+        try:
+            for place, future in self._admin.list_offsets(wanted).items():
+                offset = future.result(timeout=TIMEOUT_S).offset
+                found.setdefault(place.topic, {})[str(place.partition)] = offset
+        except KafkaException as error:
+            raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {error}") from error
+        return found
