@@ -14,6 +14,7 @@ from apps.cli import source_add, verification
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from apps.copy_progress import copies_of, render_copies
+from apps.verification.status import verifications_of
 from cdc import sources
 from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient
@@ -76,6 +77,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     held = {} if state.away else capture.held(found, source)
     copied = copies_of(Lake.at(found.lake), name)
     still = capture.standing_still(found, source)
+    verified = verifications_of(Lake.at(found.lake), found.state_dir, name)
     document = {
         **_status_document(state),
         "still": still,
@@ -83,6 +85,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         "copies": [asdict(each) for each in copied],
         "tables": tuple(captured) or source.tables,
         "held": held,
+        "verification": [asdict(each) for each in verified],
     }
     lines = [
         table(_HEADINGS, [_status_row(state)]),
@@ -91,6 +94,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         table(("table", "rows"), rows) if not copied else render_copies(copied),
         *(f"held back: {each}: {reason}" for each, reason in held.items()),
         *(_still_lines(each, told) for each, told in still.items()),
+        *verification.verification_lines(verified),
     ]
     if state.reason is not None:
         lines.append(f"cause: {state.reason}")

@@ -11,6 +11,7 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from apps.verification.commands import verify as verify_source
 from apps.verification.reports import TableReport
+from apps.verification.status import TableVerification
 from cdc import sources
 from cdc.database import split_table
 from kernel.errors import EXIT_FAILED
@@ -60,6 +61,33 @@ def verify(
     )
     if not sound:
         raise typer.Exit(EXIT_FAILED)
+
+
+def verification_lines(found: list[TableVerification]) -> list[str]:
+    """Return what `source status` prints of them: a table, and why one is not verified now."""
+    if not found:
+        return []
+    headings = ("table", "verified at", "this round", "last round", "rows", "differing", "healings")
+    rows = [
+        (
+            each.table,
+            each.verified_at,
+            f"{each.coverage:.0%}",
+            each.round_ended,
+            each.round_rows,
+            each.round_differing,
+            each.healings,
+        )
+        for each in found
+    ]
+    healed = [
+        f"{each.table}: last healing {each.healed_at}, after: {each.healed}"
+        + (f"; cause: {each.cause}" if each.cause else "")
+        for each in found
+        if each.healings
+    ]
+    notes = [f"{each.table}: not verified now: {each.note}" for each in found if each.note]
+    return [table(headings, rows), *healed, *notes]
 
 
 def _text(reports: list[TableReport]) -> str:

@@ -15,8 +15,8 @@ from pyarrow import fs
 from kernel.errors import NotFound
 from projections.log.layout import KINDS, Lake
 
-SINGLE = ("epochs", "catalog", "replays")
-"""Tables at the lake's root: the manifest, what is deployed, what was replayed."""
+SINGLE = ("epochs", "catalog", "replays", "verifications")
+"""Tables at the lake's root: the manifest, what is deployed, what was replayed and verified."""
 _LOG_FOLDER = "_delta_log"
 _DEEPEST = 3
 _MERGED = (

@@ -2,8 +2,8 @@
 
 A table is written as its place in the lake, kind first: `current.shop.public.orders`,
 `typed."events.flight.departed"`, `"log/events/<store>"` (dots or slashes, quoted or not). A bare
-name is a projection, but for `epochs`, `catalog` and `replays`. All tables of one query are read at
-one epoch, so that they are functions of the same prefix of input.
+name is a projection, but for `epochs`, `catalog`, `replays` and `verifications`. All tables of one
+query are read at one epoch, so that they are functions of the same prefix of input.
 """
 
 from __future__ import annotations

@@ -26,7 +26,10 @@ from projections.runner.progress import Progress
 from projections.state.current import current_name
 from projections.state.held import Hold, hold_line, release_command
 
-UNVERSIONED = ("epochs", "catalog", "replays", "quarantine/", "corrections/", "log/_schemas")
+UNVERSIONED = (
+    *("epochs", "catalog", "replays", "verifications"),
+    *("quarantine/", "corrections/", "log/_schemas"),
+)
 """Tables (and beginnings of names) that are read as they are now, whatever the epoch."""
 
 _GENERATION = re.compile(r"(?P<name>projection/.+)/g(?P<number>\d+)")
