@@ -49,7 +49,7 @@ DEFAULTS: Mapping[str, object] = {
     "pipeline.host": "127.0.0.1",
     "pipeline.port": 7071,
     "pipeline.url": "",
-    "pipeline.max_records_per_epoch": 20_000,
+    "pipeline.max_records_per_epoch": 40_000,
     "pipeline.driver_memory": "1536m",
     "pipeline.lateness_seconds": 600,
     "capture.slot_alarm_bytes": 2 * 1024**3,

@@ -149,7 +149,7 @@ class Epochs:
     def finish(self, bound: Bound) -> Committed:
         records = read_records(self.spark, self.bootstrap, bound.start, bound.end)
         return self.ingest.run_epoch(
-            bound, lambda: decode_records(records, self.router, expected=0)
+            bound, lambda: decode_records(records, self.router, one_by_one=0)
         )
 
     def table(self, name: str) -> pa.Table:

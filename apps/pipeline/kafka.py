@@ -18,7 +18,7 @@ from projections.log.frames import DECODED
 from projections.runner.manifest import Offsets
 
 FEW_RECORDS = 5_000
-"""Up to so many records are decoded in this process, more by Spark's Python workers."""
+"""Up to so many are decoded one by one in this process, more by Spark's Python workers."""
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -91,13 +91,14 @@ def read_records(spark: SparkSession, bootstrap: str, start: Offsets, end: Offse
     return reader.options(**_COMMON).load()
 
 
-def decode_records(records: DataFrame, router: Router, *, expected: int) -> pa.Table:
-    """Decode Kafka records and return the rows, as `frames.DECODED`; `expected` at most so many.
+def decode_records(records: DataFrame, router: Router, *, one_by_one: int) -> pa.Table:
+    """Decode Kafka records and return the rows, as `frames.DECODED`.
 
-    Few records are decoded here: handing them to Python workers costs more than reading them.
+    At most `one_by_one` of them take a decoder's time each. Where these are few all are decoded
+    here: handing records to Python workers costs more than reading them side by side.
     """
     raw = records.select(*RECORD_COLUMNS).coalesce(2)
-    if expected <= FEW_RECORDS:
+    if one_by_one <= FEW_RECORDS:
         batches = raw.toArrow().to_batches()
         return pa.Table.from_batches(decode_batches(iter(batches), router), DECODED)
     decoded = raw.mapInArrow(BatchDecoder(router), from_arrow_schema(DECODED))

@@ -26,6 +26,7 @@ from apps.pipeline.kafka import (
 from apps.pipeline.routing import TopicRouter
 from apps.topics import KafkaTopics
 from kernel.errors import Unavailable
+from projections.log.side_by_side import Many
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest, Offsets
 
@@ -151,9 +152,10 @@ class IngestRun:
         self._after_epoch(done)
 
     def _run(self, bound: Bound, records: DataFrame) -> Committed:
-        expected = records_between(bound.start, bound.end)
+        slow = {t: p for t, p in bound.end.items() if not isinstance(self._router.decoder(t), Many)}
+        one_by_one = records_between(bound.start, slow)
         return self._ingest.run_epoch(
-            bound, lambda: decode_records(records, self._router, expected=expected)
+            bound, lambda: decode_records(records, self._router, one_by_one=one_by_one)
         )
 
     def _bind(self, batch_id: int) -> Bound:
