@@ -73,15 +73,23 @@ async def next_events(
     consumer: Annotated[str, Query(description="Who takes them")] = "consumer",
     limit: Annotated[int, Query(ge=1, le=MAX_IDS, description="Events in one answer")] = 10,
     wait: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for one")] = 0,
+    per_stream: Annotated[
+        int, Query(ge=1, le=MAX_IDS, description="Events of one stream in one answer")
+    ] = 1,
 ) -> Response:
-    """Return events in order of position, at most one of each stream, or wait for some.
+    """Return events in order of position, or wait for some.
 
-    Each must be acknowledged before its `ack_by`, or it is given again. `caught_up` says that the
-    whole store was looked at.
+    Of one stream there are up to `per_stream`, to be handled in order. Each must be acknowledged
+    before its `ack_by`, or it is given again. `caught_up` says that the whole store was looked at.
     """
     opened = runtime_of(request).opened
     given = await opened.groups.next(
-        name, consumer=consumer, limit=limit, wait_s=wait, gone=request.is_disconnected
+        name,
+        consumer=consumer,
+        limit=limit,
+        per_stream=per_stream,
+        wait_s=wait,
+        gone=request.is_disconnected,
     )
     document = {
         "events": [

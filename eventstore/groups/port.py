@@ -51,13 +51,15 @@ class SubscriptionGroups(Protocol):
         *,
         consumer: str,
         limit: int,
+        per_stream: int = 1,
         wait_s: float = 0.0,
         gone: Callable[[], Awaitable[bool]] | None = None,
     ) -> Given:
         """Give up to `limit` events to a consumer, or wait for some; in order of position.
 
-        At most one event of a stream is out at a time. `gone` tells that nobody waits any more.
-        Raises `Overloaded` when too many wait.
+        Of one stream up to `per_stream` consecutive events are given together; no more of it until
+        they are finished. Handle and acknowledge them in order. `gone` tells that nobody waits any
+        more. Raises `Overloaded` when too many wait.
         """
         ...
 

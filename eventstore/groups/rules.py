@@ -4,7 +4,10 @@ One `Round` is one transaction of a group: made of what is stored, asked for one
 stored again (`changed`, `finished`, `newly_parked`). The rules:
 
 - A stream's events are given one after the other: an event only when all earlier ones of its
-  stream, in this group, are acknowledged or parked.
+  stream, in this group, are acknowledged or parked, or go to the same consumer before it in the
+  same answer, as many as that consumer asked for.
+- When one of them is not handled, all behind it are taken back too. That counts as no delivery of
+  theirs: nobody says that they are at fault.
 - An event that was acknowledged is never given again. Whose time ran out while it was handled
   may still be acknowledged, by whoever handled it, until it is parked and even then.
 - Parking an event lets its stream go on. A parked event that is replayed comes before the
@@ -14,6 +17,7 @@ stored again (`changed`, `finished`, `newly_parked`). The rules:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -63,12 +67,17 @@ class Round:
 
     def settle(self) -> None:
         """Take back what was not acknowledged in time; park what was given often enough."""
+        seconds = f"{self._terms.ack_timeout.total_seconds():g}"
+        late = [
+            entry
+            for entry in self._entries.values()
+            if entry.consumer is not None and entry.due_at <= self.now
+        ]
+        firsts = self._firsts()
+        for entry in late:
+            reason = f"not acknowledged by {entry.consumer} within {seconds} s"
+            self._take_back(entry, firsts, due_at=self.now, reason=reason)
         for entry in list(self._entries.values()):
-            if entry.consumer is not None and entry.due_at <= self.now:
-                seconds = f"{self._terms.ack_timeout.total_seconds():g}"
-                reason = f"not acknowledged by {entry.consumer} within {seconds} s"
-                entry = replace(entry, consumer=None, due_at=self.now, reason=reason)
-                self._keep(entry)
             if entry.consumer is None and entry.deliveries >= self._terms.max_deliveries:
                 self._park(entry, entry.reason or "given often enough")
 
@@ -84,31 +93,37 @@ class Round:
                 )
             )
 
-    def givable(self, limit: int) -> list[Entry]:
-        """Return what may be given now, in order of position."""
+    def givable(self, limit: int, per_stream: int = 1) -> list[Entry]:
+        """Return what may be given now, in order of position, so many of one stream at most."""
         free = min(limit, self._terms.max_in_flight - self.in_flight)
+        stopped = {e.stream for e in self._entries.values() if e.consumer is not None}
+        counts: Counter[str] = Counter()
         ready: list[Entry] = []
-        for entry in self._fronts():
+        for position in sorted(self._entries):
             if len(ready) >= free:
                 break
-            if (
-                entry.consumer is None
-                and entry.due_at <= self.now
-                and entry.deliveries < self._terms.max_deliveries
-            ):
-                ready.append(entry)
+            entry = self._entries[position]
+            if entry.stream in stopped:
+                continue
+            if entry.due_at > self.now or entry.deliveries >= self._terms.max_deliveries:
+                stopped.add(entry.stream)
+                continue
+            ready.append(entry)
+            counts[entry.stream] += 1
+            if counts[entry.stream] >= per_stream:
+                stopped.add(entry.stream)
         return ready
 
-    def missing(self, limit: int) -> int:
+    def missing(self, limit: int, per_stream: int = 1) -> int:
         """Return how many more events a consumer that takes `limit` could be given."""
         free = min(limit, self._terms.max_in_flight - self.in_flight)
-        return max(0, free - len(self.givable(limit)))
+        return max(0, free - len(self.givable(limit, per_stream)))
 
-    def give(self, consumer: str, limit: int) -> list[Entry]:
+    def give(self, consumer: str, limit: int, per_stream: int = 1) -> list[Entry]:
         """Hand out what may be given now."""
         due_at = self.now + self._terms.ack_timeout
         given = []
-        for entry in self.givable(limit):
+        for entry in self.givable(limit, per_stream):
             self.redelivered += entry.deliveries > 0
             out = replace(entry, consumer=consumer, due_at=due_at, deliveries=entry.deliveries + 1)
             self._keep(out)
@@ -139,18 +154,30 @@ class Round:
     def nack(
         self, ids: Sequence[UUID], *, consumer: str | None, delay: timedelta | None, reason: str
     ) -> Settled:
-        """Take events back, to be given again after `delay` (None: the group's back-off)."""
-        done = []
-        for entry in self._held(ids, consumer):
+        """Take events back, to be given again after `delay` (None: the group's back-off).
+
+        Needs all unfinished ones: those that were given behind them come back too.
+        """
+        held = self._held(ids, consumer)
+        firsts = self._firsts()
+        for entry in held:
             pause = self._terms.backoff_after(entry.deliveries) if delay is None else delay
-            back = replace(
-                entry, consumer=None, due_at=self.now + pause, reason=short_reason(reason)
-            )
-            self._keep(back)
+            due_at = self.now + pause
+            self._take_back(entry, firsts, due_at=due_at, reason=short_reason(reason))
+        behind = {
+            entry.stream: entry.position
+            for entry in sorted(held, key=lambda entry: entry.position, reverse=True)
+        }
+        for entry in list(self._entries.values()):
+            if entry.consumer is not None and entry.position > behind.get(
+                entry.stream, entry.position
+            ):
+                self._take_back(entry, firsts, due_at=self.now, reason=entry.reason)
+        for entry in held:
+            back = self._entries[entry.position]
             if back.deliveries >= self._terms.max_deliveries:
                 self._park(back, back.reason or "")
-            done.append(back.event_id)
-        return self._settled(ids, done)
+        return self._settled(ids, [entry.event_id for entry in held])
 
     def park(self, ids: Sequence[UUID], *, consumer: str | None, reason: str) -> Settled:
         """Give up on events, all of those named or none. Raises `Overloaded` without room."""
@@ -173,6 +200,25 @@ class Round:
         """Park what was to be given but is in the store no more (archived meanwhile)."""
         for entry in given:
             self._park(entry, "the event is not in the store any more")
+
+    def _firsts(self) -> dict[str, Position]:
+        """Return the first unfinished event of each stream: what is behind it does not count."""
+        firsts: dict[str, Position] = {}
+        for entry in self._entries.values():
+            at = firsts.get(entry.stream, entry.position)
+            firsts[entry.stream] = min(at, entry.position)
+        return firsts
+
+    def _take_back(
+        self, entry: Entry, firsts: dict[str, Position], *, due_at: datetime, reason: str | None
+    ) -> None:
+        if entry.position != firsts[entry.stream]:
+            deliveries, due_at, reason = entry.deliveries - 1, self.now, entry.reason
+        else:
+            deliveries = entry.deliveries
+        self._keep(
+            replace(entry, consumer=None, due_at=due_at, deliveries=deliveries, reason=reason)
+        )
 
     def _fronts(self) -> list[Entry]:
         """Return what stands first in each stream. What is with a consumer stands before all:

@@ -171,6 +171,7 @@ class PostgresSubscriptionGroups:
         *,
         consumer: str,
         limit: int,
+        per_stream: int = 1,
         wait_s: float = 0.0,
         gone: Callable[[], Awaitable[bool]] | None = None,
     ) -> Given:
@@ -178,6 +179,8 @@ class PostgresSubscriptionGroups:
         check_consumer(consumer)
         if not 1 <= limit <= MAX_IDS:
             raise InvalidRequest(f"limit: {limit} is not in 1 to {MAX_IDS}")
+        if not 1 <= per_stream <= MAX_IDS:
+            raise InvalidRequest(f"per_stream: {per_stream} is not in 1 to {MAX_IDS}")
         time = asyncio.get_running_loop().time
         give_up = time() + wait_s
         scan_until = max(give_up, time() + _SCAN_S)
@@ -185,7 +188,7 @@ class PostgresSubscriptionGroups:
             while True:
                 known, stirred = self._head.position, place.stirred
                 async with place.turn:
-                    look = await self._look(name, consumer, limit)
+                    look = await self._look(name, consumer, limit, per_stream)
                 left = (scan_until if look.more else give_up) - time()
                 over = left <= 0 or self._head.closed
                 if look.given.deliveries or over or (gone is not None and await gone()):
@@ -217,7 +220,8 @@ class PostgresSubscriptionGroups:
         delay: timedelta | None = None,
     ) -> Settled:
         """Give events back; see `SubscriptionGroups.nack`."""
-        async with self._rounds.round(name, _checked(ids)) as open_round:
+        _checked(ids)
+        async with self._rounds.round(name, None) as open_round:
             settled = open_round.round.nack(ids, consumer=consumer, delay=delay, reason=reason)
         self._waiters.stir(name)
         return settled
@@ -257,14 +261,14 @@ class PostgresSubscriptionGroups:
         self._waiters.stir(name)
         return int(replayed), int(remaining)
 
-    async def _look(self, name: str, consumer: str, limit: int) -> _Look:
+    async def _look(self, name: str, consumer: str, limit: int, per_stream: int) -> _Look:
         fresh: dict[Position, RecordedEvent] = {}
         more = caught_up = False
         async with self._rounds.round(name, None) as open_round:
             round_ = open_round.round
             round_.settle()
             for page_number in range(_PAGES + 1):
-                wanted = min(round_.room, round_.missing(limit))
+                wanted = min(round_.room, round_.missing(limit, per_stream))
                 if wanted <= 0:
                     break
                 more = page_number == _PAGES
@@ -282,7 +286,7 @@ class PostgresSubscriptionGroups:
                 caught_up = open_round.scanned_to >= page.head
                 if caught_up:
                     break
-            given = round_.give(consumer, limit)
+            given = round_.give(consumer, limit, per_stream)
             events = fresh | await self._again(open_round.connection, given, fresh)
             round_.drop_missing([entry for entry in given if entry.position not in events])
             due_in = round_.due_in()

@@ -147,3 +147,28 @@ def test_what_is_malformed_or_missing(run: Run) -> None:
             await world.client.group("g").next()
 
     run(body)
+
+
+def test_one_stream_comes_in_batches_in_order(run: Run) -> None:
+    """What is behind a refused event is taken back with it and counts as not given."""
+
+    async def body(world: World) -> None:
+        events = await append(world, *["order-1"] * 5, "order-2")
+        await world.client.groups.create("g", start=0, terms=AT_ONCE)
+        group, other = world.client.group("g", consumer="a"), world.client.group("g")
+        given = await group.next(per_stream=3)
+        assert ids(given) == [(event.id, 1) for event in (*events[:3], events[5])]
+        assert ids(await other.next(per_stream=3)) == []
+        assert (await group.ack(events[0].id)).done == (events[0].id,)
+        assert ids(await other.next(per_stream=3)) == []
+        assert (await group.nack(events[1].id, reason="busy")).done == (events[1].id,)
+        assert (await group.ack(events[2].id)).refused == (events[2].id,)
+        assert ids(await other.next(per_stream=9)) == [
+            (events[1].id, 2),
+            *((event.id, 1) for event in events[2:5]),
+        ]
+        handled = [event.id for event in (*events[1:5], events[5])]
+        assert (await other.ack(handled)).done == tuple(handled)
+        assert (await world.client.groups.show("g")).state == "caught-up"
+
+    run(body)

@@ -77,19 +77,20 @@ class Stored:
     def give(self, consumer: str, limit: int, *, heard: bool = True) -> list[Entry]:
         done = self.round()
         done.settle()
-        while wanted := min(done.room, done.missing(limit)):
+        per_stream = 1 + limit % 3
+        while wanted := min(done.room, done.missing(limit, per_stream)):
             page = self.events[self.scanned : self.scanned + wanted]
             if not page:
                 break
             done.take_in(page)
             self.scanned += len(page)
-        out = done.give(consumer, limit)
+        out = done.give(consumer, limit, per_stream)
         self.keep(done)
         for entry in out:
-            self._check(entry)
+            self._check(entry, {each.position for each in out})
         return out if heard else []
 
-    def _check(self, entry: Entry) -> None:
+    def _check(self, entry: Entry, together: set[int]) -> None:
         assert entry.position not in self.acked, "given again after its ack was answered"
         assert entry.deliveries <= TERMS.max_deliveries
         earlier = {
@@ -97,13 +98,16 @@ class Stored:
             for event in self.events[: entry.position - 1]
             if event.stream == entry.stream
         }
-        assert earlier <= self.acked | self.parked.keys(), "an earlier event is not finished"
+        assert earlier <= self.acked | self.parked.keys() | together, (
+            "an earlier one is not finished"
+        )
         if not self.times[entry.position]:
             self.first_given.append(entry.position)
         self.times[entry.position] += 1
         out = [each for each in self.entries.values() if each.consumer is not None]
         assert len(out) <= TERMS.max_in_flight
-        assert len({each.stream for each in out}) == len(out), "two of a stream are out"
+        answers = {(each.stream, each.consumer, each.due_at) for each in out}
+        assert len({each.stream for each in out}) == len(answers), "a stream is out twice"
 
     def ack(self, ids: list[uuid.UUID]) -> None:
         done = self.round()

@@ -184,3 +184,60 @@ def test_names_have_a_form() -> None:
     for name in ("", "a b", "a" * 129):
         with pytest.raises(InvalidRequest):
             check_consumer(name)
+
+
+def one_stream(*deliveries: int, consumer: str | None = "a") -> list[Entry]:
+    """Return the first events of one stream, given together."""
+    return [
+        out(position, stream="order-1", deliveries=count, consumer=consumer)
+        for position, count in enumerate(deliveries, start=1)
+    ]
+
+
+def test_as_many_of_one_stream_as_were_asked_for() -> None:
+    done = round_of()
+    done.take_in([recorded(n, "order-1") for n in range(1, 5)] + [recorded(5, "order-2")])
+    assert [entry.position for entry in done.give("a", 10, 3)] == [1, 2, 3, 5]
+    assert done.give("b", 10, 3) == []
+    done.ack([uuid.UUID(int=n) for n in (1, 3)])
+    assert done.give("b", 10, 3) == []
+    done.ack([uuid.UUID(int=2)])
+    assert [entry.position for entry in done.give("b", 10, 3)] == [4]
+
+
+def test_what_is_not_due_stops_what_is_behind_it() -> None:
+    waiting = out(2, stream="order-1", consumer=None, due_at=START + timedelta(seconds=9))
+    entries = [out(1, stream="order-1", consumer=None, due_at=START), waiting]
+    entries.append(out(3, stream="order-1", consumer=None, due_at=START))
+    assert [entry.position for entry in round_of(*entries).give("a", 10, 10)] == [1]
+
+
+def test_a_refused_event_takes_those_behind_it_along_uncounted() -> None:
+    done = round_of(*one_stream(1, 1, 1))
+    settled = done.nack([ID], consumer="a", delay=None, reason="busy")
+    assert settled.done == (ID,)
+    back = [done.changed[Position(n)] for n in (1, 2, 3)]
+    assert [(entry.consumer, entry.deliveries) for entry in back] == [
+        (None, 1),
+        (None, 0),
+        (None, 0),
+    ]
+    assert back[0].due_at == START + timedelta(seconds=2)
+    assert done.give("b", 10, 10) == []
+
+
+def test_what_was_finished_before_counts_no_more() -> None:
+    done = round_of(*one_stream(1, 1, 1))
+    done.ack([ID])
+    named = [uuid.UUID(int=3), uuid.UUID(int=2)]
+    assert done.nack(named, consumer="a", delay=None, reason="busy").done == tuple(named)
+    back = [done.changed[Position(n)] for n in (2, 3)]
+    assert [entry.deliveries for entry in back] == [1, 0]
+
+
+def test_only_the_first_of_a_late_batch_may_be_at_fault() -> None:
+    """A poisonous event is parked by itself, not with all that were given behind it."""
+    done = round_of(*one_stream(3, 1, 1), after_s=30)
+    done.settle()
+    assert [parked.position for parked in done.newly_parked] == [1]
+    assert [(e.position, e.deliveries) for e in done.give("b", 10, 10)] == [(2, 1), (3, 1)]

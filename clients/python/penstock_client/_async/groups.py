@@ -83,19 +83,28 @@ class AsyncGroup:
         self._path = f"{_PATH}/{segment(name)}"
         self.consumer = consumer if consumer is not None else f"client-{new_id().hex}"
 
-    async def next(self, *, limit: int = 10, wait_s: float = 0.0) -> Given:
-        """Take events to handle, at most one of each stream; wait up to `wait_s` for the first."""
-        params = {"consumer": self.consumer, "limit": limit, "wait": wait_s}
+    async def next(self, *, limit: int = 10, per_stream: int = 1, wait_s: float = 0.0) -> Given:
+        """Take events to handle; wait up to `wait_s` for the first.
+
+        Of one stream there are up to `per_stream`: handle and acknowledge them in order. After a
+        `nack` of one, leave those of its stream behind it: they were taken back with it.
+        """
+        params = {
+            "consumer": self.consumer,
+            "limit": limit,
+            "wait": wait_s,
+            "per_stream": per_stream,
+        }
         return given_of(
             await self._connection.call("GET", f"{self._path}/next", params=params, longer_s=wait_s)
         )
 
     async def deliveries(
-        self, *, limit: int = 10, wait_s: float = 30.0
+        self, *, limit: int = 10, per_stream: int = 1, wait_s: float = 30.0
     ) -> AsyncGenerator[Delivery, None]:
         """Iterate over events to handle, without end. Settle each before the next is taken."""
         while True:
-            given = await self.next(limit=limit, wait_s=wait_s)
+            given = await self.next(limit=limit, per_stream=per_stream, wait_s=wait_s)
             for delivery in given.deliveries:
                 yield delivery
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -98,9 +99,10 @@ class MemoryGroups:
         return httpx.Response(204)
 
     def next(self, request: httpx.Request, name: str) -> httpx.Response:
-        """Give events: at most one of each stream, none that another one of its stream blocks."""
+        """Give events: of each stream as many as asked for, none that another one blocks."""
         group = self._group(name)
         limit = whole(request, "limit", 10, least=1, most=1_000)
+        per_stream = whole(request, "per_stream", 1, least=1, most=1_000)
         consumer = request.url.params.get("consumer", "consumer")
         with self._store.lock:
             self._look(group)
@@ -110,7 +112,7 @@ class MemoryGroups:
                 for entry in group.waiting.values()
             )
             given: list[_Entry] = []
-            for entry in self._givable(group, now):
+            for entry in list(self._givable(group, now, per_stream)):
                 if len(given) >= min(limit, room):
                     break
                 entry.deliveries += 1
@@ -128,9 +130,11 @@ class MemoryGroups:
         """Finish events, parked ones too."""
 
         def finish(group: _Group, position: int) -> bool:
-            entry = group.waiting.pop(position, None) or group.parked.pop(position, None)
+            held = group.waiting if position in group.waiting else group.parked
+            entry = held.get(position)
             if entry is None or not entry.deliveries:
                 return False
+            del held[position]
             group.finished.add(entry.event["id"])
             return True
 
@@ -138,18 +142,29 @@ class MemoryGroups:
 
     def nack(self, request: httpx.Request, name: str) -> httpx.Response:
         """Give events back."""
-        body = body_of(request)
+        body, named = body_of(request), self._group(name)
+        held = {at for at in named.waiting if self._out(named, at, body) is not None}
 
         def give_back(group: _Group, position: int) -> bool:
-            entry = self._out(group, position, body)
-            if entry is None:
+            if position not in held:
                 return False
-            entry.consumer, entry.reason = None, body["reason"]
+            entry = group.waiting[position]
+            if entry.consumer is None:
+                return True  # Taken back with one before it.
+            entry.reason = body["reason"]
             delay_s = body.get("delay_s")
             if delay_s is None:
                 doubled = group.terms["backoff_s"] * 2.0 ** min(entry.deliveries - 1, 40)
                 delay_s = min(group.terms["backoff_cap_s"], doubled)
             entry.due_at = self._now() + timedelta(seconds=delay_s)
+            behind = [
+                other
+                for at, other in group.waiting.items()
+                if at > position
+                and other.consumer is not None
+                and other.event["stream"] == entry.event["stream"]
+            ]
+            self._take_back(group, [entry, *behind])
             if entry.deliveries >= group.terms["max_deliveries"]:
                 self._park(group, position)
             return True
@@ -216,18 +231,37 @@ class MemoryGroups:
             if group.wanted.passes(event):
                 group.waiting[event["position"]] = _Entry(event=event, due_at=self._now())
 
-    def _givable(self, group: _Group, now: datetime) -> Iterator[_Entry]:
-        blocked: set[str] = set()
-        for position, entry in sorted(group.waiting.items()):
+    def _givable(self, group: _Group, now: datetime, per_stream: int) -> Iterator[_Entry]:
+        self._settle_late(group, now)
+        stopped = {e.event["stream"] for e in group.waiting.values() if e.consumer is not None}
+        counts: Counter[str] = Counter()
+        for _, entry in sorted(group.waiting.items()):
             stream = entry.event["stream"]
-            if stream in blocked:
+            if stream in stopped:
                 continue
-            if entry.due_at <= now and entry.deliveries >= group.terms["max_deliveries"]:
-                self._park(group, position)
-                continue
-            blocked.add(stream)
+            counts[stream] += 1
+            if entry.due_at > now or counts[stream] == per_stream:
+                stopped.add(stream)
             if entry.due_at <= now:
                 yield entry
+
+    def _settle_late(self, group: _Group, now: datetime) -> None:
+        late = [e for e in group.waiting.values() if e.consumer is not None and e.due_at <= now]
+        self._take_back(group, late)
+        for position, entry in sorted(group.waiting.items()):
+            if entry.consumer is None and entry.deliveries >= group.terms["max_deliveries"]:
+                self._park(group, position)
+
+    def _take_back(self, group: _Group, entries: Iterable[_Entry]) -> None:
+        """Take entries from their consumers; those behind another of their stream do not count."""
+        firsts: dict[str, _Entry] = {}
+        for _, entry in sorted(group.waiting.items()):
+            firsts.setdefault(entry.event["stream"], entry)
+        for entry in entries:
+            entry.consumer = None
+            if entry is not firsts[entry.event["stream"]]:
+                entry.deliveries -= 1
+                entry.due_at = self._now()
 
     def _park(self, group: _Group, position: int) -> None:
         entry = group.waiting.pop(position)
