@@ -24,6 +24,7 @@ Measure = Callable[[World, Scale], dict[str, float]]
 
 FIVE = tuple(f"orders_{n}" for n in range(5))
 LINES: tuple[tuple[str, Measure], ...] = (
+    ("rewritten", rewriting.measure),
     ("snapshot", snapshot.measure),
     (
         "updates_1000",
@@ -43,7 +44,6 @@ LINES: tuple[tuple[str, Measure], ...] = (
     ),
     ("one_transaction", lambda world, scale: _ours(pressure.one_transaction(world, scale))),
     ("burst", lambda world, scale: _ours(pressure.burst(world, scale))),
-    ("rewritten", rewriting.measure),
 )
 """Each line and what measures it: figures by `<product>.<figure>`. The world is left as it was."""
 

@@ -20,6 +20,8 @@ from projections.state.current import current_name
 
 WARM_S = 8.0
 SETTLE_S = 4.0
+NAIVE_S = 45.0
+"""The naive pipeline is measured for so long at the most."""
 _SNAPSHOT_S = 600.0
 
 
@@ -48,7 +50,9 @@ def measure(
     }
     found = {f"{OURS}.{name}": value for name, value in figures.items()}
     if scale.wants(line, NAIVE):
-        beside = naive.measure(world, scale, tables=tables, rate=rate, seconds=min(60, seconds))
+        beside = naive.measure(
+            world, scale, tables=tables, rate=rate, seconds=min(NAIVE_S, seconds)
+        )
         found |= {f"{NAIVE}.{name}": value for name, value in beside.items()}
     world.forget()
     return found
