@@ -18,6 +18,7 @@ from prometheus_client import (
 )
 
 from apps.pipeline.slots import SlotMetrics
+from apps.pipeline.snapshots import CopyMetrics
 from apps.pipeline.source_lag import SourceLag
 from apps.pipeline.verifying import VerifyMetrics
 from projections.runner.manifest import Committed
@@ -87,6 +88,7 @@ class PipelineMetrics:
             registry=self.registry,
         )
         self.slots = SlotMetrics(self.registry)
+        self.copies = CopyMetrics(self.registry)
         self.verify = VerifyMetrics(self.registry)
 
     def committed(self, done: Committed) -> None:

@@ -19,9 +19,13 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
-from apps.pipeline.copy_plan import CopyPlan, TablePlan, new_run, plan_of, plan_table
+from prometheus_client import CollectorRegistry, Counter
+
+from apps.pipeline.copy_plan import CopyPlan, TablePlan, new_run, plan_table
 from apps.pipeline.copy_run import CopyRun, Stopped, TableChanged
+from apps.pipeline.copy_wanted import open_run, released, wanted
 from apps.settings import Settings
 from cdc.connectors import replication_name
 from cdc.database import connected
@@ -42,23 +46,34 @@ from projections.state.current import CurrentTables
 from projections.state.evening import even_out
 from projections.state.installing import Declined, Installer
 from projections.state.installs import (
-    ALL,
     DONE,
     INSTALL,
-    RUN,
     WANT,
     Entry,
     Install,
     InstallBook,
-    install_of,
 )
+from projections.state.tidying import remove_old_generations
 from schemas.registry import SchemaLookup
 
 LOOK_S = 1.0
 MARK_AGAIN_S = 5.0
+TIDY_EVERY_S = 3600.0
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 
 log = logging.getLogger("penstock.copy")
+
+
+class CopyMetrics:
+    """What a copy tells Prometheus."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.rows = Counter(
+            "penstock_copied_rows_total",
+            "Rows read by bulk copies",
+            ["source", "table"],
+            registry=registry,
+        )
 
 
 @dataclass(slots=True)
@@ -70,7 +85,7 @@ class _Pause:
 class TableCopier:
     """Looks for wanted copies and makes them, one source at a time.
 
-    `states` says per source what its copy does, or why it waits; `rows` counts what was read.
+    `states` says per source what its copy does, or why it waits.
     """
 
     def __init__(
@@ -79,6 +94,7 @@ class TableCopier:
         lake: Lake,
         schemas: SchemaLookup,
         *,
+        metrics: CopyMetrics | None = None,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self._settings = settings
@@ -93,7 +109,8 @@ class TableCopier:
         self._marked: dict[str, float] = {}
         self._stop = threading.Event()
         self.states: dict[str, str] = {}
-        self.rows: dict[tuple[str, str], int] = {}
+        self._metrics = metrics
+        self._tidied = time.monotonic()
 
     def run(self, stop: threading.Event) -> None:
         """Copy what is wanted until `stop` is set."""
@@ -101,6 +118,7 @@ class TableCopier:
         while not stop.is_set():
             try:
                 self.look()
+                self._tidy()
             except Exception as error:
                 log.error("copies: %s", error, exc_info=error)
             stop.wait(LOOK_S)
@@ -125,6 +143,20 @@ class TableCopier:
                 self.states[source.name] = f"waits: {str(error)[:800]} | fix: {remedy}"
                 log.warning("copy of %s: %s", source.name, error, exc_info=error)
 
+    def _tidy(self) -> None:
+        """Now and then, remove staged rows that no kept version refers to."""
+        last = self._manifest.last()
+        if last is None or time.monotonic() - self._tidied < TIDY_EVERY_S:
+            return
+        self._tidied = time.monotonic()
+        remove_old_generations(
+            self._lake,
+            self._tables,
+            taken=Progress.from_json(last.progress).installs,
+            kept=last.tables,
+            retention=timedelta(days=self._settings.number("lake.retention_days")),
+        )
+
     def _look_at(self, source: Source, deployment: Deployment) -> None:
         entries = [entry for entry in self._book.entries() if entry.source == source.name]
         self._announced(source, entries)
@@ -133,14 +165,14 @@ class TableCopier:
             return
         captured = deployment.captures[source.name]
         whole = source.snapshot == COPY or incarnation.slots > 1
-        plan = _open_run(entries)
+        plan = open_run(entries)
         if plan is not None and plan.slots != incarnation.slots:
             self._book.put([Entry(kind=DONE, id=plan.run, source=source.name)])
             plan = None
-        wanted = _wanted(
+        missing = wanted(
             entries, captured, incarnation.slots, whole=whole, declined=self._declined()
         )
-        if plan is None and not wanted:
+        if plan is None and not missing:
             return
         if not self._streams(source):
             self.states[source.name] = "waits: nothing reads the source's slot yet"
@@ -151,11 +183,11 @@ class TableCopier:
                 source=source.name,
                 slots=incarnation.slots,
                 since=int(lsn_from_text(incarnation.since)),
-                releases=whole and not _released(entries, incarnation.slots, self._declined()),
+                releases=whole and not released(entries, incarnation.slots, self._declined()),
                 wants=tuple(e.number for e in entries if e.kind == WANT),
                 tables=(),
             )
-        self._copy(source, plan, {table: captured[table] for table in wanted}, captured)
+        self._copy(source, plan, {table: captured[table] for table in missing}, captured)
 
     def _copy(
         self,
@@ -318,55 +350,5 @@ class TableCopier:
         return at is not None and at.active_pid is not None and at.confirmed_lsn is not None
 
     def _count(self, source: str, table: str, rows: int) -> None:
-        self.rows[source, table] = self.rows.get((source, table), 0) + rows
-
-
-def _open_run(entries: list[Entry]) -> CopyPlan | None:
-    """Return the copy that was begun and neither announced nor given up, as planned last."""
-    ended = {entry.id for entry in entries if entry.kind == DONE}
-    ended |= {install_of(entry).run for entry in entries if entry.kind == INSTALL}
-    runs = [entry for entry in entries if entry.kind == RUN and entry.id not in ended]
-    return plan_of(runs[-1]) if runs else None
-
-
-def _wanted(
-    entries: list[Entry],
-    captured: Mapping[str, CapturedTable],
-    slots: int,
-    *,
-    whole: bool,
-    declined: frozenset[int],
-) -> list[str]:
-    """Return the captured tables that are to be copied, in their order."""
-    there = {
-        install.table: install
-        for install in map(install_of, (e for e in entries if e.kind == INSTALL))
-        if install.kind == ALL and install.slots == slots
-    }
-    asked = _asked(entries)
-    return [
-        table
-        for table in captured
-        if table in asked
-        or (whole and table not in there)
-        or (table in there and there[table].number in declined)
-    ]
-
-
-def _asked(entries: list[Entry]) -> set[str]:
-    """Return the tables of requests that no copy has taken up."""
-    answered = {number for e in entries if e.kind == RUN for number in e.detail["wants"]}
-    return {
-        table
-        for entry in entries
-        if entry.kind == WANT and entry.number not in answered
-        for table in entry.detail["tables"]
-    }
-
-
-def _released(entries: list[Entry], slots: int, declined: frozenset[int]) -> bool:
-    installs = [install_of(entry) for entry in entries if entry.kind == INSTALL]
-    return any(
-        install.releases and install.slots == slots and install.number not in declined
-        for install in installs
-    )
+        if self._metrics is not None:
+            self._metrics.rows.labels(source, table).inc(rows)

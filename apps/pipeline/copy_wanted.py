@@ -1,0 +1,61 @@
+"""What a source's copies have come to, read from the book: what goes on, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from apps.pipeline.copy_plan import CopyPlan, plan_of
+from projections.runner.captured import CapturedTable
+from projections.state.installs import ALL, DONE, INSTALL, RUN, WANT, Entry, install_of
+
+
+def open_run(entries: list[Entry]) -> CopyPlan | None:
+    """Return the copy that was begun and neither announced nor given up, as planned last."""
+    ended = {entry.id for entry in entries if entry.kind == DONE}
+    ended |= {install_of(entry).run for entry in entries if entry.kind == INSTALL}
+    runs = [entry for entry in entries if entry.kind == RUN and entry.id not in ended]
+    return plan_of(runs[-1]) if runs else None
+
+
+def wanted(
+    entries: list[Entry],
+    captured: Mapping[str, CapturedTable],
+    slots: int,
+    *,
+    whole: bool,
+    declined: frozenset[int],
+) -> list[str]:
+    """Return the captured tables that are to be copied, in their order."""
+    there = {
+        install.table: install
+        for install in map(install_of, (e for e in entries if e.kind == INSTALL))
+        if install.kind == ALL and install.slots == slots
+    }
+    asked = _asked(entries)
+    return [
+        table
+        for table in captured
+        if table in asked
+        or (whole and table not in there)
+        or (table in there and there[table].number in declined)
+    ]
+
+
+def _asked(entries: list[Entry]) -> set[str]:
+    """Return the tables of requests that no copy has taken up."""
+    answered = {number for e in entries if e.kind == RUN for number in e.detail["wants"]}
+    return {
+        table
+        for entry in entries
+        if entry.kind == WANT and entry.number not in answered
+        for table in entry.detail["tables"]
+    }
+
+
+def released(entries: list[Entry], slots: int, declined: frozenset[int]) -> bool:
+    """Say whether the cut of a source was released by a copy since its slot was made."""
+    installs = [install_of(entry) for entry in entries if entry.kind == INSTALL]
+    return any(
+        install.releases and install.slots == slots and install.number not in declined
+        for install in installs
+    )
