@@ -41,7 +41,7 @@ from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable
 from projections.state.current import current_name
 from projections.verification.as_of import Between, StateReader
-from projections.verification.hashing import LakeRows
+from projections.verification.hashing import LakeRows, LakeState
 from projections.verification.strangers import stranger
 from schemas.key_ranges import WHOLE, KeyRange, cut_at, joined
 from schemas.registry import SchemaLookup
@@ -51,6 +51,7 @@ RANGE_ROWS = 10_000
 MOST_RANGES = 1_000
 _LOOK_S = 0.1
 _ATTEMPTS = 3
+_NOT_YET = "the lake has no rows of it yet: it is being copied, or waits for its snapshot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +165,10 @@ class Comparison:
         began = time.monotonic()
         table, captured = look.table, look.captured
         rows = self._lake_rows(captured, table, between)
+        if rows is None:
+            if look.groups:
+                return _held(captured.table, between, _NOT_YET)
+            rows = LakeRows(LakeState(key=table.key_names, base=None), table.names, table.ordered)
         if table.ordered is not None and rows.ordered is None:
             look = _look(connection, captured, None, within, ordered=False)
             table = look.table
@@ -203,18 +208,23 @@ class Comparison:
             seconds=look.seconds + time.monotonic() - began,
         )
 
-    def _lake_rows(self, captured: Captured, table: SourceTable, between: Between) -> LakeRows:
-        state = self._reader.table(
+    def _lake_rows(
+        self, captured: Captured, table: SourceTable, between: Between
+    ) -> LakeRows | None:
+        """Open the lake's side; None for a table that no epoch has folded yet."""
+        found = self._reader.table(
             captured.source,
             captured.table,
             between,
             key=table.key_names,
             soft=captured.catalog.soft_deletes,
-        ).state
+        )
         ordered = table.ordered
-        if ordered is not None and not state.keeps_order(ordered):
+        if ordered is not None and not found.state.keeps_order(ordered):
             ordered = None
-        return LakeRows(state, table.names, ordered)
+        if not found.versions and not found.state.layers:
+            return None
+        return LakeRows(found.state, table.names, ordered)
 
 
 @contextmanager

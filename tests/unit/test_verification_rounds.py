@@ -1,0 +1,48 @@
+"""The continuous verifier's rounds: in turn, through each table, over a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from apps.verification.rounds import SourceRounds, TableRound, load_rounds, save_rounds
+
+
+def test_tables_have_their_turn_one_after_the_other() -> None:
+    rounds = SourceRounds()
+    names = ["b", "a", "c"]
+    assert [rounds.next_of(names) for _ in range(4)] == ["a", "b", "c", "a"]
+    assert rounds.next_of(["c"]) == "c"
+
+
+def test_a_round_goes_through_the_table_and_ends() -> None:
+    current = TableRound()
+    assert current.due(300)
+    current.begin(100)
+    current.took(60, "0/1", differing=0, moving=1)
+    assert not current.go_on(("60",))
+    assert (current.low, current.coverage) == (("60",), 0.6)
+    assert current.due(300)
+    current.took(45, "0/2", differing=2, moving=0)
+    assert current.coverage == 1.0
+    assert current.go_on(None)
+    assert (current.last_rows, current.last_ranges) == (105, 2)
+    assert (current.last_differing, current.last_moving) == (2, 1)
+    assert current.low is None
+    assert not current.due(300)
+    assert current.due(0)
+
+
+def test_a_restart_goes_on_and_a_damaged_file_begins_anew(tmp_path: Path) -> None:
+    rounds = SourceRounds()
+    current = rounds.of(rounds.next_of(["t"]))
+    current.begin(10)
+    current.took(5, "0/5", differing=0, moving=0)
+    current.go_on(("5", "é"))
+    save_rounds(tmp_path, "shop", rounds)
+    again = load_rounds(tmp_path, "shop")
+    assert again == rounds
+    assert again.of("t").low == ("5", "é")
+    (tmp_path / "verify" / "shop.json").write_text("{")
+    assert load_rounds(tmp_path, "shop") == SourceRounds()
+    again.keep_only([])
+    assert again.tables == {}
