@@ -15,9 +15,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel import failpoints
 from kernel.errors import LeaseLost, Unavailable
-from projections.log.steps import Step, apply, touches_rows
+from projections.log.steps import Retyped, SetAside, Step, apply, touches_rows
 from projections.log.tables import TABLE_SETTINGS, Tables, dataset_of, schema_of
 from projections.log.writer import Guard, reached
+from schemas.widening import common_type
 
 BATCH_ROWS = 64_000
 
@@ -28,21 +29,45 @@ def must_evolve(table: DeltaTable, steps: Sequence[Step]) -> bool:
     return touches_rows(steps, before) or apply(before.empty_table(), steps).schema != before
 
 
-def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard) -> bool:
+def fit(tables: Tables, path: str, rows: pa.Table) -> pa.Table:
+    """Make a table able to take rows, and return them in its types.
+
+    A column of another type is widened; where no type holds both, the stored one is set aside.
+    Doing it twice has the effect of once.
+    """
+    table = tables.open(path)
+    assert table is not None, f"{path} is to be appended to"
+    stored = schema_of(table)
+    kinds: dict[str, pa.DataType] = {}
+    steps: list[Step] = []
+    for item in rows.schema:
+        known = stored.field(item.name).type if item.name in stored.names else item.type
+        kinds[item.name] = common_type(known, item.type) or item.type
+        if common_type(known, item.type) is None:
+            steps.append(SetAside(item.name, known))
+        elif kinds[item.name] != known:
+            steps.append(Retyped(item.name, kinds[item.name]))
+    if steps:
+        evolve(tables, path, steps, None)
+    return rows.cast(pa.schema(list(kinds.items())))
+
+
+def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard | None) -> bool:
     """Apply steps to all rows of a table, once per guard; return whether it had to write.
 
     Memory is that of a few batches. Raises `LeaseLost` when another writer committed under the
     same app id meanwhile, `Unavailable` when storage fails.
     """
     table = tables.open(path)
-    if table is None or not steps or reached(table, guard):
+    if table is None or not steps or (guard is not None and reached(table, guard)):
         return False
     before = schema_of(table)
     after = apply(before.empty_table(), steps).schema
     rewrites = touches_rows(steps, before)
     if not rewrites and after == before:
         return False
-    properties = CommitProperties(app_transactions=[Transaction(guard.app_id, int(guard.epoch))])
+    app = [] if guard is None else [Transaction(guard.app_id, int(guard.epoch))]
+    properties = CommitProperties(app_transactions=app)
     try:
         if rewrites:
             rows = pa.RecordBatchReader.from_batches(after, _rows(table, steps, after))
@@ -64,7 +89,7 @@ def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard) -> bo
                 commit_properties=properties,
             )
     except CommitFailedError as error:
-        raise LeaseLost(f"another writer committed to {guard.app_id} meanwhile: {error}") from error
+        raise LeaseLost(f"another writer committed to {path} meanwhile: {error}") from error
     except (DeltaError, OSError) as error:
         raise Unavailable(f"writing {path} with new columns failed: {error}") from error
     tables.forget(path)

@@ -94,6 +94,7 @@ class DerivedTables:
             )
             made |= self._typed.add_events(store, visible, up_to.epoch)
         progress = Progress.from_json(up_to.progress)
+        held = Progress.from_json(start.progress).held if start else {}
         installs = self._installs(epochs)
         for install, epoch in installs:
             made |= self._copied.add(install, epoch)
@@ -110,6 +111,7 @@ class DerivedTables:
                 snapshot_lsn=progress.cut(source).snapshot_lsn,
                 current=start.tables if start else {},
                 brought=before.tables,
+                held=held.get(source, {}),
                 staged={
                     current_name(source, i.table): (generation_root(self._lake, i), i.version)
                     for i, _ in installs

@@ -19,6 +19,7 @@ from projections.log.adoption import StagedFiles, commit_staged
 from projections.log.committed import CommittedChanges
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
+from projections.log.rewriting import fit
 from projections.log.steps import EXACT
 from projections.log.tables import TableAt, Tables, schema_of
 from projections.log.typed import (
@@ -76,6 +77,8 @@ class TypedInstalls:
         table = self._tables.ensure(path, shape)
         guard = Guard(f"{name}/install/{install.id}", epoch)
         if not reached(table, guard):
+            fit(self._tables, path, shape.empty_table())
+            table = self._tables.ensure(path, shape)
             staged = StagedFiles(table)
             try:
                 for rows in self._rows(install, epoch, _aligned(shape, schema_of(table))):

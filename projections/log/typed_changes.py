@@ -1,0 +1,358 @@
+"""Row changes to typed tables: facts, under the columns that their source has now.
+
+A table's visible rows are appended in one commit, guarded by the epoch. More than `LARGE_ROWS` of
+them go in slices, each a commit: none is seen before the last one, which carries the guard, and a
+crash in between takes the others away again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from kernel import failpoints
+from kernel.errors import Unavailable
+from kernel.positions import Epoch
+from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
+from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
+from projections.log.layout import Lake, changes_log
+from projections.log.rewriting import evolve, fit, must_evolve
+from projections.log.steps import Evolution
+from projections.log.tables import TableAt, Tables, dataset_of, schema_of
+from projections.log.typed_columns import (
+    EPOCH,
+    INGESTED_AT,
+    LATE,
+    LSN,
+    OPERATION,
+    SEQ_HI,
+    SEQ_LO,
+    TIME,
+    TRANSACTION,
+    Visible,
+    truncates_name,
+)
+from projections.log.unchanged import Stored, any_of, rows_of_keys
+from projections.log.writer import OP, ArrowWriter, Guard, reached
+from projections.state.following import SchemaFollower
+from projections.state.large import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
+from projections.state.tail import read_whole
+from schemas.records import Operation
+from schemas.registry import SchemaLookup
+
+_TRUNCATE = {
+    "table": "table",
+    "committed_at": "committed_at",
+    "transaction_id": TRANSACTION,
+    "event_time": TIME,
+    "commit_order": SEQ_HI,
+    "total_order": SEQ_LO,
+    "closed_late": LATE,
+    "ingested_at": INGESTED_AT,
+    EPOCH: EPOCH,
+}
+_CARRIED = {
+    "operation": OPERATION,
+    "closed_late": LATE,
+    EPOCH: EPOCH,
+    "ingested_at": INGESTED_AT,
+    "transaction_id": TRANSACTION,
+    "lsn": LSN,
+}
+_PLANNED = ("schema_id", "key_schema_id", "operation", "snapshot", "commit_order", "total_order")
+"""Columns of log rows that decide on what becomes of a typed table's columns."""
+
+_IS_TRUNCATE = pc.field("operation") == Operation.TRUNCATE.value
+_NONE: Mapping[str, tuple[str, int]] = MappingProxyType({})
+
+Stamp = Callable[[pa.Table], pa.Table]
+"""Adds to log rows the epoch in which each became visible."""
+
+
+class TypedChanges:
+    """Appends to the typed tables of captured tables. Each table's guard is its own cursor."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        schemas: SchemaLookup,
+        *,
+        most: int = LARGE_ROWS,
+        slice_rows: int = SLICE_ROWS,
+    ) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._writer = ArrowWriter(tables)
+        self._schemas = schemas
+        self._follower = SchemaFollower(lake, tables, schemas)
+        self._most, self._slice_rows = most, slice_rows
+
+    def add(
+        self,
+        source: str,
+        visible: Visible,
+        epoch: Epoch,
+        *,
+        pending_from: int,
+        snapshot_lsn: int,
+        current: Mapping[str, TableAt],
+        brought: Mapping[str, TableAt] | None = None,
+        staged: Mapping[str, tuple[str, int]] = _NONE,
+        held: Collection[str] = (),
+    ) -> dict[str, TableAt]:
+        """Append the row changes of one source that became visible up to `epoch`.
+
+        `pending_from` is the first epoch whose log rows may belong to them, `snapshot_lsn` names
+        the snapshot that counts: rows of an abandoned one never become visible. `current` gives
+        the versions of the current tables just before: unchanged TOAST values come from there, or
+        for a table that is new from path and version of its rows as they were copied (`staged`),
+        or for one that stands still (`held`) from its facts. `brought` gives the versions of the
+        typed tables just before.
+        """
+        log = self._tables.open(self._lake.path(changes_log(source)))
+        if log is None or not visible.anything:
+            return {}
+        seen_at = self._seen_at(source, visible)
+        stamp = partial(_stamped, seen_at, visible, snapshot_lsn)
+        where = _wanted(seen_at, visible, snapshot_lsn)
+        where = where & (pc.field("epoch") >= pending_from) & (pc.field("epoch") <= epoch)
+        where, large = split(log, where, since=pending_from, most=self._most)
+        rows = stamp(dataset_of(log).to_table(filter=where))
+        messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))
+        rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
+        made = self._truncated(
+            source, [rows, *(stamp(r.read(_IS_TRUNCATE)) for r in large.values())], epoch
+        )
+        rows = rows.filter(~_IS_TRUNCATE)
+        tables = {
+            name: rows.filter(pc.equal(rows["table"], name))
+            for name in pc.unique(rows["table"]).to_pylist()
+        }
+        tables |= {name: _planned(own) for name, own in large.items()}
+        if messages.num_rows:
+            tables[SCHEMA_TABLE] = messages
+        columns = partial(self._columns, source, brought or {})
+        facts = self._follower.facts(source, tables, seen_at, columns, from_epoch=pending_from)
+        for table, (own, evolution) in facts.items():
+            name = f"typed/{source}.{table}"
+            known = f"current/{source}.{table}"
+            stored = partial(self._stored, known, current, staged, evolution)
+            if table in held:
+                stored = partial(self._last_facts, name, 0, stored)
+            moved = self._evolve(name, evolution, messages, epoch)
+            if table in large:
+                made[name] = self._append_large(name, large[table], stamp, stored, evolution, epoch)
+            elif own.num_rows:
+                images = self._images(own, stored, evolution)
+                made[name] = self._append(name, images, epoch)
+            elif moved is not None:
+                made[name] = moved
+        return made
+
+    def _seen_at(self, source: str, visible: Visible) -> dict[str, int]:
+        """Return the transactions that became visible, and the epochs in which they did."""
+        lsn = pc.field("lsn")
+        ends = self._tables.read(
+            self._lake.path(changes_log(source)),
+            where=(pc.field("table") == TRANSACTIONS_TABLE)
+            & (lsn > visible.before)
+            & (lsn <= visible.up_to),
+            columns=["transaction_id", "lsn"],
+        )
+        found = ends.to_pylist() if ends is not None else []
+        return {end["transaction_id"]: visible.epoch_of(end["lsn"]) for end in found}
+
+    def _truncated(
+        self, source: str, parts: Collection[pa.Table], epoch: Epoch
+    ) -> dict[str, TableAt]:
+        truncates = pa.concat_tables([part.filter(_IS_TRUNCATE) for part in parts])
+        if truncates.num_rows == 0:
+            return {}
+        name = truncates_name(source)
+        rows = truncates.select([*_TRUNCATE]).rename_columns(_TRUNCATE)
+        return {name: self._append(name, rows, epoch)}
+
+    def _columns(self, source: str, brought: Mapping[str, TableAt], table: str) -> pa.Schema | None:
+        name = f"typed/{source}.{table}"
+        path = self._lake.path(name)
+        if name in brought:
+            return self._tables.columns(path, brought[name].version)
+        handle = self._tables.open(path)
+        return None if handle is None else schema_of(handle)
+
+    def _evolve(
+        self, name: str, evolution: Evolution, messages: pa.Table, epoch: Epoch
+    ) -> TableAt | None:
+        """Bring stored facts to the new columns; None where that did nothing.
+
+        A crash may have left a table that has the steps up to some epoch, and not its rows.
+        """
+        path = self._lake.path(name)
+        table = self._tables.open(path)
+        if table is None or not evolution:
+            return None
+        done = table.transaction_version(f"{name}/columns") or 0
+        places = zip(
+            messages["commit_order"].to_pylist(), messages["total_order"].to_pylist(), strict=True
+        )
+        told_at = dict(zip(places, messages[EPOCH].to_pylist(), strict=True))
+        fresh = [order for order, _ in evolution.steps if told_at.get(order, epoch) > done]
+        steps = evolution.all_steps(only=fresh)
+        if not must_evolve(table, steps):
+            return None
+        evolve(self._tables, path, steps, Guard(f"{name}/columns", epoch))
+        table = self._tables.open(path)
+        assert table is not None, "it was there before"
+        return TableAt(version=table.version(), as_of_epoch=epoch)
+
+    def _stored(
+        self,
+        name: str,
+        current: Mapping[str, TableAt],
+        staged: Mapping[str, tuple[str, int]],
+        evolution: Evolution,
+        wanted: pa.Table,
+    ) -> pa.Table | None:
+        """Find last known rows in the current table as of the epoch before."""
+        at = current.get(name)
+        if at is not None:
+            path, version = self._lake.path(name), at.version
+        elif name in staged:
+            path, version = staged[name]
+        else:
+            return None
+        # A key that is renamed in between has its old name there.
+        names = self._tables.columns(path, version).names
+        where = any_of(wanted) if wanted.schema.names[0] in names else None
+        if at is None:
+            rows = self._tables.read(path, where=where, version=version)
+        else:
+            rows = read_whole(self._lake, self._tables, name, at=current, where=where)
+        return rows_of_keys(None if rows is None else evolution.caught_up(rows), wanted)
+
+    def _last_facts(
+        self, name: str, after: int, before: Stored, wanted: pa.Table
+    ) -> pa.Table | None:
+        """Find last known rows among the facts since an epoch, else where `before` finds them."""
+        older = before(wanted)
+        rows = self._tables.read(
+            self._lake.path(name), where=any_of(wanted) & (pc.field(EPOCH) > after)
+        )
+        own = rows_of_keys(rows, wanted)
+        if own is None or own.num_rows == 0:
+            return older
+        own = own.sort_by([(SEQ_HI, "ascending"), (SEQ_LO, "ascending")])
+        newest = newest_per_key(own, tuple(wanted.schema.names))
+        newest = newest.select([n for n in newest.schema.names if n != "committed_at"])
+        # Of two rows of a key the later one counts.
+        parts = [newest] if older is None else [older, newest]
+        return pa.concat_tables(parts, promote_options="permissive")
+
+    def _images(self, rows: pa.Table, stored: Stored, evolution: Evolution) -> pa.Table:
+        images, _ = row_images(
+            rows, self._schemas, stored=stored, evolution=evolution, carry=_CARRIED
+        )
+        return images.drop_columns([OP]).rename_columns(
+            {HI: SEQ_HI, LO: SEQ_LO, EVENT_TIME: TIME, COMMITTED_AT: "committed_at"}
+        )
+
+    def _append(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
+        self._tables.ensure(self._lake.path(name), typed.schema)
+        self._whole(name)
+        return self._append_last(name, typed, epoch)
+
+    def _append_last(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
+        path = self._lake.path(name)
+        table = self._tables.ensure(path, typed.schema)
+        if not reached(table, Guard(name, epoch)):
+            typed = fit(self._tables, path, typed)
+        # A crash may have left this table ahead of the common cursor.
+        done = table.transaction_version(name) or 0
+        typed = typed.filter(pc.greater(typed[EPOCH], done))
+        version = self._writer.append(path, typed, Guard(name, epoch))
+        return TableAt(version=version, as_of_epoch=epoch)
+
+    def _append_large(
+        self,
+        name: str,
+        rows: LogRows,
+        stamp: Stamp,
+        stored: Stored,
+        evolution: Evolution,
+        epoch: Epoch,
+    ) -> TableAt:
+        """Append slice by slice; memory holds one. The guard goes with the last."""
+        path = self._lake.path(name)
+        table = self._whole(name) if self._tables.open(path) is not None else None
+        done = (table.transaction_version(name) or 0) if table is not None else 0
+        waiting: pa.Table | None = None
+        for part in slices(rows.narrowed(~_IS_TRUNCATE), most=self._slice_rows):
+            if waiting is not None:
+                self._append_part(name, waiting, epoch)
+            found = partial(self._last_facts, name, done, stored)
+            images = self._images(stamp(rows.read(part & ~_IS_TRUNCATE)), found, evolution)
+            waiting = images.filter(pc.greater(images[EPOCH], done))
+        assert waiting is not None, "a large table has rows"
+        return self._append_last(name, waiting, epoch)
+
+    def _append_part(self, name: str, rows: pa.Table, epoch: Epoch) -> None:
+        path = self._lake.path(name)
+        self._tables.ensure(path, rows.schema)
+        rows = fit(self._tables, path, rows)
+        table = self._tables.open(path)
+        mark = Transaction(f"{name}/parts", int(epoch))
+        try:
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                schema_mode="merge",
+                commit_properties=CommitProperties(app_transactions=[mark]),
+            )
+        except (DeltaError, OSError) as error:
+            raise Unavailable(f"writing to {path} failed: {error}") from error
+        failpoints.hit(failpoints.TYPED_AFTER_PART)
+
+    def _whole(self, name: str) -> DeltaTable:
+        """Open a table; take away the slices of an append that a crash cut short."""
+        path = self._lake.path(name)
+        table = self._tables.open(path)
+        assert table is not None, "it was made before"
+        done = table.transaction_version(name) or 0
+        if (table.transaction_version(f"{name}/parts") or 0) <= done:
+            return table
+        try:
+            # Rows of installs stand before all rows of a transaction: they are whole.
+            table.delete(f"{EPOCH} > {done} AND {SEQ_LO} >= 0")
+        except (DeltaError, OSError) as error:
+            raise Unavailable(f"writing to {path} failed: {error}") from error
+        return table
+
+
+def _stamped(
+    seen_at: Mapping[str, int], visible: Visible, snapshot_lsn: int, rows: pa.Table
+) -> pa.Table:
+    snapshot_epoch = visible.epoch_of(snapshot_lsn) if snapshot_lsn <= visible.up_to else 0
+    epochs = [seen_at.get(tx, snapshot_epoch) for tx in rows["transaction_id"].to_pylist()]
+    return rows.append_column(EPOCH, pa.array(epochs, pa.int64()))
+
+
+def _wanted(seen_at: Collection[str], visible: Visible, snapshot_lsn: int) -> pc.Expression:
+    wanted = pc.is_in(pc.field("transaction_id"), pa.array(list(seen_at), pa.string()))
+    wanted = wanted & ~pc.field("snapshot")
+    if visible.before < snapshot_lsn <= visible.up_to:
+        is_read = pc.field("snapshot") & (pc.field("commit_order") == snapshot_lsn)
+        wanted = wanted | is_read
+    return wanted
+
+
+def _planned(rows: LogRows) -> pa.Table:
+    """Read of a large table only what decides on its columns."""
+    return rows.log.to_table(columns=list(_PLANNED), filter=rows.where & ~_IS_TRUNCATE)

@@ -1,0 +1,80 @@
+"""A large source transaction goes to its typed table in slices: whole, once, through a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kernel import failpoints
+from kernel.positions import Epoch
+from projections.log.frames import TRANSACTIONS_TABLE
+from projections.log.layout import Lake
+from projections.log.tables import TableAt, Tables
+from projections.log.typed_changes import TypedChanges
+from projections.log.typed_columns import Visible
+from tests.ddl_rows import SOURCE, START, TABLE, Folding, Item
+
+TYPED = f"typed/{SOURCE}.{TABLE}"
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    yield
+    failpoints.disarm()
+
+
+def large() -> Item:
+    """One transaction of many rows, with DDL in the middle of it."""
+    item = Item()
+    item.tell("describe")
+    column = item.add("a", "int4")
+    for key in range(12):
+        item.write("c", key, {column.attnum: key})
+    column.name = "b"
+    item.tell()
+    for key in range(12):
+        item.write("u", key, {column.attnum: -key})
+    item.write("d", 3)
+    item.tell("describe")
+    for place, entry in enumerate(item.log, 1):
+        entry |= {"transaction_id": "7", "commit_order": 5, "total_order": place}
+    end = {"table": TRANSACTIONS_TABLE, "transaction_id": "7", "lsn": 900, "committed_at": START}
+    item.log.append({**end, "counts": "{}"})
+    return item
+
+
+def bring(lake: Lake, item: Item, *, most: int) -> dict[str, TableAt]:
+    """Bring typed tables up to the only epoch, as a new process would."""
+    changes = TypedChanges(lake, Tables(), item.registry, most=most, slice_rows=4)
+    visible = Visible(0, [(Epoch(1), 900)])
+    return changes.add(
+        SOURCE, visible, Epoch(1), pending_from=1, snapshot_lsn=0, current={}, brought={}
+    )
+
+
+def facts(lake: Lake) -> list[tuple[object, ...]]:
+    rows = Tables().read(lake.path(TYPED))
+    assert rows is not None
+    rows = rows.sort_by("_seq_lo")
+    names = ("id", "b", "_operation", "_epoch", "_transaction")
+    return [tuple(row[name] for name in names) for row in rows.to_pylist()]
+
+
+def test_p1_slices_of_a_large_transaction_are_whole_through_a_crash(lake: Lake) -> None:
+    item = large()
+    Folding(lake, item).append(item.log)
+    failpoints.arm(failpoints.TYPED_AFTER_PART, hit=2)
+    with pytest.raises(failpoints.Crash):
+        bring(lake, item, most=5)
+    assert 0 < len(facts(lake)) < 25
+    bring(lake, item, most=5)
+    sliced = facts(lake)
+    bring(lake, item, most=5)
+    assert facts(lake) == sliced
+    calm = Lake(f"{lake.root}-calm")
+    Folding(calm, item).append(item.log)
+    bring(calm, item, most=1000)
+    assert sliced == facts(calm)
+    assert [row[:3] for row in sliced[-3:]] == [(10, -10, "u"), (11, -11, "u"), (3, None, "d")]
+    assert sliced[5][:3] == (5, 5, "c")
