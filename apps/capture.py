@@ -6,12 +6,15 @@ Entry points: `ensure_outbox` and `ensure_sources`, which `penstock up` calls; `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from apps import copies
+from apps import copies, gaps
+from apps.gaps import OUTBOX
 from apps.incarnations import forget_incarnation, noted, record_incarnation
 from apps.settings import Settings
+from apps.topics import KafkaTopics
 from cdc import capture, ddl, outbox, sources
 from cdc.admission import Check, refuse_unless_admitted
 from cdc.capture import Access, CaptureStatus, Started
@@ -33,10 +36,9 @@ from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, 
 from projections.runner.manifest import Manifest
 from projections.runner.progress import Progress
 from projections.state.held import hold_document
+from projections.state.installs import InstallBook
 from schemas.incarnations import Incarnation
 from schemas.registry import ConfluentRegistry
-
-OUTBOX = "outbox"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,24 @@ def resnapshot_outbox(settings: Settings) -> Resnapshot:
         retire_connector(f"{placement.workspace}-{OUTBOX}", connect)
         retire_slot(dsn, replication_name(placement.workspace, OUTBOX))
         outbox.ensure(dsn, placement, connect)
+    lost = missing(settings, OUTBOX)
+    if lost:
+        gaps.skip(InstallBook(Lake.at(settings.lake), Tables()), OUTBOX, lost)
     return Resnapshot(source=OUTBOX, renewed="asked for", tables=("es.events",))
+
+
+def missing(settings: Settings, name: str) -> list[gaps.Gap]:
+    """Return what Kafka lost of a source before it was read; `outbox` is the event store's."""
+    lake, tables = Lake.at(settings.lake), Tables()
+    last = Manifest(lake, tables).last()
+    if last is None:
+        return []
+    prefix = settings.text("kafka.topic_prefix")
+    first = re.escape(f"{prefix}{gaps.EVENTS if name == OUTBOX else name}.")
+    topics = KafkaTopics(settings.required("kafka.bootstrap"))
+    return gaps.look(topics, f"{first}.+", last.end, InstallBook(lake, tables), prefix).get(
+        name, []
+    )
 
 
 def _copy_joined(
@@ -228,11 +247,17 @@ def resnapshot(
         if now.away is not None:
             raise Unavailable(now.away, remedy="Repeat it when the database answers.")
         lost = now.watch.lost if now.watch is not None else None
+        gaps_ = missing(settings, source.name)
+        if gaps_:
+            lost = lost or gaps.reason(gaps_)
         if lost is None:
             chosen = tuple(tables) or tuple(known)
             copies.again(lake, source.name, chosen, reason="penstock source resnapshot")
             return Resnapshot(source=source.name, renewed=None, tables=chosen)
         started = start(settings, source, connect, renew=True, timeout_s=timeout_s)
+        if gaps_:
+            # Last: from here on ingest reads on, and finds the cut held for the copy.
+            gaps.skip(InstallBook(lake, Tables()), source.name, gaps_)
         return Resnapshot(source=source.name, renewed=lost, tables=tuple(started.scope.tables))
 
 

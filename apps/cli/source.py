@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from apps import capture, settings
+from apps import capture, gaps, settings
 from apps.cli import source_add, verification
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
@@ -77,10 +77,12 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     held = {} if state.away else capture.held(found, source)
     copied = copies_of(Lake.at(found.lake), name)
     still = capture.standing_still(found, source)
+    gone = capture.missing(found, name)
     verified = verifications_of(Lake.at(found.lake), found.state_dir, name)
     document = {
         **_status_document(state),
         "still": still,
+        "gone": [asdict(gap) for gap in gone],
         "snapshot": asdict(snapshot),
         "copies": [asdict(each) for each in copied],
         "tables": tuple(captured) or source.tables,
@@ -100,8 +102,10 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         lines.append(f"cause: {state.reason}")
     if state.remedy is not None:
         lines.append(f"  fix: {state.remedy}")
+    if gone:
+        lines += [f"cause: {gaps.reason(gone)}", f"  fix: {gaps.remedy(name)}"]
     emit(document, as_json=as_json, text="\n".join(lines))
-    if not state.healthy:
+    if gone or not state.healthy:
         raise typer.Exit(EXIT_UNHEALTHY)
     if still:
         raise typer.Exit(EXIT_PARTIAL)
@@ -163,7 +167,7 @@ def resnapshot(
         if not as_json:
             print(f"  fix: penstock source resnapshot {name} --yes", file=sys.stderr)
         raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
-    if name == capture.OUTBOX:
+    if name == gaps.OUTBOX:
         done = capture.resnapshot_outbox(found)
     else:
         source = sources.load(found.workspace, name)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import psycopg
 
 from apps.capture import placement_of, record_capture, start
+from apps.gaps import OUTBOX
 from apps.pipeline.slots import SlotGuard, SlotMetrics
 from apps.settings import Settings
 from cdc import outbox
@@ -32,7 +33,7 @@ LOOK_S = 2.0
 START_S = 20.0
 """How long one connector may hold up the others; one that takes longer is looked at again."""
 PAUSES_S = (2.0, 5.0, 15.0, 60.0)
-OUTBOX, FILES = "outbox", "sources/*.toml"
+FILES = "sources/*.toml"
 
 
 class ConnectorKeeper:

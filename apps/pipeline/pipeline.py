@@ -16,6 +16,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from apps.gaps import told
 from apps.pipeline.connectors import ConnectorKeeper
 from apps.pipeline.kafka import GroupOffsets
 from apps.pipeline.metrics import PipelineMetrics
@@ -39,6 +40,7 @@ from projections.runner.progress import Progress
 from projections.runner.projector import Run
 from projections.state.current import CurrentTables
 from projections.state.held import hold_document
+from projections.state.installs import InstallBook
 from projections.state.large import SparkStagedMerge
 from projections.state.tail import FoldPolicy
 from schemas.registry import ConfluentRegistry
@@ -46,6 +48,7 @@ from schemas.registry import ConfluentRegistry
 log = logging.getLogger("penstock.pipeline")
 
 IDLE_S = 0.1
+_GAP_LOOKS = 20
 PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -80,6 +83,8 @@ class Pipeline:
         self._tables = Tables()
         self._manifest = Manifest(self._lake, self._tables)
         self._deployed = DeployedCatalog(self._lake, self._tables)
+        self._book = InstallBook(self._lake, self._tables)
+        self.gaps: dict[str, str] = {}
         self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
         self._space = SpaceGuard(
             self._lake.root, reserve_bytes=settings.number("storage.min_free_bytes")
@@ -88,7 +93,7 @@ class Pipeline:
         self._upkeep = Upkeep(self._lake, retention=retention)
         self._sources = SourceHeads(settings, self._topics)
         self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
-        self._copier = TableCopier(settings, self._lake, self._registry)
+        self._copier = TableCopier(settings, self._lake, self._registry, metrics=metrics.copies)
         self._projecting = Projecting(spark, self._lake, self._registry, on_run=self._ran)
         self._verifying = Verifying(settings, self._registry, metrics.verify)
         self._stop = threading.Event()
@@ -146,6 +151,7 @@ class Pipeline:
             "sources": {name: asdict(lag) for name, lag in self._sources.lags.items()},
             "epoch": self._last.epoch if self._last else 0,
             "held": _held(self._last),
+            "gaps": self.gaps,
             "projections": {
                 s.name: {"epoch": s.epoch, "error": s.error, "run_ms": s.last_ms} for s in states
             },
@@ -189,6 +195,7 @@ class Pipeline:
             self._topics,
             router,
             ingest,
+            self._book,
             checkpoints=self._settings.state_dir / "checkpoints",
             max_records=self._settings.number("pipeline.max_records_per_epoch"),
             before_epoch=self._wait_for_space,
@@ -198,11 +205,16 @@ class Pipeline:
         try:
             run.start()
         except Unavailable as waiting:
+            self.gaps = told(run.gaps)
             self.ingest = PartState("waiting", waiting.message)
             self._stop.wait(IDLE_S * 5)
             return True
-        self.ingest = PartState("running")
+        self.ingest, self.gaps = PartState("running"), told(run.gaps)
+        looks = 0
         while run.active and not self._stop.is_set() and not self._moved(deployment):
+            looks += 1
+            if run.gaps and looks % _GAP_LOOKS == 0 and run.recovered():
+                break
             held = ingest.waiting_for()
             if self.ingest.state == "running":
                 self.ingest.reason = "; ".join(f"{s}: {r}" for s, r in held.items()) or None

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
+from apps.gaps import EVENTS, OUTBOX
 from cdc.decode import ChangeDecoder
 from eventstore.decode import decode_event
 from projections.log.decode import Decoder
 from projections.runner.catalog import Deployment
 from schemas.registry import ConfluentRegistry
 
-EVENTS = "events"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRouter:
     """Finds the decoder of a topic. Picklable: it travels to Spark's workers.
 
-    `captures` maps a captured source to the columns that hold its tables' event time.
+    `captures` maps a captured source to the columns that hold its tables' event time. Topics of the
+    sources `without` are not read.
     """
 
     prefix: str
     registry_url: str
     captures: Mapping[str, Mapping[str, str]]
+    without: frozenset[str] = field(default=frozenset())
 
     def decoder(self, topic: str) -> Decoder | None:
         """Return the decoder of a topic; None for one that nothing claims."""
@@ -42,9 +43,14 @@ class TopicRouter:
         return None
 
     def pattern(self) -> str:
-        """Return a Java regular expression of every topic that is read."""
-        sources = "|".join(re.escape(name) for name in (EVENTS, *sorted(self.captures)))
-        return f"{re.escape(self.prefix)}({sources})\\..+"
+        """Return a regular expression, for Java as for Python, of every topic that is read."""
+        names = {OUTBOX: EVENTS} | {name: name for name in sorted(self.captures)}
+        read = [re.escape(topics) for name, topics in names.items() if name not in self.without]
+        return f"{re.escape(self.prefix)}({'|'.join(read)})\\..+"
+
+    def leaving_out(self, sources: Collection[str]) -> TopicRouter:
+        """Return a router that does not read these sources; `outbox` is the event store's."""
+        return replace(self, without=frozenset(sources))
 
 
 def router_of(deployment: Deployment, *, prefix: str, registry_url: str) -> TopicRouter:

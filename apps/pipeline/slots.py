@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from apps.capture import OUTBOX, placement_of
+from apps.capture import placement_of
+from apps.gaps import OUTBOX
 from apps.incarnations import incarnation_of, record_incarnation, record_lost
 from apps.settings import Settings
 from cdc.connect import ConnectClient

@@ -8,6 +8,7 @@ finished over exactly its own offsets. A change of topology (a new captured sour
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 import uuid
@@ -17,6 +18,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from apps.gaps import Gap, gaps_of, look, next_offsets, reason, remedy, skips_of
 from apps.pipeline.kafka import (
     decode_records,
     read_records,
@@ -29,6 +31,7 @@ from kernel.errors import Unavailable
 from projections.log.side_by_side import Many
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest, Offsets
+from projections.state.installs import InstallBook
 
 _TOPICS_APPEARED = "you must specify all TopicPartitions"
 """Part of what Spark says when its own list of partitions is newer than the one we gave."""
@@ -47,6 +50,7 @@ class IngestRun:
         topics: KafkaTopics,
         router: TopicRouter,
         ingest: Ingest,
+        book: InstallBook,
         *,
         checkpoints: Path,
         max_records: int,
@@ -57,6 +61,9 @@ class IngestRun:
         self._topics = topics
         self._router = router
         self._ingest = ingest
+        self._book = book
+        self._skips = skips_of(book)
+        self.gaps: dict[str, list[Gap]] = {}
         self._checkpoints = checkpoints
         self._max_records = max_records
         self._before_epoch = before_epoch
@@ -69,11 +76,15 @@ class IngestRun:
         self._query: StreamingQuery | None = None
 
     def finish_unfinished(self, manifest: Manifest) -> Committed | None:
-        """Finish the epoch that was bound and not committed, over exactly its offsets."""
+        """Finish the epoch that was bound and not committed, over exactly its offsets.
+
+        Raises `Unavailable` when Kafka does not have them any more, until a recovery lets it skip.
+        """
         bound = manifest.unfinished()
         if bound is None:
             return None
-        records = read_records(self._spark, self._topics.bootstrap, bound.start, bound.end)
+        start = self._still_there(bound)
+        records = read_records(self._spark, self._topics.bootstrap, start, bound.end)
         done = self._run(bound, records)
         self._after_epoch(done)
         return done
@@ -86,18 +97,23 @@ class IngestRun:
         partitions = self._topics.matching(self._router.pattern())
         if not partitions:
             raise Unavailable(f"no topic matches {self._router.pattern()} yet")
-        first = self._topics.earliest(partitions)
-        known = self._ingest.last.end if self._ingest.last else {}
+        first, ends = self._topics.earliest(partitions), self._topics.ends(partitions)
+        known = self._known()
+        self.gaps = gaps_of(known, first, ends, self._router.prefix)
+        router = self._router.leaving_out(self.gaps)
         self._start = {
             topic: {p: known.get(topic, {}).get(p, offset) for p, offset in places.items()}
             for topic, places in first.items()
+            if re.fullmatch(router.pattern(), topic)
         }
+        if not self._start:
+            raise Unavailable("; ".join(reason(gaps) for gaps in self.gaps.values()))
         for old in self._checkpoints.glob("*"):
             shutil.rmtree(old, ignore_errors=True)
         records = stream_records(
             self._spark,
             self._topics.bootstrap,
-            self._router.pattern(),
+            router.pattern(),
             self._start,
             max_records=self._max_records,
         )
@@ -108,6 +124,12 @@ class IngestRun:
             .trigger(processingTime="0 seconds")
             .start()
         )
+
+    def recovered(self) -> bool:
+        """Whether the gaps are not those any more that were there at the start; asks the broker."""
+        read = self._ingest.last.end if self._ingest.last else {}
+        pattern, prefix = self._router.pattern(), self._router.prefix
+        return look(self._topics, pattern, read, self._book, prefix) != self.gaps
 
     @property
     def active(self) -> bool:
@@ -160,7 +182,7 @@ class IngestRun:
 
     def _bind(self, batch_id: int) -> Bound:
         end = self._planned(batch_id)
-        start = self._ingest.last.end if self._ingest.last else {}
+        start = self._known()
         new = {
             topic: [int(p) for p in places if p not in start.get(topic, {})]
             for topic, places in end.items()
@@ -181,6 +203,29 @@ class IngestRun:
             },
             end=end,
         )
+
+    def _known(self) -> Offsets:
+        return next_offsets(self._ingest.last.end if self._ingest.last else {}, self._skips)
+
+    def _still_there(self, bound: Bound) -> Offsets:
+        """Return the offsets at which a bound epoch can be read again."""
+        topics = {topic: [int(p) for p in places] for topic, places in bound.end.items()}
+        first, start = self._topics.earliest(topics), next_offsets(bound.start, self._skips)
+        gaps = gaps_of(start, first, bound.end, self._router.prefix)
+        allowed: dict[str, dict[str, int]] = {
+            topic: dict(places) for topic, places in start.items()
+        }
+        for source, lost in gaps.items():
+            for gap in lost:
+                if gap.next < gap.end:
+                    raise Unavailable(
+                        f"epoch {bound.epoch} of {source} is bound to records that are"
+                        f" {reason(lost)}",
+                        remedy=remedy(source),
+                    )
+                # A recovery lets it skip further than this epoch goes: nothing of it is read.
+                allowed[gap.topic][gap.partition] = gap.end
+        return allowed
 
     def _planned(self, batch_id: int) -> Offsets:
         """Read the end offsets of a batch from the checkpoint's write-ahead log.
