@@ -15,10 +15,9 @@ from fastapi.responses import StreamingResponse
 from apps.service.connections import WatchedProtocol, connection_of
 from apps.service.http import Receive, Scope, Send
 from apps.service.ndjson import NDJSON
-from apps.service.render import dump, event_document
+from apps.service.render import EventData, dump, event_document
 from apps.service.runtime import Runtime
 from eventstore.feed import CaughtUp, Checkpoint, FeedItem, Idle
-from eventstore.intake import Intake
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 
@@ -59,7 +58,13 @@ class FeedResponse(StreamingResponse):
     """An answer without end, which counts as the client's until it is over."""
 
     def __init__(
-        self, runtime: Runtime, form: Form, feed: Feed, first: list[FeedItem], start: Position
+        self,
+        runtime: Runtime,
+        form: Form,
+        feed: Feed,
+        first: list[FeedItem],
+        start: Position,
+        data: EventData,
     ) -> None:
         super().__init__(
             iter(()),
@@ -75,6 +80,7 @@ class FeedResponse(StreamingResponse):
         self._feed = feed
         self._first = first
         self._start = start
+        self._data = data
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the feed until the client or the service leaves, or the client is too slow."""
@@ -112,8 +118,7 @@ class FeedResponse(StreamingResponse):
             yield items
 
     async def _rendered(self, items: list[FeedItem]) -> bytes:
-        intake = self._runtime.opened.intake
-        messages = [await _message(item, self._form, intake) for item in items]
+        messages = [await _message(item, self._form, self._data) for item in items]
         self._runtime.metrics.delivered.inc(sum(isinstance(i, RecordedEvent) for i in items))
         return b"".join(messages)
 
@@ -123,10 +128,10 @@ def _last(items: list[FeedItem], before: Position) -> Position:
     return max((item.position for item in items if not isinstance(item, Idle)), default=before)
 
 
-async def _message(item: FeedItem, form: Form, intake: Intake) -> bytes:
+async def _message(item: FeedItem, form: Form, data: EventData) -> bytes:
     match item:
         case RecordedEvent():
-            return form.event(item.position, dump(await event_document(item, intake)))
+            return form.event(item.position, dump(await event_document(item, data)))
         case CaughtUp(position=position):
             return form.named("caught-up", position)
         case Checkpoint(position=position):

@@ -12,16 +12,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 import orjson
 
+from apps.service.render import EventData, dump, event_document
 from eventstore.intake import Intake
-from eventstore.postgres.reading import PlainPage, PlainRow
+from eventstore.postgres.reading import PlainRow
 from kernel.errors import Incompatible
 from schemas.json_codec import json_default
-from schemas.records import FORMAT_AVRO
+from schemas.records import FORMAT_AVRO, RecordedEvent
 
 NDJSON = "application/x-ndjson"
 PAGE = 1_000
@@ -36,8 +38,21 @@ _BETWEEN = b',{"%b":0,' % _MARK.encode()
 _OPTIONS = orjson.OPT_UTC_Z
 _EMPTY_OBJECT, _EMPTY_LIST = orjson.Fragment(b"{}"), orjson.Fragment(b"[]")
 
-NextPage = Callable[[int], Coroutine[Any, Any, PlainPage]]
+Row = TypeVar("Row", PlainRow, RecordedEvent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[Row]):
+    """Rows to render, and the place where the next page begins."""
+
+    rows: Sequence[Row]
+    scanned_to: int
+
+
+NextPage = Callable[[int], Coroutine[Any, Any, Page[Row]]]
 """Reads the page behind (or, backwards, before) a place that the last page gave."""
+Lines = Callable[[Sequence[Row]], Awaitable[bytes]]
+"""Renders the rows of a page, one a line."""
 
 
 def wants_lines(accept: str | None) -> bool:
@@ -91,18 +106,24 @@ async def _decoded(rows: Sequence[PlainRow], intake: Intake) -> list[dict[str, A
     return data
 
 
+async def upcast_lines(events: Sequence[RecordedEvent], data: EventData) -> bytes:
+    """Render events one by one, as `data` gives them: what upcasters take time for."""
+    return b"".join([dump(await event_document(event, data)) + b"\n" for event in events])
+
+
 async def stream_lines(
-    first: PlainPage, next_page: NextPage, intake: Intake, *, end: int
+    first: Page[Row], next_page: NextPage[Row], lines: Lines[Row], *, end: int
 ) -> AsyncIterator[bytes]:
     """Yield the lines of page after page until one says that it looked at all up to `end`."""
-    page, ahead = first, None
+    page = first
+    ahead: asyncio.Task[Page[Row]] | None = None
     try:
         while True:
             if page.scanned_to != end:
                 ahead = asyncio.create_task(next_page(page.scanned_to))
                 await asyncio.sleep(0)  # Its question is on the way before this page is rendered.
             if page.rows:
-                yield await lines_of(page.rows, intake)
+                yield await lines(page.rows)
             if ahead is None:
                 return
             page, ahead = await ahead, None
@@ -113,10 +134,10 @@ async def stream_lines(
             ahead.add_done_callback(_finished)
 
 
-_finishing: set[asyncio.Task[PlainPage]] = set()
+_finishing: set[asyncio.Task[Any]] = set()
 
 
-def _finished(task: asyncio.Task[PlainPage]) -> None:
+def _finished(task: asyncio.Task[Any]) -> None:
     _finishing.discard(task)
     if not task.cancelled():
         task.exception()  # Nobody is left to be told.

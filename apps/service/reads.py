@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated
 from uuid import UUID
 
@@ -14,11 +14,20 @@ from apps.service.conditions import query_of
 from apps.service.feeds import LINES, SSE, FeedResponse
 from apps.service.http import read_body
 from apps.service.models import json_body
-from apps.service.ndjson import NDJSON, PAGE, stream_lines, wants_lines
+from apps.service.ndjson import (
+    NDJSON,
+    PAGE,
+    NextPage,
+    Page,
+    lines_of,
+    stream_lines,
+    upcast_lines,
+    wants_lines,
+)
 from apps.service.render import EventData, dump, event_document, event_documents
 from apps.service.runtime import Opened, Runtime
 from eventstore.feed import FeedItem, follow
-from eventstore.postgres.reading import PlainPage
+from eventstore.postgres.reading import PlainRow
 from eventstore.store import Direction, EventFilter, EventPage
 from kernel.errors import InvalidRequest
 from kernel.positions import Position
@@ -67,9 +76,7 @@ async def read_stream(
     runtime = runtime_of(request)
     opened = runtime.opened
     if wants_lines(accept):
-        if upcast:
-            raise InvalidRequest("upcast: lines have events as they were written")
-        return await _stream_lines(opened, stream, from_version, direction, limit)
+        return await _stream_lines(opened, stream, from_version, direction, limit, upcast)
     page = await opened.store.read_stream(
         stream, from_version=from_version, direction=direction, limit=_page(runtime, limit)
     )
@@ -82,29 +89,65 @@ async def read_stream(
 
 
 async def _stream_lines(
-    opened: Opened, stream: str, from_version: int | None, direction: Direction, limit: int | None
+    opened: Opened,
+    stream: str,
+    from_version: int | None,
+    direction: Direction,
+    limit: int | None,
+    upcast: bool,
 ) -> Response:
     left = limit
     version: int | None = None
 
-    async def next_page(place: int) -> PlainPage:
-        nonlocal left, version
-        count = PAGE if left is None else min(PAGE, left)
-        version, rows = await opened.store.rows_of_stream(
-            stream,
-            from_version=None if place == _END else place,
-            direction=direction,
-            limit=count,
-        )
-        left = None if left is None else left - len(rows)
-        if len(rows) < count or left == 0 or (direction == "backward" and rows[-1][3] == 0):
-            return PlainPage(rows=rows, scanned_to=_END)
-        step = 1 if direction == "forward" else -1
-        return PlainPage(rows=rows, scanned_to=rows[-1][3] + step)
+    def ended(count: int, found: int, last: int) -> bool:
+        nonlocal left
+        left = None if left is None else left - found
+        return found < count or left == 0 or (direction == "backward" and last == 0)
 
-    first = await next_page(_END if from_version is None else from_version)
-    lines = stream_lines(first, next_page, opened.intake, end=_END)
+    step = 1 if direction == "forward" else -1
+
+    async def plain_page(place: int) -> Page[PlainRow]:
+        nonlocal version
+        count = PAGE if left is None else min(PAGE, left)
+        at = None if place == _END else place
+        version, rows = await opened.store.rows_of_stream(
+            stream, from_version=at, direction=direction, limit=count
+        )
+        last = rows[-1][3] if rows else 0
+        done = ended(count, len(rows), last)
+        return Page(rows=rows, scanned_to=_END if done else last + step)
+
+    async def event_page(place: int) -> Page[RecordedEvent]:
+        nonlocal version
+        count = PAGE if left is None else min(PAGE, left)
+        at = None if place == _END else place
+        page = await opened.store.read_stream(
+            stream, from_version=at, direction=direction, limit=count
+        )
+        version = page.version
+        last = page.events[-1].version if page.events else 0
+        done = ended(count, len(page.events), last)
+        return Page(rows=page.events, scanned_to=_END if done else last + step)
+
+    start = _END if from_version is None else from_version
+    lines = await _lines(opened, start, event_page if upcast else None, plain_page)
     return StreamingResponse(lines, media_type=NDJSON, headers={"etag": f'"{version}"'})
+
+
+async def _lines(
+    opened: Opened,
+    start: int,
+    upcast: NextPage[RecordedEvent] | None,
+    plain: NextPage[PlainRow],
+) -> AsyncIterator[bytes]:
+    """Read the first page, so that refusals come before the answer begins; return the lines."""
+    if upcast is not None:
+        events = await upcast(start)
+        return stream_lines(
+            events, upcast, lambda rows: upcast_lines(rows, opened.deciders), end=_END
+        )
+    first = await plain(start)
+    return stream_lines(first, plain, lambda rows: lines_of(rows, opened.intake), end=_END)
 
 
 @router.get("/events", summary="Read all events")
@@ -116,6 +159,7 @@ async def read_events(
     type: Type = None,
     stream_prefix: StreamPrefix = None,
     tag: Tag = None,
+    upcast: Upcast = False,
     accept: Accept = None,
 ) -> Response:
     """Return events by position. `next_after` is where the next call goes on; it equals `head`
@@ -127,12 +171,12 @@ async def read_events(
     opened = runtime.opened
     filter_ = EventFilter(category=category, type=type, stream_prefix=stream_prefix, tag=tag)
     if wants_lines(accept):
-        return await _event_lines(opened, after, limit, filter_)
+        return await _event_lines(opened, after, limit, filter_, upcast)
 
     async def read(after: int, limit: int) -> EventPage:
         return await opened.store.read_all(after=after, limit=limit, filter_=filter_)
 
-    return await _gathered(opened, read, after, _page(runtime, limit))
+    return await _gathered(read, after, _page(runtime, limit), _data(opened, upcast))
 
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
@@ -152,7 +196,7 @@ _QUERY = {
 @router.post(
     "/events/query", summary="Read events by types and tags", openapi_extra=json_body(_QUERY)
 )
-async def query_events(request: Request) -> Response:
+async def query_events(request: Request, upcast: Upcast = False) -> Response:
     """Return events that one of the items matches: one of its types, and all of its tags.
 
     Once `next_after` equals `head`, `head` is the `after` of a condition on the same query.
@@ -173,11 +217,11 @@ async def query_events(request: Request) -> Response:
     async def read(after: int, limit: int) -> EventPage:
         return await opened.store.query(query, after=after, limit=limit)
 
-    return await _gathered(opened, read, after, limit)
+    return await _gathered(read, after, limit, _data(opened, upcast))
 
 
 async def _gathered(
-    opened: Opened, read: Callable[[int, int], Awaitable[EventPage]], after: int, limit: int
+    read: Callable[[int, int], Awaitable[EventPage]], after: int, limit: int, data: EventData
 ) -> Response:
     """Answer with what several bounded reads give, up to the limit or the head."""
     events: list[RecordedEvent] = []
@@ -188,7 +232,7 @@ async def _gathered(
         if len(events) >= limit or after >= page.head:
             break
     document = {
-        "events": await event_documents(events, opened.intake),
+        "events": await event_documents(events, data),
         "head": max(page.head, after if events else 0),
         "next_after": after,
     }
@@ -196,21 +240,30 @@ async def _gathered(
 
 
 async def _event_lines(
-    opened: Opened, after: int, limit: int | None, filter_: EventFilter
+    opened: Opened, after: int, limit: int | None, filter_: EventFilter, upcast: bool
 ) -> Response:
     head = await opened.store.head()
     left = limit
 
-    async def next_page(place: int) -> PlainPage:
+    def ended(found: int, scanned_to: int) -> bool:
         nonlocal left
+        left = None if left is None else left - found
+        return scanned_to >= head or left == 0
+
+    async def plain_page(place: int) -> Page[PlainRow]:
         count = PAGE if left is None else min(PAGE, left)
         page = await opened.store.rows_of_all(after=place, up_to=head, limit=count, filter_=filter_)
-        left = None if left is None else left - len(page.rows)
-        done = page.scanned_to >= head or left == 0
-        return PlainPage(rows=page.rows, scanned_to=_END if done else page.scanned_to)
+        done = ended(len(page.rows), page.scanned_to)
+        return Page(rows=page.rows, scanned_to=_END if done else page.scanned_to)
 
-    first = await next_page(after)
-    lines = stream_lines(first, next_page, opened.intake, end=_END)
+    async def event_page(place: int) -> Page[RecordedEvent]:
+        count = PAGE if left is None else min(PAGE, left)
+        page = await opened.store.read_all(after=place, limit=count, filter_=filter_)
+        rows = [event for event in page.events if event.position <= head]
+        done = ended(len(rows), page.scanned_to)
+        return Page(rows=rows, scanned_to=_END if done else page.scanned_to)
+
+    lines = await _lines(opened, after, event_page if upcast else None, plain_page)
     return StreamingResponse(lines, media_type=NDJSON, headers={"penstock-head": str(head)})
 
 
@@ -226,6 +279,7 @@ async def subscribe(
     type: Type = None,
     stream_prefix: StreamPrefix = None,
     tag: Tag = None,
+    upcast: Upcast = False,
     last_event_id: Annotated[str | None, Header()] = None,
     accept: Accept = None,
 ) -> FeedResponse:
@@ -247,7 +301,7 @@ async def subscribe(
     nothing: list[FeedItem] = []
     first = await anext(feed, nothing)  # Refusals must come before the answer begins.
     form = LINES if wants_lines(accept) else SSE
-    return FeedResponse(runtime, form, feed, first, start)
+    return FeedResponse(runtime, form, feed, first, start, _data(opened, upcast))
 
 
 @router.get("/events/{event_id}", summary="Read one event")

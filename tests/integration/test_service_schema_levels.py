@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import httpx
 
 from schemas.registry import MemoryRegistry
 from tests.services import service_in_thread
+
+LINES = {"accept": "application/x-ndjson"}
 
 DECIDER = """
 from eventstore.deciders import Command, Decider, Event
@@ -102,6 +105,17 @@ def test_an_upcaster_reads_across_a_break(postgres_dsn: str, tmp_path: Path) -> 
             assert [event["data"] for event in events] == data
             one = http.get(f"/v1/events/{events[0]['id']}", params=query).json()
             assert one == events[0]
-        lines = {"accept": "application/x-ndjson"}
-        refused = http.get("/v1/streams/parcel-1", params={"upcast": "true"}, headers=lines)
-        assert refused.status_code == 422
+            for path in ("/v1/events", "/v1/streams/parcel-1"):
+                assert http.get(path, params=query).json()["events"] == events
+                lines = http.get(path, params=query, headers=LINES).text.splitlines()
+                assert [json.loads(line) for line in lines] == events
+            asked = {"query": [{"types": ["weighed"]}]}
+            assert (
+                http.post("/v1/events/query", params=query, json=asked).json()["events"] == events
+            )
+            with http.stream("GET", "/v1/events/subscribe", params=query, headers=LINES) as feed:
+                lines = feed.iter_lines()
+                assert [json.loads(next(lines)) for _ in events] == events
+        back = {"upcast": "true", "direction": "backward", "limit": 1}
+        (last,) = http.get("/v1/streams/parcel-1", params=back, headers=LINES).text.splitlines()
+        assert json.loads(last)["data"] == {"grams": 30}
