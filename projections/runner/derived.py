@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from kernel.errors import NotFound
@@ -20,7 +22,7 @@ from projections.runner.manifest import Committed, Manifest, Projected
 from projections.runner.progress import Progress
 from projections.runner.views import DeltaFrames, Range
 from projections.state.current import current_name
-from projections.state.history import HistoryOf, HistoryTables, outgrown
+from projections.state.history import OWN_NAMES, HistoryOf, HistoryTables, outgrown
 from projections.state.installing import generation_root
 from projections.state.installs import Install, InstallBook
 from projections.state.typed_installs import TypedInstalls
@@ -152,11 +154,29 @@ class DerivedTables:
         return self._history.fold(
             history,
             incoming,
-            None if anew else self._frames.frame(path),
+            None if anew else self._frames.frame(path, *self._near(history, within, cleared)),
             epoch,
             truncates=cleared,
             bounded=size <= BOUNDED_BYTES,
         )
+
+    def _near(
+        self, history: HistoryOf, within: Range, cleared: DataFrame | None
+    ) -> tuple[Range, ...]:
+        """Return the range of keys that came in, so that files without any of them are not read.
+
+        Nothing where any key may be touched, or where keys are no integers.
+        """
+        name = history.key[0] if history.key else ""
+        if history.by_row or cleared is not None or name in OWN_NAMES:
+            return ()
+        epoch = pc.field("_epoch")
+        where = (epoch >= within.lower) & (epoch < within.upper)
+        rows = self._tables.read(self._lake.path(history.typed), where=where, columns=[name])
+        if rows is None or not rows.num_rows or not pa.types.is_integer(rows.schema[0].type):
+            return ()
+        bounds = pc.min_max(rows[name]).as_py()
+        return (Range(column=name, lower=bounds["min"], upper=bounds["max"] + 1),)
 
     def _newest(self, path: str) -> int:
         table = self._tables.open(path)

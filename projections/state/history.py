@@ -40,6 +40,7 @@ from projections.state.quoting import equal, listed, quoted
 from projections.state.row_versions import versions_by_row
 
 VALID_FROM, VALID_TO, DELETED = "valid_from", "valid_to", "_deleted"
+OWN_NAMES = (VALID_FROM, VALID_TO)
 HIDDEN = (
     "_epoch",
     "_late",
@@ -61,8 +62,7 @@ def outgrown(stored: pa.Schema, typed: pa.Schema) -> bool:
 
     Such a history is computed anew from the typed table, which was brought to the new columns.
     """
-    own = (VALID_FROM, VALID_TO)
-    now = {f"data_{f.name}" if f.name in own else f.name: f.type for f in typed}
+    now = {f"data_{f.name}" if f.name in OWN_NAMES else f.name: f.type for f in typed}
     ours = {VALID_FROM, VALID_TO, DELETED, *HIDDEN, *LINKS}
     return any(f.name not in ours and now.get(f.name) != f.type for f in stored)
 
@@ -170,7 +170,7 @@ class HistoryTables:
 
 
 def _own_names_free(incoming: DataFrame) -> DataFrame:
-    for name in (VALID_FROM, VALID_TO):
+    for name in OWN_NAMES:
         if name in incoming.columns:
             incoming = incoming.withColumnRenamed(name, f"data_{name}")
     for name, kind in _CAME_LATER.items():
