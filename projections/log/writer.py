@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import DeltaVersion, Epoch
+from projections.log.pruning import within
 from projections.log.tables import TABLE_SETTINGS, Tables, schema_of
 
 OP = "__op"
@@ -167,6 +168,9 @@ class ArrowWriter:
         newer: Sequence[str],
     ) -> None:
         match_keys = " AND ".join(f't."{k}" = s."{k}"' for k in keys)
+        bounds = within(rows, list(keys), "t")
+        if bounds is not None:
+            match_keys += f" AND ({bounds})"
         columns = {f'"{n}"': f's."{n}"' for n in rows.schema.names if n != OP}
         # A row replaces the stored one whole: what it does not have is null from then on.
         columns |= {f'"{n}"': "NULL" for n in schema_of(table).names if f'"{n}"' not in columns}
