@@ -36,6 +36,8 @@ CREATE TABLE parcels (id bigint PRIMARY KEY, state text NOT NULL, moved int NOT 
 INSERT INTO parcels SELECT i, 'new', 0 FROM generate_series(1, {ROWS}) i;
 """
 BURST = 40
+LITTLE = 64 * 1024
+"""Bytes of WAL that a database writes by itself, between two heartbeats of the connector."""
 
 
 class Running:
@@ -110,12 +112,13 @@ def running(
 
 def test_p9_a_stalled_lake_shows_its_lag_and_catches_up_by_itself(running: Running) -> None:
     until(running.equals_source, "the snapshot is there", deadline_s=120)
-    until(lambda: running.lag().get("bytes") == 0, "nothing is missing", deadline_s=60)
+    until(lambda: running.lag().get("bytes", 2**40) < LITTLE, "hardly any lag", deadline_s=60)
 
     failpoints.arm(failpoints.EPOCH_AFTER_LOG, "hold")
     before = running.wal("pg_current_wal_lsn()")
     running.burst()
     written = running.wal("pg_current_wal_lsn()") - before
+    assert written > 4 * LITTLE
     last = Manifest(running.workspace.lake, Tables()).last()
     assert last is not None
     stalled_at = last.epoch
@@ -130,8 +133,9 @@ def test_p9_a_stalled_lake_shows_its_lag_and_catches_up_by_itself(running: Runni
 
     failpoints.disarm()
     until(running.equals_source, "the tables have caught up", deadline_s=120)
-    until(lambda: running.lag()["bytes"] == 0, "no lag is left", deadline_s=60)
-    assert running.lag()["seconds"] == 0
+    until(lambda: running.lag()["records"] == 0, "Kafka is read to its end", deadline_s=60)
+    until(lambda: running.lag()["bytes"] < LITTLE, "hardly any lag is left", deadline_s=60)
+    until(lambda: running.lag()["seconds"] < ages[0], "nor is what is missing old", deadline_s=60)
     epochs = Manifest(running.workspace.lake, Tables()).between(
         stalled_at, Epoch(stalled_at + 10_000)
     )
