@@ -93,8 +93,7 @@ def remembered(shape: Shape, *, horizon: int) -> str:
 
     SCD type 1: the newest of a key; with partial updates also its last delete and, per column, the
     newest that said something. SCD type 2: all but deletes before `horizon` that end nothing.
-    Adds what the tables are computed from: `_since` (the last delete before), and for type 1
-    `_newest`.
+    For type 1 it adds `_newest` and `_since`, the sequences of the newest fact and the last delete.
     """
     by_key = f"PARTITION BY {listed(shape.keys)}"
     if shape.scd_type == 2:
@@ -155,7 +154,6 @@ def version_rows(shape: Shape) -> str:
         for n in shape.values
     )
     tracked = f"struct({listed(shape.tracked)})" if shape.tracked else "1"
-    after = f"{by_key} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING"
     return f"""
         WITH lives AS (
           SELECT *, sum(CAST({DELETED} AS INT)) OVER ({by_key}) AS _life FROM {{facts}}),
@@ -168,7 +166,7 @@ def version_rows(shape: Shape) -> str:
         placed AS (
           SELECT *, lead(_bound) OVER ({by_key}) AS _last,
             max(CASE WHEN _bound THEN {SEQUENCE} END) OVER ({by_key}) AS __START_AT,
-            min(CASE WHEN _bound THEN {SEQUENCE} END) OVER ({after}) AS __END_AT
+            lead({SEQUENCE}) OVER ({by_key}) AS __END_AT
           FROM marked)
         SELECT {listed(shape.columns)}, __START_AT, __END_AT
         FROM placed WHERE NOT {DELETED} AND coalesce(_last, true)"""
