@@ -7,11 +7,10 @@ from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from apps.service.bodies import parse_json
 from apps.service.http import read_body
-from apps.service.models import described
+from apps.service.models import described, parsed
 from apps.service.reads import runtime_of
 from eventstore.names import CATEGORY
 from kernel.errors import InvalidRequest
@@ -20,6 +19,7 @@ from schemas.registry import RegisteredSchema
 
 router = APIRouter(prefix="/v1/schemas")
 _SUBJECT = re.compile(rf"{CATEGORY}\.[A-Za-z][A-Za-z0-9_]{{0,127}}")
+_EXAMPLE = 'Send {"subject": "order.placed", "schema": {"type": "record", …}}'
 
 
 class SchemaBody(BaseModel):
@@ -81,7 +81,7 @@ async def add_schema(
     """
     runtime = runtime_of(request)
     raw = await read_body(request.scope, request.receive, runtime.config.max_body_bytes)
-    body = _body(raw)
+    body = parsed(SchemaBody, raw, remedy=_EXAMPLE)
     intake, levels = runtime.opened.intake, runtime.opened.levels
     subject, text = _checked(body.subject), _text(body.schema_)
     level = body.compatibility or await levels.level(subject)
@@ -92,18 +92,6 @@ async def add_schema(
     if body.compatibility is not None:
         await levels.set_level(subject, level)
     return _json(_document(registered), status=201 if new else 200)
-
-
-def _body(raw: bytes) -> SchemaBody:
-    try:
-        return SchemaBody.model_validate(parse_json(raw))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, ("$", *first["loc"])))
-        raise InvalidRequest(
-            f"{place}: {first['msg']}",
-            remedy='Send {"subject": "order.placed", "schema": {"type": "record", …}}',
-        ) from None
 
 
 def _checked(subject: str) -> str:

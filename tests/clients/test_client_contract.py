@@ -17,6 +17,7 @@ from penstock_client import (
     ConditionFailed,
     Event,
     IdReused,
+    Imported,
     Incompatible,
     NewEvent,
     NotFound,
@@ -397,5 +398,43 @@ def test_what_is_not_there(run: Run) -> None:
         assert caught.value.status == 404
         assert caught.value.remedy
         assert (await world.client.health()).ready
+
+    run(body)
+
+
+def test_a_level_lets_a_schema_break_or_not(run: Run) -> None:
+    async def body(world: World) -> None:
+        schemas = world.client.schemas
+        await schemas.add("order.placed", ORDER)
+        assert await schemas.level("order.placed") == "BACKWARD_TRANSITIVE"
+        fields = [{"name": "other", "type": "long"}]
+        worse = {"type": "record", "name": "placed", "fields": fields}
+        with pytest.raises(Incompatible):
+            await schemas.add("order.placed", worse)
+        await schemas.set_level("order.placed", "NONE")
+        assert await schemas.level("order.placed") == "NONE"
+        assert (await schemas.add("order.placed", worse)).version == 2
+        added = await schemas.add("order.paid", ORDER, level="FULL")
+        assert (added.version, await schemas.level("order.paid")) == (1, "FULL")
+
+    run(body)
+
+
+def test_many_events_are_imported_and_repeated(run: Run) -> None:
+    async def body(world: World) -> None:
+        events = [
+            (f"order-{n % 3}", NewEvent(type="placed", data={"n": n}, tags=(f"n:{n % 2}",)))
+            for n in range(1_050)
+        ]
+        first = await world.client.import_events(iter(events[:700]))
+        assert (first.lines, first.appended, first.repeated) == (700, 700, 0)
+        again = await world.client.import_events(events)
+        assert (again.lines, again.appended, again.repeated) == (1_050, 350, 700)
+        assert again.last_position == 1_050
+        stored = [event async for event in world.client.read_all()]
+        assert [(e.stream, e.id) for e in stored] == [(to, e.id) for to, e in events]
+        assert await world.client.import_events([]) == Imported(
+            lines=0, appended=0, repeated=0, last_position=0
+        )
 
     run(body)

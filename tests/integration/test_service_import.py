@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from apps.service.limits import BodyLimits
+from penstock_client import NewEvent, Penstock
 from tests.services import service_in_thread
 
 
@@ -134,6 +135,9 @@ def test_encoded_events_are_what_sql_takes(http: httpx.Client, postgres_dsn: str
     encoded = http.post("/v1/encode", json={"stream": "cart-1", "events": [event]})
     assert encoded.status_code == 200, encoded.text
     assert encoded.json()["stream"] == "cart-1"
+    with Penstock(str(http.base_url)) as client:
+        new = NewEvent(id=uuid.UUID(event["id"]), type="placed", data={"total": 5}, tags=("a:1",))
+        assert client.encode("cart-1", new) == encoded.json()["events"]
     assert stored(http) == []
     with psycopg.connect(postgres_dsn) as connection:
         connection.execute("SET ROLE penstock_appender")

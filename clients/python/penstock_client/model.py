@@ -155,6 +155,28 @@ class Schema:
     schema: Mapping[str, Any]
 
 
+Level = Literal[
+    "NONE",
+    "BACKWARD",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD",
+    "FORWARD_TRANSITIVE",
+    "FULL",
+    "FULL_TRANSITIVE",
+]
+"""What a new version of a schema must get on with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What an import has done. `repeated`: events that were there already."""
+
+    lines: int
+    appended: int
+    repeated: int
+    last_position: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaCheck:
     """Whether a schema could be added, and what stands in its way."""

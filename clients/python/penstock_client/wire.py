@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import wraps
+from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
@@ -18,6 +19,7 @@ from penstock_client.model import (
     Event,
     EventPage,
     Expected,
+    Imported,
     NewEvent,
     QueryItem,
     Schema,
@@ -28,6 +30,7 @@ from penstock_client.model import (
 )
 
 T = TypeVar("T")
+IMPORTED_AT_ONCE = 500
 
 
 def dump(document: object) -> bytes:
@@ -89,6 +92,23 @@ def event_body(event: NewEvent) -> dict[str, Any]:
             )
         body["occurred_at"] = event.occurred_at.isoformat()
     return body
+
+
+def import_lines(events: Iterable[tuple[str, NewEvent]]) -> Iterator[bytes]:
+    """Return the bodies of an import, so many events each."""
+    rest = iter(events)
+    while chunk := list(islice(rest, IMPORTED_AT_ONCE)):
+        yield b"".join(dump({"stream": to, **event_body(event)}) + b"\n" for to, event in chunk)
+
+
+def imported_of(document: Mapping[str, Any], before: Imported) -> Imported:
+    """Add what one body of an import did to what those before it did."""
+    return Imported(
+        lines=before.lines + document["lines"],
+        appended=before.appended + document["appended"],
+        repeated=before.repeated + document["repeated"],
+        last_position=max(before.last_position, document["last_position"]),
+    )
 
 
 def stream_body(

@@ -27,6 +27,7 @@ from penstock_client.model import (
     EventPage,
     Expected,
     Health,
+    Imported,
     NewEvent,
     QueryItem,
     StreamAppend,
@@ -42,6 +43,8 @@ from penstock_client.wire import (
     entity_of,
     event_of,
     event_page_of,
+    import_lines,
+    imported_of,
     precondition,
     query_body,
     segment,
@@ -133,6 +136,28 @@ class Penstock:
         body = append_body(appends, condition)
         document = self._connection.call("POST", "/v1/append", body=body)
         return tuple(appended_of(each) for each in document["appends"])
+
+    def import_events(self, events: Iterable[tuple[str, NewEvent]]) -> Imported:
+        """Append any number of events, each to the stream it comes with, in order.
+
+        They go 500 at a time, each 500 all or none, in constant memory. After an error, or a
+        crash, call it again with the same events: their ids tell what is there already.
+        """
+        done = Imported(lines=0, appended=0, repeated=0, last_position=0)
+        for lines in import_lines(events):
+            document = self._connection.call("POST", "/v1/import", lines=lines)
+            done = imported_of(document, done)
+        return done
+
+    def encode(self, stream: str, events: NewEvent | Iterable[NewEvent]) -> list[dict[str, Any]]:
+        """Check events and return them as `es.append` takes them in your own SQL transaction.
+
+        Nothing is appended.
+        """
+        body = {"stream": stream, **stream_body(events, None)}
+        document = self._connection.call("POST", "/v1/encode", body=body)
+        encoded: list[dict[str, Any]] = document["events"]
+        return encoded
 
     def read_stream(
         self,

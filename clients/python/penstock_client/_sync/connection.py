@@ -31,21 +31,26 @@ class Connection:
         path: str,
         *,
         body: object = None,
+        lines: bytes | None = None,
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         longer_s: float = 0.0,
     ) -> Any:
         """Return the answer's JSON, None for an empty one; wait `longer_s` longer for it.
 
+        `lines` is a body of lines, in place of `body`.
+
         Raises `OutcomeUnknown` when any of the tries may have taken effect and none was answered.
         """
         sent = dict(headers or {})
         if body is not None:
             sent["content-type"] = "application/json"
+        elif lines is not None:
+            sent["content-type"] = "application/x-ndjson"
         request = {
             "method": method,
             "url": path,
-            "content": None if body is None else dump(body),
+            "content": lines if body is None else dump(body),
             "params": dict(params or {}),
             "headers": sent,
             "timeout": self._patience(longer_s),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock_client._sync.connection import Connection
-from penstock_client.model import Schema, SchemaCheck
+from penstock_client.model import Level, Schema, SchemaCheck
 from penstock_client.wire import schema_of, segment
 
 
@@ -17,12 +17,16 @@ class Schemas:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def add(self, subject: str, schema: Mapping[str, Any] | str) -> Schema:
+    def add(
+        self, subject: str, schema: Mapping[str, Any] | str, *, level: Level | None = None
+    ) -> Schema:
         """Register an Avro schema; one that is there already is returned as it is.
 
-        Raises `Incompatible` when it cannot read what is stored.
+        `level` is set with it. Raises `Incompatible` when it does not get on with earlier versions.
         """
         body = {"subject": subject, "schema": schema}
+        if level is not None:
+            body["compatibility"] = level
         return schema_of(self._connection.call("POST", "/v1/schemas", body=body))
 
     def check(self, subject: str, schema: Mapping[str, Any] | str) -> SchemaCheck:
@@ -48,3 +52,14 @@ class Schemas:
         """Return all versions of one schema, oldest first. Raises `NotFound`."""
         document = self._connection.call("GET", f"/v1/schemas/{segment(subject)}")
         return tuple(schema_of(each) for each in document["versions"])
+
+    def level(self, subject: str) -> Level:
+        """Return what new versions of a schema must get on with. Raises `NotFound`."""
+        document = self._connection.call("GET", f"/v1/schemas/{segment(subject)}")
+        found: Level = document["compatibility"]
+        return found
+
+    def set_level(self, subject: str, level: Level) -> None:
+        """Set what versions to come must get on with; those that are there stay."""
+        path = f"/v1/schemas/{segment(subject)}/compatibility"
+        self._connection.call("PUT", path, body={"level": level})

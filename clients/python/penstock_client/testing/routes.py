@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import httpx
 
-from penstock_client.errors import BeyondHead, NotFound, PenstockError, Refused
+from penstock_client.errors import BeyondHead, Incompatible, NotFound, PenstockError, Refused
 from penstock_client.testing.deciders import MemoryDeciders
 from penstock_client.testing.feeds import Feed
 from penstock_client.testing.groups import MemoryGroups
@@ -54,6 +54,8 @@ class Routes:
             ("GET", "/v1/schemas", self._list_schemas),
             ("POST", "/v1/schemas", self._add_schema),
             ("GET", "/v1/schemas/{subject}", self._schema),
+            ("PUT", "/v1/schemas/{subject}/compatibility", self._set_level),
+            ("POST", "/v1/import", self._import),
             ("GET", "/v1/streams/{stream}/metadata", streams.show),
             ("PUT", "/v1/streams/{stream}/metadata", streams.set),
             ("DELETE", "/v1/streams/{stream}", streams.delete),
@@ -173,7 +175,23 @@ class Routes:
         return reply({"schemas": self._schemas.latest()})
 
     def _schema(self, _request: httpx.Request, subject: str) -> httpx.Response:
-        return reply({"subject": subject, "versions": self._schemas.versions(subject)})
+        found = self._schemas.versions(subject)
+        level = self._schemas.level(subject)
+        return reply({"subject": subject, "compatibility": level, "versions": found})
+
+    def _set_level(self, request: httpx.Request, subject: str) -> httpx.Response:
+        self._schemas.levels[subject] = body_of(request)["level"]
+        return reply({"subject": subject, "compatibility": self._schemas.level(subject)})
+
+    def _import(self, request: httpx.Request) -> httpx.Response:
+        counts = {"lines": 0, "appended": 0, "repeated": 0, "last_position": 0}
+        for line in request.read().splitlines():
+            event = json.loads(line)
+            (answer,), repeated = self._store.append([(event.pop("stream"), "any", [event])])
+            counts["lines"] += 1
+            counts["repeated" if repeated else "appended"] += 1
+            counts["last_position"] = max(counts["last_position"], answer["last_position"])
+        return reply(counts)
 
     def _add_schema(self, request: httpx.Request) -> httpx.Response:
         body = body_of(request)
@@ -184,7 +202,16 @@ class Routes:
             return reply(
                 {"subject": subject, "compatible": not complaints, "complaints": complaints}
             )
-        added, new = self._schemas.add(subject, schema)
+        before = self._schemas.levels.get(subject)
+        if "compatibility" in body:
+            self._schemas.levels[subject] = body["compatibility"]
+        try:
+            added, new = self._schemas.add(subject, schema)
+        except Incompatible:
+            self._schemas.levels.pop(subject, None)
+            if before is not None:
+                self._schemas.levels[subject] = before
+            raise
         return reply(added, status=201 if new else 200)
 
     def _ready(self, _request: httpx.Request) -> httpx.Response:

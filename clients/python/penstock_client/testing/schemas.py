@@ -20,6 +20,7 @@ class MemorySchemas:
         self._versions: dict[str, list[Document]] = {}
         self._inferred: dict[str, int] = {}
         self._next_id = 1
+        self.levels: dict[str, str] = {}
 
     def check(self, category: str, type_: str, data: Mapping[str, Any], index: int) -> int:
         """Return the id of the schema that the data fits.
@@ -73,11 +74,17 @@ class MemorySchemas:
             parsed = AvroSchema(schema)
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(f"the schema cannot be used: {error}") from error
+        if self.level(subject) == "NONE":
+            return []
         return [
             complaint
             for older in self._versions.get(subject, [])
             for complaint in parsed.cannot_read(AvroSchema(older["schema"]))
         ]
+
+    def level(self, subject: str) -> str:
+        """Return the level of a subject. All but `NONE` are one here: read what is stored."""
+        return self.levels.get(subject, "BACKWARD_TRANSITIVE")
 
     def latest(self) -> list[Document]:
         """Return the newest version of each subject."""
