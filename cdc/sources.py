@@ -3,7 +3,7 @@
 dsn = "host=db port=5432 dbname=shop user=capture"
 password = "env:SHOP_PASSWORD"            # or "file:.penstock/secrets/shop", or absent
 tables = ["public.customers", "public.order_*"]   # names, and patterns with * and ?
-snapshot = "connector"                    # who reads the rows that are there: "copy", "connector"
+snapshot = "copy"                         # who reads the rows that are there: "copy", "connector"
 salt = "file:.penstock/secrets/shop.salt" # only where columns are hashed; or "env:SHOP_SALT"
 
 [keys]                                    # tables without a primary key
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _SALT = re.compile(r"[A-Za-z0-9]{16,128}")
 _KNOWN = {"dsn", "password", "tables", "keys", "snapshot", "salt", "table"}
 COPY, CONNECTOR = "copy", "connector"
-DEFAULT_SNAPSHOT = CONNECTOR
+DEFAULT_SNAPSHOT = COPY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,8 +284,7 @@ def _render(source: Source) -> str:
     lines.append("tables = [")
     lines.extend(f"    {json.dumps(table)}," for table in source.tables)
     lines.append("]")
-    if source.snapshot != DEFAULT_SNAPSHOT:
-        lines.append(f"snapshot = {json.dumps(source.snapshot)}")
+    lines.append(f"snapshot = {json.dumps(source.snapshot)}")
     if source.salt is not None:
         lines.append(f"salt = {json.dumps(source.salt)}")
     if source.keys:

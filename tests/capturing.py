@@ -283,7 +283,12 @@ def prepare(
 ) -> Captured:
     """Declare a source with a name of its own."""
     source, _ = sources.declare(
-        f"s{uuid.uuid4().hex[:10]}", dsn=dsn, tables=tuple(tables), keys=keys, options=options
+        f"s{uuid.uuid4().hex[:10]}",
+        dsn=dsn,
+        tables=tuple(tables),
+        keys=keys,
+        options=options,
+        snapshot=sources.CONNECTOR,
     )
     registry = ConfluentRegistry(settings.required("registry.url"))
     return Captured(

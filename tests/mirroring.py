@@ -22,7 +22,7 @@ from cdc.capture import Access
 from cdc.connect import ConnectClient
 from cdc.connectors import Placement
 from cdc.options import PLAIN
-from cdc.sources import Source, declare
+from cdc.sources import CONNECTOR, Source, declare
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable
@@ -143,7 +143,7 @@ def mirrored(
     """Make a database, capture its tables and mirror them; removes what it made."""
     name = f"m{uuid.uuid4().hex[:10]}"
     dsn = new_source(statements)
-    source, _ = declare(name, dsn=dsn, tables=tuple(keys))
+    source, _ = declare(name, dsn=dsn, tables=tuple(keys), snapshot=CONNECTOR)
     placement = Placement(
         workspace="test",
         topic_prefix=prefix,

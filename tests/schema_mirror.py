@@ -99,7 +99,9 @@ def mirrored(
     name = f"m{uuid.uuid4().hex[:8]}"
     with psycopg.connect(dsn) as connection:
         connection.execute("CREATE TABLE marker (id text PRIMARY KEY)")
-    source, _ = sources.declare(name, dsn=dsn, tables=(*tables, MARKER), keys=keys)
+    source, _ = sources.declare(
+        name, dsn=dsn, tables=(*tables, MARKER), keys=keys, snapshot=sources.CONNECTOR
+    )
     registry = stack.required("registry.url")
     placement = Placement(
         workspace="test", topic_prefix=prefix, partitions=2, registry_url=registry

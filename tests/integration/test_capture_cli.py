@@ -40,10 +40,11 @@ def source(
 
 def test_a_source_from_add_to_remove(source: Workspace, new_source: Callable[[str], str]) -> None:
     dsn = new_source(TABLES)
-    added = source("add", source.source, "--dsn", dsn, "--tables", "a,public.b")
+    declared = (source.source, "--dsn", dsn, "--snapshot", "connector", "--tables")
+    added = source("add", *declared, "a,public.b")
     assert added["connector"]["task"] == "RUNNING"
     assert all(check["ok"] for check in added["checks"])
-    again = source("add", source.source, "--dsn", dsn, "--tables", "public.a,public.b")
+    again = source("add", *declared, "public.a,public.b")
     assert again["connector"]["task"] == "RUNNING"
 
     def snapshot() -> dict[str, Any]:

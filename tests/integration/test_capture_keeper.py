@@ -68,7 +68,7 @@ def world(tmp_path: Path, stack: Settings, new_source: Callable[[str], str]) -> 
     # The workspace's own store is that database, too: it has no events, so there is no outbox.
     workspace = Workspace(tmp_path, stack, **{"postgres.dsn": dsn})
     tables = "public.order_*,people"
-    workspace("add", workspace.source, "--dsn", dsn, "--tables", tables)
+    workspace("add", workspace.source, "--dsn", dsn, "--tables", tables, "--snapshot", "connector")
     try:
         yield World(workspace, Kept(workspace), dsn)
     finally:

@@ -18,7 +18,7 @@ from cdc import capture, removal
 from cdc.capture import Access
 from cdc.connect import ConnectClient
 from cdc.connectors import Placement
-from cdc.sources import Source, declare
+from cdc.sources import CONNECTOR, Source, declare
 from cdc.verify import source_rows_hash
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -86,7 +86,7 @@ def bank(stack: Settings, spark: SparkSession, lake: Lake, prefix: str) -> Itera
             INSERT INTO entry VALUES (0, 0, 0);
             """
         )
-    source, _ = declare(name, dsn=dsn, tables=TABLES)
+    source, _ = declare(name, dsn=dsn, tables=TABLES, snapshot=CONNECTOR)
     placement = Placement(
         workspace="test",
         topic_prefix=prefix,
