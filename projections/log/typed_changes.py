@@ -127,14 +127,9 @@ class TypedChanges:
         rows = stamp(dataset_of(log).to_table(filter=where))
         messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))
         rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
-        made = self._truncated(
-            source, [rows, *(stamp(r.read(_IS_TRUNCATE)) for r in large.values())], epoch
-        )
-        rows = rows.filter(~_IS_TRUNCATE)
-        tables = {
-            name: rows.filter(pc.equal(rows["table"], name))
-            for name in pc.unique(rows["table"]).to_pylist()
-        }
+        truncates = [rows, *(stamp(own.read(_IS_TRUNCATE)) for own in large.values())]
+        made = self._truncated(source, truncates, epoch)
+        tables = _by_table(rows.filter(~_IS_TRUNCATE))
         tables |= {name: _planned(own) for name, own in large.items()}
         if messages.num_rows:
             tables[SCHEMA_TABLE] = messages
@@ -342,6 +337,11 @@ def _stamped(
     snapshot_epoch = visible.epoch_of(snapshot_lsn) if snapshot_lsn <= visible.up_to else 0
     epochs = [seen_at.get(tx, snapshot_epoch) for tx in rows["transaction_id"].to_pylist()]
     return rows.append_column(EPOCH, pa.array(epochs, pa.int64()))
+
+
+def _by_table(rows: pa.Table) -> dict[str, pa.Table]:
+    names = pc.unique(rows["table"]).to_pylist()
+    return {name: rows.filter(pc.equal(rows["table"], name)) for name in names}
 
 
 def _wanted(seen_at: Collection[str], visible: Visible, snapshot_lsn: int) -> pc.Expression:
