@@ -18,13 +18,11 @@ from projections.log.tables import Tables
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest
 from projections.state.current import CurrentTables, current_name
-from projections.state.evening import even_out
-from projections.state.installing import Installer
 from projections.state.installs import ALL, Install, InstallBook
 from projections.state.staging import Staging
 from projections.state.tail import FoldPolicy, read_whole
 from schemas.key_ranges import Bound as KeyBound
-from schemas.key_ranges import KeyRange, ordered_key
+from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn
 from tests.folding import AT, SOURCE, TABLE, Done, State, apply, changes, registry, state_of
 
@@ -200,27 +198,16 @@ class HandLake:
 
     def stage_chunk(self, id_: str, chunk: int, range_: KeyRange) -> int:
         """Read one range of the source now, as a chunk; return its LSN."""
-        staging = Staging(self.lake, id=id_, source=SOURCE, table=TABLE, columns=COLUMNS)
+        staging = Staging(
+            self.lake,
+            id=id_,
+            source=SOURCE,
+            table=TABLE,
+            columns=COLUMNS,
+            soft_deletes=self.soft,
+        )
         staging.stage(chunk, self.source.lsn, [self.source.read(range_.low, range_.high)])
         return self.source.lsn
-
-    def evened(self, id_: str, lsns: tuple[int, ...], ranges: Sequence[KeyRange]) -> Install:
-        """Bring chunks of several LSNs to one; the log must have everything by now."""
-        last = self.manifest.last()
-        assert last is not None
-        known = registry()
-        current = CurrentTables(self.lake, self.tables, known)
-        installer = Installer(lake=self.lake, tables=self.tables, schemas=known, current=current)
-        key = ordered_key(COLUMNS[:2])
-        assert key is not None
-        return even_out(
-            installer,
-            self.install(id_, lsns),
-            key=key,
-            ranges=ranges,
-            first_epoch=self.manifest.pending_since(SOURCE, min(lsns)),
-            last_epoch=last.epoch,
-        )
 
     def install(self, id_: str, lsns: tuple[int, ...]) -> Install:
         """Describe staged chunks of the whole table."""

@@ -14,7 +14,7 @@ from cdc.snapshot.copying import copied_columns
 from cdc.sources import Source
 from projections.runner.captured import CapturedTable
 from projections.state.installs import RUN, Entry, column_of
-from schemas.key_ranges import KeyColumn, KeyRange, ordered_key
+from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn
 
 
@@ -29,14 +29,6 @@ class TablePlan:
     soft_deletes: bool
     ranges: tuple[KeyRange, ...]
     rows: int
-
-    @property
-    def key(self) -> tuple[KeyColumn, ...]:
-        """The key's columns, as the ranges compare them; empty for one chunk."""
-        if len(self.ranges) == 1:
-            return ()
-        by_name = {column.name: column for column in self.columns}
-        return ordered_key([by_name[name] for name in self.keys]) or ()
 
     def same_shape(self, columns: Sequence[SourceColumn], captured: CapturedTable) -> bool:
         """Say whether the table is still what was planned."""
@@ -100,7 +92,7 @@ def plan_table(
     Raises `NotFound` for a table that is gone.
     """
     columns = copied_columns(connection, table, source.options_of(table))
-    chunks = plan_chunks(connection, table, columns, captured.keys, chunk_bytes=chunk_bytes)
+    chunks = plan_chunks(connection, table, captured.keys, chunk_bytes=chunk_bytes)
     return TablePlan(
         table=table,
         install=new_run(),

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from apps.pipeline.copy_plan import CopyPlan, TablePlan
 from cdc.database import Connection, connected
+from cdc.snapshot.chunks import chunk_condition
 from cdc.snapshot.copying import read, set_up
 from cdc.snapshot.slot import Exported, adopt
 from cdc.sources import Source
@@ -125,7 +126,7 @@ class CopyRun:
             raise Stopped
 
     def installs(self) -> list[Install]:
-        """Return the tables as staged, to be announced when all their chunks are of one LSN."""
+        """Return the tables as staged."""
         return [self._install(table) for table in self._plan.tables]
 
     def _install(self, table: TablePlan) -> Install:
@@ -189,8 +190,7 @@ class CopyRun:
             connection,
             table.table,
             table.columns,
-            table.ranges[chunk],
-            key=table.key,
+            condition=chunk_condition(table.ranges[chunk], table.keys),
             options=self._source.options_of(table.table),
             salt=self._salt,
         )

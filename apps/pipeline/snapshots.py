@@ -6,10 +6,9 @@ A copy goes through these states, each kept in the lake, so that a new process g
 
 1. a temporary slot's exported snapshot at L, and a plan of chunks in the book (`run`);
 2. chunks, each one commit; after a crash the missing ones are read in a new snapshot at L2;
-3. chunks of several LSNs are evened out (`projections.state.evening`), or the table is read again;
-4. all tables of the copy are announced in one commit;
-5. ingest installs them in the epoch whose cut has reached L. A message in the source's stream makes
-   sure that there is one.
+3. all tables of the copy are announced in one commit;
+4. ingest installs them in the epoch whose cut has reached L. A message in the source's stream makes
+   sure that there is one. What it declines (`projections.state.installing`) is copied again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry, Counter
 
-from apps.pipeline.copy_plan import CopyPlan, TablePlan, new_run, plan_table
+from apps.pipeline.copy_plan import CopyPlan, new_run, plan_table
 from apps.pipeline.copy_run import CopyRun, Stopped, TableChanged
 from apps.pipeline.copy_wanted import open_run, released, wanted
 from apps.settings import Settings
@@ -42,9 +41,6 @@ from projections.runner.captured import CapturedTable
 from projections.runner.catalog import DeployedCatalog, Deployment
 from projections.runner.manifest import Manifest
 from projections.runner.progress import Progress
-from projections.state.current import CurrentTables
-from projections.state.evening import even_out
-from projections.state.installing import Declined, Installer
 from projections.state.installs import (
     DONE,
     INSTALL,
@@ -258,55 +254,16 @@ class TableCopier:
         return made
 
     def _announce(self, source: Source, dsn: str, plan: CopyPlan, installs: list[Install]) -> None:
-        tables = {table.table: table for table in plan.tables}
         self.states[source.name] = f"installs {len(installs)} tables"
-        even = [
-            self._evened(dsn, install, tables[install.table], plan)
-            if len(set(install.lsns)) > 1
-            else install
-            for install in installs
-        ]
         failpoints.hit(failpoints.SNAPSHOT_BEFORE_ANNOUNCE)
-        if even:
-            self._book.put([install.entry() for install in even])
+        if installs:
+            self._book.put([install.entry() for install in installs])
         else:
             self._book.put([Entry(kind=DONE, id=plan.run, source=source.name)])
         failpoints.hit(failpoints.SNAPSHOT_AFTER_ANNOUNCE)
         mark(dsn, plan.run)
-        rows = sum(install.rows for install in even)
-        log.info("copied %d rows of %s, as of %d tables", rows, source.name, len(even))
-
-    def _evened(self, dsn: str, install: Install, table: TablePlan, plan: CopyPlan) -> Install:
-        """Bring chunks of several LSNs to the last one, when the log has everything up to there."""
-        mark(dsn, plan.run)
-        while True:
-            last = self._manifest.last()
-            if last is not None:
-                cut = Progress.from_json(last.progress).cut(plan.source)
-                if cut.reached >= max(install.lsns):
-                    break
-            if self._stop.wait(LOOK_S / 4):
-                raise Stopped
-        soft = table.soft_deletes
-        current = CurrentTables(
-            self._lake, self._tables, self._schemas, soft_deletes=lambda s, t: soft
-        )
-        installer = Installer(
-            lake=self._lake, tables=self._tables, schemas=self._schemas, current=current
-        )
-        first = self._manifest.pending_since(plan.source, min(install.lsns))
-        try:
-            return even_out(
-                installer,
-                install,
-                key=table.key,
-                ranges=table.ranges,
-                first_epoch=first,
-                last_epoch=last.epoch,
-            )
-        except Declined as reason:
-            self._begin_anew(plan, table.table)
-            raise TableChanged(table.table, str(reason)) from reason
+        rows = sum(install.rows for install in installs)
+        log.info("copied %d rows of %s, %d tables", rows, source.name, len(installs))
 
     def _begin_anew(self, plan: CopyPlan, table: str) -> None:
         """Forget what was staged of one table: it is planned again in the next snapshot."""

@@ -2,17 +2,17 @@
 
 Ranges of keys hold the same rows at every LSN, which places on disk (`ctid`) do not: a row that is
 updated moves. So a chunk may be read at another LSN than its neighbours when a copy is resumed.
+Ranges are the source's own, in the order of its index: nobody else needs to tell them apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
 
 from cdc.database import Connection, Row, split_table
-from cdc.verification.ranges import key_order, key_texts
 from kernel.errors import NotFound
 from schemas.key_ranges import (
     WHOLE,
@@ -21,9 +21,7 @@ from schemas.key_ranges import (
     KeyOrder,
     KeyRange,
     cut_at,
-    ordered_key,
 )
-from schemas.pg_types import SourceColumn
 
 CHUNK_BYTES = 64 * 2**20
 MOST_CHUNKS = 1024
@@ -34,12 +32,8 @@ _PAGE_BYTES = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPlan:
-    """How a table is read. `rows` is an estimate, `bytes` its size on disk.
+    """How a table is read. `rows` is an estimate, `bytes` its size on disk."""
 
-    `key` is empty where there is one chunk only, the whole table.
-    """
-
-    key: tuple[KeyColumn, ...]
     ranges: tuple[KeyRange, ...]
     rows: int
     bytes: int
@@ -48,26 +42,37 @@ class ChunkPlan:
 def plan_chunks(
     connection: Connection,
     table: str,
-    columns: Sequence[SourceColumn],
     key: Sequence[str],
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> ChunkPlan:
     """Cut a table by a sample of its keys, in the transaction that the connection is in.
 
-    A table has one chunk when it is small, when no index serves its key, or when the key's order
-    is not the lake's (an enum, a text in a collation of a language). Raises `NotFound`.
+    A table has one chunk when it is small, and when no index serves its key. Raises `NotFound`.
     """
     size = _size(connection, table)
-    ordered = ordered_key([_column(columns, name, table) for name in key]) if key else None
     wanted = min(MOST_CHUNKS, size["bytes"] // chunk_bytes + 1)
-    whole = ChunkPlan(key=(), ranges=(WHOLE,), rows=size["rows"], bytes=size["bytes"])
-    if wanted < 2 or ordered is None or not served_by_index(connection, table, ordered):
-        return whole
-    bounds, rows = _bounds(connection, table, ordered, chunks=wanted, size=size)
-    if not bounds:
-        return whole
-    return ChunkPlan(key=ordered, ranges=cut_at(bounds), rows=rows, bytes=size["bytes"])
+    if wanted > 1 and key and any(True for _ in _indexes(connection, table, key)):
+        bounds, rows = _bounds(connection, table, key, chunks=wanted, size=size)
+        if bounds:
+            return ChunkPlan(ranges=cut_at(bounds), rows=rows, bytes=size["bytes"])
+    return ChunkPlan(ranges=(WHOLE,), rows=size["rows"], bytes=size["bytes"])
+
+
+def chunk_condition(range_: KeyRange, key: Sequence[str]) -> sql.Composed:
+    """Return what WHERE takes for a range of a plan; TRUE for all.
+
+    Whole keys are compared as the index has them, each bound read as its column's type.
+    """
+    columns = sql.SQL(", ").join(map(sql.Identifier, key))
+    parts = [
+        sql.SQL("({}) {} ({})").format(
+            columns, sql.SQL(operator), sql.SQL(", ").join(map(sql.Literal, bound))
+        )
+        for bound, operator in ((range_.low, ">="), (range_.high, "<"))
+        if bound is not None
+    ]
+    return sql.SQL(" AND ").join(parts) if parts else sql.Composed([sql.SQL("TRUE")])
 
 
 def from_clause(connection: Connection, table: str) -> sql.Composed:
@@ -76,13 +81,6 @@ def from_clause(connection: Connection, table: str) -> sql.Composed:
     found = sql.Identifier(schema, name)
     only = "" if _facts(connection, table)["kind"] == "p" else "ONLY "
     return sql.SQL("{}{}").format(sql.SQL(only), found)
-
-
-def _column(columns: Sequence[SourceColumn], name: str, table: str) -> SourceColumn:
-    for column in columns:
-        if column.name == name:
-            return column
-    raise NotFound(f"{table} has no column {name}, which is part of its key")
 
 
 def _facts(connection: Connection, table: str) -> Row:
@@ -117,7 +115,21 @@ def _size(connection: Connection, table: str) -> Mapping[str, int]:
 
 
 def served_by_index(connection: Connection, table: str, key: Sequence[KeyColumn]) -> bool:
-    """Say whether a unique index without nulls begins with the key, ordered as the lake orders."""
+    """Say whether an index of a key without nulls orders it as the lake does."""
+    names = [column.name for column in key]
+    return any(
+        all(
+            column.order is not KeyOrder.TEXT or collation in ("C", "POSIX", "ucs_basic")
+            for column, collation in zip(key, collations, strict=False)
+        )
+        for collations in _indexes(connection, table, names)
+    )
+
+
+def _indexes(
+    connection: Connection, table: str, names: Sequence[str]
+) -> Iterator[Sequence[str | None]]:
+    """Yield, per unique index without nulls that begins with these columns, their collations."""
     rows = connection.execute(
         """
         SELECT array_agg(a.attname::text ORDER BY k.place) AS names,
@@ -137,23 +149,17 @@ def served_by_index(connection: Connection, table: str, key: Sequence[KeyColumn]
         (_facts(connection, table)["oid"],),
     ).fetchall()
     for row in rows:
-        names, collations = row["names"], row["collations"]
-        assert isinstance(names, list)
+        found, collations = row["names"], row["collations"]
+        assert isinstance(found, list)
         assert isinstance(collations, list)
-        if not row["filled"] or names[: len(key)] != [column.name for column in key]:
-            continue
-        if all(
-            column.order is not KeyOrder.TEXT or collation in ("C", "POSIX", "ucs_basic")
-            for column, collation in zip(key, collations, strict=False)
-        ):
-            return True
-    return False
+        if row["filled"] and found[: len(names)] == list(names):
+            yield collations
 
 
 def _bounds(
     connection: Connection,
     table: str,
-    key: Sequence[KeyColumn],
+    key: Sequence[str],
     *,
     chunks: int,
     size: Mapping[str, int],
@@ -173,8 +179,10 @@ def _bounds(
              ORDER BY place
             """
         ).format(
-            texts=key_texts(key),
-            order=key_order(key),
+            texts=sql.SQL("ARRAY[{}]").format(
+                sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(k)) for k in key)
+            ),
+            order=sql.SQL(", ").join(map(sql.Identifier, key)),
             table=from_clause(connection, table),
             percent=sql.Literal(percent),
             chunks=sql.Literal(chunks),

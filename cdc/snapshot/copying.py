@@ -87,8 +87,11 @@ def read(
     key: Sequence[KeyColumn] = (),
     options: TableOptions = PLAIN,
     salt: str = "",
+    condition: sql.Composed | None = None,
 ) -> Iterator[pa.Table]:
     """Read a range in the transaction of a connection that adopted a snapshot; see `read_range`.
+
+    `condition` is the range in SQL where it is not one of `schemas.key_ranges` (a chunk's).
 
     Raises `Conflict` for a table that was rewritten since: an old snapshot sees nothing in it.
     """
@@ -97,7 +100,7 @@ def read(
     query = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT csv)").format(
         select_list(table, names, options, salt=salt),
         from_clause(connection, table),
-        where(range_, key),
+        where(range_, key) if condition is None else condition,
     )
     convert = csv.ConvertOptions(
         column_types={name: pa.string() for name in names},

@@ -105,10 +105,11 @@ class BulkInstalls:
             self._done(install, progress, taken)
 
     def _ends(self, install: Install, cut: Cut, epoch: Epoch) -> Ends:
+        first = min(install.lsns)
         return Ends(
-            after=install.lsn,
+            after=first,
             up_to=cut.reached,
-            first_epoch=self._manifest.pending_since(install.source, install.lsn),
+            first_epoch=self._manifest.pending_since(install.source, first),
             last_epoch=epoch,
         )
 

@@ -9,7 +9,7 @@ the same call finds what is done. Readers of the table see one commit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from kernel import failpoints
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import Epoch
 from projections.log.adoption import adopted
-from projections.log.committed import CommittedChanges, Ends, Slice
+from projections.log.committed import CommittedChanges, Ends
 from projections.log.frames import SCHEMA_TABLE
 from projections.log.layout import Lake
 from projections.log.tables import TABLE_SETTINGS, TableAt, Tables, schema_of
@@ -56,8 +56,9 @@ class Installer:
     def replace(self, install: Install, ends: Ends, epoch: Epoch) -> dict[str, TableAt]:
         """Make the staged rows, with the changes of `ends`, the table; one commit.
 
-        The table has everything of the epoch then, as if it had been folded. Raises `Declined`
-        when DDL after `install.lsn` cannot be followed.
+        The table has everything of the epoch then, as if it had been folded. `ends` begin at the
+        first LSN of the chunks. Raises `Declined` when DDL behind them cannot be followed, or when
+        chunks of several LSNs cannot be brought together.
         """
         name = current_name(install.source, install.table)
         path, guard = self.lake.path(name), Guard(name, epoch)
@@ -67,7 +68,7 @@ class Installer:
             stable = self.tables.open(path)
             built = self._built(install)
             gone = Vanished(self.lake, self.tables, self.schemas, install)
-            self.catch_up(install, ends, touched=None if stable is None else gone.touched)
+            self._bring(install, ends, touched=None if stable is None else gone.touched)
             built.update_incremental()
             if stable is not None:
                 soft = self.current.keeps_deleted(install.source, install.table)
@@ -81,6 +82,23 @@ class Installer:
         assert done is not None, "the table was just written"
         at = {name: TableAt(version=done.version(), as_of_epoch=epoch)}
         return at | self.current.tails.clear(name, epoch)
+
+    def _bring(
+        self, install: Install, ends: Ends, touched: Callable[[pa.Table], None] | None
+    ) -> None:
+        """Fold `ends` over chunks of one LSN, or of several: a copy that was resumed.
+
+        An image says all of its row, so folding over a row what it has seen already ends in the
+        same row, as long as everything behind the first LSN is folded. Not so where an image is not
+        whole: a key that moved with a large value unsent, a delete that leaves a marked row.
+        """
+        first, last = min(install.lsns), max(install.lsns)
+        if first < last:
+            if self.current.keeps_deleted(install.source, install.table):
+                raise Declined("the copy was interrupted, and deleted rows are to be kept")
+            between = replace(ends, after=first, up_to=last)
+            self.catch_up(install, between, touched=touched, whole=False)
+        self.catch_up(install, replace(ends, after=last), touched=touched)
 
     def mend(self, install: Install, ends: Ends, epoch: Epoch) -> dict[str, TableAt]:
         """Replace a range of keys by the staged rows, with the changes of `ends`; one commit.
@@ -121,13 +139,12 @@ class Installer:
         *,
         touched: Callable[[pa.Table], None] | None = None,
         whole: bool = True,
-        only: Callable[[Slice], pa.Table] | None = None,
     ) -> None:
         """Fold the changes of transactions in `ends` into the generation, slice by slice.
 
-        `touched` is told the log rows of each slice. Not `whole`: the generation has a range only,
-        and a key that came into it may bring values that are outside: `Declined`. `only` chooses
-        the rows of a slice that are folded.
+        `touched` is told the log rows of each slice. Not `whole`: the generation has not all rows
+        as of where `ends` begin, and a key that moved may bring values that it lacks: `Declined`,
+        as is DDL.
         """
         nested = self._nested(install)
         current = CurrentTables(
@@ -145,12 +162,9 @@ class Installer:
                 touched(rows)
             if not whole and (SCHEMA_TABLE in slice_.rows or moved_unseen(rows, self.schemas)):
                 raise Declined("a key moved, or DDL came, while the range was read")
-            if only is not None:
-                rows = only(slice_)
-            found = dict(slice_.rows) | {install.table: rows}
             plans = follower.plans(
                 install.source,
-                found,
+                slice_.rows,
                 slice_.ends,
                 partial(self._columns_before, install, slice_.last_end),
                 from_epoch=ends.first_epoch,
