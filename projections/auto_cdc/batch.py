@@ -159,6 +159,7 @@ class BatchWriter:
         facts = _kept(session.sql(sql.remembered(batch.shape, horizon=horizon), facts=winners))
         try:
             refused = self._quarantine(said, together, batch)
+            failpoints.hit(failpoints.AUTO_CDC_AFTER_REFUSED)
             self._remember(facts, batch)
             failpoints.hit(failpoints.AUTO_CDC_AFTER_FACTS)
             return refused, self._publish(facts, batch)
@@ -191,8 +192,7 @@ class BatchWriter:
             )
         if total:
             rows = refused.withColumn("__op", functions.lit("upsert"))
-            path, small = self.tables.place.quarantine, total <= self.bounded_rows
-            self.tables.merge(path, rows, batch.epoch, keys=("id",), small=small)
+            self.tables.refuse(rows, small=total <= self.bounded_rows)
         return total
 
     def _remember(self, facts: DataFrame, batch: _Batch) -> None:
@@ -211,8 +211,6 @@ class BatchWriter:
                 gone.withColumn("__op", functions.lit("delete"))
             )
             self.tables.merge(path, rows, batch.epoch, keys=(ID,), small=batch.small)
-            if batch.small:
-                self.tables.own(batch.epoch, added.select(ID).toArrow())
         self.tables.describe(batch.shape)
 
     def _publish(self, facts: DataFrame, batch: _Batch) -> DeltaVersion:

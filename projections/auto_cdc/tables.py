@@ -19,7 +19,7 @@ from projections.log.compaction import compact
 from projections.log.layout import Lake
 from projections.log.spark_writer import SparkWriter
 from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
+from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
 from projections.runner.views import DeltaFrames
 
 BOUNDED_ROWS = 20_000
@@ -114,11 +114,29 @@ class FlowTables:
 
         Raises `LeaseLost` when another run of the flow committed this epoch.
         """
-        guard = Guard(self.place.app_id, epoch)
+        return self._merge(path, rows, Guard(self.place.app_id, epoch), keys, small=small)
+
+    def refuse(self, rows: DataFrame, *, small: bool) -> None:
+        """Put changes into quarantine; those that are there already stay as they are.
+
+        Counted by itself: after a crash another batch may take the same epoch, and what that one
+        refuses must not pass for written.
+        """
+        path = self.place.quarantine
+        guard = Guard(self.place.app_id, Epoch(self.epoch(path) + 1))
+        self._merge(path, rows, guard, ("id",), small=small)
+
+    def _merge(
+        self, path: str, rows: DataFrame, guard: Guard, keys: tuple[str, ...], *, small: bool
+    ) -> DeltaVersion:
         # deltalake's MERGE compares no structs.
         plain = not any(isinstance(rows.schema[key].dataType, StructType) for key in keys)
         if small and plain:
-            return self._arrow.merge(path, rows.toArrow(), guard, keys=keys)
+            table = rows.toArrow()
+            version = self._arrow.merge(path, table, guard, keys=keys)
+            if path == self.place.facts:
+                self.own(guard.epoch, table.filter(pc.equal(table[OP], UPSERT)))
+            return version
         return SparkWriter(rows.sparkSession, self._tables).merge(path, rows, guard, keys=keys)
 
     def own(self, epoch: Epoch, ids: pa.Table) -> None:

@@ -159,12 +159,19 @@ def test_a_delete_keeps_a_late_row_away_until_its_tombstone_is_old(
 def test_a_crash_between_the_two_commits_loses_nothing(spark: SparkSession, lake: Lake) -> None:
     said = some(3, 40, 8)
     kind = Kind(scd_type=2)
+    unusable = [Said(key=None, sequence=n) for n in (1, 2, 3)]
+    failpoints.arm(failpoints.AUTO_CDC_AFTER_REFUSED)
     failpoints.arm(failpoints.AUTO_CDC_AFTER_FACTS)
-    with pytest.raises(failpoints.Crash):
-        flow(lake, changes(spark, said[:20]), stored_as_scd_type=2).run()
+    for number, batch in enumerate((said[:10], said[10:20])):
+        source = changes(spark, [*batch, unusable[number]])
+        with pytest.raises(failpoints.Crash):
+            flow(lake, source, stored_as_scd_type=2).run()
     # Not the same batch again, but another one: what was taken is followed all the same.
-    flow(lake, changes(spark, said[20:]), stored_as_scd_type=2).run()
+    made = flow(lake, changes(spark, [*said[:10], *said[20:], unusable[2]]), stored_as_scd_type=2)
+    made.run()
     assert rows_of(lake.path("projection/people")) == expected(kind, said)
+    refused = pl.read_delta(made.quarantine).filter(pl.col("reason") == "null_key")
+    assert refused.height == len(unusable)
 
 
 def test_two_runs_at_one_moment_do_not_both_believe_that_they_wrote(lake: Lake) -> None:
