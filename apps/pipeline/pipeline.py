@@ -80,7 +80,7 @@ class Pipeline:
         self._heads = heads
         self._lake = Lake.at(settings.lake)
         self._registry = ConfluentRegistry(settings.required("registry.url"))
-        self._tables = Tables()
+        self._tables = Tables(owned=self._lake.written_by_ingest)
         self._manifest = Manifest(self._lake, self._tables)
         self._deployed = DeployedCatalog(self._lake, self._tables)
         self._book = InstallBook(self._lake, self._tables)
@@ -159,6 +159,7 @@ class Pipeline:
 
     def _one_run(self) -> bool:
         """Run ingest until the topology changes, it fails, or the pipeline stops."""
+        self._tables.forget_all()
         deployment = self._deployed.deployment()
         self._captures = tuple(deployment.captures)
         current = CurrentTables(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 KINDS = ("log", "typed", "current", "history", "projection", "quarantine", "corrections")
 
+_OF_INGEST = ("log/changes/", "log/events/", "current/_tail/")
+
 
 @dataclass(frozen=True, slots=True)
 class Lake:
@@ -23,6 +25,10 @@ class Lake:
     def path(self, name: str) -> str:
         """Return the root of the table that is named by kind and name, as `current/shop.orders`."""
         return f"{self.root}/{name}"
+
+    def written_by_ingest(self, path: str) -> bool:
+        """Say whether only ingest writes rows to the table at `path`."""
+        return path.startswith(tuple(self.path(name) for name in _OF_INGEST))
 
     @property
     def epochs(self) -> str:

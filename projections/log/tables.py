@@ -7,7 +7,7 @@ costs more with every commit since the last checkpoint.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -21,9 +21,11 @@ from deltalake.exceptions import TableNotFoundError
 TABLE_SETTINGS: Mapping[str, str] = {
     "delta.checkpointInterval": "50",
     "delta.enableDeletionVectors": "false",
-    "delta.logRetentionDuration": "interval 30 days",
+    "delta.logRetentionDuration": "interval 7 days",
 }
 """Of every table that Penstock makes: plain reader features, so that any engine opens it."""
+
+_PARTITION = "partition."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +37,15 @@ class TableAt:
 
 
 class Tables:
-    """Opens tables by path and keeps their handles. Safe for use from several threads."""
+    """Opens tables by path and keeps their handles. Safe for use from several threads.
 
-    def __init__(self) -> None:
+    `owned` says of a path that nobody else changes the table's rows: its handle is as new as our
+    own last write, and the log is not looked at again. After an error `forget_all`.
+    """
+
+    def __init__(self, *, owned: Callable[[str], bool] = lambda path: False) -> None:
         self._handles: dict[str, DeltaTable] = {}
+        self._owned = owned
         self._lock = threading.Lock()
 
     def open(self, path: str) -> DeltaTable | None:
@@ -46,7 +53,8 @@ class Tables:
         with self._lock:
             handle = self._handles.get(path)
             if handle is not None:
-                handle.update_incremental()
+                if not self._owned(path):
+                    handle.update_incremental()
                 return handle
             try:
                 handle = DeltaTable(path)
@@ -77,6 +85,11 @@ class Tables:
         with self._lock:
             self._handles.pop(path, None)
 
+    def forget_all(self) -> None:
+        """Drop every handle: each table is opened anew."""
+        with self._lock:
+            self._handles.clear()
+
     def columns(self, path: str, version: int) -> pa.Schema:
         """Return the columns that a table had at a version."""
         handle = self.open(path)
@@ -91,9 +104,12 @@ class Tables:
         where: pc.Expression | None = None,
         columns: Sequence[str] | None = None,
         version: int | None = None,
+        since: tuple[str, int] | None = None,
     ) -> pa.Table | None:
         """Read rows that satisfy `where`; files are skipped by their statistics.
 
+        `since` (an integer column and its least value) is an aid for tables of many files where
+        only the last ones matter: files below are not looked at; rows below may come all the same.
         Returns None where there is no table. Rows come in no order.
         """
         if version is not None:
@@ -102,7 +118,8 @@ class Tables:
             table = self.open(path)
         if table is None:
             return None
-        return dataset_of(table).to_table(filter=where, columns=list(columns) if columns else None)
+        dataset = dataset_of(table) if since is None else dataset_since(table, *since)
+        return dataset.to_table(filter=where, columns=list(columns) if columns else None)
 
 
 def location_of(table: DeltaTable) -> str:
@@ -125,6 +142,40 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
         files = fs.SubTreeFileSystem(rest if separator else root, fs.LocalFileSystem())
     dataset: ds.Dataset = table.to_pyarrow_dataset(filesystem=files)
     return dataset
+
+
+def dataset_since(table: DeltaTable, column: str, least: int) -> ds.Dataset:
+    """Return those files of a table as a dataset that may hold `column >= least`.
+
+    deltalake's own dataset makes an expression of every column's bounds of every file, which for
+    some hundred small files takes longer than reading the few that matter.
+    """
+    actions = pa.table(table.get_add_actions(flatten=True))
+    bound = f"max.{column}"
+    root = location_of(table)
+    if bound not in actions.schema.names or "://" in root.removeprefix("file://"):
+        return dataset_of(table)
+    files = actions.filter(pc.fill_null(pc.greater_equal(actions[bound], least), True))
+    names = [name for name in files.schema.names if name.startswith(_PARTITION)]
+    local = fs.SubTreeFileSystem(root.removeprefix("file://"), fs.LocalFileSystem())
+    parquet = ds.ParquetFileFormat()
+    fragments = [
+        # The log writes paths as URLs.
+        parquet.make_fragment(
+            unquote(str(row["path"])), local, partition_expression=_values(row, names)
+        )
+        for row in files.select(["path", *names]).to_pylist()
+    ]
+    return ds.FileSystemDataset(fragments, schema_of(table), parquet, local)
+
+
+def _values(row: Mapping[str, object], names: Sequence[str]) -> pc.Expression:
+    """Say which values of the partition columns a file's rows have."""
+    expression = pc.scalar(True)
+    for name in names:
+        column, value = pc.field(name.removeprefix(_PARTITION)), row[name]
+        expression = expression & (column.is_null() if value is None else column == value)
+    return expression
 
 
 def schema_of(table: DeltaTable) -> pa.Schema:

@@ -33,7 +33,7 @@ from kernel.positions import Epoch
 from projections.log.frames import AVRO_SCHEMAS, TRANSACTIONS_TABLE, UTC_MICROS
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.steps import Evolution
-from projections.log.tables import TableAt, Tables, dataset_of
+from projections.log.tables import TableAt, Tables, dataset_since
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, sort_out
 from projections.runner.bulk import BulkInstalls
@@ -291,7 +291,7 @@ class Ingest:
             raise NotFound(f"the log of {source} is missing from the lake")
         wanted = in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE)
         wanted, large = split(log, wanted, since=advance.from_epoch or 0)
-        rows = dataset_of(log).to_table(filter=wanted)
+        rows = dataset_since(log, "epoch", advance.from_epoch or 0).to_table(filter=wanted)
         names = pc.unique(rows["table"]).to_pylist()
         small = {name: rows.filter(pc.equal(rows["table"], name)) for name in sorted(names)}
         return small, large

@@ -177,7 +177,7 @@ class Manifest:
         if top is None:
             return None
         # Epoch `top` may be bound only; then `top - 1` is the newest complete one.
-        rows = self._rows((pc.field("epoch") >= top - 1) & (pc.field("kind") == COMMITTED))
+        rows = self._rows((pc.field("epoch") >= top - 1) & (pc.field("kind") == COMMITTED), top - 1)
         return max(map(_committed, rows), key=lambda done: done.epoch, default=None)
 
     def unfinished(self) -> Bound | None:
@@ -186,7 +186,7 @@ class Manifest:
         top = greatest(table, "epoch") if table is not None else None
         if top is None:
             return None
-        rows = self._rows((pc.field("epoch") == top) & (pc.field("kind") != PROJECTION))
+        rows = self._rows((pc.field("epoch") == top) & (pc.field("kind") != PROJECTION), top)
         if any(row["kind"] == COMMITTED for row in rows):
             return None
         return next((_bound(row) for row in rows if row["kind"] == BOUND), None)
@@ -201,7 +201,7 @@ class Manifest:
     def between(self, after: Epoch, up_to: Epoch) -> list[Committed]:
         """Return the committed epochs in (after, up_to], ascending."""
         where = (pc.field("epoch") > after) & (pc.field("epoch") <= up_to)
-        rows = self._rows(where & (pc.field("kind") == COMMITTED))
+        rows = self._rows(where & (pc.field("kind") == COMMITTED), after)
         return sorted(map(_committed, rows), key=lambda done: done.epoch)
 
     def pending_since(self, source: str, lsn: int) -> int:
@@ -233,8 +233,8 @@ class Manifest:
     def _append(self, row: dict[str, object], guard: Guard) -> None:
         self._writer.append(self._lake.epochs, _one_row(row), guard)
 
-    def _rows(self, where: pc.Expression) -> list[dict[str, object]]:
-        found = self._tables.read(self._lake.epochs, where=where)
+    def _rows(self, where: pc.Expression, since: int = 0) -> list[dict[str, object]]:
+        found = self._tables.read(self._lake.epochs, where=where, since=("epoch", since))
         return [] if found is None else list(found.to_pylist())
 
 

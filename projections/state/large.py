@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession, Window, functions
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.layout import Lake
 from projections.log.spark_writer import SparkWriter
-from projections.log.tables import Tables, dataset_of, location_of, schema_of
+from projections.log.tables import Tables, dataset_since, location_of, schema_of
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
 from projections.state.tail import EPOCH, KEYS, marked, newest_of
 from schemas.records import Operation
@@ -161,7 +161,7 @@ def split(
     recent = actions.filter(pc.fill_null(pc.greater_equal(actions["max.epoch"], since), True))
     if (pc.sum(recent["num_records"]).as_py() or 0) <= most:
         return where, {}
-    dataset = dataset_of(log)
+    dataset = dataset_since(log, "epoch", since)
     counted = pc.value_counts(dataset.to_table(columns=["table"], filter=where)["table"])
     large = {
         str(c["values"]): LogRows(dataset, where & (pc.field("table") == c["values"]))

@@ -51,7 +51,7 @@ class FoldPolicy:
     """
 
     freshness_s: float = 0.4
-    direct_bytes: int = 8 * 2**20
+    direct_bytes: int = 2 * 2**20
     eager_bytes: int = 96 * 2**20
     share: float = 0.01
     longest_s: float = 60.0

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs
 
-from projections.log.tables import dataset_of
+from projections.log.tables import Tables, dataset_of, dataset_since
 
 ODD = ["a b", "public.orders", "ü", "a%20b", "q/w", "#h", "a=b", "it's", "x:y", "plain"]
 
@@ -27,6 +28,20 @@ def path(tmp_path: Path) -> str:
 def test_odd_names_of_folders_and_partitions(path: str) -> None:
     rows = dataset_of(DeltaTable(path)).to_table().to_pylist()
     assert {row["place"]: row["n"] for row in rows} == {name: i for i, name in enumerate(ODD)}
+
+
+def test_files_below_a_bound_are_not_looked_at(path: str) -> None:
+    found = dataset_since(DeltaTable(path), "n", 4)
+    assert {row["place"]: row["n"] for row in found.to_table().to_pylist()} == {
+        name: i for i, name in enumerate(ODD) if i >= 4
+    }
+    assert found.to_table(filter=pc.field("place") == "it's")["n"].to_pylist() == [
+        ODD.index("it's")
+    ]
+    assert dataset_since(DeltaTable(path), "absent", 4).count_rows() == len(ODD)
+    read = Tables().read(path, since=("n", 9), columns=["place"])
+    assert read is not None
+    assert read["place"].to_pylist() == ["plain"]
 
 
 def test_arrow_reads_local_files_without_python(path: str) -> None:
