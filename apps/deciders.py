@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from eventstore.deciders import Decider
+from eventstore.deciders.decided import DecidedLimits
 from eventstore.deciders.entities import Entities, LoadedDecider
 from eventstore.deciders.handling import CommandHandler, Encoder
 from eventstore.deciders.workers import Workers, failure
@@ -105,13 +106,16 @@ def open_deciders(
     dsn: str,
     threads: int,
     limit_s: float,
+    limits: DecidedLimits | None = None,
 ) -> Deciders:
     """Set a workspace's code to work. Call it inside the event loop; `close` it at the end."""
     workers = Workers(threads=threads, limit_s=limit_s)
     upcasting = Upcasting(code.upcasters, registry, PostgresVersions(store))
     entities = Entities(code.deciders, store, upcasting, PostgresSnapshots(store), workers)
     answers = PostgresAnswers(store, dsn)
-    handler = CommandHandler(entities, store, encoder, answers, workers, SystemClock())
+    handler = CommandHandler(
+        entities, store, encoder, answers, workers, SystemClock(), limits=limits
+    )
     return Deciders(
         handler=handler,
         entities=entities,

@@ -22,6 +22,7 @@ from apps.service.render import event_document
 from apps.service.storage import StorageGuard
 from eventstore.appender import AppendLimits
 from eventstore.codecs import Codecs
+from eventstore.deciders.decided import DecidedLimits
 from eventstore.intake import Intake
 from eventstore.postgres.connect import connect
 from eventstore.postgres.groups import PostgresSubscriptionGroups
@@ -133,6 +134,11 @@ class Runtime:
                 dsn=config.dsn,
                 threads=config.decider_threads,
                 limit_s=config.decider_seconds,
+                limits=DecidedLimits(
+                    events=config.limits.events,
+                    event_bytes=config.limits.event_bytes,
+                    tags=config.limits.tags,
+                ),
             )
             stack.push_async_callback(deciders.close)
             deliveries = await stack.enter_async_context(

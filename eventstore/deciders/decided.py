@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -11,12 +12,22 @@ from eventstore.deciders.decider import Command, Decider, Event, plain
 from eventstore.names import check_tag, check_type
 from kernel.errors import DeciderFailed, PenstockError
 
-MAX_EVENTS = 1_000
-MAX_EVENT_BYTES = 256 * 1024
-MAX_TAGS = 16
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedLimits:
+    """What one command may lead to: events, bytes of each as JSON, tags of each."""
+
+    events: int = 1_000
+    event_bytes: int = 256 * 1024
+    tags: int = 16
 
 
-def decided(decider: Decider[Any], command: Command, state: Any) -> list[Event]:
+_USUAL = DecidedLimits()
+
+
+def decided(
+    decider: Decider[Any], command: Command, state: Any, limits: DecidedLimits = _USUAL
+) -> list[Event]:
     """Ask the decider, and return its events. Raises `Refused`, and `DeciderFailed` for events that
     cannot be, with the place of `decide`.
     """
@@ -33,8 +44,8 @@ def decided(decider: Decider[Any], command: Command, state: Any) -> list[Event]:
     for event in result:
         if not isinstance(event, Event):
             raise wrong(f"made a {type(event).__name__}, not an Event")
-        if len(events) == MAX_EVENTS:
-            raise wrong(f"made more than {MAX_EVENTS} events")
+        if len(events) == limits.events:
+            raise wrong(f"made more than {limits.events} events")
         try:
             check_type(event.type)
             data = plain(event.data)
@@ -49,10 +60,10 @@ def decided(decider: Decider[Any], command: Command, state: Any) -> list[Event]:
             raise mistaken(
                 decider, command.name, f"made a {event.type} at a time without an offset"
             )
-        if len(event.tags) > MAX_TAGS:
-            raise wrong(f"gave a {event.type} more than {MAX_TAGS} tags")
-        if len(orjson.dumps(data)) > MAX_EVENT_BYTES:
-            size = f"more than {MAX_EVENT_BYTES} bytes"
+        if len(event.tags) > limits.tags:
+            raise wrong(f"gave a {event.type} more than {limits.tags} tags")
+        if len(orjson.dumps(data)) > limits.event_bytes:
+            size = f"more than {limits.event_bytes} bytes"
             raise wrong(f"made a {event.type} of {size}")
         if not isinstance(data, dict):
             raise wrong(f"made a {event.type} whose data are no object")

@@ -26,7 +26,7 @@ from uuid import UUID, uuid5
 import orjson
 
 from eventstore.deciders.answers import KeptAnswer, KeptAnswers
-from eventstore.deciders.decided import MAX_EVENTS, decided, mistaken
+from eventstore.deciders.decided import DecidedLimits, decided, mistaken
 from eventstore.deciders.decider import Command, Decider, Event, plain
 from eventstore.deciders.entities import Entities, Entity
 from eventstore.deciders.workers import Workers
@@ -55,6 +55,9 @@ from schemas.records import NewEvent, RecordedEvent
 ATTEMPTS = Backoff(attempts=8, base_s=0.005, cap_s=0.25)
 _IDS = UUID("6c1f3f0b-5f0e-4d6c-9a2b-8d5f4f9b7f52")
 """Namespace of the ids that are made from keys. It may never change."""
+
+
+_MOST_RECORDED = 1_000
 
 
 class Encoder(Protocol):
@@ -106,6 +109,7 @@ class CommandHandler:
         workers: Workers,
         clock: Clock,
         *,
+        limits: DecidedLimits | None = None,
         attempts: Backoff = ATTEMPTS,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
@@ -115,6 +119,7 @@ class CommandHandler:
         self._answers = answers
         self._workers = workers
         self._clock = clock
+        self._limits = limits or DecidedLimits()
         self._attempts = attempts
         self._uniform = uniform
 
@@ -165,7 +170,8 @@ class CommandHandler:
         def work() -> list[Event]:
             data = decider.data_of(request.name, request.data)
             id_ = request.stream.partition("-")[2]
-            return decided(decider, Command(request.name, data, entity=id_, at=at), entity.state)
+            command = Command(request.name, data, entity=id_, at=at)
+            return decided(decider, command, entity.state, self._limits)
 
         made = await self._workers.run(work, of=_of(decider))
         if not made:
@@ -235,7 +241,9 @@ class CommandHandler:
             return None
         if first.metadata.get("command_sha256") != fingerprint(request):
             raise _other_command(request.key)
-        events = await self._recorded(first.stream, first.version, MAX_EVENTS)
+        # The limit may have been another one when they were recorded.
+        most = max(self._limits.events, _MOST_RECORDED)
+        events = await self._recorded(first.stream, first.version, most)
         ours = [
             event
             for number, event in enumerate(events)

@@ -19,7 +19,7 @@ from eventstore.postgres.connect import conninfo
 from eventstore.postgres.in_transaction import append, append_encoded, given_event
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
-from eventstore.store import AppendRequest
+from eventstore.store import AppendRequest, EncodedEvent
 from kernel.errors import (
     ConditionFailed,
     IdReused,
@@ -380,3 +380,35 @@ def test_an_event_is_given_to_sql_as_json() -> None:
     given = given_event(event(b"x", tags=("a",), metadata={"by": 1}))
     assert given.keys() == {"id", "type", "data", "metadata", "tags"}
     assert given["data"] == "AAAAAAd4"
+
+
+def test_the_owner_of_the_database_sets_the_limits(dsn: str) -> None:
+    """What a caller sets for itself does not count."""
+    tagged = replace(event(), tags=("a", "b"))
+
+    async def refused(connection: psycopg.AsyncConnection[Any], *events: EncodedEvent) -> bool:
+        try:
+            await append_encoded(connection, "order-1", list(events))
+        except InvalidRequest:
+            return True
+        finally:
+            await connection.rollback()
+        return False
+
+    async def body() -> list[bool]:
+        async with application(dsn) as connection:
+            await connection.execute("SET penstock.max_events = 1")
+            await connection.commit()
+            return [
+                await refused(connection, event(), event(), event()),
+                await refused(connection, event(b"x" * 100)),
+                await refused(connection, tagged),
+            ]
+
+    assert asyncio.run(body()) == [False, False, False]
+    with psycopg.connect(dsn) as connection:
+        for name, limit in (("max_events", 2), ("max_event_bytes", 100), ("max_tags", 1)):
+            connection.execute(
+                f"ALTER DATABASE {connection.info.dbname} SET penstock.{name} = {limit}".encode()
+            )
+    assert asyncio.run(body()) == [True, True, True]

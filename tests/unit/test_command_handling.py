@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from eventstore.deciders import Command, Event, Refused
+from eventstore.deciders.decided import DecidedLimits, decided
 from eventstore.deciders.handling import CommandHandler, event_id
 from kernel.errors import (
     DeciderFailed,
@@ -197,6 +198,23 @@ def test_p3_what_decide_may_not_give_back_appends_nothing(
             await events_of(made)
 
     in_world(check)
+
+
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        (DecidedLimits(events=1), "more than 1 events"),
+        (DecidedLimits(event_bytes=7), "of more than 7 bytes"),
+        (DecidedLimits(tags=1), "more than 1 tags"),
+    ],
+)
+def test_limits_of_what_is_decided_can_be_set(limits: DecidedLimits, complaint: str) -> None:
+    made = [Event("added", {"by": 1}, tags=("a", "b"))] * 2
+    command = Command("add", {}, entity="1", at=datetime.now(UTC))
+    decider = counter(decide=lambda command, state: made)
+    assert decided(decider, command, None) == made
+    with pytest.raises(DeciderFailed, match=complaint):
+        decided(decider, command, None, limits)
 
 
 def test_an_event_that_its_schema_refuses_is_the_deciders_fault() -> None:
