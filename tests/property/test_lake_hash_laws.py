@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import string
+import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -85,6 +86,21 @@ def test_both_hashes_are_equal_for_every_type(table: pa.Table) -> None:
     if hashed(table, sorted(table.column_names)) != table_hash(table):
         wrong = [n for n in table.column_names if hashed(table, [n]) != table_hash(table, [n])]
         raise AssertionError(f"differ: {[table.schema.field(name).type for name in wrong]}")
+
+
+def test_odd_floats_and_decimals_have_one_text() -> None:
+    (nan,) = struct.unpack(">d", bytes.fromhex("fff8000000000001"))
+    floats = [nan, float("nan"), float("inf"), float("-inf"), -0.0, 5e-324, None]
+    table = pa.table(
+        {
+            "id": list(range(7)),
+            "f4": pa.array(floats, pa.float32()),
+            "f8": pa.array(floats, pa.float64()),
+            "d": pa.array([Decimal("0.05"), Decimal("-0.5"), *[None] * 5], pa.decimal128(2, 2)),
+        }
+    )
+    for name in ("f4", "f8", "d"):
+        assert hashed(table, [name]) == table_hash(table, [name]), name
 
 
 @settings(deadline=None, max_examples=20)
