@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from projections.runner.captured import CapturedTable
+from projections.runner.catalog import Deployment
 from projections.state.history import outgrown
 
 HIDDEN = [("_seq_hi", pa.int64()), ("_epoch", pa.int64())]
@@ -33,3 +35,15 @@ def test_a_column_of_the_source_with_a_name_of_ours_is_known_by_its_other_name()
     typed = pa.schema([*TYPED, ("valid_from", pa.date32())])
     assert not outgrown(pa.schema([("data_valid_from", pa.date32()), *OWN]), typed)
     assert outgrown(pa.schema([("data_valid_from", pa.date64()), *OWN]), typed)
+
+
+def test_histories_are_those_that_were_asked_for() -> None:
+    tables = {
+        "public.people": CapturedTable(keys=("id",), history=True),
+        "public.orders": CapturedTable(keys=("id",)),
+        "public.notes": CapturedTable(keys=(), history=True),
+    }
+    deployment = Deployment(
+        version=1, captures={"shop": tables}, slots={}, sources={}, projections={}
+    )
+    assert deployment.histories() == ["shop.public.people"]
