@@ -285,24 +285,14 @@ def shapes_of(rows: pa.Table, schemas: SchemaLookup) -> Iterable[tuple[Order, Sh
     keyed = rows.filter(pc.is_valid(rows["key_schema_id"]))
     if keyed.num_rows == 0:
         return []
-    places = pa.table(
-        {
-            "schema_id": keyed["schema_id"],
-            "hi": pc.if_else(keyed["snapshot"], 0, keyed["commit_order"]),
-            "lo": pc.if_else(keyed["snapshot"], 0, keyed["total_order"]),
-        }
-    ).sort_by([("hi", "ascending"), ("lo", "ascending")])
-    firsts = places.group_by("schema_id", use_threads=False).aggregate(
-        [("hi", "first"), ("lo", "first")]
-    )
-    found = [
-        (
-            (row["hi_first"], row["lo_first"]),
-            {
-                item.name: item.type
-                for item in envelope_shape(schemas.schema(row["schema_id"])).schema
-            },
-        )
-        for row in firsts.to_pylist()
-    ]
-    return sorted(found, key=lambda first: first[0])
+    high = pc.if_else(keyed["snapshot"], 0, keyed["commit_order"])
+    low = pc.if_else(keyed["snapshot"], 0, keyed["total_order"])
+    found: list[tuple[Order, Shape]] = []
+    for schema_id in pc.unique(keyed["schema_id"]).to_pylist():
+        own = pc.equal(keyed["schema_id"], schema_id)
+        first = pc.min(pc.filter(high, own))
+        firsts = pc.filter(low, pc.and_(own, pc.equal(high, first)))
+        shape = envelope_shape(schemas.schema(schema_id)).schema
+        order = (first.as_py(), pc.min(firsts).as_py())
+        found.append((order, {item.name: item.type for item in shape}))
+    return sorted(found, key=lambda each: each[0])
