@@ -38,10 +38,16 @@ class PostgresHeads:
             have = max(heads.values(), default=0)
             row = self._connection.execute(_LAG, {"next": have + 1}).fetchone()
         except psycopg.Error as error:
-            self._connection = None
+            self.close()
             raise Unavailable(f"the event store's database does not answer: {error}") from error
         if row is None or row[0] is None:
             return "none", 0, 0.0
         store, head, age = str(row[0]), int(row[1]), row[2]
         behind = max(0, head - heads.get(store, 0))
         return store, behind, float(age or 0.0) if behind else 0.0
+
+    def close(self) -> None:
+        """Leave the database."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -304,6 +304,7 @@ class Pipeline:
                 continue
             self._metrics.lag_events.labels(store).set(events)
             self._metrics.lag_seconds.labels(store).set(seconds)
+        self._sources.close()
 
     def _watch_sources(self, last: Committed | None) -> None:
         """Measure how far each captured source is ahead of the tables."""

@@ -64,6 +64,11 @@ class _Source:
     pending: deque[tuple[int, Offsets]] = field(default_factory=lambda: deque(maxlen=600))
     settled: int = 0
 
+    def disconnect(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
 
 class SourceHeads:
     """Looks at every captured source, over one connection each. Call `look` about once a second."""
@@ -79,14 +84,14 @@ class SourceHeads:
         """Return the lag of each named source; one that does not answer keeps its last, growing."""
         wanted = list(names)
         for gone in set(self._known) - set(wanted):
-            del self._known[gone]
+            self._known.pop(gone).disconnect()
             self.lags.pop(gone, None)
         for name in wanted:
             try:
                 self.lags[name] = self._lag(name, last)
             except (PenstockError, psycopg.Error) as error:
                 known = self._known.setdefault(name, _Source())
-                known.connection = None
+                known.disconnect()
                 before = self.lags.get(name, SourceLag(bytes=0, seconds=0.0, records=0))
                 self.lags[name] = SourceLag(
                     bytes=before.bytes,
@@ -95,6 +100,11 @@ class SourceHeads:
                     unknown=str(error)[:200],
                 )
         return self.lags
+
+    def close(self) -> None:
+        """Leave the databases."""
+        for known in self._known.values():
+            known.disconnect()
 
     def _lag(self, name: str, last: Committed | None) -> SourceLag:
         known = self._known.setdefault(name, _Source())

@@ -47,9 +47,8 @@ class Running:
         settings = workspace.settings
         self.workspace = workspace
         self.dsn = dsn
-        self.pipeline = Pipeline(
-            spark, settings, PipelineMetrics(), PostgresHeads(settings.required("postgres.dsn"))
-        )
+        self._heads = PostgresHeads(settings.required("postgres.dsn"))
+        self.pipeline = Pipeline(spark, settings, PipelineMetrics(), self._heads)
         self._thread = threading.Thread(target=self.pipeline.run, name="pipeline")
         self._thread.start()
 
@@ -57,6 +56,7 @@ class Running:
         failpoints.disarm()
         self.pipeline.stop()
         self._thread.join(60)
+        self._heads.close()
 
     def lag(self) -> dict[str, float]:
         """What the pipeline says of its source."""
