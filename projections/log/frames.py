@@ -23,7 +23,7 @@ TRANSACTIONS_TABLE = "_transactions"
 SCHEMA_TABLE = "_schema"
 """Value of `table` for a DDL message in a changes log; `counts` has its JSON."""
 MESSAGES_TABLE = "_messages"
-"""Value of `table` for any other logical message in a changes log; `counts` has its content."""
+"""Value of `table` for any other logical message: a signal of ours, which the log does not keep."""
 SNAPSHOTS_TABLE = "_snapshots"
 """Value of `table` for the row that ends a snapshot in a changes log."""
 
@@ -119,7 +119,7 @@ CHANGES = pa.schema(
 )
 """`log/changes/<source>`, partitioned by table. Rows in no order; `commit_order, total_order`
 is the source's order. END rows have table `_transactions`, ends of snapshots `_snapshots`,
-DDL of the source `_schema`, other logical messages `_messages` (operation `m`)."""
+DDL of the source `_schema` (operation `m`)."""
 
 QUARANTINE = pa.schema(
     [

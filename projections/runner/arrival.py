@@ -229,15 +229,19 @@ class _Sorter:
         self.counts.update(counted)
 
     def _message(self, index: int, row: _Row) -> None:
-        """A logical message has its place among a transaction's rows, and is never late."""
+        """A logical message has its place among a transaction's rows, and is never late.
+
+        The log keeps those that tell of DDL. Others are signals of ours and carry no fact: they
+        are counted, so that their transaction is complete.
+        """
         place = f"{row.topic}/{row.partition}"
         if not self._progress.accept_change(place, (row.commit_order, row.total_order)):
             self.counts["duplicates"] += 1
             return
         self._progress.cut(row.source).row(row.transaction_id, MESSAGES, epoch=self._epoch)
         self.counts["messages"] += 1
-        self.changes.setdefault(row.source, _Kept()).add(index)
         if row.table == SCHEMA_TABLE:
+            self.changes.setdefault(row.source, _Kept()).add(index)
             self.schema_changes.add(row.source)
 
     def _verdict(self, name: str, row: _Row) -> tuple[int | None, bool]:

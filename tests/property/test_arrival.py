@@ -167,3 +167,41 @@ def test_p8_a_rejected_record_that_names_its_position_is_no_hole() -> None:
     assert arrivals[0].quarantined["value"].to_pylist() == [b"?"]
     assert arrivals[0].counts["quarantined"] == 1
     assert progress.head("store") == 3
+
+
+def message(order: tuple[int, int], table: str, *, offset: int) -> dict[str, object]:
+    row = change(order, offset=offset)
+    return row | {"kind": "message", "topic": "shop.message", "table": table, "operation": "m"}
+
+
+def test_p5_a_transaction_waits_for_its_messages_and_the_log_keeps_ddl_alone() -> None:
+    end = {
+        **change((1, 0), offset=0),
+        "kind": "end",
+        "topic": "shop.transaction",
+        "table": None,
+        "lsn": 100,
+        "counts": json.dumps({"public.orders": 1, "_messages": 2}),
+    }
+    first = [change((1, 1), offset=0), message((1, 2), "_schema", offset=0), end]
+    progress = Progress()
+    progress.cut("shop").snapshot_done = True
+    # Sent twice, the last one in a later epoch: the same three facts.
+    later = [message((1, 2), "_schema", offset=1), message((1, 3), "_messages", offset=2)]
+    logged = []
+    advanced = []
+    for epoch, rows in enumerate([first, later], 1):
+        arrival = sort_out(
+            pa.Table.from_pylist(rows, schema=DECODED),
+            progress,
+            before=progress.copy(),
+            epoch=epoch,
+            lateness=lambda _: timedelta(minutes=10),
+            partitions={},
+            now=NOW,
+        )
+        logged += [t for rows in arrival.changes.values() for t in rows["table"].to_pylist()]
+        advanced.append(progress.cut("shop").advance().transactions)
+        assert arrival.schema_changes == ({"shop"} if epoch == 1 else set())
+    assert sorted(logged) == ["_schema", "_transactions", "public.orders"]
+    assert advanced == [(), ("t1",)]
