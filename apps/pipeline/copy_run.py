@@ -72,6 +72,7 @@ class CopyRun:
         readers: int,
         stop: threading.Event,
         on_rows: Callable[[str, int], None] = lambda table, rows: None,
+        shortage: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._source = source
         self._plan = plan
@@ -80,6 +81,7 @@ class CopyRun:
         self._readers = readers
         self._stop = stop
         self._on_rows = on_rows
+        self._shortage = shortage
         self._staged = {
             table.table: Staging(
                 lake,
@@ -167,6 +169,9 @@ class CopyRun:
             if job is None:
                 return
             table, chunk = job
+            short = self._shortage()
+            if short is not None:
+                raise Unavailable(short)
             try:
                 again = partial(self._chunk, exported, table, chunk)
                 retrying(again, backoff=_AGAIN, sleep=self._pause)

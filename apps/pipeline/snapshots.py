@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry, Counter
 from apps.pipeline.copy_plan import CopyPlan, new_run, plan_table
 from apps.pipeline.copy_run import CopyRun, Stopped, TableChanged
 from apps.pipeline.copy_wanted import open_run, released, wanted
+from apps.pipeline.space import SpaceGuard
 from apps.settings import Settings
 from cdc.connectors import replication_name
 from cdc.database import connected
@@ -106,6 +107,7 @@ class TableCopier:
         self._stop = threading.Event()
         self.states: dict[str, str] = {}
         self._metrics = metrics
+        self._space = SpaceGuard(lake.root, reserve_bytes=settings.number("storage.min_free_bytes"))
         self._tidied = time.monotonic()
 
     def run(self, stop: threading.Event) -> None:
@@ -207,6 +209,7 @@ class TableCopier:
                 readers=self._settings.number("capture.copy_readers"),
                 stop=self._stop,
                 on_rows=lambda table, rows: self._count(source.name, table, rows),
+                shortage=self._space.shortage,
             )
             try:
                 run.read_all(exported)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from projections.log.layout import Lake, changes_log
-from projections.log.tables import Tables
+from projections.log.tables import Tables, dataset_of
 from schemas.records import MESSAGES
 
 MOST_ROWS = 100_000
@@ -50,12 +50,14 @@ class CommittedChanges:
 
     def last_end(self, source: str, lsn: int) -> int:
         """Return the greatest END of a transaction that is not beyond `lsn`; 0 without one."""
-        ends = self._tables.read(
-            self._lake.path(changes_log(source)),
-            where=(pc.field("table") == TRANSACTIONS_TABLE) & (pc.field("lsn") <= lsn),
-            columns=["lsn"],
-        )
-        return 0 if ends is None else int(pc.max(ends["lsn"]).as_py() or 0)
+        log = self._tables.open(self._lake.path(changes_log(source)))
+        if log is None:
+            return 0
+        found = 0
+        where = (pc.field("table") == TRANSACTIONS_TABLE) & (pc.field("lsn") <= lsn)
+        for batch in dataset_of(log).to_batches(columns=["lsn"], filter=where):
+            found = max(found, int(pc.max(batch["lsn"]).as_py() or 0))
+        return found
 
     def slices(self, source: str, table: str, where: Ends) -> Iterator[Slice]:
         """Yield a table's rows, and the messages of DDL among them, in the order of the ENDs.
@@ -75,7 +77,8 @@ class CommittedChanges:
             return
         ids: dict[str, int] = {}
         rows = 0
-        for end in ends.sort_by("lsn").to_pylist():
+        told = ends.sort_by("lsn").to_batches(max_chunksize=10_000)
+        for end in (row for batch in told for row in batch.to_pylist()):
             counts = json.loads(end["counts"])
             count = int(counts.get(table, 0))
             if not count and not counts.get(MESSAGES, 0):
