@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+
+import psycopg
 
 from cdc import ddl
 from cdc.admission import Check, refuse_unless_admitted
@@ -219,8 +222,10 @@ def ensure(
         status = ensure_connector(desired, connection, connect, timeout_s=timeout_s)
         if runs:
             joined = ensure_publication(connection, name, tables, columns=lists)
-        # What a table is now: what later changes of it are compared with.
-        ddl.tell(connection, tables)
+        # What a table is now is what later changes of it are compared with. One that is locked now
+        # is told at the next start; its own next change tells, too.
+        with suppress(psycopg.errors.LockNotAvailable):
+            ddl.tell(connection, tables)
         return Started(
             connector=status,
             scope=scope,
