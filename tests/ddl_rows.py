@@ -21,6 +21,7 @@ from projections.log.writer import ArrowWriter, Guard
 from projections.state.current import CurrentTables, current_name
 from projections.state.following import SchemaFollower
 from projections.state.held import Hold
+from projections.state.tail import FoldPolicy
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame
 
@@ -175,8 +176,8 @@ class Item:
 class Folding:
     """Logs and folds rows epoch by epoch, as ingest does."""
 
-    def __init__(self, lake: Lake, item: Item) -> None:
-        self.lake, self.item = lake, item
+    def __init__(self, lake: Lake, item: Item, policy: FoldPolicy | None = None) -> None:
+        self.lake, self.item, self.policy = lake, item, policy
         self.restart()
         self.at: dict[str, TableAt] = {}
         self.held: dict[str, Hold] = {}
@@ -185,7 +186,7 @@ class Folding:
     def restart(self) -> None:
         """Begin as a new process would, with handles of its own."""
         self.tables = Tables()
-        self.current = CurrentTables(self.lake, self.tables, self.item.registry)
+        self.current = CurrentTables(self.lake, self.tables, self.item.registry, policy=self.policy)
         self.follower = SchemaFollower(self.lake, self.tables, self.item.registry)
 
     def run(self, entries: Sequence[dict[str, object]]) -> None:

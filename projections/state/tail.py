@@ -168,6 +168,8 @@ class TailTables:
 
     def clear(self, name: str, epoch: Epoch) -> dict[str, TableAt]:
         """Empty the tail after its base was written as of `epoch`; returns the tail's version."""
+        # A base that was settled first has moved on since.
+        self._moved.pop(name, None)
         if name in self._without:
             return {}
         path = self._lake.path(tail_name(name))

@@ -17,11 +17,13 @@ from projections.log.steps import (
     apply,
     touches_rows,
 )
+from projections.state.current import current_name
 from projections.state.held import Hold
+from projections.state.tail import FoldPolicy, read_whole, tail_name
 from projections.state.telling import tell
 from schemas.pg_types import SourceColumn
 from schemas.widening import common_type, followed_type
-from tests.ddl_rows import TABLE, Column, Folding, Item
+from tests.ddl_rows import SOURCE, TABLE, Column, Folding, Item
 
 ROWS = pa.table(
     {
@@ -233,6 +235,38 @@ def test_an_excluded_column_stays_out(lake: Lake) -> None:
     folding.run(item.log[:1])
     folding.run(item.log[1:])
     assert folding.rows() == [{"id": 1}, {"id": 2}]
+
+
+def test_p4_a_table_with_a_tail_changes_its_columns(lake: Lake) -> None:
+    """The tail is folded before the base is written anew, and no reader is led back behind it."""
+    item = Item()
+    item.tell("describe")
+    item.add("a", "int4", "1")
+    item.write("c", 1, {2: 1})
+    folding = Folding(lake, item, FoldPolicy(direct_bytes=0, freshness_s=10_000.0))
+    folding.run(item.log)
+    known = len(item.log)
+    item.write("u", 1, {2: 5})
+    item.write("c", 2, {2: 6})
+    folding.run(item.log[known:])
+    name = current_name(SOURCE, TABLE)
+    assert set(folding.at) == {name, tail_name(name)}
+    known = len(item.log)
+    item.columns[1].name = "b"
+    item.tell()
+    item.write("u", 2, {2: 7})
+    folding.run(item.log[known:])
+    after = folding.at | folding.current.moved()
+    rows = read_whole(lake, folding.tables, name, at=after)
+    assert rows is not None
+    assert sorted(rows.to_pylist(), key=lambda row: row["id"]) == item.expected()
+    known = len(item.log)
+    item.write("u", 1, {2: 8})
+    folding.run(item.log[known:])
+    rows = read_whole(lake, folding.tables, name, at=folding.at)
+    assert rows is not None
+    assert sorted(rows.to_pylist(), key=lambda row: row["id"]) == item.expected()
+    folding.current.close()
 
 
 def test_a_renamed_label_is_renamed_in_every_row(lake: Lake) -> None:
