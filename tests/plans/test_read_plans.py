@@ -24,7 +24,7 @@ RARE = 40
 """Events at the end of history that have what is rare."""
 MEETING = EVENTS - RARE
 """The only event that is an order and has the tag part:1, both of which are frequent."""
-FEW_PAGES = 400
+FEW_PAGES = 420
 """Pages of 8 kB that a read may touch; the table alone has more than 6,000."""
 
 LOAD = """

@@ -9,7 +9,7 @@ SELECT position FROM es.events
       AND (%(stream_prefix)s::text IS NULL OR starts_with(stream, %(stream_prefix)s))
 UNION ALL
 SELECT position FROM es.archived
-    WHERE EXISTS (SELECT FROM es.archived)
+    WHERE (SELECT min(position) FROM es.archived) IS NOT NULL
       AND position = ANY(%(positions)s::bigint[])
       AND (%(category)s::text IS NULL OR category = %(category)s)
       AND (%(types)s::text[] = '{}' OR type = ANY(%(types)s::text[])

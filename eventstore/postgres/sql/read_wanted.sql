@@ -19,7 +19,7 @@ UNION ALL
 SELECT position, id, stream, version, category, type, 0, 0::smallint, NULL, NULL,
        NULL, '{}', '{}', occurred_at, recorded_at
     FROM es.archived
-    WHERE EXISTS (SELECT FROM es.archived)
+    WHERE (SELECT min(position) FROM es.archived) IS NOT NULL
       AND position > %(after)s AND position <= %(up_to)s
       AND EXISTS (
           SELECT FROM wanted
