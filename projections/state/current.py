@@ -18,6 +18,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
 from projections.log.layout import Lake
@@ -133,6 +134,7 @@ class CurrentTables:
         name = current_name(source, table)
         path, guard = self._lake.path(name), Guard(name, epoch)
         handle = self._tables.open(path)
+        staging = Staging(self._lake, self._tables, name, epoch)
         if handle is not None and reached(handle, guard):
             return self._at(name, handle.version(), epoch)
         if evolution:
@@ -145,7 +147,6 @@ class CurrentTables:
             self._clear(path, name, guard, last=False, soft=soft)
         gone = cleared is not None and not soft
         keys: tuple[str, ...] = ()
-        staging = Staging(self._lake, self._tables, name, epoch)
         for part in slices(rows):
             stored = partial(self._staged, staging, name, gone)
             images, keys = row_images(
@@ -154,12 +155,14 @@ class CurrentTables:
             newest = newest_per_key(images, keys)
             newest = _softly(newest, images, keys, stored) if soft else newest
             staging.add(newest.drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT]), keys)
+            failpoints.hit(failpoints.LARGE_AFTER_SLICE)
         if not keys:
             self._clear(path, name, guard, last=True, soft=soft)
             handle = self._tables.open(path)
             return {} if handle is None else self._at(name, handle.version(), epoch)
         replace = gone or not holds_rows(self._tables, path)
         version = self._merge(path, staging.path, guard, keys, replace=replace)
+        failpoints.hit(failpoints.LARGE_AFTER_MERGE)
         staging.remove()
         return self._at(name, version, epoch)
 

@@ -116,7 +116,10 @@ Images = Callable[[pa.Table, Callable[[pa.Table], pa.Table | None]], tuple[pa.Ta
 
 
 class Staging:
-    """The staged images of one fold, `current/_staging/<source>.<table>/<epoch>`."""
+    """The staged images of one fold, `current/_staging/<source>.<table>/<epoch>`.
+
+    Making one removes what an earlier attempt at the same epoch left there.
+    """
 
     def __init__(self, lake: Lake, tables: Tables, name: str, epoch: Epoch) -> None:
         self._tables = tables

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from kernel import failpoints
 from kernel.errors import LeaseLost, PenstockError
 from kernel.positions import Epoch
 from projections.log.layout import Lake
@@ -140,6 +141,7 @@ class TailTables:
                 self._writer.overwrite(path, added, guard)
             else:
                 self._writer.append(path, added, guard)
+            failpoints.hit(failpoints.TAIL_AFTER_APPEND)
             with tail.lock:
                 if not tail.parts:
                     tail.since = time.monotonic()
@@ -271,6 +273,7 @@ class TailTables:
             last = Epoch(parts[-1][0])
             path = self._lake.path(name)
             version = ArrowWriter(self._own).merge(path, rows, Guard(name, last), keys=tail.keys)
+            failpoints.hit(failpoints.TAIL_AFTER_FOLD)
             base = self._own.open(path)
             assert base is not None
             tail.base_rows, tail.base_bytes = _size(base)
