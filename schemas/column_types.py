@@ -241,7 +241,8 @@ def _moment(unit_micros: float, arrow: pa.DataType) -> Callable[[Mapping[str, An
         return pa.array([None if v is None else convert(v) for v in values], type=arrow)
 
     def lost(value: int) -> str | None:
-        return debezium.lost_micros(value, zoned=arrow == UTC_MICROS) if unit_micros == 1 else None
+        micros = value // 1000 if unit_micros < 1 else value * int(unit_micros)
+        return debezium.lost_micros(micros, zoned=arrow == UTC_MICROS)
 
     return lambda _: ColumnType(arrow, convert, build, lost=lost)
 

@@ -153,8 +153,8 @@ def _kept_exact(
         if kind.source is not None and kind.source.is_array
     }
     left = False
-    for place, names in enumerate(unchanged or ()):
-        if names and place not in exact and not lists.isdisjoint(names):
+    for names in unchanged or ():
+        if names and not lists.isdisjoint(names):
             names.append(EXACT)
             left = True
     texts = exact_texts(exact, rows)

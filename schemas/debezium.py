@@ -37,11 +37,11 @@ _COLUMN = "penstock.column"
 
 _INFINITE_DATES = frozenset((2**31 - 1, -622191234, 2146033979))
 """+infinity as `PostgresText` writes it, and as Debezium did; others out of range are -infinity."""
-_EARLIEST_DATE, _LATEST_DATE = -2451507, 2145031948
+_EARLIEST_DATE, _LATEST_DATE = -2440588, 2145042905
 
 _MINUS_INFINITY = -(2**63)
 _EARLIEST_MICROS = -210866803200000000
-_INFINITE_MICROS = 9223372036825200000
+_INFINITE_MICROS = frozenset((2**63 - 1, 9223372036825200000))
 _MINUS_INFINITE_MICROS = frozenset((_MINUS_INFINITY, -9223372036832400000))
 
 _SOURCE = "__debezium.source.column."
@@ -198,7 +198,7 @@ def lost_micros(micros: int, *, zoned: bool) -> str | None:
         return None
     if micros in _MINUS_INFINITE_MICROS:
         return "-infinity"
-    if micros >= _INFINITE_MICROS:
+    if micros in _INFINITE_MICROS:
         return "infinity"
     # PostgreSQL has nothing that early: a year above 294247 has overflowed on its way.
     return timestamp_text(micros if micros >= _EARLIEST_MICROS else micros + 2**64, zoned=zoned)

@@ -14,14 +14,14 @@ transaction.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from schemas.pg_types import EXACT
 
-__all__ = ["EXACT", "Reading", "exact_column", "exact_texts", "with_exact"]
+__all__ = ["EXACT", "Reading", "carried_exact", "exact_column", "exact_texts", "with_exact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,18 @@ def exact_texts(found: Mapping[int, Mapping[str, str]], rows: int) -> pa.Array |
             dict(sorted(values.items())), ensure_ascii=False, separators=(",", ":")
         )
     return pa.array(texts, pa.string())
+
+
+def carried_exact(own: object, before: object, left: Collection[str]) -> str | None:
+    """Return `_exact` of a row some of whose columns an UPDATE left alone.
+
+    It has what the row's own values say, and of the row before only what belongs to `left`.
+    """
+    kept = {} if before is None else json.loads(str(before))
+    said = {name: text for name, text in kept.items() if name in left}
+    said |= {} if own is None else json.loads(str(own))
+    texts = exact_texts({0: said} if said else {}, 1)
+    return None if texts is None else str(texts[0])
 
 
 def with_exact(table: pa.Table, exact: pa.Array | None) -> pa.Table:

@@ -25,6 +25,7 @@ from cdc.replication import slot
 from cdc.verify import compared_columns, hash_of
 from kernel.positions import KafkaOffset, lsn_from_text
 from schemas.columns import PRESENT, UNCHANGED_COLUMNS, decode_rows, key_columns
+from schemas.pg_exact import EXACT, carried_exact
 from schemas.records import (
     Change,
     KafkaRecord,
@@ -269,8 +270,11 @@ def _filled(row: pa.Table, before: pa.Table | None) -> pa.Table:
     (names,) = row[UNCHANGED_COLUMNS].to_pylist()
     assert before is not None, f"columns {names} were left alone, but nothing came before"
     for name in names:
-        if name in before.column_names:
-            row = row.set_column(row.schema.get_field_index(name), name, before[name])
+        earlier = before[name] if name in before.column_names else pa.nulls(1, pa.string())
+        if name == EXACT:
+            (own,), (old,) = row[EXACT].to_pylist(), earlier.to_pylist()
+            earlier = pa.array([carried_exact(own, old, names)], pa.string())
+        row = row.set_column(row.schema.get_field_index(name), name, earlier)
     return row.drop_columns([UNCHANGED_COLUMNS])
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.pg_exact import EXACT, carried_exact
+
 UNCHANGED = "__unchanged"
 
 Stored = Callable[[pa.Table], pa.Table | None]
@@ -47,8 +49,12 @@ def fill_unchanged(frame: pa.Table, keys: Sequence[str], stored: Stored) -> pa.T
             continue
         if key not in last and missing and i > 0 and deleted[i - 1]:
             last[key] = last.get(places[i - 1], {})
+        before = last.get(key, {})
         for column in missing or ():
-            filled[column][i] = last.get(key, {}).get(column)
+            earlier = before.get(column)
+            if column == EXACT:
+                earlier = carried_exact(filled[column][i], earlier, missing)
+            filled[column][i] = earlier
         last[key] = {c: filled[c][i] for c in columns}
     for column in columns:
         field = frame.schema.field(column)

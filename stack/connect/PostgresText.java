@@ -1,14 +1,19 @@
 package penstock.connect;
 
+import io.debezium.connector.postgresql.PostgresValueConverter;
 import io.debezium.connector.postgresql.UnchangedToastedReplicationMessageColumn;
+import io.debezium.connector.postgresql.connection.DateTimeFormat;
+import io.debezium.data.SpecialValueDecimal;
 import io.debezium.spi.converter.CustomConverter;
 import io.debezium.spi.converter.RelationalColumn;
 import io.debezium.time.Date;
+import io.debezium.time.MicroTimestamp;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.sql.Array;
 import java.sql.SQLException;
 import java.sql.Types;
+import java.time.Instant;
 import java.time.LocalDate;
 import java.time.ZoneOffset;
 import java.util.Calendar;
@@ -29,7 +34,8 @@ import org.postgresql.util.PGInterval;
  * <p>Arrays of any type and number of dimensions, times with a zone, intervals, bit strings,
  * geometric and composite values and all types that it does not know become strings, so that each of
  * them can also carry the mark of a value that an UPDATE left alone. Dates keep their type, but not
- * the calendar in which the driver reads them for a snapshot.
+ * the calendar in which the driver reads them for a snapshot; timestamps that a long cannot count
+ * wrap around instead of being cut.
  *
  * <p>{@code columns} describes columns whose type the connector does not see, as `name:oid:text`
  * joined by commas, each part URL-encoded; the text travels in the schema. {@code placeholder} is
@@ -41,11 +47,12 @@ public final class PostgresText implements CustomConverter<SchemaBuilder, Relati
     private static final int FIRST_USER_OID = 16384;
     private static final int BIT = 1560;
     private static final int DATE = 1082;
+    private static final int TIMESTAMP = 1114;
 
     /** bool, bytea, int8, int2, int4, text, oid, json, float4, float8, money, bpchar, varchar, time,
-     * timestamp, timestamptz, numeric, uuid, jsonb: Debezium keeps them whole. */
+     * timestamptz, numeric, uuid, jsonb: Debezium keeps them whole. */
     private static final Set<Integer> WHOLE = Set.of(16, 17, 20, 21, 23, 25, 26, 114, 700, 701, 790, 1042, 1043, 1083,
-            1114, 1184, 1700, 2950, 3802);
+            1184, 1700, 2950, 3802);
 
     /** What a domain over such a type, or an enum, looks like to the driver. */
     private static final Set<Integer> PLAIN = Set.of(Types.BIT, Types.BOOLEAN, Types.SMALLINT, Types.INTEGER,
@@ -79,6 +86,10 @@ public final class PostgresText implements CustomConverter<SchemaBuilder, Relati
         boolean optional = column.isOptional();
         if (column.nativeType() == DATE) {
             registration.register(Date.builder(), value -> date(value, optional));
+            return;
+        }
+        if (column.nativeType() == TIMESTAMP) {
+            registration.register(MicroTimestamp.builder(), value -> micros(value, optional));
             return;
         }
         Described described = columns.get(column.dataCollection() + "." + column.name());
@@ -122,6 +133,14 @@ public final class PostgresText implements CustomConverter<SchemaBuilder, Relati
         if (value instanceof java.math.BigDecimal number) {
             return number.toPlainString();
         }
+        if (value instanceof SpecialValueDecimal number) {
+            return switch (number.toString()) {
+                case "NAN" -> "NaN";
+                case "POSITIVE_INFINITY" -> "Infinity";
+                case "NEGATIVE_INFINITY" -> "-Infinity";
+                default -> number.toString();
+            };
+        }
         if (value instanceof java.sql.SQLXML xml) {
             try {
                 return xml.getString();
@@ -129,9 +148,10 @@ public final class PostgresText implements CustomConverter<SchemaBuilder, Relati
                 throw new DataException(error);
             }
         }
-        // Text as it is; arrays and objects of the driver print what PostgreSQL printed.
+        // Text as it is; arrays and objects of the driver print what PostgreSQL printed. An array that
+        // the driver cannot print is "NULL" to it, which no array is.
         String text = value.toString();
-        if (text == null || value instanceof Array && !text.startsWith("{") && !text.startsWith("[")) {
+        if (text == null || value instanceof Array && text.equals("NULL")) {
             throw new DataException("a value of " + value.getClass() + " has no text");
         }
         return text;
@@ -201,10 +221,39 @@ public final class PostgresText implements CustomConverter<SchemaBuilder, Relati
         throw new DataException("a date came as " + value.getClass());
     }
 
+    /** Microseconds since 1970, modulo 2^64; the first and last long stand for the infinities. */
+    private static Long micros(Object value, boolean optional) {
+        if (value == null) {
+            return optional ? null : 0L;
+        }
+        if (value instanceof Long micros) {
+            return micros;
+        }
+        if ("infinity".equals(value) || PostgresValueConverter.POSITIVE_INFINITY_INSTANT.equals(value)) {
+            return Long.MAX_VALUE;
+        }
+        if ("-infinity".equals(value) || PostgresValueConverter.NEGATIVE_INFINITY_INSTANT.equals(value)) {
+            return Long.MIN_VALUE;
+        }
+        if (value instanceof String text) {
+            return wrapped(DateTimeFormat.get().timestampToInstant(text));
+        }
+        if (value instanceof Instant instant) {
+            return wrapped(instant);
+        }
+        throw new DataException("a timestamp came as " + value.getClass());
+    }
+
+    private static long wrapped(Instant instant) {
+        return instant.getEpochSecond() * 1_000_000L + instant.getNano() / 1000;
+    }
+
     private static int days(LocalDate date) {
-        // Debezium's marks of the infinities lie before all dates of PostgreSQL.
-        if (date.getYear() < -5_000_000) {
-            return date.getDayOfMonth() == 21 ? Integer.MAX_VALUE : Integer.MIN_VALUE;
+        if (PostgresValueConverter.POSITIVE_INFINITY_LOCAL_DATE.equals(date)) {
+            return Integer.MAX_VALUE;
+        }
+        if (PostgresValueConverter.NEGATIVE_INFINITY_LOCAL_DATE.equals(date)) {
+            return Integer.MIN_VALUE;
         }
         return Math.toIntExact(date.toEpochDay());
     }

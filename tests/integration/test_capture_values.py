@@ -23,7 +23,7 @@ from tests.capturing import Captured, prepare
 from tests.pg_copies import copied
 from tests.pg_values import DELIMITERS, KINDS, NO_ARRAY, SETUP, array_of, array_text, drawn
 
-ROWS = 24
+ROWS = 12
 NAMES = sorted(KINDS)
 LISTED = [name for name in NAMES if name not in NO_ARRAY]
 TABLES = {
@@ -106,10 +106,10 @@ def assert_equal(captured: Captured) -> None:
             if came.schema.field(column.name).type != wanted.schema.field(column.name).type
             or table_hash(came, [column.name]) != table_hash(wanted, [column.name])
         ]
-        shown = {n: (came[n].to_pylist(), wanted[n].to_pylist()) for n in differing[:3]}
-        assert differing == [], shown
+        assert differing == [], {n: (str(came[n]), str(wanted[n])) for n in differing[:3]}
         assert captured.differing(table) == []
-        assert exact(came) == exact(wanted)
+        beside = zip(exact(came), exact(wanted), strict=True)
+        assert [pair for pair in beside if pair[0] != pair[1]] == []
 
 
 def exact(table: pa.Table) -> list[str | None]:
@@ -121,7 +121,7 @@ def test_every_type_travels_as_copy_prints_it(
 ) -> None:
     assert_equal(captured)
     put(captured.dsn, rows, ROWS)
-    captured.execute(*(f"UPDATE {table} SET id = id + 1000 WHERE id % 3 = 0" for table in TABLES))
+    captured.execute(*(f"UPDATE {table} SET int4_ = NULL WHERE id % 3 = 0" for table in TABLES))
     captured.await_stream()
     assert_equal(captured)
     # What an UPDATE leaves alone stays, and nothing is left behind when it goes.
