@@ -25,10 +25,11 @@ KEYS = {ORDERS: ("id",), TAGS: ("shop", "tag"), MOODS: ("mood",)}
 
 
 class Writers:
-    """Writes as fast as it can in several connections until told to stop."""
+    """Writes in several connections until told to stop, as fast as it can without `pause_s`."""
 
-    def __init__(self, dsn: str, *, connections: int = 2) -> None:
+    def __init__(self, dsn: str, *, connections: int = 2, pause_s: float = 0.0) -> None:
         self._dsn = dsn
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self.commits = 0
         self._threads = [
@@ -63,5 +64,7 @@ class Writers:
                     if at % 5 == 0:
                         connection.execute("DELETE FROM orders WHERE id = %s", ((id_ * 7) % 5200,))
                     if at % 50 == 0:
-                        connection.execute("UPDATE orders SET id = -id WHERE id = %s", (id_,))
+                        moved = -(at * 2 + number)
+                        connection.execute("UPDATE orders SET id = %s WHERE id = %s", (moved, id_))
                 self.commits += 1
+                self._stop.wait(self._pause_s)

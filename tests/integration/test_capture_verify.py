@@ -31,7 +31,7 @@ def shop(
 
 def test_p4_tables_are_equal_at_one_lsn_while_writers_write(shop: Mirror) -> None:
     with shop.following(), Writers(shop.dsn) as writers:
-        for _ in range(4):
+        for _ in range(3):
             before = writers.commits
             reports = shop.compare(ranges=20)
             assert writers.commits > before

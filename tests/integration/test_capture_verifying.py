@@ -93,7 +93,7 @@ def watched(
 
 def test_nothing_differs_while_writers_write_and_a_restart_goes_on(watched: Watched) -> None:
     mirror = watched.mirror
-    with mirror.following(), Writers(mirror.dsn):
+    with mirror.following(), Writers(mirror.dsn, pause_s=0.02):
         watched.verifying.step()
         watched.verifying.step()
         before = load_rounds(watched.settings.state_dir, mirror.name)
