@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import psycopg
 
@@ -52,7 +53,8 @@ class Writers:
             while not self._stop.is_set():
                 at += 1
                 id_ = (at * 2 + number) % 5200
-                with connection.transaction():
+                # Two writers may wait for each other; the one that is refused goes on.
+                with suppress(psycopg.errors.DeadlockDetected), connection.transaction():
                     connection.execute(
                         "INSERT INTO orders VALUES (%s, 'new', %s) ON CONFLICT (id) DO UPDATE"
                         " SET amount = excluded.amount",
