@@ -83,6 +83,7 @@ class Writer:
     """A table that transactions write to; notes what Debezium would say of them."""
 
     chance: random.Random
+    clears: float = 0.01
     rows: dict[int, str] = field(default_factory=dict)
     number: int = 0
     lsn: int = 0
@@ -107,7 +108,7 @@ class Writer:
         return facts
 
     def _statement(self, keys: int) -> list[tuple[str, int | None, str | None]]:
-        if self.chance.random() < 0.01:
+        if self.chance.random() < self.clears:
             self.rows.clear()
             return [("t", None, None)]
         id_ = self.chance.randrange(keys)

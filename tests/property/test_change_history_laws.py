@@ -84,13 +84,13 @@ def duck() -> Iterator[Duck]:
 def test_p6_history_is_a_function_of_what_was_committed(
     chance: random.Random, transactions: int, again_at: int, cuts: list[int], duck: Duck
 ) -> None:
-    writer = Writer(chance=chance)
+    writer = Writer(chance=chance, clears=0.06)
     parts = [writer.snapshot({0: "ann", 1: "bob"})]
     for number in range(transactions):
         if number == again_at:
             seen = dict(list(writer.rows.items())[:2]) | {3: "mended"}
             parts.append(writer.snapshot(seen, later=True))
-        parts.append(writer.transaction(keys=4))
+        parts.append(writer.transaction(keys=8))
     wanted = expected([fact for part in parts for fact in part])
     duck.clear()
     duck.fold([fact for part in parts for fact in part])
