@@ -74,7 +74,7 @@ def test_every_type_and_its_arrays(name: str, source: Connection) -> None:
 
     # A batch is many examples; to shrink one would ask PostgreSQL a thousand times.
     @settings(
-        max_examples=2,
+        max_examples=2,  # The first one is the simplest: all the same.
         deadline=None,
         database=None,
         phases=[Phase.generate],
