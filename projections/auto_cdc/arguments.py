@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
@@ -59,7 +59,10 @@ class Shape:
 
 
 def checked(arguments: Arguments) -> Arguments:
-    """Refuse what contradicts itself, before anything is read. Raises `InvalidRequest`."""
+    """Refuse what contradicts itself, before anything is read, and settle the SCD type.
+
+    Raises `InvalidRequest`.
+    """
     choices: Mapping[str, Choice] = {
         "column_list": arguments.columns,
         "track_history_column_list": arguments.tracked,
@@ -79,7 +82,7 @@ def checked(arguments: Arguments) -> Arguments:
             "apply_as_truncates belongs to stored_as_scd_type = 1",
             remedy="For a history that TRUNCATE closes, capture the table with history = true.",
         )
-    return arguments
+    return replace(arguments, scd_type=scd_type)
 
 
 def _scd_type(given: int | str | None) -> int:
