@@ -1,0 +1,65 @@
+"""A table that DDL holds is read again by one command, and goes on with everything that came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from apps import capture
+from apps.settings import Settings
+from projections.log.tables import Tables, schema_of
+from projections.state.current import current_name
+from projections.state.installs import request
+from tests.copying import BANK, BANK_TABLES, Copied
+
+ACCOUNTS = "public.accounts"
+
+Make = Callable[..., Copied]
+
+
+@pytest.fixture
+def bank(
+    tmp_path: Path, stack: Settings, spark: SparkSession, new_source: Callable[[str], str]
+) -> Iterator[Copied]:
+    dsn = new_source(BANK.format(rows=500))
+    found = Copied(tmp_path, stack, spark, dsn, BANK_TABLES)
+    yield found
+    found.close()
+
+
+def test_p11_a_held_table_is_released_by_its_command(bank: Copied) -> None:
+    """Rewritten values, a new type and a new key; rows before, within and after."""
+    bank.start()
+    with bank.copying():
+        bank.run_until_installed(2)
+        bank.execute(
+            "UPDATE accounts SET balance = 1 WHERE id = 1",
+            "ALTER TABLE accounts ALTER balance TYPE text USING 'worth ' || balance",
+            "UPDATE accounts SET balance = 'none' WHERE id = 2",
+        )
+        bank.execute(
+            "ALTER TABLE accounts ADD COLUMN code uuid DEFAULT gen_random_uuid()",
+            "ALTER TABLE accounts RENAME note TO remark",
+            "DELETE FROM accounts WHERE id = 3",
+        )
+        bank.execute("INSERT INTO transfers (from_id, to_id) VALUES (5, 6)")
+        bank.catch_up()
+        assert bank.differing() == [ACCOUNTS]
+        still = capture.standing_still(bank.workspace.settings, bank.source)
+        assert set(still) == {ACCOUNTS}
+        assert still[ACCOUNTS]["diff"] == ["balance integer -> balance text"]
+
+        request(bank.lake, Tables(), bank.name, [ACCOUNTS], reason="asked for")
+        bank.execute("UPDATE accounts SET remark = 'meanwhile' WHERE id = 4")
+        bank.run_until_installed(3)
+        bank.execute("ALTER TABLE accounts RENAME remark TO memo")
+        bank.execute("UPDATE accounts SET memo = 'after' WHERE id = 5")
+        bank.catch_up()
+    assert capture.standing_still(bank.workspace.settings, bank.source) == {}
+    assert bank.differing() == []
+    table = Tables().open(bank.lake.path(current_name(bank.name, ACCOUNTS)))
+    assert table is not None
+    assert schema_of(table).names == ["id", "balance", "memo", "code"]
