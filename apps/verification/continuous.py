@@ -25,7 +25,7 @@ from cdc.columns import set_text_output
 from cdc.database import Connection, connected
 from cdc.snapshot.chunks import served_by_index
 from cdc.verification import watermarks
-from cdc.verification.source_rows import SourceTable, count, describe, next_bound, row_hashes
+from cdc.verification.source_rows import SourceTable, describe, estimated, next_bound, row_hashes
 from kernel.positions import Lsn
 from projections.runner.manifest import Committed
 from projections.verification.as_of import Between
@@ -80,7 +80,7 @@ class ContinuousCheck:
         self._timeout_s = timeout_s
 
     def place(self, captured: Captured, low: Bound | None, rows: int | None) -> Place:
-        """Find the range that begins at `low`. `rows`: of the table, None to count them.
+        """Find the range that begins at `low`. `rows`: of the table, None to ask for them.
 
         A table whose key no index serves in the lake's order is one range.
         """
@@ -93,7 +93,7 @@ class ContinuousCheck:
                 options=captured.options,
                 salt=captured.salt,
             )
-            rows = count(connection, table) if rows is None else rows
+            rows = estimated(connection, table) if rows is None else rows
             ordered = table.ordered
             if (
                 ordered is None

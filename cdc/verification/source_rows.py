@@ -16,7 +16,7 @@ from psycopg import sql
 
 from cdc.canonical import cell, has_text
 from cdc.columns import columns_of
-from cdc.database import Connection
+from cdc.database import Connection, split_table
 from cdc.masking import select_list
 from cdc.options import PLAIN, TableOptions
 from cdc.snapshot.chunks import from_clause
@@ -133,6 +133,23 @@ def count(connection: Connection, table: SourceTable) -> int:
         sql.SQL("SELECT count(*) AS n FROM {}").format(table.relation)
     ).fetchone()
     return 0 if row is None else int(str(row["n"]))
+
+
+def estimated(connection: Connection, table: SourceTable) -> int:
+    """Return the planner's number of rows; counts a table that was never analysed."""
+    row = connection.execute(
+        """
+        SELECT sum(c.reltuples)::bigint AS n, bool_and(c.reltuples > 0) AS known
+          FROM pg_class c
+         WHERE c.relkind = 'r'
+           AND (c.oid = %(name)s::regclass
+                OR c.oid IN (SELECT relid FROM pg_partition_tree(%(name)s::regclass) WHERE isleaf))
+        """,
+        {"name": sql.Identifier(*split_table(table.name)).as_string(connection)},
+    ).fetchone()
+    if row is None or not row["known"]:
+        return count(connection, table)
+    return int(str(row["n"]))
 
 
 def split_of(connection: Connection, table: SourceTable, groups: int, rows: int) -> Split:

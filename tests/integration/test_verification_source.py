@@ -18,6 +18,7 @@ from cdc.verification.source_rows import (
     column_hashes,
     count,
     describe,
+    estimated,
     group_hashes,
     next_bound,
     row_hashes,
@@ -134,6 +135,15 @@ def test_a_table_is_walked_range_by_range(source: Connection) -> None:
         if high is None:
             break
     assert (len(seen), steps) == (3000, 5)
+
+
+def test_the_size_of_a_table_is_known_before_and_after_it_was_analysed(source: Connection) -> None:
+    table = describe(source, TABLE, KEYS[TABLE])
+    assert estimated(source, table) == 3000
+    source.execute('ANALYZE "Odd names"')
+    source.execute('DELETE FROM "Odd names" WHERE n > 2000')
+    assert estimated(source, table) == 3000
+    assert count(source, table) == 2000
 
 
 def test_what_cannot_be_compared_says_why(source: Connection) -> None:
