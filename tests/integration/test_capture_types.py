@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from apps.settings import Settings
+from schemas.pg_exact import EXACT
 from schemas.records import Operation
 from tests.capturing import Captured, prepare
 
@@ -108,6 +109,10 @@ def test_every_type_arrives_as_postgresql_has_it(kinds: Captured) -> None:
     assert kinds.differing("public.kinds") == []
     found = kinds.current("public.kinds").schema
     assert {name: found.field(name).type for name in WANTED} == WANTED
+    beside = {row["id"]: row[EXACT] for row in kinds.current("public.kinds").to_pylist()}
+    assert beside[8] == '{"d":"infinity","n_scaled":"NaN"}'
+    assert beside[4] == '{"ts":"-infinity","tz":"-infinity"}'
+    assert beside[1] is None
 
     # Once more, through the stream: as updates, as inserts, and with every column set to null.
     columns = kinds.current("public.kinds").column_names
@@ -117,7 +122,7 @@ def test_every_type_arrives_as_postgresql_has_it(kinds: Captured) -> None:
     kinds.await_stream()
     assert kinds.differing("public.kinds") == []
     assert len(kinds.of("public.kinds", Operation.INSERT)) == 8
-    nulls = ", ".join(f"{name} = NULL" for name in columns if name != "id")
+    nulls = ", ".join(f"{name} = NULL" for name in columns if name not in ("id", EXACT))
     kinds.execute(f"UPDATE kinds SET {nulls} WHERE id = 1")
     kinds.await_stream()
     assert kinds.differing("public.kinds") == []
