@@ -110,8 +110,9 @@ def running(
     workspace("remove", workspace.source, "--yes")
 
 
+@pytest.mark.timeout(900)
 def test_p9_a_stalled_lake_shows_its_lag_and_catches_up_by_itself(running: Running) -> None:
-    until(running.equals_source, "the snapshot is there", deadline_s=120)
+    until(running.equals_source, "the snapshot is there", deadline_s=240)
     until(lambda: running.lag().get("bytes", 2**40) < LITTLE, "hardly any lag", deadline_s=60)
 
     failpoints.arm(failpoints.EPOCH_AFTER_LOG, "hold")
@@ -132,7 +133,7 @@ def test_p9_a_stalled_lake_shows_its_lag_and_catches_up_by_itself(running: Runni
     until(lambda: running.lag()["seconds"] > ages[0] + 1, "the lag grows with the stall")
 
     failpoints.disarm()
-    until(running.equals_source, "the tables have caught up", deadline_s=120)
+    until(running.equals_source, "the tables have caught up", deadline_s=240)
     until(lambda: running.lag()["records"] == 0, "Kafka is read to its end", deadline_s=60)
     until(lambda: running.lag()["bytes"] < LITTLE, "hardly any lag is left", deadline_s=60)
     until(lambda: running.lag()["seconds"] < ages[0], "nor is what is missing old", deadline_s=60)
