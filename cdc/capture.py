@@ -288,7 +288,7 @@ def status(
                 connection,
                 replication_name(placement.workspace, source.name),
                 known=access.known,
-                offsets=offsets,
+                offsets=lambda: offsets if found is None else connect.offsets(name),
                 alarm_bytes=alarm_bytes,
             )
     except (Unavailable, Misconfigured) as error:
@@ -307,8 +307,12 @@ def _refuse_lost(
 ) -> SlotWatch:
     """Refuse to go on where changes are missing, or where another database answers."""
     there = connect.config(desired.name) is not None
-    offsets = connect.offsets(desired.name) if there else {}
-    seen = watch(connection, desired.slot, known=known, offsets=offsets)
+    seen = watch(
+        connection,
+        desired.slot,
+        known=known,
+        offsets=lambda: connect.offsets(desired.name) if there else {},
+    )
     if seen.lost is not None:
         refuse_lost(source.name, seen.lost)
     if seen.slot is not None and seen.slot.database != desired.database.name:

@@ -25,8 +25,12 @@ def ensure(
     desired = OutboxConnector(database=database_of(dsn), placement=placement)
     with connected(dsn) as connection:
         there = connect.config(desired.name) is not None
-        offsets = connect.offsets(desired.name) if there else {}
-        lost = watch(connection, desired.slot, known=None, offsets=offsets).lost
+        lost = watch(
+            connection,
+            desired.slot,
+            known=None,
+            offsets=lambda: connect.offsets(desired.name) if there else {},
+        ).lost
         if lost is not None:
             refuse_lost("outbox", lost)
         ensure_publication(connection, desired.slot, (desired.table,), publish="insert")

@@ -7,7 +7,7 @@ that is `lost`, a state of its own, which no restart ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import psycopg
@@ -72,23 +72,27 @@ def watch(
     name: str,
     *,
     known: Incarnation | None,
-    offsets: Mapping[str, object],
+    offsets: Callable[[], Mapping[str, object]],
     alarm_bytes: int = ALARM_BYTES,
 ) -> SlotWatch:
-    """Look at a slot. `offsets` is how far the connector says that it has read, read before this.
+    """Look at a slot. `offsets` asks the connector how far it has read.
+
+    It is asked before the server, whose end may not be below it, and again after the slot, which
+    may not be above it: both go on while they are looked at.
 
     `known` is what was noted when the slot was made; without it a missing slot may only be one
     that was not made yet, unless the connector has read from it.
     """
+    read = read_up_to(offsets())
     at, server = slot(connection, name), server_of(connection)
     limit = _limit(connection)
-    read = read_up_to(offsets)
+    lost = _lost(at, name, server, known, read) or _skipped(at, read, offsets)
     return SlotWatch(
         slot=at,
         server=server,
         limit_bytes=limit,
         alarm=None if at is None else _alarm(at, limit, alarm_bytes),
-        lost=_lost(at, name, server, known, read) or _branched(connection, server, known, read),
+        lost=lost or _branched(connection, server, known, read),
     )
 
 
@@ -163,12 +167,24 @@ def _lost(
             f"the server ends at {lsn_to_text(server.lsn)}, before {lsn_to_text(read)}, which was"
             " read from it: it was set back (a restored backup, a standby that had less)"
         )
-    if at.confirmed_lsn is not None and lsn_from_text(at.confirmed_lsn) > read:
-        return (
-            f"slot {name} stands at {at.confirmed_lsn}, after {lsn_to_text(read)}, up to which was"
-            " read: what lies between is lost"
-        )
     return None
+
+
+def _skipped(
+    at: Slot | None, read: Lsn | None, offsets: Callable[[], Mapping[str, object]]
+) -> str | None:
+    """A slot that somebody moved on will never send what the connector has still to read."""
+    if at is None or at.confirmed_lsn is None or read is None:
+        return None
+    stands = lsn_from_text(at.confirmed_lsn)
+    if stands > read:
+        read = read_up_to(offsets()) or read
+    if stands <= read:
+        return None
+    return (
+        f"slot {at.name} stands at {at.confirmed_lsn}, after {lsn_to_text(read)}, up to which was"
+        " read: what lies between is lost"
+    )
 
 
 def _branched(

@@ -18,3 +18,4 @@ class PortBlock(IntEnum):
     WARM = 26_500
     PARTS = 27_000
     COMMANDS = 27_500
+    FAULTS = 28_000

@@ -75,12 +75,11 @@ class SlotGuard:
         """Book a slot's sizes. Raises `Incompatible` (state slot-lost), once it is stopped."""
         known = incarnation_of(self._lake, name)
         connector = f"{self._placement.workspace}-{name}"
-        offsets = _offsets(connect, connector)
         seen = watch(
             connection,
             replication_name(self._placement.workspace, name),
             known=known,
-            offsets=offsets,
+            offsets=lambda: _offsets(connect, connector),
             alarm_bytes=self._settings.number("capture.slot_alarm_bytes"),
         )
         self._metrics.set(name, seen)

@@ -12,7 +12,7 @@ import pytest
 
 from apps.settings import Settings
 from cdc.connect import ConnectClient
-from cdc.database import connected
+from cdc.database import Connection, connected
 from cdc.replication import slot
 from cdc.slots import make_slot, next_incarnation, server_of, switch_point, watch
 from kernel.errors import EXIT_UNHEALTHY, Incompatible, Unavailable
@@ -167,7 +167,26 @@ def _known(dsn: str) -> Incarnation:
 def _lost(dsn: str, known: Incarnation | None, read: int | None) -> str | None:
     offsets = {} if read is None else {"lsn": read}
     with connected(dsn) as connection:
-        return watch(connection, SLOT, known=known, offsets=offsets).lost
+        return watch(connection, SLOT, known=known, offsets=lambda: offsets).lost
+
+
+def test_a_connector_that_reads_on_while_it_is_looked_at_has_lost_nothing(
+    own_cluster: Cluster,
+) -> None:
+    dsn = own_cluster.dsn("postgres")
+    known = _known(dsn)
+    with connected(dsn) as connection:
+        at = slot(connection, SLOT)
+        assert at is not None
+        assert at.confirmed_lsn is not None
+        stands = lsn_from_text(at.confirmed_lsn)
+        told = iter([stands - 100, stands, stands - 100, stands - 50])
+        assert _asked(connection, known, told) is None
+        assert "what lies between is lost" in str(_asked(connection, known, told))
+
+
+def _asked(connection: Connection, known: Incarnation, told: Iterator[int]) -> str | None:
+    return watch(connection, SLOT, known=known, offsets=lambda: {"lsn": next(told)}).lost
 
 
 def test_a_server_that_was_set_back_and_another_one_are_told_apart(own_cluster: Cluster) -> None:

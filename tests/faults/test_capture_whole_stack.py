@@ -1,0 +1,200 @@
+"""Whatever dies while tables are captured: afterwards lake and source are equal, row for row.
+
+One stack with all its parts for the whole module. A teller moves money all the time; each test
+breaks something, waits for recovery, and asks for equality at one LSN (P4, P8), for money that is
+constant in the lake (P5), and that the log has no row twice.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from apps.topics import KafkaTopics
+from kernel.errors import EXIT_UNHEALTHY
+from projections.log.tables import Tables
+from stack.control import kill_part, reset
+from tests.port_blocks import PortBlock
+from tests.waiting import until
+from tests.whole_stack import ACCOUNTS, SOURCE, TABLES, Teller, WholeStack, bank_in
+
+pytestmark = pytest.mark.timeout(900)
+MANY = 100_000
+"""Rows of the transaction in whose middle Connect dies."""
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[WholeStack]:
+    workspace = Path(tempfile.mkdtemp(prefix="penstock-faults-"))
+    # PostgreSQL refuses root and runs as a user that must be able to pass this folder.
+    workspace.chmod(0o711)
+    try:
+        found = bank_in(workspace, PortBlock.FAULTS)
+        found.await_equal()
+        yield found
+    finally:
+        reset(workspace)
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+@pytest.fixture
+def bank(running: WholeStack) -> WholeStack:
+    running.await_equal()
+    assert running.health()["gaps"] == {}
+    return running
+
+
+@contextmanager
+def busy(bank: WholeStack, moves: int = 200) -> Iterator[Teller]:
+    """Let the teller work before, while and after something happens."""
+    teller = Teller(bank.dsn)
+    teller.start()
+    try:
+        until(lambda: teller.done >= moves, "money moves", deadline_s=60)
+        yield teller
+        now = teller.done
+        until(lambda: teller.done >= now + moves, "money goes on moving", deadline_s=120)
+    finally:
+        teller.finish()
+
+
+def whole(bank: WholeStack) -> None:
+    bank.await_equal()
+    assert bank.accounts() == 100 * ACCOUNTS
+    assert bank.doubled() == 0
+
+
+@pytest.mark.parametrize("part", ["kafka", "postgres", "registry", "pipeline"])
+def test_p4_a_part_that_is_killed_comes_back_and_nothing_is_lost(
+    bank: WholeStack, part: str
+) -> None:
+    with busy(bank):
+        bank.kill(part)
+    whole(bank)
+
+
+def test_p4_the_pipeline_dies_again_and_again(bank: WholeStack) -> None:
+    with busy(bank) as teller:
+        for _ in range(3):
+            now = teller.done
+            until(lambda now=now: teller.done >= now + 100, "money moves", deadline_s=60)
+            bank.kill("pipeline")
+    whole(bank)
+
+
+def test_p5_connect_dies_amid_a_large_transaction(bank: WholeStack) -> None:
+    topics = KafkaTopics(bank.settings.required("kafka.bootstrap"))
+    places = {f"{SOURCE}.{TABLES[1]}": [0, 1]}
+
+    def arrived() -> int:
+        return sum(topics.ends(places)[f"{SOURCE}.{TABLES[1]}"].values())
+
+    before = arrived()
+    with busy(bank):
+        bank.execute(
+            f"INSERT INTO transfers (one, other, amount) SELECT 1, 1, 0"
+            f" FROM generate_series(1, {MANY})"
+        )
+        until(lambda: arrived() > before + 500, "its first rows are in Kafka", deadline_s=120)
+        bank.kill("connect")
+    whole(bank)
+
+
+def test_p11_a_damaged_checkpoint_is_only_scratch(bank: WholeStack) -> None:
+    checkpoints = bank.workspace / ".penstock" / "checkpoints"
+    with busy(bank):
+        damaged = [path for path in checkpoints.rglob("*") if path.is_file()]
+        assert damaged, "a running query has a checkpoint"
+        for path in damaged:
+            path.write_bytes(b"\x00 not a checkpoint")
+        bank.kill("pipeline")
+    whole(bank)
+
+
+def test_p8_poison_in_every_topic_is_kept_and_stops_nothing(bank: WholeStack) -> None:
+    bootstrap = bank.settings.required("kafka.bootstrap")
+    topics = KafkaTopics(bootstrap).matching(rf"{SOURCE}\..+")
+    producer = Producer({"bootstrap.servers": bootstrap})
+    sent = []
+
+    def poison() -> None:
+        for topic, partitions in topics.items():
+            for partition in partitions:
+                value = f"poison {len(sent)}".encode()
+                producer.produce(topic, value, key=b"\x00\x00\x00\xff\xffx", partition=partition)
+                sent.append(value)
+        assert producer.flush(30) == 0
+
+    def kept() -> set[bytes]:
+        rows = Tables().read(bank.lake.quarantine, columns=["value"])
+        return set() if rows is None else set(rows["value"].to_pylist())
+
+    poison()
+    with busy(bank):
+        poison()
+    poison()
+    until(lambda: kept() >= set(sent), "every one of them is kept", deadline_s=60)
+    assert len(topics) >= 3
+    whole(bank)
+
+
+def test_p9_records_that_expired_unread_are_a_named_state_with_a_way_back(
+    bank: WholeStack,
+) -> None:
+    bootstrap = bank.settings.required("kafka.bootstrap")
+    pid = bank.pid("pipeline")
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with busy(bank, moves=300):
+            pass
+        _await_captured(bank)
+        # What retention does to who comes too late.
+        names = KafkaTopics(bootstrap).matching(rf"{SOURCE}\.(public|transaction).*")
+        ends = KafkaTopics(bootstrap).ends(names)
+        places = [
+            TopicPartition(topic, int(p), end) for topic, e in ends.items() for p, end in e.items()
+        ]
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for done in admin.delete_records(places).values():
+            done.result(timeout=30)
+    finally:
+        kill_part(bank.workspace, "pipeline")
+    until(lambda: SOURCE in bank.health().get("gaps", {}), "the gap has a name", deadline_s=180)
+    said = bank.health()["gaps"][SOURCE]
+    assert "gone from Kafka before they were read" in said
+    assert f"penstock source resnapshot {SOURCE} --yes" in said
+    assert bank.command("source", "status", SOURCE, code=EXIT_UNHEALTHY)["gone"]
+
+    with busy(bank):
+        bank.command("source", "resnapshot", SOURCE, "--yes")
+    until(lambda: bank.health().get("gaps") == {}, "the gap is closed", deadline_s=120)
+    whole(bank)
+
+
+def _await_captured(bank: WholeStack) -> None:
+    """Wait until Connect has everything that is committed now."""
+    with psycopg.connect(bank.dsn, autocommit=True) as connection:
+
+        def confirmed() -> bool:
+            row = connection.execute(
+                "SELECT confirmed_flush_lsn >= %s FROM pg_replication_slots"
+                " WHERE slot_name LIKE %s",
+                (target, f"penstock%{SOURCE}"),
+            ).fetchone()
+            return row is not None and bool(row[0])
+
+        found = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
+        assert found is not None
+        (target,) = found
+        until(confirmed, f"the slot confirms {target}", deadline_s=60)

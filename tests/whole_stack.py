@@ -1,0 +1,181 @@
+"""A whole stack of a test's own, pipeline and all, with a bank that is captured while it works."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+from psycopg.conninfo import make_conninfo
+from typer.testing import CliRunner
+
+from apps.cli import build
+from apps.settings import Settings, load
+from projections.log.layout import Lake, changes_log
+from projections.log.tables import Tables
+from stack.control import kill_part, status
+from tests.waiting import until
+
+SOURCE = "bank"
+ACCOUNTS = 400
+TABLES = ("public.accounts", "public.transfers")
+BANK = f"""
+CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, note text);
+INSERT INTO accounts SELECT i, 100, repeat('x', 60) FROM generate_series(1, {ACCOUNTS}) i;
+CREATE TABLE transfers (id bigserial PRIMARY KEY, one int, other int, amount int);
+"""
+_MOVE = "UPDATE accounts SET balance = balance + %s WHERE id = %s"
+
+
+class Teller(threading.Thread):
+    """Moves money without rest: three rows of two tables a transaction. A crash may end one."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(name="teller", daemon=True)
+        self.done = 0
+        self._dsn = dsn
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        while not self._end.is_set():
+            try:
+                with psycopg.connect(self._dsn, connect_timeout=5) as connection:
+                    while not self._end.is_set():
+                        self._move(connection)
+                        self.done += 1
+            except psycopg.Error:
+                self._end.wait(0.2)
+
+    def finish(self) -> None:
+        """Stop, and wait for it."""
+        self._end.set()
+        self.join(30)
+
+    def _move(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        one, other = self.done * 7 % 200 + 1, self.done * 11 % 200 + 201
+        with connection.transaction():
+            connection.execute(_MOVE, (-1, one))
+            connection.execute(_MOVE, (1, other))
+            connection.execute(
+                "INSERT INTO transfers (one, other, amount) VALUES (%s, %s, 1)", (one, other)
+            )
+        self._end.wait(0.005)
+
+
+@dataclass
+class WholeStack:
+    """A running workspace that captures the bank, and the questions that tests ask of it."""
+
+    workspace: Path
+    dsn: str
+
+    @property
+    def settings(self) -> Settings:
+        """Settings with the endpoints of the running stack."""
+        return load(self.workspace)
+
+    @property
+    def lake(self) -> Lake:
+        """The workspace's lake."""
+        return Lake.at(self.settings.lake)
+
+    def command(self, *words: str, code: int | None = 0) -> Any:
+        """Run a command with --json; `code` None takes any exit code."""
+        result = CliRunner().invoke(build(), [*words, "-w", str(self.workspace), "--json"])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert code is None or result.exit_code == code, result.output
+        return json.loads(result.stdout)
+
+    def pid(self, part: str) -> int | None:
+        """Return a part's process id once it is ready."""
+        parts = status(self.workspace)["parts"]
+        assert isinstance(parts, list)
+        ready = [p["pid"] for p in parts if p["name"] == part and p["state"] == "ready"]
+        return ready[0] if ready else None
+
+    def kill(self, part: str) -> None:
+        """Kill a part with -9 and wait until the supervisor has brought it back."""
+        before = kill_part(self.workspace, part)
+        until(lambda: self.pid(part) not in (None, before), f"{part} is back", deadline_s=180)
+
+    def health(self) -> dict[str, Any]:
+        """Return what the pipeline says of itself; empty while it does not answer."""
+        try:
+            found = httpx.get(f"{self.settings.required('pipeline.url')}/health/ready", timeout=5)
+        except httpx.HTTPError:
+            return {}
+        return dict(found.json())
+
+    def accounts(self) -> int:
+        """Return the money in the table of the lake."""
+        rows = self.command(
+            "query", f'SELECT sum(balance)::BIGINT AS n FROM current."{SOURCE}.public.accounts"'
+        )["rows"]
+        return int(rows[0]["n"])
+
+    def execute(self, *statements: str) -> None:
+        """Run statements in one transaction of the bank."""
+        with psycopg.connect(self.dsn) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def await_equal(self, *, deadline_s: float = 240) -> None:
+        """Wait until source and lake are equal at one LSN, table by table."""
+        problems: list[str] = []
+
+        def equal() -> bool:
+            try:
+                found = self.command("source", "verify", SOURCE, "--timeout", "20", code=None)
+            except Exception as error:
+                problems.append(f"{type(error).__name__}: {error}")
+                return False
+            problems.append(json.dumps(found)[:2_000])
+            return bool(found.get("equal"))
+
+        try:
+            until(equal, "source and lake are equal", deadline_s=deadline_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {problems[-1:]}; {self.health()}") from error
+
+    def doubled(self) -> int:
+        """Return how many streamed rows the log has more than once."""
+        rows = Tables().read(
+            self.lake.path(changes_log(SOURCE)),
+            columns=["table", "transaction_id", "total_order", "snapshot"],
+        )
+        assert rows is not None
+        places = [
+            (row["table"], row["transaction_id"], row["total_order"])
+            for row in rows.to_pylist()
+            if row["table"] in TABLES and not row["snapshot"]
+        ]
+        return len(places) - len(set(places))
+
+
+def bank_in(workspace: Path, port_base: int) -> WholeStack:
+    """Start every part; make the bank in the stack's own server and capture it."""
+    penstock = Path(sys.executable).parent / "penstock"
+    started = subprocess.run(
+        [penstock, "up", "-w", workspace, "--port-base", str(int(port_base))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert started.returncode == 0, started.stderr[-4_000:]
+    admin = load(workspace).required("postgres.dsn")
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {SOURCE}".encode())
+    dsn = make_conninfo(admin, dbname=SOURCE)
+    found = WholeStack(workspace, dsn)
+    found.execute(BANK)
+    words = ("--dsn", dsn, "--tables", ",".join(TABLES))
+    found.command("source", "add", SOURCE, *words)
+    return found
