@@ -15,6 +15,7 @@
     │   ├── BeyondHead            a feed was to start where the store has not come yet
     │   ├── SubscriptionDiffers   a subscription of that name listens to something else
     │   ├── LeaseLost             another writer took over (fencing)
+    │   ├── InstallDeclined       rows that were copied do not fit what happened since
     │   └── Cancelled             somebody asked for the end of this work
     ├── NotFound              no such stream, table, projection, epoch, source
     │   └── StreamGone            a stream that was deleted for good
@@ -160,6 +161,12 @@ class LeaseLost(Conflict):
 
     retry = Retry.BACKOFF
     remedy = "Nothing to do: the writer that holds the lease goes on."
+
+
+class InstallDeclined(Conflict):
+    """Copied rows cannot become a table: what came since does not go together with them."""
+
+    remedy = "The copier reads the table again by itself: penstock source status NAME."
 
 
 class Cancelled(Conflict):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from kernel.errors import InstallDeclined
 from kernel.positions import Epoch
 from projections.log.committed import Ends
 from projections.log.layout import Lake
@@ -17,7 +18,7 @@ from projections.log.tables import TableAt, Tables
 from projections.runner.manifest import Manifest
 from projections.runner.progress import Progress
 from projections.state.cut import Cut
-from projections.state.installing import Declined, Installer
+from projections.state.installing import Installer
 from projections.state.installs import ALL, HOLD, INSTALL, Entry, Install, InstallBook, install_of
 
 
@@ -77,7 +78,7 @@ class BulkInstalls:
             ends = self._ends(install, cut, epoch)
             try:
                 taken.tables |= self._installer.replace(install, ends, epoch)
-            except Declined as reason:
+            except InstallDeclined as reason:
                 self._decline(install, reason, progress)
                 continue
             self._done(install, progress, taken)
@@ -96,10 +97,10 @@ class BulkInstalls:
                 if not cut.folds(install.table) or install.table in progress.held.get(
                     install.source, {}
                 ):
-                    raise Declined(f"{install.table} stands still")
+                    raise InstallDeclined(f"{install.table} stands still")
                 ends = self._ends(install, cut, epoch)
                 taken.tables |= self._installer.mend(install, ends, epoch)
-            except Declined as reason:
+            except InstallDeclined as reason:
                 self._decline(install, reason, progress)
                 continue
             self._done(install, progress, taken)
@@ -131,6 +132,6 @@ class BulkInstalls:
         taken.numbers.append(install.number)
 
     @staticmethod
-    def _decline(install: Install, reason: Declined, progress: Progress) -> None:
+    def _decline(install: Install, reason: InstallDeclined, progress: Progress) -> None:
         progress.installs.add(install.number)
         progress.declined[str(install.number)] = str(reason)

@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import create_table_with_add_actions
 
 from kernel import failpoints
-from kernel.errors import LeaseLost, Unavailable
+from kernel.errors import InstallDeclined, LeaseLost, Unavailable
 from kernel.positions import Epoch
 from projections.log.adoption import adopted
 from projections.log.committed import CommittedChanges, Ends
@@ -40,10 +40,6 @@ from schemas.registry import SchemaLookup
 _NO_TAIL = FoldPolicy(direct_bytes=2**62)
 
 
-class Declined(Exception):
-    """Why an install cannot be taken: its rows must be read again."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installer:
     """Brings installs into `current` tables."""
@@ -57,8 +53,8 @@ class Installer:
         """Make the staged rows, with the changes of `ends`, the table; one commit.
 
         The table has everything of the epoch then, as if it had been folded. `ends` begin at the
-        first LSN of the chunks. Raises `Declined` when DDL behind them cannot be followed, or when
-        chunks of several LSNs cannot be brought together.
+        first LSN of the chunks. Raises `InstallDeclined` when DDL behind them cannot be followed,
+        or when chunks of several LSNs cannot be brought together.
         """
         name = current_name(install.source, install.table)
         path, guard = self.lake.path(name), Guard(name, epoch)
@@ -95,7 +91,7 @@ class Installer:
         first, last = min(install.lsns), max(install.lsns)
         if first < last:
             if self.current.keeps_deleted(install.source, install.table):
-                raise Declined("the copy was interrupted, and deleted rows are to be kept")
+                raise InstallDeclined("the copy was interrupted, and deleted rows are to be kept")
             between = replace(ends, after=first, up_to=last)
             self.catch_up(install, between, touched=touched, whole=False)
         self.catch_up(install, replace(ends, after=last), touched=touched)
@@ -104,13 +100,13 @@ class Installer:
         """Replace a range of keys by the staged rows, with the changes of `ends`; one commit.
 
         Call it after the epoch's own changes were folded. The range must fit in memory. Raises
-        `Declined` when changes since then do not tell the whole rows.
+        `InstallDeclined` when changes since then do not tell the whole rows.
         """
         name = current_name(install.source, install.table)
         path, guard = self.lake.path(name), Guard(f"install/{install.id}", epoch)
         stable = self.tables.open(path)
         if stable is None:
-            raise Declined(f"{name} is not there")
+            raise InstallDeclined(f"{name} is not there")
         if not reached(stable, guard):
             self.current.settle(install.source, install.table)
             stable.update_incremental()
@@ -143,8 +139,8 @@ class Installer:
         """Fold the changes of transactions in `ends` into the generation, slice by slice.
 
         `touched` is told the log rows of each slice. Not `whole`: the generation has not all rows
-        as of where `ends` begin, and a key that moved may bring values that it lacks: `Declined`,
-        as is DDL.
+        as of where `ends` begin, and a key that moved may bring values that it lacks. That, and
+        DDL, is `InstallDeclined`.
         """
         nested = self._nested(install)
         current = CurrentTables(
@@ -161,7 +157,7 @@ class Installer:
             if touched is not None:
                 touched(rows)
             if not whole and (SCHEMA_TABLE in slice_.rows or moved_unseen(rows, self.schemas)):
-                raise Declined("a key moved, or DDL came, while the range was read")
+                raise InstallDeclined("a key moved, or DDL came, while the range was read")
             plans = follower.plans(
                 install.source,
                 slice_.rows,
@@ -173,7 +169,7 @@ class Installer:
                 continue
             own, planned = plans[install.table]
             if planned.hold is not None:
-                raise Declined(planned.hold.reason)
+                raise InstallDeclined(planned.hold.reason)
             if own.num_rows or planned.evolution:
                 epoch = Epoch(slice_.last_end)
                 current.fold(install.source, install.table, own, epoch, planned.evolution)
@@ -198,7 +194,7 @@ class Installer:
     def _built(self, install: Install) -> DeltaTable:
         built = self.tables.open(generation_root(self.lake, install))
         if built is None:
-            raise Declined(f"the staged rows of {install.id} are gone")
+            raise InstallDeclined(f"the staged rows of {install.id} are gone")
         return built
 
 
