@@ -24,7 +24,6 @@ TABLES = """
 CREATE TABLE keyed (id int PRIMARY KEY, v text);
 CREATE TABLE keyless (a int, b text);
 CREATE TABLE mute (id int PRIMARY KEY); ALTER TABLE mute REPLICA IDENTITY NOTHING;
-CREATE TABLE arrays (id int PRIMARY KEY, f double precision[]);
 CREATE UNLOGGED TABLE passing (id int PRIMARY KEY);
 CREATE VIEW seen AS SELECT 1 AS one;
 CREATE TABLE computed (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED);
@@ -52,7 +51,6 @@ def source(stack: Settings, new_source: Callable[[str], str]) -> Iterator[Prepar
     [
         ("keyless", "no key", "ADD PRIMARY KEY"),
         ("mute", "replica identity nothing", "ALTER TABLE public.mute REPLICA IDENTITY DEFAULT"),
-        ("arrays", "columns f", "ALTER TABLE public.arrays REPLICA IDENTITY FULL"),
         ("passing", "unlogged table", "tables only"),
         ("seen", "found view", "tables only"),
         ("absent", "a table of that name", "public.keyed"),
