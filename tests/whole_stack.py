@@ -95,15 +95,28 @@ class WholeStack:
 
     def pid(self, part: str) -> int | None:
         """Return a part's process id once it is ready."""
-        parts = status(self.workspace)["parts"]
-        assert isinstance(parts, list)
-        ready = [p["pid"] for p in parts if p["name"] == part and p["state"] == "ready"]
-        return ready[0] if ready else None
+        found = self._state(part)
+        return found["pid"] if found["state"] == "ready" else None
 
     def kill(self, part: str) -> None:
-        """Kill a part with -9 and wait until the supervisor has brought it back."""
+        """Kill a part with -9 and wait until it is back.
+
+        A supervisor stops believing in a part that dies again and again; then a person starts it.
+        """
         before = kill_part(self.workspace, part)
-        until(lambda: self.pid(part) not in (None, before), f"{part} is back", deadline_s=180)
+
+        def back() -> bool:
+            if self._state(part)["state"] == "failed":
+                start(self.workspace)
+            return self.pid(part) not in (None, before)
+
+        until(back, f"{part} is back", deadline_s=180)
+
+    def _state(self, part: str) -> dict[str, Any]:
+        parts = status(self.workspace)["parts"]
+        assert isinstance(parts, list)
+        (found,) = (each for each in parts if each["name"] == part)
+        return dict(found)
 
     def health(self) -> dict[str, Any]:
         """Return what the pipeline says of itself; empty while it does not answer."""
@@ -159,17 +172,22 @@ class WholeStack:
         return len(places) - len(set(places))
 
 
-def bank_in(workspace: Path, port_base: int) -> WholeStack:
-    """Start every part; make the bank in the stack's own server and capture it."""
+def start(workspace: Path, *words: str) -> None:
+    """Start every part that does not run."""
     penstock = Path(sys.executable).parent / "penstock"
     started = subprocess.run(
-        [penstock, "up", "-w", workspace, "--port-base", str(int(port_base))],
+        [penstock, "up", "-w", workspace, *words],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert started.returncode == 0, started.stderr[-4_000:]
+
+
+def bank_in(workspace: Path, port_base: int) -> WholeStack:
+    """Start every part; make the bank in the stack's own server and capture it."""
+    start(workspace, "--port-base", str(int(port_base)))
     admin = load(workspace).required("postgres.dsn")
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {SOURCE}".encode())

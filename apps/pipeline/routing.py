@@ -43,10 +43,13 @@ class TopicRouter:
         return None
 
     def pattern(self) -> str:
-        """Return a regular expression, for Java as for Python, of every topic that is read."""
+        """Return a regular expression, for Java as for Python, of every topic that is read.
+
+        It is anchored: Spark looks for it anywhere in a topic's name.
+        """
         names = {OUTBOX: EVENTS} | {name: name for name in sorted(self.captures)}
         read = [re.escape(topics) for name, topics in names.items() if name not in self.without]
-        return f"{re.escape(self.prefix)}({'|'.join(read)})\\..+"
+        return f"^{re.escape(self.prefix)}({'|'.join(read)})\\..+$"
 
     def leaving_out(self, sources: Collection[str]) -> TopicRouter:
         """Return a router that does not read these sources; `outbox` is the event store's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.forged import History, Step, happened
@@ -70,6 +70,7 @@ def test_no_event_can_be_removed_changed_or_moved_unseen(
     assert not history.judged().clean
 
 
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(HISTORIES.filter(lambda history: any(history.shown.values())), st.data())
 def test_nothing_that_a_reader_is_shown_can_be_changed_unseen(
     history: History, data: st.DataObject
