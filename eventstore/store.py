@@ -10,6 +10,7 @@ from uuid import UUID
 
 from eventstore.conditions import Condition, Query
 from eventstore.lifecycle import PolicyChange, StreamStanding
+from kernel.errors import InvalidRequest
 from kernel.positions import Position, Version
 from schemas.records import FORMAT_AVRO, RecordedEvent
 
@@ -80,12 +81,22 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events of the whole store are wanted; None lets everything pass."""
+    """Which events of the whole store are wanted; None lets everything pass.
+
+    Raises `InvalidRequest` for a NUL, which no text of the store can have.
+    """
 
     category: str | None = None
     type: str | None = None
     stream_prefix: str | None = None
     tag: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be looked for."""
+        if any("\x00" in (text or "") for text in (self.category, self.type, self.tag)) or (
+            "\x00" in (self.stream_prefix or "")
+        ):
+            raise InvalidRequest("a filter holds a NUL character", remedy="Leave it out.")
 
     @property
     def everything(self) -> bool:
