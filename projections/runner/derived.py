@@ -18,6 +18,7 @@ from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables, greatest, schema_of
 from projections.log.typed import TypedTables, Visible
+from projections.runner.catalog import DeployedCatalog
 from projections.runner.manifest import Committed, Manifest, Projected
 from projections.runner.progress import Progress
 from projections.runner.views import DeltaFrames, Range
@@ -59,6 +60,7 @@ class DerivedTables:
         self._history = history
         self._frames = frames
         self._copied = TypedInstalls(lake, tables)
+        self._deployed = DeployedCatalog(lake, tables)
         self._book = InstallBook(lake, tables)
         self._brought: Brought | None = None
 
@@ -98,8 +100,11 @@ class DerivedTables:
         progress = Progress.from_json(up_to.progress)
         held = Progress.from_json(start.progress).held if start else {}
         installs = self._installs(epochs)
+        deployment = self._deployed.deployment() if installs else None
         for install, epoch in installs:
-            made |= self._copied.add(install, epoch)
+            assert deployment is not None, "there are installs"
+            column = deployment.event_times(install.source).get(install.table)
+            made |= self._copied.add(install, epoch, event_time=column)
         for source in up_to.cuts:
             visible = Visible(
                 max(start.cuts.get(source, 0) if start else 0, _begun(source, installs)),

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kernel.errors import Unavailable
+from kernel.errors import Incompatible, Unavailable
 from kernel.positions import Epoch
 from projections.log.adoption import StagedFiles, commit_staged
 from projections.log.committed import CommittedChanges
@@ -69,8 +69,14 @@ class TypedInstalls:
         self._tables = tables
         self._log = CommittedChanges(lake, tables)
 
-    def add(self, install: Install, epoch: Epoch) -> dict[str, TableAt]:
-        """Append the rows of an install that `epoch` took in; one commit, guarded."""
+    def add(
+        self, install: Install, epoch: Epoch, *, event_time: str | None = None
+    ) -> dict[str, TableAt]:
+        """Append the rows of an install that `epoch` took in; one commit, guarded.
+
+        `event_time` names the column that holds a row's event time; without one, or where it is
+        null, a row's time is the moment at which it was read.
+        """
         name = f"typed/{install.source}.{install.table}"
         path = self._lake.path(name)
         shape = pa.schema([*self._values(install), *_HIDDEN])
@@ -81,7 +87,9 @@ class TypedInstalls:
             table = self._tables.ensure(path, shape)
             staged = StagedFiles(table)
             try:
-                for rows in self._rows(install, epoch, _aligned(shape, schema_of(table))):
+                for rows in self._rows(
+                    install, epoch, _aligned(shape, schema_of(table)), event_time
+                ):
                     staged.write(rows)
                 files = staged.close()
             except OSError as error:
@@ -90,7 +98,9 @@ class TypedInstalls:
             table.update_incremental()
         return {name: TableAt(version=table.version(), as_of_epoch=epoch)}
 
-    def _rows(self, install: Install, epoch: Epoch, shape: pa.Schema) -> Iterator[pa.Table]:
+    def _rows(
+        self, install: Install, epoch: Epoch, shape: pa.Schema, event_time: str | None
+    ) -> Iterator[pa.Table]:
         places = {lsn: self._log.last_end(install.source, lsn) for lsn in {*install.lsns}}
         now = datetime.now(UTC)
         for batch in text_rows(
@@ -106,6 +116,10 @@ class TypedInstalls:
                 own = pc.and_(pc.equal(texts[CHUNK], chunk), pc.equal(texts[READ_AT], lsn))
                 rows = text_to_lake(install.columns, texts.filter(own))
                 stamps = _stamps(install, epoch, Operation.READ, (places[lsn], lsn), now)
+                if event_time is not None and event_time in rows.schema.names:
+                    times = moments(rows[event_time], event_time)
+                    rows = rows.append_column(TIME, pc.fill_null(times, install.read_at))
+                    stamps = {name: value for name, value in stamps.items() if name != TIME}
                 yield _shaped(rows, stamps, shape)
         gone = gone_keys(
             self._lake,
@@ -144,6 +158,26 @@ def _stamps(
         TRANSACTION: None,
         LSN: place[1],
     }
+
+
+def moments(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Read event times as the stream's decoder reads them: without a zone they are UTC.
+
+    Raises `Incompatible` for what is no time.
+    """
+    kind = column.type
+    try:
+        if pa.types.is_date(kind):
+            return column.cast(pa.timestamp("us")).cast(UTC_MICROS)
+        if pa.types.is_timestamp(kind):
+            return column.cast(UTC_MICROS)
+        if pa.types.is_string(kind):
+            found = [None if t is None else datetime.fromisoformat(t) for t in column.to_pylist()]
+            aware = [t if t is None or t.tzinfo else t.replace(tzinfo=UTC) for t in found]
+            return pa.chunked_array([pa.array(aware, UTC_MICROS)])
+    except (ValueError, pa.ArrowInvalid) as error:
+        raise Incompatible(f"{name} is declared as event time: {error}") from error
+    raise Incompatible(f"{name} is declared as event time, and is {kind}")
 
 
 def _shaped(rows: pa.Table, stamps: Mapping[str, object], shape: pa.Schema) -> pa.Table:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from kernel.errors import Incompatible
+from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables, Visible
 from projections.state.installing import generation_root
 from projections.state.installs import HEAL, hold
-from projections.state.typed_installs import TypedInstalls
+from projections.state.typed_installs import TypedInstalls, moments
 from tests.bulk import NAME, HandLake, some
 from tests.folding import SOURCE, TABLE, Done, registry
 
@@ -55,6 +59,29 @@ def test_reads_come_once_with_the_place_and_the_epoch_of_their_install(hand: Han
     assert {(r["_seq_hi"], r["_seq_lo"], r["_lsn"], r["_epoch"]) for r in first} == {
         (lsn, -1, lsn, 1)
     }
+
+
+def test_a_declared_column_is_the_event_time_of_what_was_read() -> None:
+    moment = datetime(2013, 1, 1, 11, tzinfo=UTC)
+    texts = pa.chunked_array([["2013-01-01T11:00:00", "2013-01-01T11:00:00+00:00", None]])
+    plain = pa.chunked_array([pa.array([moment.replace(tzinfo=None), None], pa.timestamp("us"))])
+    aware = pa.chunked_array([pa.array([moment], pa.timestamp("us", "UTC"))])
+    days = pa.chunked_array([pa.array([moment.date()], pa.date32())])
+    assert moments(texts, "at").to_pylist() == [moment, moment, None]
+    assert moments(plain, "at").to_pylist() == [moment, None]
+    assert moments(aware, "at").to_pylist() == [moment]
+    assert moments(days, "at").to_pylist() == [moment.replace(hour=0)]
+    for strange in (["noon"], [1]):
+        with pytest.raises(Incompatible, match="event time"):
+            moments(pa.chunked_array([strange]), "at")
+
+
+def test_reads_have_their_own_event_times(hand: HandLake) -> None:
+    (install,) = hand.book.installs()
+    TypedInstalls(hand.lake, hand.tables).add(install, Epoch(1), event_time="name_of_no_column")
+    rows = Tables().read(hand.lake.path(TYPED))
+    assert rows is not None
+    assert set(rows["_time"].to_pylist()) == {install.read_at}
 
 
 def test_reads_stand_behind_the_transactions_that_they_have_seen(hand: HandLake) -> None:
