@@ -63,10 +63,13 @@ def scope_of(source: Source, connection: Connection, slot: str) -> Scope:
     checks = list(server_checks(connection, slot))
     tables: dict[str, tuple[str, ...]] = {}
     held: dict[str, str] = {}
+    sound: list[str] = []
     for table, named in _declared(source, connection).items():
         key = source.keys.get(table, ())
         found = table_checks(connection, table, key=key, options=source.options_of(table))
         failed = [check for check in found if not check.ok and not check.advice]
+        if not failed:
+            sound.append(table)
         if named or not failed:
             checks.extend(found)
             tables[table] = tuple(key or key_columns(connection, table))
@@ -84,7 +87,7 @@ def scope_of(source: Source, connection: Connection, slot: str) -> Scope:
         options={table: source.options_of(table) for table in tables},
         held=held,
         checks=tuple(checks),
-        described=described(connection, tables),
+        described=described(connection, sound),
     )
 
 
