@@ -253,10 +253,15 @@ def _zoned(_: Mapping[str, Any]) -> ColumnType:
 
     def build(values: list[Any]) -> pa.Array:
         try:
-            return pa.array(values, pa.string()).cast(UTC_MICROS)
+            moments = pa.array(values, pa.string()).cast(UTC_MICROS)
+            # Arrow refuses years that have a sign, but reads the year 0, which is 1 BC.
+            first = pc.min(moments.view(pa.int64())).as_py()
+            if first is None or first >= MICROS_MIN:
+                return moments
         except pa.ArrowInvalid:
-            texts = [None if value is None else debezium.clamped_zoned(value) for value in values]
-            return pa.array(texts, pa.string()).cast(UTC_MICROS)
+            pass
+        texts = [None if value is None else debezium.clamped_zoned(value) for value in values]
+        return pa.array(texts, pa.string()).cast(UTC_MICROS)
 
     return ColumnType(UTC_MICROS, one, build, lost=debezium.lost_zoned)
 

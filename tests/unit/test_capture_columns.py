@@ -14,6 +14,7 @@ import pytest
 
 from kernel.errors import SchemaViolation
 from schemas import debezium
+from schemas.column_types import column_type
 from schemas.columns import (
     PRESENT,
     UNCHANGED_COLUMNS,
@@ -238,3 +239,33 @@ def test_dates_saturate(days: int, kept: int) -> None:
 )
 def test_times_are_written_as_postgresql_does(micros: int, text_: str) -> None:
     assert time_text(micros) == text_
+
+
+ZONED = {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"}
+MICROS = {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}
+
+
+@pytest.mark.parametrize(
+    ("avro", "values"),
+    [
+        (
+            ZONED,
+            [
+                *("2013-01-01T05:15:00.5Z", "0000-12-31T23:59:59.5Z", "0001-01-01T00:00:00Z"),
+                *("-0043-03-15T12:00:00Z", "+10000-01-01T00:00:00Z", "infinity", "-infinity"),
+                "9999-12-31T23:59:59.999999Z",
+            ],
+        ),
+        (MICROS, [0, -1, 2**63 - 1, -(2**63), -62135596800000001, 253402300800000000]),
+        (MILLIS, [0, -62135596800001, 253402300800000]),
+    ],
+)
+def test_a_whole_column_is_read_as_each_value_alone(
+    avro: dict[str, object], values: list[object]
+) -> None:
+    """What a value becomes does not hang on which others came with it."""
+    column = column_type(avro, {})
+    together = column.array([None, *values]).to_pylist()
+    assert together[0] is None
+    assert [column.array([value]).to_pylist()[0] for value in values] == together[1:]
+    assert all(column.array([value, values[0]]).to_pylist()[1] == together[1] for value in values)
