@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Row = dict[str, object]
 VALUES = ("name", "city")
@@ -58,19 +58,25 @@ def winners(kind: Kind, said: Sequence[Said]) -> dict[int, list[Said]]:
         (s.sequence for s in said if s.op == "t" and s.sequence is not None and kind.truncates),
         default=None,
     )
-    best: dict[tuple[int, int], Said] = {}
+    places: dict[tuple[int, int], list[Said]] = {}
     for change in said:
         if change.op == "t" or change.key is None or change.sequence is None:
             continue
         if truncated is not None and change.sequence <= truncated:
             continue
-        place = (change.key, change.sequence)
-        if place not in best or best[place].content < change.content:
-            best[place] = change
+        places.setdefault((change.key, change.sequence), []).append(change)
     found: dict[int, list[Said]] = {}
-    for (key, _), change in sorted(best.items()):
-        found.setdefault(key, []).append(change)
+    for (key, _), changes in sorted(places.items()):
+        best = max(changes, key=lambda change: change.content)
+        if best.op != "d":
+            best = replace(best, **{name: _said(name, changes) for name in kind.partial})
+        found.setdefault(key, []).append(best)
     return found
+
+
+def _said(name: str, changes: Sequence[Said]) -> str | None:
+    """Return what changes of one place say of a column whose nulls say nothing."""
+    return max((v for c in changes if (v := getattr(c, name)) is not None), default=None)
 
 
 def _held(kind: Kind, changes: Sequence[Said]) -> Iterator[tuple[Said, Mapping[str, object]]]:

@@ -203,9 +203,12 @@ class BatchWriter:
             facts = facts.unionByName(batch.cleared.select(columns))
             self.tables.overwrite(path, facts, batch.epoch)
         else:
-            # A fact never changes: it is there, or it is not.
-            identity = [ID, CONTENT]
-            added = facts.join(batch.known.select(identity), identity, "left_anti").select(columns)
+            # A fact never changes but by what another of its place says beside it.
+            partial = functions.expr(as_json(batch.shape.partial or (ID,)))
+            identity = [ID, CONTENT, "_partial"]
+            known = batch.known.withColumn("_partial", partial).select(identity)
+            new = facts.withColumn("_partial", partial)
+            added = new.join(known, identity, "left_anti").select(columns)
             gone = batch.known.join(facts.select(ID), [ID], "left_anti").select(columns)
             rows = added.withColumn("__op", functions.lit("upsert")).unionByName(
                 gone.withColumn("__op", functions.lit("delete"))

@@ -1,9 +1,11 @@
 """Changes as facts: one row per key and sequence, whatever came twice, late or contradicting.
 
 A fact has the target's columns, its `__sequence`, whether it is a delete, and `__content`, which
-orders facts of one place: a delete before any row, else by the row's own content. So the table is
-a function of the set of facts alone. What is remembered of a key is what can still matter: see
-`remembered`.
+orders facts of one place: a delete before any row, else by the row's own content. A column whose
+nulls say nothing is taken from whichever row of the place says something, by value where several
+do: what was said once stays said, so nothing older that was forgotten can be missed again. So the
+table is a function of the set of facts alone. What is remembered of a key is what can still matter:
+see `remembered`.
 """
 
 from __future__ import annotations
@@ -74,18 +76,38 @@ def gathered(shape: Shape, *, horizon: int, cleared: bool) -> str:
     their place. Facts that a TRUNCATE (`{cleared}`, one row) covers are gone. Tombstones that were
     taken before `horizon` (microseconds) are forgotten, SCD type 1 only.
     """
-    columns = listed((*shape.columns, SEQUENCE, DELETED, CONTENT, ID, TAKEN_US, EPOCH))
+    marks = (SEQUENCE, DELETED, CONTENT, ID, TAKEN_US)
+    columns = listed((*shape.columns, *marks, EPOCH))
+    merged = ", ".join(_merged(n) if n in shape.partial else quoted(n) for n in shape.columns)
     aged = f" AND NOT ({DELETED} AND {TAKEN_US} < {horizon})" if shape.scd_type == 1 else ""
     after = f" AND {SEQUENCE} > (SELECT {SEQUENCE} FROM {{cleared}})" if cleared else ""
     place = f"PARTITION BY {ID} ORDER BY {CONTENT} DESC, _known DESC, {TAKEN_US}"
+    said = "".join(f", {_said(name)}" for name in shape.partial)
     return f"""
-        SELECT *, _r > 1 AS _loser FROM (
-          SELECT *, row_number() OVER ({place}) AS _r, first({CONTENT}) OVER ({place}) AS _best
+        SELECT {merged}, {listed(marks)}, CASE WHEN _r = 1 THEN _last ELSE {EPOCH} END AS {EPOCH},
+          _known, _r > 1 AS _loser
+        FROM (
+          SELECT *, row_number() OVER ({place}) AS _r, first({CONTENT}) OVER ({place}) AS _best,
+            max({EPOCH}) OVER (PARTITION BY {ID}) AS _last{said}
           FROM (
             SELECT {columns}, false AS _known FROM {{new}} WHERE NOT {TRUNCATE}{after}
             UNION ALL
             SELECT {columns}, true AS _known FROM {{known}} WHERE NOT {TRUNCATE}{aged}{after}))
         WHERE _r = 1 OR {CONTENT} <> _best"""
+
+
+def _said(name: str) -> str:
+    """Select what the rows of one place say of a column whose nulls say nothing."""
+    value = quoted(name)
+    order = f"CASE WHEN {value} IS NOT NULL THEN CAST({value} AS STRING) END"
+    return f"max_by({value}, {order}) OVER (PARTITION BY {ID}) AS {quoted('_said ' + name)}"
+
+
+def _merged(name: str) -> str:
+    said = quoted("_said " + name)
+    return (
+        f"CASE WHEN _r = 1 AND NOT {DELETED} THEN {said} ELSE {quoted(name)} END AS {quoted(name)}"
+    )
 
 
 def remembered(shape: Shape, *, horizon: int) -> str:
