@@ -93,9 +93,8 @@ class EventFilter:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be looked for."""
-        if any("\x00" in (text or "") for text in (self.category, self.type, self.tag)) or (
-            "\x00" in (self.stream_prefix or "")
-        ):
+        wanted = (self.category, self.type, self.stream_prefix, self.tag)
+        if any(text is not None and "\x00" in text for text in wanted):
             raise InvalidRequest("a filter holds a NUL character", remedy="Leave it out.")
 
     @property

@@ -76,7 +76,7 @@ def test_a_declared_column_is_the_event_time_of_what_was_read() -> None:
             moments(pa.chunked_array([strange]), "at")
 
 
-def test_reads_have_their_own_event_times(hand: HandLake) -> None:
+def test_reads_without_the_declared_column_have_the_moment_of_reading(hand: HandLake) -> None:
     (install,) = hand.book.installs()
     TypedInstalls(hand.lake, hand.tables).add(install, Epoch(1), event_time="name_of_no_column")
     rows = Tables().read(hand.lake.path(TYPED))
