@@ -168,12 +168,6 @@ def ddl_check(connection: Connection) -> Check:
     )
 
 
-def keys_of(source: Source, dsn: str) -> dict[str, tuple[str, ...]]:
-    """Return the key columns of each table that is captured: declared, else the primary key's."""
-    with connected(dsn) as connection:
-        return dict(scope_of(source, connection, "").tables)
-
-
 def ensure(
     source: Source,
     access: Access,

@@ -40,8 +40,6 @@ from schemas.records import (
 from schemas.registry import SchemaLookup
 from schemas.wire import schema_id_of
 
-TRANSACTION_TOPIC = "transaction"
-NOTIFICATION_TOPIC = "notifications"
 SNAPSHOT = "Initial Snapshot"
 _MESSAGE_ID = "LogicalDecodingMessageId@"
 """Part of what Debezium calls a logical message among the tables of a transaction's END."""

@@ -6,7 +6,7 @@ pattern is held back, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from cdc.admission import Check, quoted
 from cdc.columns import columns_of
@@ -59,7 +59,7 @@ def _table(
     schema, name = split_table(table)
     found = connection.execute(
         """
-        SELECT c.oid, c.relkind, c.relpersistence, c.relreplident,
+        SELECT c.relkind, c.relpersistence, c.relreplident,
                pg_get_userbyid(c.relowner) AS owner, current_user AS role,
                has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS may,
                pg_has_role(c.relowner, 'USAGE') AS owns,
@@ -158,19 +158,11 @@ def _columns(
     key: Sequence[str],
     options: TableOptions,
 ) -> Iterator[Check]:
-    columns = connection.execute(
-        """
-        SELECT a.attname, a.attnotnull, a.attgenerated, a.attstorage, a.atttypmod, t.typname,
-               coalesce(d.adbin IS NOT NULL AND a.attgenerated = '', false) AS defaulted
-          FROM pg_attribute a
-          JOIN pg_type t ON t.oid = a.atttypid
-          LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-         WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
-         ORDER BY a.attnum
-        """,
-        (found["oid"],),
-    ).fetchall()
-    missing = [name for name in key if name not in [row["attname"] for row in columns]]
+    try:
+        columns = {column.name: column for column in columns_of(connection, table)}
+    except NotFound:
+        columns = {}
+    missing = [name for name in key if name not in columns]
     if missing:
         yield Check(
             subject=subject,
@@ -179,11 +171,7 @@ def _columns(
             ok=False,
             fix="Correct --key",
         )
-    unmarked = [
-        str(row["attname"])
-        for row in columns
-        if row["attname"] not in options.exclude and row["attname"] in options.hash
-    ]
+    unmarked = [n for n in columns if n not in options.exclude and n in options.hash]
     if unmarked and found["relreplident"] != "f":
         yield Check(
             subject=subject,
@@ -193,12 +181,8 @@ def _columns(
             fix=f"ALTER TABLE {table} REPLICA IDENTITY FULL",
             repair=_set_identity(table, "FULL"),
         )
-    yield from _veils(connection, subject, table, found, key, options)
-    generated = [
-        str(row["attname"])
-        for row in columns
-        if row["attgenerated"] and row["attname"] not in options.exclude
-    ]
+    yield from _veils(connection, subject, table, found, key, options, columns)
+    generated = [n for n, c in columns.items() if c.generated and n not in options.exclude]
     if generated:
         yield Check(
             subject=subject,
@@ -217,12 +201,9 @@ def _veils(
     found: Row,
     key: Sequence[str],
     options: TableOptions,
+    columns: Mapping[str, SourceColumn],
 ) -> Iterator[Check]:
     """Columns that cannot be captured as they are, or not be veiled as declared."""
-    try:
-        columns = {column.name: column for column in columns_of(connection, table)}
-    except NotFound:
-        columns = {}
     keys = tuple(key) or key_columns(connection, table)
     for name in (*options.exclude, *options.veiled):
         how = next(how for how in _VEILS if name in getattr(options, how))

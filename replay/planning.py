@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from kernel.positions import Epoch
 from projections.log.tables import dataset_of
-from projections.log.typed import LATE
+from projections.log.typed_columns import LATE
 from replay.book import ReplayBook
 from replay.subject import (
     Site,

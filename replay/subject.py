@@ -11,7 +11,7 @@ from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables, greatest
-from projections.log.typed import EPOCH
+from projections.log.typed_columns import EPOCH
 from projections.runner.catalog import PROJECTION, DeployedCatalog, Deployment, Entry
 from projections.runner.derived import TYPED
 from projections.runner.manifest import Manifest

@@ -20,6 +20,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.arrow_kinds import is_bytes, is_text
 from schemas.pg_types import SourceColumn, decimal_of
 
 Bound = tuple[str, ...]
@@ -145,9 +146,9 @@ def fits(order: KeyOrder, kind: pa.DataType) -> bool:
         case KeyOrder.DECIMAL:
             return bool(pa.types.is_decimal(kind))
         case KeyOrder.TEXT | KeyOrder.UUID:
-            return _is_text(kind)
+            return is_text(kind)
         case KeyOrder.BYTES:
-            return _is_bytes(kind)
+            return is_bytes(kind)
         case KeyOrder.DATE:
             return bool(pa.types.is_date32(kind))
         case KeyOrder.TIMESTAMP:
@@ -176,11 +177,6 @@ def bound_json(bound: Bound | None) -> str | None:
     return None if bound is None else json.dumps(list(bound), ensure_ascii=False)
 
 
-def bound_from_json(text: str | None) -> Bound | None:
-    """Read what `bound_json` gave."""
-    return None if text is None else tuple(str(value) for value in json.loads(text))
-
-
 def _compared(
     bound: Bound, key: Sequence[KeyColumn], schema: pa.Schema, *, low: bool
 ) -> pc.Expression:
@@ -205,18 +201,6 @@ def _scalars(bound: Bound, key: Sequence[KeyColumn], schema: pa.Schema) -> Itera
             yield pa.scalar(value, pa.int64()).cast(pa.timestamp("us", kind.tz)).cast(kind)
         else:
             yield pa.scalar(value, kind)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    )
 
 
 def _shown(bound: Bound) -> str:

@@ -18,8 +18,6 @@ from schemas.pg_types import SourceColumn
 MESSAGE_PREFIX = "penstock.ddl"
 """Prefix of the logical messages that carry one."""
 
-REWRITE_DEFAULT = 2
-"""Bit of `rewritten`: a default that differs from row to row was written into each."""
 REWRITE_TYPE = 4
 """Bit of `rewritten`: a column's values were computed anew."""
 

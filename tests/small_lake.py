@@ -18,7 +18,8 @@ from kernel.positions import Epoch
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
-from projections.log.typed import EVENT_COLUMNS, TypedTables
+from projections.log.typed import TypedTables
+from projections.log.typed_columns import EVENT_COLUMNS
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, DeployedCatalog, Entry
 from projections.runner.derived import Brought, DerivedTables

@@ -64,10 +64,6 @@ class ConnectorKeeper:
         """Sources whose slot keeps too much WAL, each with its numbers."""
         return dict(self._guard.alarms)
 
-    def look_again(self) -> None:
-        """Apply everything anew at the next look: the source's tables are not what they were."""
-        self._ensured.clear()
-
     def forget_pauses(self) -> None:
         """Look at everything at the next look, without waiting for what failed before."""
         self._wait.clear()

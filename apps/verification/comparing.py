@@ -64,6 +64,12 @@ class Captured:
     options: TableOptions
     salt: str = ""
 
+    def described(self, connection: Connection) -> SourceTable:
+        """Read what the source says of the table. Raises what `verification.describe` raises."""
+        return describe(
+            connection, self.table, self.catalog.keys, options=self.options, salt=self.salt
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
@@ -261,13 +267,7 @@ def _look(
     ordered: bool = True,
 ) -> _Look:
     began = time.monotonic()
-    table = describe(
-        connection,
-        captured.table,
-        captured.catalog.keys,
-        options=captured.options,
-        salt=captured.salt,
-    )
+    table = captured.described(connection)
     if not ordered:
         table = replace(table, ordered=None)
     if within.is_all:

@@ -25,7 +25,7 @@ from cdc.columns import set_text_output
 from cdc.database import Connection, connected
 from cdc.snapshot.chunks import served_by_index
 from cdc.verification import watermarks
-from cdc.verification.source_rows import SourceTable, describe, estimated, next_bound, row_hashes
+from cdc.verification.source_rows import SourceTable, estimated, next_bound, row_hashes
 from kernel.positions import Lsn
 from projections.runner.manifest import Committed
 from projections.verification.as_of import Between
@@ -86,13 +86,7 @@ class ContinuousCheck:
         """
         with connected(self._dsn) as connection:
             set_text_output(connection)
-            table = describe(
-                connection,
-                captured.table,
-                captured.catalog.keys,
-                options=captured.options,
-                salt=captured.salt,
-            )
+            table = captured.described(connection)
             rows = estimated(connection, table) if rows is None else rows
             ordered = table.ordered
             if (

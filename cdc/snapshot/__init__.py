@@ -2,5 +2,5 @@
 
 Upstream: a source database. Downstream: `apps.pipeline.snapshots`, which hands the rows to
 `projections.state.installs`, and the healing of `cdc.verification`.
-Entry points: `slot.exported_snapshot`, `chunks.plan_chunks`, `copying.read_range`.
+Entry points: `slot.exported_snapshot`, `chunks.plan_chunks`, `copying.read`.
 """

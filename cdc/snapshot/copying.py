@@ -14,7 +14,7 @@ import pyarrow.csv as csv
 from psycopg import sql
 
 from cdc.columns import columns_of, set_text_output
-from cdc.database import Connection, connected, split_table
+from cdc.database import Connection, split_table
 from cdc.masking import select_list
 from cdc.options import PLAIN, TableOptions
 from cdc.snapshot.chunks import from_clause
@@ -42,28 +42,6 @@ def copied_columns(
     )
 
 
-def read_range(
-    dsn: str,
-    snapshot: str,
-    table: str,
-    columns: Sequence[SourceColumn],
-    range_: KeyRange = WHOLE,
-    *,
-    key: Sequence[KeyColumn] = (),
-    options: TableOptions = PLAIN,
-    salt: str = "",
-) -> Iterator[pa.Table]:
-    """Read the rows of a range of keys as of an exported snapshot, on a connection of its own.
-
-    Yields tables of at most about `BLOCK_BYTES`, all columns text, null where the row has null; in
-    no order. Raises what `cdc.database.connected` raises, and `SchemaViolation` for bytes that are
-    no UTF-8 (a database in SQL_ASCII).
-    """
-    with connected(dsn) as connection:
-        prepare(connection, snapshot)
-        yield from read(connection, table, columns, range_, key=key, options=options, salt=salt)
-
-
 def prepare(connection: Connection, snapshot: str) -> None:
     """Make a connection ready to read in an exported snapshot, in one transaction."""
     set_up(connection)
@@ -89,11 +67,14 @@ def read(
     salt: str = "",
     condition: sql.Composed | None = None,
 ) -> Iterator[pa.Table]:
-    """Read a range in the transaction of a connection that adopted a snapshot; see `read_range`.
+    """Read the rows of a range of keys in the transaction of a connection that adopted a snapshot.
 
-    `condition` is the range in SQL where it is not one of `schemas.key_ranges` (a chunk's).
+    `condition` is the range in SQL where it is not one of `schemas.key_ranges` (a chunk's). Yields
+    tables of at most about `BLOCK_BYTES`, all columns text, null where the row has null; in no
+    order.
 
     Raises `Conflict` for a table that was rewritten since: an old snapshot sees nothing in it.
+    `SchemaViolation` for bytes that are no UTF-8 (a database in SQL_ASCII).
     """
     _refuse_rewritten(connection, table)
     names = [column.name for column in columns]

@@ -25,38 +25,17 @@ from projections.log.tables import TableAt, Tables
 from projections.log.typed_changes import TypedChanges
 from projections.log.typed_columns import (
     EPOCH,
-    EVENT_COLUMNS,
     INGESTED_AT,
     LATE,
-    LSN,
-    OPERATION,
     SEQ_HI,
     SEQ_LO,
     TIME,
-    TRANSACTION,
     Visible,
-    truncates_name,
 )
 from projections.log.writer import ArrowWriter, Guard
 from schemas.columns import decode_rows
 from schemas.records import FORMAT_AVRO
 from schemas.registry import SchemaLookup
-
-__all__ = [
-    "EPOCH",
-    "EVENT_COLUMNS",
-    "INGESTED_AT",
-    "LATE",
-    "LSN",
-    "OPERATION",
-    "SEQ_HI",
-    "SEQ_LO",
-    "TIME",
-    "TRANSACTION",
-    "TypedTables",
-    "Visible",
-    "truncates_name",
-]
 
 
 class TypedTables:

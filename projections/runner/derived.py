@@ -17,7 +17,8 @@ from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables, greatest, schema_of
-from projections.log.typed import TypedTables, Visible
+from projections.log.typed import TypedTables
+from projections.log.typed_columns import Visible
 from projections.runner.catalog import DeployedCatalog
 from projections.runner.manifest import Committed, Manifest, Projected
 from projections.runner.progress import Progress

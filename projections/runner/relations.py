@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from projections.log.layout import Lake
 from projections.log.tables import Tables, schema_of
-from projections.log.typed import EVENT_COLUMNS, truncates_name
+from projections.log.typed_columns import EVENT_COLUMNS, truncates_name
 from projections.runner.catalog import Deployment
 from projections.sql.catalog import Column, Relation
 from projections.state.history import NOT_COLUMNS, HistoryOf

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import pyarrow as pa
@@ -109,10 +109,6 @@ class EpochVersions:
         known = rows.filter(pc.less_equal(rows["at"], pa.scalar(at, rows["at"].type)))
         newest = pc.max(known["epoch"]).as_py()
         return Epoch(newest) if newest is not None else None
-
-    def epochs_of(self, name: str) -> Mapping[int, int]:
-        """Return the epochs that a typed, history or projection table has, with its versions."""
-        return self._derived.get(name, {})
 
     def _held_at(self, epoch: Epoch) -> dict[str, Hold]:
         return _held(self._manifest.at(epoch)) if epoch > 0 else {}

@@ -8,7 +8,7 @@ places where slices end (20 bytes a row).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -109,10 +109,6 @@ class SparkStagedMerge:
             return self._writer.merge(path, newest, guard, keys=keys)
         kept = newest.filter(functions.col(OP) == UPSERT).drop(OP)
         return self._writer.overwrite(path, kept, guard)
-
-
-Images = Callable[[pa.Table, Callable[[pa.Table], pa.Table | None]], tuple[pa.Table, Sequence[str]]]
-"""Decodes a slice's log rows to the newest image per key, given who finds staged rows by key."""
 
 
 class Staging:

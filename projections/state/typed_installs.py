@@ -22,7 +22,7 @@ from projections.log.layout import Lake
 from projections.log.rewriting import fit
 from projections.log.steps import EXACT
 from projections.log.tables import TableAt, Tables, schema_of
-from projections.log.typed import (
+from projections.log.typed_columns import (
     EPOCH,
     INGESTED_AT,
     LATE,

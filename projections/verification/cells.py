@@ -10,6 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.arrow_kinds import is_bytes, is_text
 from schemas.row_hash import canonical_texts
 
 _QUIET_NAN = {pa.float32(): 0x7FC00000, pa.float64(): 0x7FF8000000000000}
@@ -46,9 +47,9 @@ def text_sql(kind: pa.DataType, value: str) -> str:
     if pa.types.is_decimal(kind) and kind.precision == kind.scale:
         # Without a digit before the point DuckDB prints none.
         return f"CAST({value} AS DECIMAL({kind.precision + 1}, {kind.scale}))::VARCHAR"
-    if _is_bytes(kind):
+    if is_bytes(kind):
         return f"lower(hex({value}))"
-    return value if _is_text(kind) else f"{value}::VARCHAR"
+    return value if is_text(kind) else f"{value}::VARCHAR"
 
 
 def sized(text: str) -> str:
@@ -70,8 +71,8 @@ def _is_known(kind: pa.DataType) -> bool:
         or pa.types.is_date32(kind)
         or pa.types.is_timestamp(kind)
         or pa.types.is_null(kind)
-        or _is_text(kind)
-        or _is_bytes(kind)
+        or is_text(kind)
+        or is_bytes(kind)
     )
 
 
@@ -101,15 +102,3 @@ def _plain_list(column: pa.Array) -> pa.Array:
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    )

@@ -11,7 +11,7 @@ import pytest
 
 from cdc.database import connected
 from cdc.snapshot.chunks import chunk_condition, plan_chunks
-from cdc.snapshot.copying import copied_columns, prepare, read, read_range, set_up
+from cdc.snapshot.copying import copied_columns, prepare, read, set_up
 from cdc.snapshot.slot import adopt, exported_snapshot
 from kernel.errors import Conflict, Misconfigured, Unavailable
 from kernel.positions import lsn_from_text
@@ -23,6 +23,13 @@ def run(dsn: str, *statements: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
+
+
+def read_all(dsn: str, snapshot: str, table: str) -> pa.Table:
+    with connected(dsn) as connection:
+        columns = copied_columns(connection, table)
+        prepare(connection, snapshot)
+        return pa.concat_tables(read(connection, table, columns))
 
 
 def slots(dsn: str) -> int:
@@ -170,9 +177,7 @@ def test_nulls_empty_texts_quotes_and_lines_are_kept_apart(postgres_dsn: str) ->
         connection.cursor().executemany("INSERT INTO one VALUES (%s)", [(a,) for a, _ in values])
     with exported_snapshot(postgres_dsn) as exported:
         for table, width in (("public.t", 2), ("public.one", 1)):
-            with connected(postgres_dsn) as connection:
-                columns = copied_columns(connection, table)
-            found = pa.concat_tables(read_range(postgres_dsn, exported.name, table, columns))
+            found = read_all(postgres_dsn, exported.name, table)
             assert [tuple(r.values()) for r in found.to_pylist()] == [v[:width] for v in values]
 
 
@@ -203,8 +208,8 @@ def test_p8_a_policy_that_hides_rows_is_an_error(postgres_dsn: str) -> None:
         "GRANT SELECT ON t TO reading",
     )
     dsn = postgres_dsn.replace("postgres@", "reading@")
-    with exported_snapshot(dsn) as exported:
-        with connected(dsn) as connection:
-            columns = copied_columns(connection, "public.t")
-        with pytest.raises(Misconfigured, match="row-level security"):
-            list(read_range(dsn, exported.name, "public.t", columns))
+    with (
+        exported_snapshot(dsn) as exported,
+        pytest.raises(Misconfigured, match="row-level security"),
+    ):
+        read_all(dsn, exported.name, "public.t")

@@ -12,7 +12,8 @@ from kernel.errors import Incompatible
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.log.typed import TypedTables, Visible
+from projections.log.typed import TypedTables
+from projections.log.typed_columns import Visible
 from projections.state.installing import generation_root
 from projections.state.installs import HEAL, hold
 from projections.state.typed_installs import TypedInstalls, moments
