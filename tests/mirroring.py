@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -21,12 +21,18 @@ from cdc import capture, removal
 from cdc.capture import Access
 from cdc.connect import ConnectClient
 from cdc.connectors import Placement
+from cdc.database import connected
 from cdc.options import PLAIN
 from cdc.sources import CONNECTOR, Source, declare
+from cdc.table_checks import key_columns
+from cdc.verify import compared_columns, hash_of
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable
+from projections.state.held import Hold
+from projections.state.tail import read_whole
 from schemas.registry import ConfluentRegistry
+from schemas.row_hash import table_hash
 from tests.feeding import Epochs
 
 
@@ -38,7 +44,6 @@ class Mirror:
     source: Source
     placement: Placement
     epochs: Epochs
-    keys: dict[str, tuple[str, ...]]
     errors: list[BaseException] = field(default_factory=list)
 
     @property
@@ -95,27 +100,67 @@ class Mirror:
             thread.join(120)
         assert not self.errors, self.errors
 
-    def current(self, table: str) -> str:
-        """Name the table's `current` table."""
+    def name_of(self, table: str) -> str:
+        """Name a table's `current` table."""
         return f"current/{self.name}.{table}"
 
+    def path(self, table: str) -> str:
+        """Return the path of a table's `current` table."""
+        return self.lake.path(self.name_of(table))
+
     def rows(self, table: str) -> pa.Table:
-        """Read the table as whoever opens its path does."""
-        found = Tables().read(self.lake.path(self.current(table)))
-        assert found is not None, f"no {self.current(table)}"
+        """Read a table as whoever opens its path does."""
+        found = Tables().read(self.path(table))
+        assert found is not None, f"no {self.name_of(table)}"
         return found
+
+    def current(self, table: str) -> pa.Table:
+        """Read a table as readers by name see it."""
+        found = read_whole(self.lake, Tables(), self.name_of(table))
+        assert found is not None, f"no {self.name_of(table)}"
+        return found
+
+    def held(self) -> dict[str, Hold]:
+        """Return the tables that stand still."""
+        return dict(self.epochs.ingest.held().get(self.name, {}))
+
+    def differing(self, table: str) -> list[str]:
+        """Return what differs between a table and its source: rows, or columns by name."""
+        current = self.current(table)
+        with connected(self.dsn) as connection:
+            columns = compared_columns(connection, table)
+            missing = [c.name for c in columns if c.name not in current.column_names]
+            if missing:
+                return missing
+            names = [column.name for column in columns]
+            if table_hash(current, names) == hash_of(connection, table, columns):
+                return []
+            differing = [
+                column.name
+                for column in columns
+                if table_hash(current, [column.name]) != hash_of(connection, table, [column])
+            ]
+            return differing or ["rows"]
+
+    def assert_equal(self) -> None:
+        """Compare every captured table with its source, row hash for row hash."""
+        found = {table: self.differing(table) for table in self.source.tables}
+        assert not any(found.values()), found
 
     def captured(self, *tables: str) -> list[Captured]:
         """Return what a comparison needs to know of tables; all without arguments."""
-        return [
-            Captured(
-                source=self.name,
-                table=table,
-                catalog=CapturedTable(keys=self.keys[table]),
-                options=PLAIN,
-            )
-            for table in tables or self.keys
-        ]
+        with connected(self.dsn) as connection:
+            return [
+                Captured(
+                    source=self.name,
+                    table=table,
+                    catalog=CapturedTable(
+                        keys=self.source.keys.get(table) or key_columns(connection, table)
+                    ),
+                    options=PLAIN,
+                )
+                for table in tables or self.source.tables
+            ]
 
     def compare(self, *tables: str, ranges: int | None = None) -> dict[str, TableReport]:
         """Compare tables; somebody must run epochs meanwhile."""
@@ -136,29 +181,25 @@ def mirrored(
     spark: SparkSession,
     lake: Lake,
     prefix: str,
-    new_source: Callable[[str], str],
-    statements: str,
-    keys: dict[str, Sequence[str]],
+    dsn: str,
+    tables: Sequence[str],
+    keys: dict[str, tuple[str, ...]] | None = None,
 ) -> Iterator[Mirror]:
-    """Make a database, capture its tables and mirror them; removes what it made."""
+    """Capture tables of a database and mirror them; `keys` of those that have no primary key.
+
+    What was made in the database and in Connect is removed at the end.
+    """
     name = f"m{uuid.uuid4().hex[:10]}"
-    dsn = new_source(statements)
-    source, _ = declare(name, dsn=dsn, tables=tuple(keys), snapshot=CONNECTOR)
+    source, _ = declare(name, dsn=dsn, tables=tuple(tables), keys=keys, snapshot=CONNECTOR)
+    registry = stack.required("registry.url")
     placement = Placement(
-        workspace="test",
-        topic_prefix=prefix,
-        partitions=2,
-        registry_url=stack.required("registry.url"),
+        workspace="test", topic_prefix=prefix, partitions=2, registry_url=registry
     )
-    router = TopicRouter(
-        prefix=prefix, registry_url=stack.required("registry.url"), captures={name: {}}
-    )
+    router = TopicRouter(prefix=prefix, registry_url=registry, captures={name: {}})
     epochs = Epochs(spark, lake, router, stack.required("kafka.bootstrap"))
     with ConnectClient(stack.required("connect.url")) as connect:
         capture.ensure(source, Access(dsn=dsn), placement, connect)
         try:
-            yield Mirror(
-                dsn, source, placement, epochs, {table: tuple(key) for table, key in keys.items()}
-            )
+            yield Mirror(dsn, source, placement, epochs)
         finally:
-            removal.remove(source.name, dsn, placement, connect)
+            removal.remove(name, dsn, placement, connect)

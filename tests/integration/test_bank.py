@@ -119,7 +119,7 @@ class Teller(threading.Thread):
 def bank(
     stack: Settings, spark: SparkSession, lake: Lake, prefix: str, new_source: Callable[[str], str]
 ) -> Iterator[Mirror]:
-    with mirrored(stack, spark, lake, prefix, new_source, TABLES, dict(KEYS)) as mirror:
+    with mirrored(stack, spark, lake, prefix, new_source(TABLES), tuple(KEYS)) as mirror:
         mirror.catch_up()
         yield mirror
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from apps.settings import Settings
 from projections.log.layout import Lake
-from tests.schema_mirror import Mirror, mirrored
+from tests.mirroring import Mirror, mirrored
 
 SOURCE = """
 CREATE TABLE plain (id int PRIMARY KEY, a int, note text, large text);
@@ -142,11 +142,11 @@ def test_p4_every_kind_of_change_arrives(
     keys = {"public.visit": ("who", "at")}
     with mirrored(stack, spark, lake, prefix, new_source(SOURCE), TABLES, keys) as mirror:
         mirror.catch_up()
-        assert {table: mirror.differing(table) for table in TABLES} == {t: [] for t in TABLES}
+        mirror.assert_equal()
         for kind in KINDS:
             run(mirror, kind)
         mirror.catch_up()
-        assert {table: mirror.differing(table) for table in TABLES} == {t: [] for t in TABLES}
+        mirror.assert_equal()
         with psycopg.connect(mirror.dsn) as connection:
             # The same again from the first rows, cut into epochs between the kinds.
             connection.execute(f"TRUNCATE {', '.join(NAMES)}".encode())
@@ -156,5 +156,5 @@ def test_p4_every_kind_of_change_arrives(
                 mirror.catch_up()
             run(mirror, kind)
         mirror.catch_up()
-        assert {table: mirror.differing(table) for table in TABLES} == {t: [] for t in TABLES}
+        mirror.assert_equal()
         assert mirror.held() == {}

@@ -24,7 +24,7 @@ from tests.writing_shop import KEYS, MOODS, ORDERS, TABLES, Writers
 def shop(
     stack: Settings, spark: SparkSession, lake: Lake, prefix: str, new_source: Callable[[str], str]
 ) -> Iterator[Mirror]:
-    with mirrored(stack, spark, lake, prefix, new_source, TABLES, dict(KEYS)) as mirror:
+    with mirrored(stack, spark, lake, prefix, new_source(TABLES), tuple(KEYS)) as mirror:
         mirror.catch_up()
         yield mirror
 
@@ -45,7 +45,7 @@ def test_p4_tables_are_equal_at_one_lsn_while_writers_write(shop: Mirror) -> Non
 
 
 def test_a_difference_is_named_by_range_key_and_column(shop: Mirror) -> None:
-    path = shop.lake.path(shop.current(ORDERS))
+    path = shop.path(ORDERS)
     table = DeltaTable(path)
     table.delete("id = 17")
     table.update(updates={"amount": "9.99", "customer": "'x'"}, predicate="id IN (1000, 3000)")
@@ -74,7 +74,7 @@ def test_a_difference_is_named_by_range_key_and_column(shop: Mirror) -> None:
 
 
 def test_a_table_that_was_broken_by_hand_is_healed_by_the_command(shop: Mirror) -> None:
-    path = shop.lake.path(shop.current(ORDERS))
+    path = shop.path(ORDERS)
     DeltaTable(path).delete("id BETWEEN 100 AND 110")
     DeltaTable(path).update(updates={"customer": "'x'"}, predicate="id = 4000")
     lake, tables = shop.lake, Tables()

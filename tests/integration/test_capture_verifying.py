@@ -75,7 +75,7 @@ def watched(
 ) -> Iterator[Watched]:
     folder = tmp_path / "workspace"
     folder.mkdir()
-    with mirrored(stack, spark, lake, prefix, new_source, TABLES, dict(KEYS)) as mirror:
+    with mirrored(stack, spark, lake, prefix, new_source(TABLES), tuple(KEYS)) as mirror:
         mirror.catch_up()
         keys = ("postgres.dsn", "kafka.bootstrap", "registry.url", "connect.url")
         lines = [f"[lake]\npath = {json.dumps(lake.root)}"]
@@ -109,12 +109,12 @@ def test_nothing_differs_while_writers_write_and_a_restart_goes_on(watched: Watc
 
 def test_a_table_broken_by_hand_is_found_healed_and_told_of(watched: Watched) -> None:
     mirror = watched.mirror
-    path = mirror.lake.path(mirror.current(ORDERS))
+    path = mirror.path(ORDERS)
     DeltaTable(path).delete("id BETWEEN 20 AND 25")
     DeltaTable(path).update(updates={"amount": "0.01"}, predicate="id = 4000")
     row = {"id": pa.array([77_777], pa.int64()), "customer": pa.array(["nobody"])}
     write_deltalake(path, pa.table(row), mode="append", schema_mode="merge")
-    DeltaTable(mirror.lake.path(mirror.current(MOODS))).delete("mood = 'sad'")
+    DeltaTable(mirror.path(MOODS)).delete("mood = 'sad'")
     with mirror.following():
         watched.steps_until(lambda: len(watched.facts(Kind.ROUND)) >= 3)
         reports = mirror.compare()
