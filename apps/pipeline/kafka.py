@@ -119,4 +119,7 @@ _COMMON = {
     # Lost records must stop the source with a reason, never be skipped.
     "failOnDataLoss": "true",
     "kafka.isolation.level": "read_committed",
+    # A poll that came to the end leaves a fetch behind that the broker holds for so long. Spark's
+    # next question on that connection waits for it: with Kafka's 500 ms, in every second epoch.
+    "kafka.fetch.max.wait.ms": "10",
 }

@@ -18,7 +18,7 @@ from kernel.errors import Unavailable
 from projections.log.tables import Tables
 from projections.state.current import current_name
 
-WARM_S = 8.0
+WARM_S = 30.0
 SETTLE_S = 4.0
 NAIVE_S = 45.0
 """The naive pipeline is measured for so long at the most."""

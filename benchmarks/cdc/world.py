@@ -7,6 +7,7 @@ Everything shares the machine's cores, the load included.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,9 +21,11 @@ from pathlib import Path
 import httpx
 import psutil
 import psycopg
+from confluent_kafka.admin import AdminClient
 
 from apps import capture
 from apps.settings import Settings, load
+from apps.topics import KafkaTopics
 from benchmarks.eventstore.cluster import free_port
 from cdc import sources
 from kernel.errors import Unavailable
@@ -83,12 +86,21 @@ class World:
         self.captured = source.tables
 
     def forget(self) -> None:
-        """End the capture and empty the lake: the next line starts from nothing."""
+        """End the capture, empty its topics and the lake: the next line starts from nothing."""
         if self.captured:
             source = sources.load(self.settings.workspace, SOURCE)
             capture.remove(self.settings, source)
             self.captured = ()
+            self._drop_topics()
         shutil.rmtree(self.settings.lake, ignore_errors=True)
+
+    def _drop_topics(self) -> None:
+        bootstrap = self.settings.required("kafka.bootstrap")
+        prefix = f"{self.settings.text('kafka.topic_prefix')}{SOURCE}."
+        topics = KafkaTopics(bootstrap).matching(re.escape(prefix) + ".*")
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+        for future in admin.delete_topics(list(topics)).values() if topics else ():
+            future.result(60)
 
     @contextmanager
     def pipeline(self, **environment: str) -> Iterator[psutil.Process]:

@@ -24,7 +24,7 @@ from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_
 from projections.log.layout import Lake, changes_log
 from projections.log.rewriting import evolve, fit, must_evolve
 from projections.log.steps import Evolution
-from projections.log.tables import TableAt, Tables, dataset_of, schema_of
+from projections.log.tables import TableAt, Tables, dataset_since, schema_of
 from projections.log.typed_columns import (
     EPOCH,
     INGESTED_AT,
@@ -124,7 +124,7 @@ class TypedChanges:
         where = _wanted(seen_at, visible, snapshot_lsn)
         where = where & (pc.field("epoch") >= pending_from) & (pc.field("epoch") <= epoch)
         where, large = split(log, where, since=pending_from, most=self._most)
-        rows = stamp(dataset_of(log).to_table(filter=where))
+        rows = stamp(dataset_since(log, "epoch", pending_from).to_table(filter=where))
         messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))
         rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
         truncates = [rows, *(stamp(own.read(_IS_TRUNCATE)) for own in large.values())]
@@ -160,6 +160,7 @@ class TypedChanges:
             & (lsn > visible.before)
             & (lsn <= visible.up_to),
             columns=["transaction_id", "lsn"],
+            since=("lsn", visible.before),
         )
         found = ends.to_pylist() if ends is not None else []
         return {end["transaction_id"]: visible.epoch_of(end["lsn"]) for end in found}

@@ -1,7 +1,8 @@
 """How a batch of Kafka records becomes an epoch. The protocol, with the numbers used below:
 
 1. **Bind.** The manifest binds epoch E to exact offsets, and to the announced installs that wait,
-   before anything is written. Whoever starts next finishes a bound epoch first, over those.
+   before anything is written: beside step 2, which writes nothing. Whoever starts next finishes a
+   bound epoch first, over those.
 2. **Decode.** Records become rows in Arrow batches; one that fails becomes a quarantine row.
    Schemas not yet kept are written to `log/_schemas`.
 3. **Drop duplicates** by what row E-1 of the manifest says was seen (`arrival.sort_out`).
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -100,6 +102,7 @@ class Ingest:
         self._follower = SchemaFollower(lake, tables, schemas)
         installer = Installer(lake=lake, tables=tables, schemas=schemas, current=self._current)
         self._bulk = BulkInstalls(lake, tables, manifest, installer)
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="bind")
         self._last = manifest.last()
         self._current.resume(self._last.tables if self._last else {})
         self._progress = first_progress(self._last)
@@ -126,11 +129,7 @@ class Ingest:
             bound = replace(bound, installs=self._bulk.waiting(self._progress))
         installs = bound.installs or ()
         failpoints.hit(failpoints.EPOCH_BEFORE_BIND)
-        self._manifest.bind(bound)  # 1
-        watch.lap("bind")
-        failpoints.hit(failpoints.EPOCH_AFTER_BIND)
-        decoded = decode()  # 2
-        watch.lap("decode")
+        decoded = self._bind_and_decode(bound, decode, watch)
         progress = self._progress.copy()
         self._bulk.begin(installs, progress)
         arrival = sort_out(  # 3
@@ -159,6 +158,20 @@ class Ingest:
         self._offsets.publish(bound.end)  # 7
         failpoints.hit(failpoints.EPOCH_AFTER_OFFSETS)
         return done
+
+    def _bind_and_decode(
+        self, bound: Bound, decode: Callable[[], pa.Table], watch: Stopwatch
+    ) -> pa.Table:
+        """Decode while the manifest binds: decoding writes nothing, all that follows waits."""
+        binding = self._beside.submit(self._manifest.bind, bound)  # 1
+        try:
+            decoded = decode()  # 2
+            watch.lap("decode")
+        finally:
+            binding.result()
+        watch.lap("bind")
+        failpoints.hit(failpoints.EPOCH_AFTER_BIND)
+        return decoded
 
     def held(self) -> Held:
         """Return the tables that stand still, per source, and why."""

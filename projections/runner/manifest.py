@@ -112,6 +112,7 @@ class Manifest:
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._app_id = app_id
+        self._newest: tuple[int, Committed | None] = (-1, None)
 
     def bind(self, bound: Bound) -> None:
         """Bind an epoch to its offsets; binding it again to the same ones changes nothing.
@@ -172,6 +173,14 @@ class Manifest:
 
     def last(self) -> Committed | None:
         """Return the newest committed epoch; None before the first."""
+        version = self.version()
+        known, newest = self._newest
+        if known != version:
+            newest = self._read_last()
+            self._newest = version, newest
+        return newest
+
+    def _read_last(self) -> Committed | None:
         table = self._tables.open(self._lake.epochs)
         top = greatest(table, "epoch") if table is not None else None
         if top is None:
@@ -193,7 +202,7 @@ class Manifest:
 
     def at(self, epoch: Epoch) -> Committed:
         """Return one committed epoch. Raises `NotFound`."""
-        rows = self._rows((pc.field("epoch") == epoch) & (pc.field("kind") == COMMITTED))
+        rows = self._rows((pc.field("epoch") == epoch) & (pc.field("kind") == COMMITTED), epoch)
         if not rows:
             raise NotFound(f"epoch {epoch} is not committed", remedy="penstock epoch list")
         return _committed(rows[0])
