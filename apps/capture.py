@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from apps import copies, gaps
 from apps.gaps import OUTBOX
@@ -213,12 +213,12 @@ def repairs(dsn: str, checks_: Sequence[Check]) -> tuple[Repair, ...]:
 def add(
     settings: Settings, source: Source, password: str | None, *, timeout_s: float = 90.0
 ) -> Started:
-    """Declare a source and start it; the same again changes nothing.
+    """Declare a source and start it; the same again changes nothing but where its database is.
 
-    Nothing is written before everything is admitted. Raises `Conflict` when the name already has
-    other tables, and what `cdc.capture.ensure` raises.
+    Nothing is written before everything is admitted. Raises `Conflict` when the source's file says
+    otherwise, and what `cdc.capture.ensure` raises.
     """
-    _refuse_other_tables(settings, source)
+    source = _as_declared(settings, source)
     dsn = with_password(source.dsn, password)
     refuse_unless_admitted(checks(settings, source, dsn))
     sources.save(settings.workspace, source, password)
@@ -381,15 +381,30 @@ def record_capture(
         catalog.put([entry])
 
 
-def _refuse_other_tables(settings: Settings, source: Source) -> None:
+def _as_declared(settings: Settings, source: Source) -> Source:
+    """Return what is to be written: never less than what the source's file says already."""
     if source.name in [each.name for each in sources.load_removing(settings.workspace)]:
         raise Conflict(
             f"source {source.name} is removed in part",
             remedy=f"Finish that first: penstock source remove {source.name} --yes",
         )
     for known in sources.load_all(settings.workspace):
-        if known.name == source.name and set(known.tables) != set(source.tables):
-            raise Conflict(
-                f"source {source.name} captures {', '.join(known.tables)} already",
-                remedy="Add other tables under another name, or remove this source first.",
-            )
+        if known.name != source.name:
+            continue
+        if set(known.tables) != set(source.tables):
+            raise _declared_otherwise(source, f"captures {', '.join(known.tables)} already")
+        if (known.keys, known.set_options, known.snapshot) != (
+            source.keys,
+            source.set_options,
+            source.snapshot,
+        ):
+            raise _declared_otherwise(source, "is declared with other keys or options already")
+        return replace(source, salt=known.salt)
+    return source
+
+
+def _declared_otherwise(source: Source, how: str) -> Conflict:
+    return Conflict(
+        f"source {source.name} {how}",
+        remedy=f"Change sources/{source.name}.toml: a running pipeline applies it.",
+    )

@@ -48,7 +48,7 @@ def refuse_unless_admitted(checks: Sequence[Check]) -> None:
 
 def server_checks(connection: Connection, slot: str) -> tuple[Check, ...]:
     """Check the server and the role that reads it."""
-    return (*_server(connection, slot), _role(connection))
+    return (*_server(connection, slot), _role(connection), _publisher(connection, slot))
 
 
 def _server(connection: Connection, slot: str) -> Iterator[Check]:
@@ -85,8 +85,8 @@ def _server(connection: Connection, slot: str) -> Iterator[Check]:
         repair=None if logical else "ALTER SYSTEM SET wal_level = logical",
         restart=not logical,
     )
-    yield _headroom("max_replication_slots", row["slots"], row["taken"])
-    yield _headroom("max_wal_senders", row["senders"], row["sending"])
+    yield from _headroom("max_replication_slots", row["slots"], row["taken"])
+    yield from _headroom("max_wal_senders", row["senders"], row["sending"])
     if row["plugin"] is not None:
         sound = row["plugin"] == "pgoutput" and row["status"] not in ("lost", "unreserved")
         yield Check(
@@ -94,21 +94,27 @@ def _server(connection: Connection, slot: str) -> Iterator[Check]:
             required="plugin pgoutput, its WAL still there",
             found=f"{row['plugin']}, {row['status']}",
             ok=sound,
-            fix=None if sound else "penstock source resnapshot NAME",
+            fix=None if sound else "penstock source resnapshot NAME --yes",
         )
 
 
-def _headroom(setting: str, limit: object, used: object) -> Check:
+def _headroom(setting: str, limit: object, used: object) -> Iterator[Check]:
     free = int(str(limit)) - int(str(used))
-    return Check(
-        subject="server",
-        required=f"one free of {setting}",
-        found=f"{free} of {limit}",
-        ok=free >= 1,
-        fix=None if free >= 1 else f"Raise {setting} and restart the server",
-        repair=None if free >= 1 else f"ALTER SYSTEM SET {setting} = {int(str(limit)) + _MORE}",
-        restart=free < 1,
-    )
+    for wanted, required, advice in (
+        (1, f"one free of {setting}", False),
+        (2, f"a second free one of {setting}, while tables are copied or compared", True),
+    ):
+        there = free >= wanted
+        yield Check(
+            subject="server",
+            required=required,
+            found=f"{free} of {limit}",
+            ok=there,
+            fix=None if there else f"Raise {setting} and restart the server",
+            repair=None if there else f"ALTER SYSTEM SET {setting} = {int(str(limit)) + _MORE}",
+            restart=not there,
+            advice=advice,
+        )
 
 
 def _role(connection: Connection) -> Check:
@@ -129,6 +135,27 @@ def _role(connection: Connection) -> Check:
         ok=bool(row["may"]),
         fix=None if row["may"] else f"ALTER ROLE {row['rolname']} REPLICATION",
         repair=None if row["may"] else f"ALTER ROLE {quoted(row['rolname'])} REPLICATION",
+    )
+
+
+def _publisher(connection: Connection, publication: str) -> Check:
+    row = _one(
+        connection,
+        """
+        SELECT current_database() AS database, current_user AS role,
+               has_database_privilege(current_database(), 'CREATE')
+               OR EXISTS (SELECT FROM pg_publication WHERE pubname = %(name)s) AS may
+        """,
+        {"name": publication},
+    )
+    grant = f"GRANT CREATE ON DATABASE {quoted(row['database'])} TO {quoted(row['role'])}"
+    return Check(
+        subject=f"role {row['role']}",
+        required="CREATE on the database, to make the publication",
+        found="yes" if row["may"] else "no",
+        ok=bool(row["may"]),
+        fix=None if row["may"] else grant,
+        repair=None if row["may"] else grant,
     )
 
 

@@ -134,7 +134,7 @@ def refuse_lost(source: str, reason: str) -> None:
     """Raise the named state that nothing but a new snapshot ends."""
     raise Incompatible(
         f"source {source} is slot-lost: {reason}",
-        remedy=f"Take a new snapshot: penstock source resnapshot {source}",
+        remedy=f"Take a new snapshot: penstock source resnapshot {source} --yes",
         state="slot-lost",
     )
 

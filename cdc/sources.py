@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from cdc.database import split_password, split_table, with_password
+from cdc.options import PLAIN, is_pattern, matches, options_of, parse_options, render_options
 from cdc.options import TableOptions as TableOptions
-from cdc.options import is_pattern, matches, options_of, parse_options, render_options
 from kernel.errors import InvalidRequest, Misconfigured, NotFound
 
 FOLDER = "sources"
@@ -65,6 +65,11 @@ class Source:
     def patterns(self) -> tuple[str, ...]:
         """Those of `tables` that stand for all tables whose names match."""
         return tuple(table for table in self.tables if is_pattern(table))
+
+    @property
+    def set_options(self) -> Mapping[str, TableOptions]:
+        """The options of tables that have any."""
+        return {table: said for table, said in self.options.items() if said != PLAIN}
 
     @property
     def hashes(self) -> bool:

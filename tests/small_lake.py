@@ -162,20 +162,24 @@ class SmallLake:
             DEPARTED: pa.Table.from_pylist([_event(d, epoch) for d in departures], _DEPARTED),
             WEATHER: pa.Table.from_pylist([_reading(r, epoch) for r in readings], _WEATHER),
         }
-        made = {
-            name: TableAt(
-                version=self._writer.append(self.lake.path(name), rows, Guard(name, epoch)),
-                as_of_epoch=epoch,
-            )
-            for name, rows in typed.items()
-        }
-        committed = self._commit(epoch)
-        before = self._derived.at()
-        brought = Brought(epoch=before.epoch, tables=dict(before.tables) | made)
+        for name, rows in typed.items():
+            self._writer.append(self.lake.path(name), rows, Guard(name, epoch))
+        self._commit(epoch)
+        self.bring()
+        return epoch
+
+    def bring(self) -> None:
+        """Bring typed and history tables up to the last epoch: after a crash, once more."""
+        last, before = self.manifest.last(), self._derived.at()
+        assert last is not None
+        tables = dict(before.tables)
+        for name in (DEPARTED, WEATHER):
+            table = self.tables.open(self.lake.path(name))
+            assert table is not None
+            tables[name] = TableAt(version=table.version(), as_of_epoch=last.epoch)
         joined = any(entry.name == "windy" for entry in self.deployed.entries())
         histories = [WEATHER_HISTORY] if joined else []
-        self._derived.bring(brought, committed, histories)
-        return epoch
+        self._derived.bring(Brought(epoch=before.epoch, tables=tables), last, histories)
 
     def run(self, name: str, up_to: Epoch | None = None) -> Run:
         """Run a projection as the pipeline does, on what the catalog says is live."""
@@ -192,7 +196,7 @@ class SmallLake:
         visible = [column for column in found.schema.names if not column.startswith("_")]
         return sorted(found.select(visible).to_pylist(), key=str)
 
-    def _commit(self, epoch: Epoch) -> Committed:
+    def _commit(self, epoch: Epoch) -> None:
         done = Committed(
             epoch=epoch,
             run_id="t",
@@ -208,7 +212,6 @@ class SmallLake:
             at=datetime.now(UTC),
         )
         self.manifest.commit(done)
-        return self.manifest.at(epoch)
 
 
 def some_departures(seed: int, first: int, count: int) -> list[Departure]:

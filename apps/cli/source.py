@@ -165,7 +165,8 @@ def resnapshot(
         which = ", ".join(chosen) or f"every table of {name}"
         emit({"needs": "--yes", "copies": which}, as_json=as_json, text=f"This copies {which}.")
         if not as_json:
-            print(f"  fix: penstock source resnapshot {name} --yes", file=sys.stderr)
+            only = f" --tables {','.join(chosen)}" if chosen else ""
+            print(f"  fix: penstock source resnapshot {name}{only} --yes", file=sys.stderr)
         raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
     if name == gaps.OUTBOX:
         done = capture.resnapshot_outbox(found)

@@ -45,14 +45,18 @@ def add(
         typer.Option(help="Key of a table without one: public.visits:visitor,at. Repeatable."),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar=_COLUMNS, help="Columns to leave out.")
+        list[str] | None,
+        typer.Option(metavar=_COLUMNS, help="Columns to leave out: public.people:card,phone."),
     ] = None,
     mask: Annotated[
-        list[str] | None, typer.Option(metavar=_COLUMNS, help="Columns to replace by asterisks.")
+        list[str] | None,
+        typer.Option(metavar=_COLUMNS, help="Columns to replace by asterisks, as --exclude."),
     ] = None,
     hash_: Annotated[
         list[str] | None,
-        typer.Option("--hash", metavar=_COLUMNS, help="Columns to replace by a salted hash."),
+        typer.Option(
+            "--hash", metavar=_COLUMNS, help="Columns to replace by a salted hash, as --exclude."
+        ),
     ] = None,
     snapshot: Annotated[
         str, typer.Option(help="Who reads the rows that are there: copy or connector.")
@@ -67,8 +71,8 @@ def add(
     """Capture tables: check, publish, start, and wait until the connector runs.
 
     The password goes to a file that only you can read, the rest to sources/NAME.toml. Existing
-    rows come first, then every change. The same command again changes nothing. `--fix` first
-    mends what is missing; what it cannot mend stops it.
+    rows come first, then every change. The same command again changes nothing; what the file says
+    otherwise is refused. `--fix` first mends what is missing; what it cannot mend stops it.
     """
     found = settings.load(workspace)
     source, password = sources.declare(

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from kernel import failpoints
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.log.layout import Lake
@@ -77,10 +78,12 @@ class DerivedTables:
         made = dict(before.tables)
         if up_to.epoch > before.epoch:
             made |= self._bring_typed(before, up_to)
+            failpoints.hit(failpoints.TYPED_AFTER_APPEND)
         for history in histories:
             folded = self._fold(history, up_to.epoch)
             if folded is not None:
                 made[history.name] = folded
+                failpoints.hit(failpoints.HISTORY_AFTER_FOLD)
         if made != dict(before.tables) or up_to.epoch > before.epoch:
             done = Projected(epoch=up_to.epoch, name=TYPED, tables=made)
             self._manifest.project(done)

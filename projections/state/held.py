@@ -52,7 +52,7 @@ class Hold:
 
 def release_command(source: str, table: str) -> str:
     """Return the command that reads a held table again and lets it go on."""
-    return f"penstock source resnapshot {source} --table {table}"
+    return f"penstock source resnapshot {source} --tables {table} --yes"
 
 
 def hold_line(source: str, table: str, hold: Hold) -> str:

@@ -62,6 +62,7 @@ def _row(option: TyperOption) -> str:
     names = ", ".join(f"`{each}`" for each in [*option.opts, *option.secondary_opts])
     unset = option.default is None or option.is_flag or callable(option.default)
     default = "" if unset or option.default in ((), []) else f"`{option.default}`"
+    default = "required" if option.required else default
     return f"| {names} | {default} | {(option.help or '').replace('|', chr(92) + '|')} |\n"
 
 

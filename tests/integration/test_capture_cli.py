@@ -96,3 +96,17 @@ def test_a_name_keeps_its_tables(source: Workspace, new_source: Callable[[str], 
     source("add", source.source, "--dsn", dsn, "--tables", "a")
     with pytest.raises(Conflict, match=r"captures public\.a already"):
         source("add", source.source, "--dsn", dsn, "--tables", "a,b")
+
+
+def test_adding_again_loses_nothing_that_the_file_says(
+    source: Workspace, new_source: Callable[[str], str]
+) -> None:
+    dsn = new_source(TABLES)
+    source("add", source.source, "--dsn", dsn, "--tables", "a")
+    file = source.folder / "sources" / f"{source.source}.toml"
+    said = file.read_text() + '\n[table."public.a"]\nhistory = true\n'
+    file.write_text(said)
+    with pytest.raises(Conflict, match="other keys or options") as refused:
+        source("add", source.source, "--dsn", dsn, "--tables", "a")
+    assert f"sources/{source.source}.toml" in refused.value.remedy
+    assert file.read_text() == said

@@ -53,6 +53,7 @@ def test_what_may_be_mended_is_mended_and_a_restart_is_asked_for(poor: Cluster) 
     assert failed(checks) == [
         "wal_level = logical",
         "REPLICATION",
+        "CREATE on the database, to make the publication",
         *["SELECT", "ownership, to put it into a publication"],
         *["SELECT", "ownership, to put it into a publication"],
         "a primary key, or REPLICA IDENTITY FULL and a declared key",

@@ -69,7 +69,7 @@ def test_p5_a_later_epoch_is_refused_with_the_reason_and_the_command(shop: Lake)
     with pytest.raises(NotFound) as refused:
         ask(shop, "SELECT * FROM current.shop.public.still", epoch=Epoch(3))
     assert "shop.public.still is held since epoch 3: its values" in refused.value.message
-    assert "penstock source resnapshot shop --table public.still" in refused.value.remedy
+    assert "penstock source resnapshot shop --tables public.still --yes" in refused.value.remedy
     assert ask(shop, "SELECT * FROM current.shop.public.still", epoch=Epoch(2)).rows.num_rows == 2
 
 
