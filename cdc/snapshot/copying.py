@@ -78,10 +78,15 @@ def read(
     """
     _refuse_rewritten(connection, table)
     names = [column.name for column in columns]
-    query = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT csv)").format(
+    # Arrow drops U+FEFF from the beginning of what it parses, which each block is to it: quoted,
+    # a first value that begins so stays whole. Nulls are not quoted.
+    query = sql.SQL(
+        "COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT csv, FORCE_QUOTE ({}))"
+    ).format(
         select_list(table, names, options, salt=salt),
         from_clause(connection, table),
         where(range_, key) if condition is None else condition,
+        sql.Identifier(names[0]),
     )
     convert = csv.ConvertOptions(
         column_types={name: pa.string() for name in names},
