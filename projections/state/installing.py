@@ -38,6 +38,7 @@ from schemas.key_ranges import KeyRange, lake_filter, ordered_key
 from schemas.registry import SchemaLookup
 
 _NO_TAIL = FoldPolicy(direct_bytes=2**62)
+_PLACE = "__place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +118,11 @@ class Installer:
             known = self.tables.read(path, where=where)
             assert rows is not None
             assert known is not None
-            changed = _difference(rows, known, install.keys)
+            gone = _gone(rows, known, install.keys)
             Vanished(self.lake, self.tables, self.schemas, install).keep(
-                changed.filter(pc.equal(changed[OP], DELETE)).select(list(install.keys))
+                gone.select(list(install.keys))
             )
+            changed = _difference(rows, gone)
             failpoints.hit(failpoints.INSTALL_BEFORE_SWAP)
             ArrowWriter(self.tables).merge(path, changed, guard, keys=install.keys)
             built.update_incremental()
@@ -243,11 +245,27 @@ def _range_filter(install: Install, schema: pa.Schema) -> pc.Expression | None:
     return lake_filter(KeyRange(low=install.low, high=install.high), key or (), schema)
 
 
-def _difference(rows: pa.Table, known: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """Return upserts of all rows, and deletes of the known keys that are not among them."""
-    upserts = rows.append_column(OP, pa.array([UPSERT] * rows.num_rows, pa.string()))
-    gone = known.join(rows.select(list(keys)), list(keys), join_type="left anti")
+def _gone(rows: pa.Table, known: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """Return the known rows whose keys are not among `rows`, without those marked as deleted."""
+    # Only keys are joined: Arrow joins no tables with lists in them.
+    places = pa.array(range(known.num_rows), pa.int64())
+    numbered = known.select(list(keys)).append_column(_PLACE, places)
+    left = numbered.join(rows.select(list(keys)), list(keys), join_type="left anti")
+    gone = known.take(left[_PLACE])
     if DELETED in gone.schema.names:
         gone = gone.filter(pc.invert(pc.fill_null(gone[DELETED], False)))
-    deletes = gone.append_column(OP, pa.array([DELETE] * gone.num_rows, pa.string()))
-    return pa.concat_tables([upserts, deletes], promote_options="permissive")
+    return gone
+
+
+def _difference(rows: pa.Table, gone: pa.Table) -> pa.Table:
+    """Return upserts of all rows, and what becomes of those that are gone.
+
+    They are deleted or, in a table that keeps deleted rows, marked with their last values.
+    """
+    upserts = rows.append_column(OP, pa.array([UPSERT] * rows.num_rows, pa.string()))
+    n, kept = gone.num_rows, gone.schema.get_field_index(DELETED)
+    if kept >= 0:
+        gone = gone.set_column(kept, DELETED, pa.array([True] * n, pa.bool_()))
+    op = DELETE if kept < 0 else UPSERT
+    ended = gone.append_column(OP, pa.array([op] * n, pa.string()))
+    return pa.concat_tables([upserts, ended], promote_options="permissive")

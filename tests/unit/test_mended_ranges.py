@@ -1,0 +1,71 @@
+"""A range that is mended: deleted rows that are kept stay, and what is too large is declined."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.state import installing
+from projections.state.installs import HEAL, hold
+from projections.state.vanished import gone_keys
+from tests.bulk import NAME, HandLake, some
+from tests.folding import SOURCE, TABLE, Done
+
+
+def begun(hand: HandLake) -> HandLake:
+    hold(hand.lake, hand.tables, SOURCE)
+    hand.source.commit(*some(*range(10)))
+    hand.announce(hand.stage(releases=True))
+    hand.source.commit(Done("d", 3))
+    hand.epoch()
+    return hand
+
+
+def add_stranger(hand: HandLake) -> None:
+    """Put a row into the table that the source does not have."""
+    table = hand.tables.open(hand.lake.path(NAME))
+    assert table is not None
+    table.update({"id": "40"}, predicate="id = 4")
+
+
+def rows(hand: HandLake) -> dict[int, dict[str, object]]:
+    found = Tables().read(hand.lake.path(NAME))
+    assert found is not None
+    return {row["id"]: row for row in found.to_pylist()}
+
+
+def test_a_row_that_the_source_lost_is_marked_where_deleted_rows_are_kept(lake: Lake) -> None:
+    hand = begun(HandLake(lake, soft=True))
+    before = rows(hand)
+    assert before[3]["_deleted"]
+    add_stranger(hand)
+    (number,) = hand.announce(hand.stage(kind=HEAL, low=("1", ""), high=("50", "")))
+    hand.source.commit()
+    hand.epoch()
+
+    marked = before[4] | {"id": 40, "_deleted": True}
+    assert rows(hand) == before | {40: marked}
+    gone = gone_keys(
+        lake, Tables(), source=SOURCE, table=TABLE, install=hand.book.installs()[-1].id
+    )
+    assert gone is not None
+    assert gone.to_pylist() == [{"id": 40, "part": "a"}]
+    assert number in hand.ingest._progress.installs
+
+
+def test_a_row_that_the_source_lost_goes_where_deleted_rows_are_not_kept(lake: Lake) -> None:
+    hand = begun(HandLake(lake))
+    before = rows(hand)
+    add_stranger(hand)
+    hand.announce(hand.stage(kind=HEAL, low=("1", ""), high=("50", "")))
+    hand.source.commit()
+    hand.epoch()
+
+    assert rows(hand) == before
+
+
+def test_rows_with_lists_are_compared_by_their_keys() -> None:
+    known = pa.table({"id": [1, 2], "tags": [["a"], ["b"]]})
+    gone = installing._gone(known.slice(0, 1), known, ("id",))
+    assert gone.to_pylist() == [{"id": 2, "tags": ["b"]}]
