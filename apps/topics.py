@@ -55,6 +55,8 @@ class KafkaTopics:
             for place, future in self._admin.list_offsets(wanted).items():
                 offset = future.result(timeout=TIMEOUT_S).offset
                 found.setdefault(place.topic, {})[str(place.partition)] = offset
-        except KafkaException as error:
-            raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {error}") from error
+        except (KafkaException, TimeoutError) as error:
+            # A future that is not done in time raises Python's own error, without a text.
+            reason = str(error) or f"no offsets within {TIMEOUT_S:.0f} s"
+            raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {reason}") from error
         return found

@@ -295,16 +295,21 @@ class Pipeline:
 
     def _watch_lag(self) -> None:
         while not self._stop.wait(1.0):
-            last = self._last
-            self._watch_sources(last)
-            try:
-                store, events, seconds = self._heads.lag(last.heads if last else {})
-            except Unavailable as error:
-                log.warning("lag unknown: %s", error.message)
-                continue
-            self._metrics.lag_events.labels(store).set(events)
-            self._metrics.lag_seconds.labels(store).set(seconds)
+            for watch in (self._watch_sources, self._watch_store):
+                try:
+                    watch(self._last)
+                except Unavailable as error:
+                    log.warning("lag unknown: %s", error.message)
+                except Exception as error:
+                    # Without this thread the gauges would show their last, low values for ever.
+                    log.error("lag unknown: %s", error, exc_info=error)
         self._sources.close()
+
+    def _watch_store(self, last: Committed | None) -> None:
+        """Measure how far the event store is ahead of the tables."""
+        store, events, seconds = self._heads.lag(last.heads if last else {})
+        self._metrics.lag_events.labels(store).set(events)
+        self._metrics.lag_seconds.labels(store).set(seconds)
 
     def _watch_sources(self, last: Committed | None) -> None:
         """Measure how far each captured source is ahead of the tables."""

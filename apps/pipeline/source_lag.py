@@ -25,7 +25,7 @@ from apps.settings import Settings
 from apps.topics import KafkaTopics
 from cdc import sources
 from cdc.connectors import replication_name
-from kernel.errors import NotFound, PenstockError
+from kernel.errors import NotFound
 from kernel.positions import lsn_from_text
 from projections.log.frames import TRANSACTIONS_TABLE
 from projections.log.layout import Lake, changes_log
@@ -89,7 +89,8 @@ class SourceHeads:
         for name in wanted:
             try:
                 self.lags[name] = self._lag(name, last)
-            except (PenstockError, psycopg.Error) as error:
+            except Exception as error:
+                # Whatever it is: one source may not make the figures of the others stand still.
                 known = self._known.setdefault(name, _Source())
                 known.disconnect()
                 before = self.lags.get(name, SourceLag(bytes=0, seconds=0.0, records=0))
@@ -97,7 +98,7 @@ class SourceHeads:
                     bytes=before.bytes,
                     seconds=self._age(known, before),
                     records=before.records,
-                    unknown=str(error)[:200],
+                    unknown=(str(error) or repr(error))[:200],
                 )
         return self.lags
 

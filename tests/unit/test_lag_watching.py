@@ -1,0 +1,97 @@
+"""Lag goes on being measured whatever goes wrong: gauges that stand still look like no lag."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from apps import topics
+from apps.pipeline.metrics import PipelineMetrics
+from apps.pipeline.pipeline import Pipeline
+from apps.pipeline.source_lag import SourceHeads
+from apps.settings import load
+from apps.topics import KafkaTopics
+from kernel.errors import Unavailable
+from kernel.retry import Backoff
+
+
+class SilentAdmin:
+    """A broker that takes a question and never answers it."""
+
+    def list_offsets(self, wanted: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
+        return {place: Future[Any]() for place in wanted}
+
+
+def test_offsets_that_do_not_come_in_time_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(topics, "_PATIENCE", Backoff(attempts=2, base_s=0.0))
+    asked = KafkaTopics("127.0.0.1:1")
+    monkeypatch.setattr(asked, "_admin", SilentAdmin())
+    with pytest.raises(Unavailable, match="no offsets within"):
+        asked.ends({"a": [0]})
+
+
+def test_a_source_whose_lag_cannot_be_read_is_named_and_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "penstock.toml").write_text("")
+    heads = SourceHeads(load(tmp_path), KafkaTopics("127.0.0.1:1"))
+
+    def broken(name: str, last: object) -> object:
+        raise OSError(f"{name} cannot be read")
+
+    monkeypatch.setattr(heads, "_lag", broken)
+    found = heads.look(["a", "b"], None)
+    assert {name: lag.unknown for name, lag in found.items()} == {
+        "a": "a cannot be read",
+        "b": "b cannot be read",
+    }
+
+
+class FailingHeads:
+    """Fails in two ways, then answers; ends the watch after that."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.calls = 0
+        self.stop = stop
+
+    def lag(self, heads: object) -> tuple[str, int, float]:
+        self.calls += 1
+        if self.calls == 1:
+            raise TimeoutError
+        if self.calls == 2:
+            raise Unavailable("the store does not answer")
+        self.stop.set()
+        return "main", 7, 1.5
+
+
+class FailingSources:
+    def look(self, names: object, last: object) -> dict[str, object]:
+        raise RuntimeError("nobody thought of this")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Now(threading.Event):
+    """An event that nobody waits for."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
+def test_the_thread_that_measures_lag_survives_every_error() -> None:
+    pipeline = cast(Any, Pipeline.__new__(Pipeline))
+    pipeline._stop, pipeline._last, pipeline._captures = Now(), None, ()
+    pipeline._heads = FailingHeads(pipeline._stop)
+    pipeline._sources = FailingSources()
+    pipeline._metrics = PipelineMetrics()
+    pipeline._watch_lag()
+    assert pipeline._heads.calls == 3
+    assert pipeline._sources.closed
+    assert pipeline._metrics.lag_events.labels("main")._value.get() == 7
