@@ -63,7 +63,9 @@ def _table(
                pg_get_userbyid(c.relowner) AS owner, current_user AS role,
                has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS may,
                pg_has_role(c.relowner, 'USAGE') AS owns,
-               EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS keyed
+               EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS keyed,
+               EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary
+                          AND NOT i.indimmediate) AS deferrable
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE n.nspname = %s AND c.relname = %s
         """,
@@ -108,6 +110,15 @@ def _table(
         else f"GRANT {quoted(found['owner'])} TO {quoted(found['role'])}",
     )
     yield _identity(subject, f"{schema}.{name}", found, key)
+    if found["deferrable"]:
+        # An UPDATE may give a row the key of one that has it still: no order of changes tells.
+        yield Check(
+            subject=subject,
+            required="a primary key that is not DEFERRABLE",
+            found="DEFERRABLE",
+            ok=False,
+            fix=f"Make the primary key of {schema}.{name} anew, NOT DEFERRABLE",
+        )
     yield from _columns(connection, subject, f"{schema}.{name}", found, key, options)
 
 
@@ -170,6 +181,15 @@ def _columns(
             found=f"no column {', '.join(missing)}",
             ok=False,
             fix="Correct --key",
+        )
+    empty = [name for name in key if name in columns and not columns[name].not_null]
+    if empty:
+        yield Check(
+            subject=subject,
+            required="NOT NULL for the columns of its declared key",
+            found=f"{', '.join(empty)} may be null: rows without a key cannot be told apart",
+            ok=False,
+            fix=f"ALTER TABLE {table} ALTER COLUMN {empty[0]} SET NOT NULL, or declare others",
         )
     unmarked = [n for n in columns if n not in options.exclude and n in options.hash]
     if unmarked and found["relreplident"] != "f":

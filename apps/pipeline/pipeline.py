@@ -90,7 +90,7 @@ class Pipeline:
             self._lake.root, reserve_bytes=settings.number("storage.min_free_bytes")
         )
         retention = timedelta(days=settings.number("lake.retention_days"))
-        self._upkeep = Upkeep(self._lake, retention=retention)
+        self._upkeep = Upkeep(self._lake, retention=retention, derived=self._derived)
         self._sources = SourceHeads(settings, self._topics)
         self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
         self._copier = TableCopier(settings, self._lake, self._registry, metrics=metrics.copies)
@@ -132,6 +132,11 @@ class Pipeline:
             worker.join(timeout=30)
         self._upkeep.close()
         self.ingest = PartState("stopped")
+
+    def _derived(self) -> set[str]:
+        """Name the derived tables. Reads the manifest anew, with handles of its own."""
+        runs = Manifest(self._lake, Tables()).projected().values()
+        return {name for run in runs for name in run.tables}
 
     def stop(self) -> None:
         """Ask for an end between two epochs."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
 import pyarrow as pa
@@ -29,6 +29,9 @@ LOOK_EVERY = timedelta(seconds=20)
 VACUUM_EVERY = timedelta(hours=1)
 APPENDED = ("log/", "quarantine/", "epochs")
 """Tables, by the beginnings of their names, that nobody merges into."""
+
+UNNAMED = ("epochs", "log/_schemas", "quarantine/records")
+"""Tables that no epoch names."""
 
 log = logging.getLogger("penstock.upkeep")
 
@@ -85,12 +88,20 @@ def vacuum(
 class Upkeep:
     """Looks after tables beside ingest: compaction soon, vacuum now and then. One at a time."""
 
-    def __init__(self, lake: Lake, *, retention: timedelta) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        *,
+        retention: timedelta,
+        derived: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """`derived` names the typed, history and projection tables; for the vacuum only."""
         self._lake = lake
         self._retention = retention
         # Handles of its own: ingest refreshes its own meanwhile.
         self._tables = Tables()
         self._at: Mapping[str, TableAt] = {}
+        self._derived = derived
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -114,10 +125,19 @@ class Upkeep:
                 self.look()
                 if time.monotonic() - vacuumed > VACUUM_EVERY.total_seconds():
                     vacuumed = time.monotonic()
-                    vacuum(self._lake, self._tables, self._at, retention=self._retention)
+                    vacuum(self._lake, self._tables, self._kept(), retention=self._retention)
             except (DeltaError, OSError) as error:
                 # Nothing depends on it: it is tried again at the next look.
                 log.warning("upkeep: %s", error)
+
+    def _kept(self) -> dict[str, TableAt]:
+        """Return all tables whose files are replaced: as epochs name them, else as they are."""
+        found = dict(self._at)
+        for name in {*UNNAMED, *self._derived()} - {*found}:
+            table = self._tables.open(self._lake.path(name))
+            if table is not None:
+                found[name] = TableAt(version=table.version(), as_of_epoch=0)
+        return found
 
     def look(self) -> list[str]:
         """Compact now what has many small files; return the names."""

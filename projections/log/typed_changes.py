@@ -143,7 +143,9 @@ class TypedChanges:
                 stored = partial(self._last_facts, name, 0, stored)
             moved = self._evolve(name, evolution, messages, epoch)
             if table in large:
-                made[name] = self._append_large(name, large[table], stamp, stored, evolution, epoch)
+                made[name] = self._append_large(
+                    name, large[table], stamp, stored, evolution, epoch, since=visible.after_epoch
+                )
             elif own.num_rows:
                 images = self._images(own, stored, evolution)
                 made[name] = self._append(name, images, epoch)
@@ -283,8 +285,14 @@ class TypedChanges:
         stored: Stored,
         evolution: Evolution,
         epoch: Epoch,
+        *,
+        since: int,
     ) -> TableAt:
-        """Append slice by slice; memory holds one. The guard goes with the last."""
+        """Append slice by slice; memory holds one. The guard goes with the last.
+
+        `stored` is the state as of `since`. After a crash the table may have later facts already:
+        what an update left alone comes from these first.
+        """
         path = self._lake.path(name)
         table = self._whole(name) if self._tables.open(path) is not None else None
         done = (table.transaction_version(name) or 0) if table is not None else 0
@@ -292,7 +300,7 @@ class TypedChanges:
         for part in slices(rows.narrowed(~_IS_TRUNCATE), most=self._slice_rows):
             if waiting is not None:
                 self._append_part(name, waiting, epoch)
-            found = partial(self._last_facts, name, done, stored)
+            found = partial(self._last_facts, name, min(done, since), stored)
             images = self._images(stamp(rows.read(part & ~_IS_TRUNCATE)), found, evolution)
             waiting = images.filter(pc.greater(images[EPOCH], done))
         assert waiting is not None, "a large table has rows"

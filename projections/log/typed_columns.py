@@ -57,6 +57,11 @@ class Visible:
         """Whether the range holds any place at all."""
         return self.up_to > self.before
 
+    @property
+    def after_epoch(self) -> int:
+        """The epoch before the first of them."""
+        return self._epochs[0] - 1 if self._epochs else 0
+
     def epoch_of(self, place: int) -> int:
         """Return the first epoch whose head or cut covers `place`."""
         return self._epochs[bisect.bisect_left(self._places, place)]

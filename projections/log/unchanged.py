@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from schemas.pg_exact import EXACT, carried_exact
 
 UNCHANGED = "__unchanged"
+MARKED = "_deleted"
+"""In stored rows of a table with soft deletes: the source has deleted the row."""
 
 Stored = Callable[[pa.Table], pa.Table | None]
 """Given a frame of keys, returns the stored rows of those keys (keys and all columns)."""
@@ -41,14 +43,19 @@ def fill_unchanged(frame: pa.Table, keys: Sequence[str], stored: Stored) -> pa.T
     known = stored(frame.filter(pa.array(wanted, pa.bool_())).select(list(keys)))
     last: dict[tuple[object, ...], dict[str, object]] = {}
     for row in known.to_pylist() if known is not None else []:
+        if row.get(MARKED) and MARKED not in frame.schema.names:
+            continue  # the source has it no more: its values are nobody's
         last[tuple(row[k] for k in keys)] = {c: row.get(c) for c in columns}
     filled: dict[str, list[object]] = {c: frame[c].to_pylist() for c in columns}
     places = list(zip(*(frame[k].to_pylist() for k in keys), strict=True))
+    moved: dict[str, object] = {}
     for i, (key, missing) in enumerate(zip(places, names, strict=True)):
         if deleted[i]:
+            # What comes under this key later is another row.
+            moved = last.pop(key, {})
             continue
         if key not in last and missing and i > 0 and deleted[i - 1]:
-            last[key] = last.get(places[i - 1], {})
+            last[key] = moved
         before = last.get(key, {})
         for column in missing or ():
             earlier = before.get(column)

@@ -193,7 +193,7 @@ class ArrowWriter:
             )
         except CommitFailedError as error:
             raise _conflict(guard, error) from error
-        except DeltaError as error:
+        except (DeltaError, OSError) as error:
             raise Unavailable(f"merge into {table.table_uri} failed: {error}") from error
 
     def _write(

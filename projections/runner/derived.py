@@ -185,7 +185,10 @@ class DerivedTables:
         if rows is None or not rows.num_rows or not pa.types.is_integer(rows.schema[0].type):
             return ()
         bounds = pc.min_max(rows[name]).as_py()
-        return (Range(column=name, lower=bounds["min"], upper=bounds["max"] + 1),)
+        # Nothing is greater than the type's own greatest value, nor can be written in it.
+        last = bounds["max"] == 2 ** (rows.schema[0].type.bit_width - 1) - 1
+        upper = None if last else bounds["max"] + 1
+        return (Range(column=name, lower=bounds["min"], upper=upper),)
 
     def _newest(self, path: str) -> int:
         table = self._tables.open(path)

@@ -238,7 +238,7 @@ class Ingest:
         """Return the tables that moved on, and the numbers of the installs that became tables."""
         at = self._current.moved()
         numbers: list[int] = []
-        for source in sorted({*arrival.changes, *self._bulk.sources(installs)}):
+        for source in sorted({*progress.cuts, *arrival.changes, *self._bulk.sources(installs)}):
             advance = progress.cut(source).advance()
             taken = self._bulk.take(source, installs, progress, epoch)
             at |= taken.tables

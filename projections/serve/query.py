@@ -28,7 +28,7 @@ from projections.log.tables import Tables, dataset_of
 from projections.log.writer import OP, UPSERT
 from projections.serve.lake_tables import SINGLE, unknown_table
 from projections.serve.versions import UNVERSIONED, EpochVersions
-from projections.state.tail import newest_of, tail_name
+from projections.state.tail import beyond, newest_of, tail_name
 
 _CURRENT = "current/"
 _PLACED = re.compile(r"(?P<kind>[^./]+)[./](?P<rest>.+)")
@@ -145,7 +145,11 @@ def _versions(
         [tail_name(name) for name in pinned if name.startswith(_CURRENT)], epoch
     )
     over = {
-        name: dataset_of(DeltaTable(lake.path(tail), version=tails[tail])).to_table()
+        name: beyond(
+            dataset_of(DeltaTable(lake.path(tail), version=tails[tail])).to_table(),
+            DeltaTable(lake.path(name), version=found[name]),
+            name,
+        )
         for name in pinned
         if (tail := tail_name(name)) in tails
     }

@@ -26,10 +26,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from kernel import failpoints
-from kernel.errors import LeaseLost, PenstockError
+from kernel.errors import LeaseLost
 from kernel.positions import Epoch
 from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables, schema_of
+from projections.log.tables import TableAt, Tables, dataset_of, schema_of
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard, reached
 
 EPOCH, KEYS = "__epoch", "__keys"
@@ -237,7 +237,7 @@ class TailTables:
         return tail
 
     def _start(self) -> None:
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
             self._thread.start()
 
@@ -258,9 +258,9 @@ class TailTables:
                 except LeaseLost as error:
                     log.warning("folding %s: %s", name, error.message)
                     return
-                except PenstockError as error:
+                except Exception as error:
                     # The rows stay in the tail; readers by name miss nothing.
-                    log.warning("folding %s is tried again: %s", name, error.message)
+                    log.warning("folding %s is tried again: %s", name, error, exc_info=error)
                     tail.since = time.monotonic()
 
     def _fold(self, name: str, tail: _Tail) -> None:
@@ -328,8 +328,22 @@ def read_whole(
     if at is None or tail_at in versions:
         # The tail first: a base that moves on meanwhile only has more of its rows.
         tail = tables.read(lake.path(tail_at), where=where, version=versions.get(tail_at))
-    base = tables.read(lake.path(name), where=where, version=versions.get(name))
-    return base if tail is None else whole(base, *newest_of(tail))
+    path, version = lake.path(name), versions.get(name)
+    if tail is None or tables.open(path) is None:
+        return tables.read(path, where=where, version=version)
+    # A handle of its own: rows and epoch must be of one version.
+    handle = DeltaTable(path, version=version)
+    base = dataset_of(handle).to_table(filter=where)
+    return whole(base, *newest_of(beyond(tail, handle, name)))
+
+
+def beyond(tail: pa.Table, base: DeltaTable, name: str) -> pa.Table:
+    """Return the rows of a tail that its base does not have: those of later epochs.
+
+    Older ones change nothing, unless the base was mended since.
+    """
+    done = base.transaction_version(name) or 0
+    return tail.filter(pc.greater(tail[EPOCH], done))
 
 
 def _untouched(base: pa.Table, touched: pa.Table) -> pa.Array:

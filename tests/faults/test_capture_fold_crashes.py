@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 
 from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables, dataset_of
-from projections.log.writer import ArrowWriter, Guard
+from projections.log.tables import TableAt, Tables, dataset_of, schema_of
+from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
 from projections.state import current as current_module
 from projections.state.current import CurrentTables, current_name
 from projections.state.large import LogRows, slices
 from projections.state.tail import FoldPolicy, read_whole
 from tests.folding import SOURCE, TABLE, Done, State, apply, changes, registry, state_of
+from tests.waiting import until
 
 NAME = current_name(SOURCE, TABLE)
 NEVER = FoldPolicy(direct_bytes=-1, freshness_s=1e9, longest_s=1e9, share=1e9)
@@ -141,3 +145,43 @@ def test_p4_a_crash_while_a_large_transaction_is_folded(
     assert not list(Path(folding.lake.path("current/_staging")).rglob("*.parquet"))
     folding.take(SECOND)(Epoch(4))
     assert folding.by_name() == folding.state
+
+
+def test_p4_a_row_that_was_mended_in_the_base_is_what_readers_by_name_see(folding: Folding) -> None:
+    folding.take(FIRST)(Epoch(1))
+    folding.take(SECOND)(Epoch(2))
+    folding.current.settle(SOURCE, TABLE)
+    folding.at |= folding.current.moved()
+    path = folding.lake.path(NAME)
+    mended = pa.table({"id": [2], "part": ["a"], "name": ["mended"], "size": [7], OP: [UPSERT]})
+    mended = mended.cast(pa.schema([*schema_of(DeltaTable(path)), (OP, pa.string())]))
+    version = ArrowWriter(Tables()).merge(
+        path, mended, Guard("install/1", Epoch(2)), keys=("id", "part")
+    )
+    folding.at[NAME] = TableAt(version=version, as_of_epoch=2)
+    folding.state[2, "a"] = (2, "a", "mended", 7)
+    assert folding.by_name() == folding.state
+    # What comes after that lies over it again.
+    folding.take([Done("u", 2, "a", "later", 8)])(Epoch(3))
+    assert folding.by_name() == folding.state
+
+
+def test_a_fold_that_fails_is_tried_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = FoldPolicy(direct_bytes=-1, freshness_s=0.01)
+    current = CurrentTables(lake, Tables(), registry(), policy=eager)
+    current.fold(SOURCE, TABLE, changes(FIRST, first=1), Epoch(1))
+    merge, failures = ArrowWriter.merge, [OSError("no space left"), RuntimeError("odd")]
+
+    def failing(self: ArrowWriter, *args: Any, **kwargs: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return merge(self, *args, **kwargs)
+
+    monkeypatch.setattr(ArrowWriter, "merge", failing)
+    current.fold(SOURCE, TABLE, changes(SECOND, first=100), Epoch(2))
+    wanted = apply(apply({}, FIRST), SECOND)
+    try:
+        until(lambda: state_of(Tables().read(lake.path(NAME))) == wanted, "the tail is folded")
+    finally:
+        current.close()
+    assert not failures

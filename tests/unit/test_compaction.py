@@ -78,3 +78,21 @@ def test_upkeep_compacts_a_log_that_grows_meanwhile(lake: Lake) -> None:
     rows = tables.read(path)
     assert rows is not None
     assert sorted(rows["epoch"].to_pylist()) == list(range(1, n + 1))
+
+
+def test_tables_that_no_epoch_names_are_kept_small_too(lake: Lake) -> None:
+    writer = ArrowWriter(Tables())
+    for name in ("epochs", "history/x", "current/x"):
+        for n in (1, 2, 3):
+            rows, guard = pa.table({"n": [n]}), Guard(name, Epoch(n))
+            writer.overwrite(lake.path(name), rows, guard)
+    upkeep = Upkeep(lake, retention=timedelta(0), derived=lambda: ["history/x", "history/absent"])
+    upkeep._at = {"current/x": TableAt(version=2, as_of_epoch=2)}
+    kept = upkeep._kept()
+    assert {name: at.version for name, at in kept.items()} == {
+        "current/x": 2,
+        "epochs": 3,
+        "history/x": 3,
+    }
+    removed = vacuum(lake, Tables(), kept, retention=timedelta(0))
+    assert removed["epochs"] == removed["history/x"] == 2

@@ -1,0 +1,34 @@
+"""Keys by which rows cannot be told apart are refused before anything is captured."""
+
+from __future__ import annotations
+
+import psycopg
+
+from cdc.database import connected
+from cdc.scope import scope_of
+from cdc.sources import declare
+
+TABLES = """
+CREATE TABLE loose (a int, b int NOT NULL);
+ALTER TABLE loose REPLICA IDENTITY FULL;
+CREATE TABLE late (pos int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED);
+ALTER TABLE late REPLICA IDENTITY FULL;
+CREATE TABLE sound (id int PRIMARY KEY);
+"""
+
+
+def test_a_declared_key_may_not_be_null_nor_a_primary_key_deferrable(postgres_dsn: str) -> None:
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(TABLES.encode())
+    names = ("loose", "late", "sound")
+    source, _ = declare("shop", dsn=postgres_dsn, tables=names, keys={"loose": ("a", "b")})
+    with connected(postgres_dsn) as connection:
+        checks = scope_of(source, connection, "penstock_test_shop").checks
+    failed = {c.subject: (c.required, c.found) for c in checks if not c.ok and not c.advice}
+    assert failed == {
+        "table public.loose": (
+            "NOT NULL for the columns of its declared key",
+            "a may be null: rows without a key cannot be told apart",
+        ),
+        "table public.late": ("a primary key that is not DEFERRABLE", "DEFERRABLE"),
+    }

@@ -1,0 +1,53 @@
+"""What an UPDATE left alone comes from the row that it changed, never from another one."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from projections.log.unchanged import MARKED, UNCHANGED, fill_unchanged
+
+Change = tuple[int, str, bool]
+"""Key, the value that came (empty: left alone), whether it is a delete."""
+
+
+def filled(changes: list[Change], stored: dict[int, str], **marked: bool) -> list[str | None]:
+    """Fill a frame over stored rows; `gone`: the stored rows are marked as deleted."""
+    frame = pa.table(
+        {
+            "id": [key for key, _, _ in changes],
+            "text": pa.array([value or None for _, value, _ in changes], pa.string()),
+            UNCHANGED: pa.array(
+                [["text"] if not (value or gone) else None for _, value, gone in changes],
+                pa.list_(pa.string()),
+            ),
+            "__deleted": [gone for _, _, gone in changes],
+        }
+    )
+
+    def known(keys: pa.Table) -> pa.Table:
+        wanted = [key for key in stored if key in keys["id"].to_pylist()]
+        found = pa.table({"id": wanted, "text": [stored[key] for key in wanted]})
+        if marked:
+            found = found.append_column(MARKED, pa.array([marked["gone"]] * len(wanted)))
+        return found
+
+    texts: list[str | None] = fill_unchanged(frame, ["id"], known)["text"].to_pylist()
+    return texts
+
+
+def test_a_key_that_moves_takes_its_own_value_along() -> None:
+    assert filled([(1, "", True), (2, "", False)], {1: "A"}) == [None, "A"]
+
+
+def test_a_key_that_moves_to_where_a_row_was_deleted_does_not_take_that_rows_value() -> None:
+    moves = [(2, "", True), (1, "", True), (2, "", False)]
+    assert filled(moves, {1: "A", 2: "B"}) == [None, None, "A"]
+
+
+def test_a_row_that_is_marked_as_deleted_gives_no_value_away() -> None:
+    assert filled([(1, "", True), (2, "", False)], {2: "B"}, gone=True)[1] is None
+    assert filled([(2, "", False)], {2: "B"}, gone=False) == ["B"]
+
+
+def test_an_update_behind_the_delete_of_another_row_keeps_its_own_value() -> None:
+    assert filled([(1, "", True), (2, "", False)], {1: "A", 2: "B"}) == [None, "B"]

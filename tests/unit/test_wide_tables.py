@@ -1,0 +1,57 @@
+"""Tables with more columns than Delta keeps statistics of by default."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import Tables, greatest
+from projections.log.writer import ArrowWriter, Guard
+from projections.runner.derived import DerivedTables
+from projections.runner.views import Range
+from projections.state.history import HistoryOf
+
+
+def rows(epoch: int, *, columns: int = 60) -> pa.Table:
+    wide = {f"c{n}": [epoch] for n in range(columns)}
+    return pa.table({**wide, "_epoch": pa.array([epoch], pa.int64())})
+
+
+def test_the_newest_epoch_of_a_wide_table_is_found(lake: Lake) -> None:
+    tables, path = Tables(), lake.path("typed/wide")
+    for epoch in (1, 2, 3):
+        ArrowWriter(tables).append(path, rows(epoch), Guard("typed/wide", Epoch(epoch)))
+        table = tables.open(path)
+        assert table is not None
+        assert greatest(table, "_epoch") == epoch
+    bounds = pa.table(table.get_add_actions(flatten=True))
+    assert bounds["max._epoch"].null_count == 0
+
+
+def test_of_files_without_statistics_the_column_is_read(lake: Lake) -> None:
+    path = lake.path("typed/old")
+    for epoch in (1, 7, 4):
+        write_deltalake(path, rows(epoch), mode="append")
+    assert greatest(DeltaTable(path), "_epoch") == 7
+    assert greatest(DeltaTable(path), "absent") is None
+
+
+@pytest.mark.parametrize("kind", [pa.int16(), pa.int32(), pa.int64()])
+def test_a_key_may_be_the_greatest_of_its_type(lake: Lake, kind: pa.DataType) -> None:
+    last = 2 ** (kind.bit_width - 1) - 1
+    for keys, upper in (([5, 8], 9), ([5, last], None)):
+        name = f"typed/keys.{kind}.{keys[-1]}"
+        found = pa.table({"id": pa.array(keys, kind), "_epoch": pa.array([1, 1], pa.int64())})
+        ArrowWriter(Tables()).append(lake.path(name), found, Guard(name, Epoch(1)))
+        history = HistoryOf(
+            name="history/x", typed=name, key=("id",), identity=("id",), by_row=False
+        )
+        self = cast(DerivedTables, SimpleNamespace(_tables=Tables(), _lake=lake))
+        near = DerivedTables._near(self, history, Range(column="_epoch", lower=0, upper=2), None)
+        assert near == (Range(column="id", lower=5, upper=upper),)
