@@ -3,7 +3,8 @@
     range -> COPY at L' -> Staging -> install (kind `heal`) -> ingest -> compared again
 
 The rows enter the log and typed tables as reads, keys that vanish as deletes. Ingest installs them
-in the first epoch whose cut has reached L'; until then `current` shows what it showed.
+in the first epoch whose cut has reached L'; until then `current` shows what it showed. Ingest holds
+a range in memory, so a large one is refused: a copy of the table is swapped in instead of merged.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from cdc.database import connected
 from cdc.snapshot.copying import copied_columns, prepare, read
 from cdc.snapshot.slot import exported_snapshot
 from cdc.verification import watermarks
-from kernel.errors import NotFound, Unavailable
+from cdc.verification.source_rows import count_up_to
+from kernel.errors import InvalidRequest, NotFound, Unavailable
 from projections.log.layout import Lake
 from projections.log.tables import Tables
+from projections.state.installing import MOST_MENDED_ROWS, TOO_LARGE
 from projections.state.installs import HEAL, Install, InstallBook
 from projections.state.staging import Staging
 from schemas.key_ranges import WHOLE, KeyRange, ordered_key
@@ -44,14 +47,27 @@ def heal_reports(
     *,
     timeout_s: float,
 ) -> list[TableReport]:
-    """Heal every table that differs; return the reports with what became of them."""
+    """Heal every table that differs; return the reports with what became of them.
+
+    Raises `InvalidRequest` for a range that is too large to be healed, once the others are healed.
+    """
     by_name = {each.table: each for each in wanted}
-    return [
-        report
-        if report.equal or report.held is not None
-        else heal(lake, tables, comparison, dsn, by_name[report.table], report, timeout_s=timeout_s)
-        for report in reports
-    ]
+    healed: list[TableReport] = []
+    refused: InvalidRequest | None = None
+    for report in reports:
+        if report.equal or report.held is not None:
+            healed.append(report)
+            continue
+        captured = by_name[report.table]
+        try:
+            healed.append(
+                heal(lake, tables, comparison, dsn, captured, report, timeout_s=timeout_s)
+            )
+        except InvalidRequest as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    return healed
 
 
 def heal(
@@ -97,6 +113,8 @@ def _install(
             if staged.number in progress.installs:
                 return staged.id
             if (declined := progress.declined.get(str(staged.number))) is not None:
+                if declined.startswith(TOO_LARGE):
+                    raise _too_large(captured, area)
                 reason = declined
                 break
             if time.monotonic() > deadline:
@@ -110,9 +128,19 @@ def _install(
 
 
 def stage(
-    lake: Lake, tables: Tables, dsn: str, captured: Captured, area: KeyRange, *, timeout_s: float
+    lake: Lake,
+    tables: Tables,
+    dsn: str,
+    captured: Captured,
+    area: KeyRange,
+    *,
+    timeout_s: float,
+    most_rows: int = MOST_MENDED_ROWS,
 ) -> Install:
-    """Read a range at an LSN of its own and announce it for ingest to install."""
+    """Read a range at an LSN of its own and announce it for ingest to install.
+
+    Raises `InvalidRequest` for one of more than `most_rows`; nothing of it is staged then.
+    """
     name = uuid.uuid4().hex
     with exported_snapshot(dsn, timeout_s=timeout_s) as exported, connected(dsn) as connection:
         read_at = datetime.now(UTC)
@@ -123,6 +151,8 @@ def stage(
         if missing:
             raise NotFound(f"{captured.table} has no key column {', '.join(missing)} any more")
         key = ordered_key([by_name[column] for column in captured.catalog.keys]) or ()
+        if count_up_to(connection, captured.table, area, key, most_rows) > most_rows:
+            raise _too_large(captured, area)
         staging = Staging(
             lake,
             id=name,
@@ -160,6 +190,15 @@ def stage(
         # So that the cut of an idle source reaches L'.
         watermarks.emit(connection)
     return replace(install, number=number)
+
+
+def _too_large(captured: Captured, area: KeyRange) -> InvalidRequest:
+    table = captured.table
+    return InvalidRequest(
+        f"{table} {area} has too many rows to be healed as a range",
+        remedy="Copy the table, its rows are swapped in at once: "
+        f"penstock source resnapshot {captured.source} --tables {table} --yes",
+    )
 
 
 def is_equal(

@@ -135,6 +135,18 @@ def count(connection: Connection, table: SourceTable) -> int:
     return 0 if row is None else int(str(row["n"]))
 
 
+def count_up_to(
+    connection: Connection, table: str, area: KeyRange, key: Sequence[KeyColumn], most: int
+) -> int:
+    """Count the rows of a range; `most` + 1 stands for any more than `most`."""
+    row = connection.execute(
+        sql.SQL("SELECT count(*) AS n FROM (SELECT FROM {} WHERE {} LIMIT {}) found").format(
+            from_clause(connection, table), ranges.where(area, key), sql.Literal(most + 1)
+        )
+    ).fetchone()
+    return 0 if row is None else int(str(row["n"]))
+
+
 def estimated(connection: Connection, table: SourceTable) -> int:
     """Return the planner's number of rows; counts a table that was never analysed."""
     row = connection.execute(

@@ -25,7 +25,7 @@ from projections.log.adoption import adopted
 from projections.log.committed import CommittedChanges, Ends
 from projections.log.frames import SCHEMA_TABLE
 from projections.log.layout import Lake
-from projections.log.tables import TABLE_SETTINGS, TableAt, Tables, schema_of
+from projections.log.tables import TABLE_SETTINGS, TableAt, Tables, dataset_of, schema_of
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
 from projections.state.current import DELETED, CurrentTables, current_name
 from projections.state.following import SchemaFollower
@@ -37,6 +37,11 @@ from projections.state.vanished import Vanished
 from schemas.key_ranges import KeyRange, lake_filter, ordered_key
 from schemas.registry import SchemaLookup
 
+MOST_MENDED_ROWS = 500_000
+"""Rows of a range that is mended: ingest holds them in memory, those of the lake and the new."""
+TOO_LARGE = "too many rows to be replaced as a range"
+"""Begins the reason of an install that is declined for its size: again, it would be declined too.
+"""
 _NO_TAIL = FoldPolicy(direct_bytes=2**62)
 _PLACE = "__place"
 
@@ -49,6 +54,7 @@ class Installer:
     tables: Tables
     schemas: SchemaLookup
     current: CurrentTables
+    most_mended: int = MOST_MENDED_ROWS
 
     def replace(self, install: Install, ends: Ends, epoch: Epoch) -> dict[str, TableAt]:
         """Make the staged rows, with the changes of `ends`, the table; one commit.
@@ -100,9 +106,11 @@ class Installer:
     def mend(self, install: Install, ends: Ends, epoch: Epoch) -> dict[str, TableAt]:
         """Replace a range of keys by the staged rows, with the changes of `ends`; one commit.
 
-        Call it after the epoch's own changes were folded. The range must fit in memory. Raises
-        `InstallDeclined` when changes since then do not tell the whole rows.
+        Call it after the epoch's own changes were folded. Raises `InstallDeclined` when changes
+        since then do not tell the whole rows, and for a range of more than `most_mended` rows: an
+        ingest that is killed for its memory would repeat the epoch, with the same install.
         """
+        self._refuse_large(install, install.rows)
         name = current_name(install.source, install.table)
         path, guard = self.lake.path(name), Guard(f"install/{install.id}", epoch)
         stable = self.tables.open(path)
@@ -111,9 +119,10 @@ class Installer:
         if not reached(stable, guard):
             self.current.settle(install.source, install.table)
             stable.update_incremental()
+            where = _range_filter(install, schema_of(stable))
+            self._refuse_large(install, dataset_of(stable).count_rows(filter=where))
             built = self._built(install)
             self.catch_up(install, ends, whole=False)
-            where = _range_filter(install, schema_of(stable))
             rows = self.tables.read(generation_root(self.lake, install), where=where)
             known = self.tables.read(path, where=where)
             assert rows is not None
@@ -189,6 +198,13 @@ class Installer:
             version -= 1
             handle = DeltaTable(root, version=version)
         return schema_of(handle)
+
+    def _refuse_large(self, install: Install, rows: int) -> None:
+        if rows > self.most_mended:
+            raise InstallDeclined(
+                f"{TOO_LARGE}: {rows}, and {self.most_mended} are the most; copy the table instead:"
+                f" penstock source resnapshot {install.source} --tables {install.table} --yes"
+            )
 
     def _nested(self, install: Install) -> GenerationLake:
         return generation_lake(self.lake, install.source, install.table, install.id)

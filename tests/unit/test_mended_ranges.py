@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
+import pytest
 
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -69,3 +72,27 @@ def test_rows_with_lists_are_compared_by_their_keys() -> None:
     known = pa.table({"id": [1, 2], "tags": [["a"], ["b"]]})
     gone = installing._gone(known.slice(0, 1), known, ("id",))
     assert gone.to_pylist() == [{"id": 2, "tags": ["b"]}]
+
+
+@pytest.mark.parametrize("stranger", [False, True], ids=["at the source", "in the lake"])
+def test_a_range_that_does_not_fit_is_declined(lake: Lake, stranger: bool) -> None:
+    hand = begun(HandLake(lake))
+    hand.break_row((5, "a"))
+    if stranger:
+        add_stranger(hand)
+    before = rows(hand)
+    # Nine rows are there; or one, and the stranger beside it in the lake.
+    low = ("9", "") if stranger else ("0", "")
+    install = hand.stage(kind=HEAL, low=low, high=("50", ""))
+    assert install.rows == (1 if stranger else 9)
+    bulk = hand.ingest._bulk
+    bulk._installer = replace(bulk._installer, most_mended=install.rows - (not stranger))
+    (number,) = hand.announce(install)
+    hand.source.commit()
+    hand.epoch()
+
+    reason = hand.ingest._progress.declined[str(number)]
+    assert reason.startswith(installing.TOO_LARGE)
+    assert f"penstock source resnapshot {SOURCE} --tables {TABLE} --yes" in reason
+    assert number in hand.ingest._progress.installs
+    assert rows(hand) == before
