@@ -26,7 +26,8 @@ def source_rows_hash(dsn: str, table: str) -> TableHash:
 def hash_of(connection: Connection, table: str, columns: Sequence[SourceColumn]) -> TableHash:
     """Hash the rows that this connection's transaction sees, over `columns` in their order."""
     set_text_output(connection)
-    row = connection.execute(source_hash_sql(table, columns)).fetchone()
+    query = source_hash_sql(table, columns, recoded=recoded(connection))
+    row = connection.execute(query).fetchone()
     assert row is not None, "an aggregate without GROUP BY has one row"
     return int(str(row["rows"])), hash_text(int(str(row["high"])), int(str(row["low"])))
 
@@ -38,7 +39,27 @@ def compared_columns(connection: Connection, table: str) -> tuple[SourceColumn, 
     return tuple(sorted((c for c in columns if has_text(c)), key=lambda c: c.name))
 
 
-def source_hash_sql(table: str, columns: Sequence[SourceColumn]) -> sql.Composed:
+def recoded(connection: Connection) -> bool:
+    """Whether the server keeps text in another encoding than the lake, which has UTF-8.
+
+    SQL_ASCII is none: its bytes are what they are.
+    """
+    encoding = connection.info.parameter_status("server_encoding")
+    return encoding not in ("UTF8", "SQL_ASCII")
+
+
+def md5_of(text: sql.Composable, *, recoded: bool) -> sql.Composed:
+    """Return SQL for the hash of a text in UTF-8: md5(text) hashes the bytes that the server keeps.
+
+    Where those are UTF-8 the plain form is taken, which is faster.
+    """
+    form = "md5(convert_to({}, 'UTF8'))" if recoded else "md5({})"
+    return sql.SQL(form).format(text)
+
+
+def source_hash_sql(
+    table: str, columns: Sequence[SourceColumn], *, recoded: bool = False
+) -> sql.Composed:
     """Return the query for `rows`, `high` and `low`: count, and sums of the halves of row hashes.
 
     Sums are numerics, not yet modulo 2^64. Columns without a canonical text are a mistake of the
@@ -50,5 +71,10 @@ def source_hash_sql(table: str, columns: Sequence[SourceColumn]) -> sql.Composed
     high, low = (sql.SQL(half.format(start, 2**64, 2**64)) for start in (1, 17))
     return sql.SQL(
         "SELECT count(*) AS rows, coalesce({high}, 0) AS high, coalesce({low}, 0) AS low"
-        " FROM (SELECT md5({cells}) AS h FROM {table}) hashed"
-    ).format(high=high, low=low, cells=cells, table=sql.Identifier(*split_table(table)))
+        " FROM (SELECT {hash} AS h FROM {table}) hashed"
+    ).format(
+        high=high,
+        low=low,
+        hash=md5_of(cells, recoded=recoded),
+        table=sql.Identifier(*split_table(table)),
+    )

@@ -21,13 +21,15 @@ from cdc.masking import select_list
 from cdc.options import PLAIN, TableOptions
 from cdc.snapshot.chunks import from_clause
 from cdc.verification import ranges
+from cdc.verify import md5_of, recoded
 from kernel.errors import InvalidRequest
-from schemas.key_ranges import WHOLE, Bound, KeyColumn, KeyRange, ordered_key
+from schemas.key_ranges import WHOLE, Bound, KeyColumn, KeyOrder, KeyRange, ordered_key
 from schemas.pg_types import SourceColumn
 from schemas.row_hash import hash_text
 
 _SAMPLES_PER_RANGE = 32
 _FETCH_ROWS = 5_000
+_ORDERED_AS_UTF8 = ("UTF8", "SQL_ASCII", "LATIN1")
 _ONCE = sql.SQL("clock_timestamp() AS once")
 """Keeps PostgreSQL from computing a row's hash anew for each half of it: it does not merge a
 subquery with a volatile column into its parent. Half of the time, measured; still parallel."""
@@ -36,7 +38,7 @@ subquery with a volatile column into its parent. Half of the time, measured; sti
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
     """How a table is compared. `key` are the key's columns, `ordered` None where it has no ranges.
-    `relation` is what FROM takes.
+    `relation` is what FROM takes. `recoded`: the server keeps text in another encoding than UTF-8.
 
     `compared` are sorted by name; `left_out` says why each other column is not compared.
     """
@@ -49,6 +51,7 @@ class SourceTable:
     relation: sql.Composed
     options: TableOptions
     salt: str
+    recoded: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,12 +121,13 @@ def describe(
     return SourceTable(
         name=table,
         key=keys,
-        ordered=ordered_key(keys),
+        ordered=_ordered(connection, keys),
         compared=tuple(compared),
         left_out=tuple(left_out),
         relation=from_clause(connection, table),
         options=options,
         salt=salt,
+        recoded=recoded(connection),
     )
 
 
@@ -216,13 +220,13 @@ def group_hashes(
     found = connection.execute(
         sql.SQL(
             "SELECT g, count(*) AS rows, {high} AS high, {low} AS low"
-            " FROM (SELECT {group} AS g, md5({cells}) AS h, {once} FROM {rows} WHERE {where})"
+            " FROM (SELECT {group} AS g, {hash} AS h, {once} FROM {rows} WHERE {where})"
             " hashed GROUP BY g"
         ).format(
             high=_half(1),
             low=_half(17),
             group=_group(table, split),
-            cells=_cells(table.compared),
+            hash=_row_hash(table),
             once=_ONCE,
             rows=_rows(table),
             where=_where(table, within, None, None),
@@ -246,9 +250,9 @@ def row_hashes(
     keys: Sequence[str] | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Yield (key, hash of the row) of a range, of one group of a split, of some keys; unordered."""
-    query = sql.SQL("SELECT {key} AS k, md5({cells}) AS h FROM {rows} WHERE {where}").format(
+    query = sql.SQL("SELECT {key} AS k, {hash} AS h FROM {rows} WHERE {where}").format(
         key=_cells(table.key),
-        cells=_cells(table.compared),
+        hash=_row_hash(table),
         rows=_rows(table),
         where=_where(table, within, group, keys),
     )
@@ -261,7 +265,7 @@ def column_hashes(
 ) -> Mapping[str, tuple[str, ...]]:
     """Return, by key, the hash of each compared column's cell."""
     hashes = sql.SQL(", ").join(
-        sql.SQL("md5({})").format(cell(column)) for column in table.compared
+        md5_of(cell(column), recoded=table.recoded) for column in table.compared
     )
     rows = connection.execute(
         sql.SQL("SELECT {key} AS k, ARRAY[{hashes}] AS h FROM {rows} WHERE {where}").format(
@@ -272,6 +276,14 @@ def column_hashes(
         )
     ).fetchall()
     return {str(row["k"]): _bound(row["h"]) for row in rows}
+
+
+def _ordered(connection: Connection, keys: Sequence[SourceColumn]) -> tuple[KeyColumn, ...] | None:
+    """Text compares by the server's bytes: where those have another order, it has no ranges."""
+    found = ordered_key(keys)
+    if found is None or connection.info.parameter_status("server_encoding") in _ORDERED_AS_UTF8:
+        return found
+    return None if any(column.order is KeyOrder.TEXT for column in found) else found
 
 
 def _left_out(column: SourceColumn, options: TableOptions) -> str | None:
@@ -305,6 +317,10 @@ def _cells(columns: Sequence[SourceColumn]) -> sql.Composed:
     return sql.SQL(" || ',' || ").join(cell(column) for column in columns)
 
 
+def _row_hash(table: SourceTable) -> sql.Composed:
+    return md5_of(_cells(table.compared), recoded=table.recoded)
+
+
 def _half(start: int) -> sql.SQL:
     # A bit string turns into a signed number: its sum is the same modulo 2^64.
     return sql.SQL(f"coalesce(sum(('x' || substr(h, {start}, 16))::bit(64)::bigint), 0)")
@@ -316,8 +332,8 @@ def _group(table: SourceTable, split: Split) -> sql.Composable:
         return ranges.range_number(split.bounds, table.ordered)
     if split.buckets == 1:
         return sql.Literal(0)
-    return sql.SQL("('x' || substr(md5({}), 1, 8))::bit(32)::bigint % {}").format(
-        _cells(table.key), sql.Literal(split.buckets)
+    return sql.SQL("('x' || substr({}, 1, 8))::bit(32)::bigint % {}").format(
+        md5_of(_cells(table.key), recoded=table.recoded), sql.Literal(split.buckets)
     )
 
 
