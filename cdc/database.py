@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,14 +17,18 @@ Row = dict[str, object]
 Connection = psycopg.Connection[Row]
 
 _CONNECT_TIMEOUT_S = 10
+_PASSWORD_CUT = re.compile(r"postgres(?:ql)?://(?:[^@/]*@[^?]*|[^@?]*/[^?]*)@")
+"""A URL with an '@' behind the one that ends the password, or behind the first '/'."""
 
 
 @contextmanager
 def connected(dsn: str) -> Iterator[Connection]:
     """Open an autocommit connection; its errors come out as errors of ours.
 
-    Raises `Unavailable` when the server does not answer, `Misconfigured` for the rest.
+    Raises `Unavailable` when the server does not answer, `InvalidRequest` for a malformed DSN,
+    `Misconfigured` for the rest.
     """
+    _parts(dsn)
     try:
         with psycopg.connect(
             dsn,
@@ -42,10 +47,7 @@ def database_of(dsn: str) -> Database:
 
     Raises `InvalidRequest` when it is malformed or names no database.
     """
-    try:
-        parts = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise InvalidRequest(f"not a PostgreSQL DSN: {error}") from error
+    parts = _parts(dsn)
     name = parts.get("dbname")
     if not name:
         raise InvalidRequest(
@@ -63,10 +65,7 @@ def database_of(dsn: str) -> Database:
 
 def split_password(dsn: str) -> tuple[str, str | None]:
     """Part a DSN from its password: the first may be written to a file, the second not."""
-    try:
-        parts = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise InvalidRequest(f"not a PostgreSQL DSN: {error}") from error
+    parts = _parts(dsn)
     password = parts.pop("password", None)
     rest = {key: str(value) for key, value in parts.items() if value is not None}
     return make_conninfo("", **rest), None if password is None else str(password)
@@ -74,7 +73,10 @@ def split_password(dsn: str) -> tuple[str, str | None]:
 
 def with_password(dsn: str, password: str | None) -> str:
     """Put a password back into a DSN."""
-    return dsn if password is None else make_conninfo(dsn, password=password)
+    if password is None:
+        return dsn
+    _parts(dsn)
+    return make_conninfo(dsn, password=password)
 
 
 def split_table(table: str) -> tuple[str, str]:
@@ -83,6 +85,27 @@ def split_table(table: str) -> tuple[str, str]:
     if not name or (dot and not schema) or "." in schema:
         raise InvalidRequest(f"{table!r} is not a table name", remedy="Write schema.table.")
     return schema or "public", name
+
+
+def _parts(dsn: str) -> dict[str, object]:
+    """Take a DSN apart. What is wrong with it is not quoted: it may be a part of the password."""
+    try:
+        parts: dict[str, object] = dict(conninfo_to_dict(dsn))
+    except psycopg.ProgrammingError:
+        raise _malformed() from None
+    # A password with a bare '/' or '@' ends early: what is left of it is a port, host or database.
+    port = str(parts.get("port") or "5432")
+    if _PASSWORD_CUT.match(dsn) or not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise _malformed()
+    return parts
+
+
+def _malformed() -> InvalidRequest:
+    return InvalidRequest(
+        "not a PostgreSQL DSN, with one host and one port",
+        remedy="Write postgresql://USER@HOST:PORT/DATABASE; write special characters of a password"
+        " as %XX (%2F for /, %40 for @).",
+    )
 
 
 def _wrapped(error: psycopg.Error, dsn: str) -> PenstockError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -16,6 +17,8 @@ SERVICE_ROLE = "penstock_service"
 CONNECT_TIMEOUT_S = 5
 _POOL_TIMEOUT_S = 5.0
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+_PASSWORD_CUT = re.compile(r"postgres(?:ql)?://(?:[^@/]*@[^?]*|[^@?]*/[^?]*)@")
+"""A URL with an '@' behind the one that ends the password, or behind the first '/'."""
 
 # A peer that vanished without a word is noticed within 25 seconds. Durability is not the
 # server's default to decide: an acknowledged append is on disk.
@@ -32,16 +35,34 @@ def conninfo(dsn: str, *, role: str | None) -> str:
     The local stack's login is a superuser, so the role is put on with the first packet: the
     service never runs a statement with more rights than its role has.
     """
-    try:
-        given = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise Misconfigured(f"postgres.dsn is not a connection string: {error}") from error
+    given = _given(dsn)
     options = " ".join(filter(None, (str(given.get("options") or ""), _OPTIONS)))
     if role is not None:
         options += f" -c role={role}"
     timeout = given.get("connect_timeout") or CONNECT_TIMEOUT_S
     return make_conninfo(
         dsn, options=options, connect_timeout=timeout, application_name="penstock-service"
+    )
+
+
+def _given(dsn: str) -> dict[str, Any]:
+    """Take a DSN apart. What is wrong with it is not quoted: it may be a part of the password."""
+    try:
+        given = dict(conninfo_to_dict(dsn))
+    except psycopg.ProgrammingError:
+        raise _malformed() from None
+    # A password with a bare '/' or '@' ends early: what is left of it is a port, host or database.
+    ports = str(given.get("port") or "5432").split(",")
+    if _PASSWORD_CUT.match(dsn) or not all(re.fullmatch("[0-9]{0,5}", port) for port in ports):
+        raise _malformed()
+    return given
+
+
+def _malformed() -> Misconfigured:
+    return Misconfigured(
+        "postgres.dsn is not a PostgreSQL connection string",
+        remedy="Write postgresql://USER@HOST:PORT/DATABASE; write special characters of a password"
+        " as %XX (%2F for /, %40 for @).",
     )
 
 
