@@ -20,7 +20,13 @@ from apps.verification.comparing import Captured, Comparison
 from apps.verification.continuous import ContinuousCheck
 from apps.verification.healing import heal
 from apps.verification.reports import TableReport
-from apps.verification.rounds import SourceRounds, TableRound, load_rounds, save_rounds
+from apps.verification.rounds import (
+    MOST_FAILED_HEALS,
+    SourceRounds,
+    TableRound,
+    load_rounds,
+    save_rounds,
+)
 from cdc.sources import Source, load_all
 from kernel.errors import InvalidRequest, NotFound, PenstockError
 from kernel.positions import Lsn, lsn_to_text
@@ -49,17 +55,27 @@ class VerifyMetrics:
         labels = ["source", "table"]
 
         def gauge(name: str, what: str) -> Gauge:
-            return Gauge(f"penstock_verify_{name}", what, labels, registry=registry)
+            return Gauge(name, what, labels, registry=registry)
 
         def counter(name: str, what: str) -> Counter:
-            return Counter(f"penstock_verify_{name}", what, labels, registry=registry)
+            return Counter(name, what, labels, registry=registry)
 
-        self.rows = counter("rows_total", "Rows compared with their source")
-        self.differing = counter("differing_rows_total", "Rows found missing, extra or differing")
-        self.healed = counter("healed_ranges_total", "Ranges replaced and equal after")
-        self.verified = gauge("verified_timestamp_seconds", "When a range was last found equal")
-        self.round = gauge("round_timestamp_seconds", "When the last full round ended")
-        self.coverage = gauge("coverage_ratio", "Share of the table the round under way has done")
+        self.rows = counter("penstock_verify_rows_total", "Rows compared with their source")
+        self.differing = counter(
+            "penstock_verify_differing_rows_total", "Rows found missing, extra or differing"
+        )
+        self.healed = counter(
+            "penstock_verify_healed_ranges_total", "Ranges replaced and equal after"
+        )
+        self.verified = gauge(
+            "penstock_verify_verified_timestamp_seconds", "When a range was last found equal"
+        )
+        self.round = gauge(
+            "penstock_verify_round_timestamp_seconds", "When the last full round ended"
+        )
+        self.coverage = gauge(
+            "penstock_verify_coverage_ratio", "Share of the table the round under way has done"
+        )
 
 
 @dataclass(slots=True)
@@ -200,15 +216,18 @@ class Verifying:
             exact, moving = not step.settled and bool(step.suspects), step.moving
         else:
             rows, busy_s, area, lsn, exact, moving = place.rows, 0.0, WHOLE, Lsn(0), True, 0
-        differing = 0
+        differing, wrong = 0, None
         if exact:
-            began = time.monotonic()
             lsn, report = self._compare(captured, dsn, area)
             busy_s += report.seconds
-            differing = self._took_report(captured, dsn, lsn, report)
-        current.took(rows, lsn_to_text(lsn), differing=differing, moving=moving)
-        self._book(captured, current, rows, differing)
-        if current.go_on(area.high):
+            if report.held is not None:
+                # Nothing was compared: the range is still to be checked.
+                current.note = report.held
+                return 0, busy_s + placing_s
+            differing, wrong = self._took_report(captured, dsn, lsn, report, current)
+        current.took(rows, lsn_to_text(lsn), differing=differing, moving=moving, wrong=wrong)
+        self._book(captured, current, rows, differing, equal=wrong is None)
+        if current.go_on(area.high) and current.wrong is None:
             self._ended(captured, current, lsn)
         return rows, busy_s + placing_s
 
@@ -218,10 +237,15 @@ class Verifying:
         )
         return lsn, report
 
-    def _took_report(self, captured: Captured, dsn: str, lsn: Lsn, report: TableReport) -> int:
-        """Record what a comparison at one LSN found, and heal it; return the rows that differed."""
-        if report.held is not None or report.equal:
-            return 0
+    def _took_report(
+        self, captured: Captured, dsn: str, lsn: Lsn, report: TableReport, current: TableRound
+    ) -> tuple[int, str | None]:
+        """Record what a comparison at one LSN found, and heal it.
+
+        Returns the rows that differed, and what is wrong still: None where all is equal now.
+        """
+        if report.equal:
+            return 0, None
         found = report.differences
         number = found.missing + found.extra + found.differing
         log.warning(
@@ -235,6 +259,8 @@ class Verifying:
             f"; {report.cause}" if report.cause else "",
         )
         self._facts.add([report.fact(captured.source, Kind.DIFFERENCE, lsn)])
+        if not current.heals:
+            return number, _left_alone(captured)
         healed = heal(
             self._lake,
             self._tables,
@@ -245,8 +271,6 @@ class Verifying:
             timeout_s=_TIMEOUT_S,
         )
         self._facts.add([healed.fact(captured.source, Kind.HEAL, lsn)])
-        if healed.after == "equal":
-            self._metrics.healed.labels(captured.source, captured.table).inc()
         log.warning(
             "%s.%s: install %s, after: %s",
             captured.source,
@@ -254,13 +278,22 @@ class Verifying:
             healed.install,
             healed.after,
         )
-        return number
+        if healed.after == "equal":
+            self._metrics.healed.labels(captured.source, captured.table).inc()
+            return number, None
+        current.failed_heals += 1
+        if current.failed_heals >= MOST_FAILED_HEALS:
+            return number, _left_alone(captured)
+        return number, f"{number} rows differ, and differed after healing; it is tried again"
 
-    def _book(self, captured: Captured, current: TableRound, rows: int, differing: int) -> None:
+    def _book(
+        self, captured: Captured, current: TableRound, rows: int, differing: int, *, equal: bool
+    ) -> None:
         labels = (captured.source, captured.table)
         self._metrics.rows.labels(*labels).inc(rows)
         self._metrics.differing.labels(*labels).inc(differing)
-        self._metrics.verified.labels(*labels).set_to_current_time()
+        if equal:
+            self._metrics.verified.labels(*labels).set_to_current_time()
         self._metrics.coverage.labels(*labels).set(current.coverage)
 
     def _ended(self, captured: Captured, current: TableRound, lsn: Lsn) -> None:
@@ -290,3 +323,11 @@ class Verifying:
             log.warning("%s is not verified now: %s", name, reason, exc_info=not expected)
         pause = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
         self._away[name] = _Away(reason, failures, time.monotonic() + pause)
+
+
+def _left_alone(captured: Captured) -> str:
+    return (
+        f"it differs after {MOST_FAILED_HEALS} healings in a row and is healed no more"
+        f" | fix: penstock source verify {captured.source}, then: penstock source resnapshot"
+        f" {captured.source} --tables {captured.table} --yes"
+    )

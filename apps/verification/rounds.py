@@ -16,6 +16,8 @@ from typing import Any
 from schemas.key_ranges import Bound
 
 FOLDER = "verify"
+MOST_FAILED_HEALS = 3
+"""After so many healings in a row that changed nothing a table waits for a person."""
 
 
 @dataclass(slots=True)
@@ -25,6 +27,9 @@ class TableRound:
 
     `verified_at` and `lsn` are of the newest range that was found equal or healed. `last_*` tell
     of the last full round; `note` says why the table is not verified just now.
+
+    `wrong` says what the round under way found that did not end equal. `failed_heals` counts
+    healings that ended with a difference, since the last round that ended with none.
     """
 
     next: list[str] | None = None
@@ -43,6 +48,8 @@ class TableRound:
     last_differing: int = 0
     last_moving: int = 0
     note: str | None = None
+    wrong: str | None = None
+    failed_heals: int = 0
 
     @property
     def low(self) -> Bound | None:
@@ -65,17 +72,34 @@ class TableRound:
         """Begin a round."""
         self.next, self.began, self.table_rows = None, _now(), table_rows
         self.ranges = self.rows = self.differing = self.moving = 0
+        self.wrong = None
 
-    def took(self, rows: int, lsn: str, *, differing: int, moving: int) -> None:
-        """Book a range that was checked."""
+    @property
+    def heals(self) -> bool:
+        """Whether a difference is healed: not where healing has failed again and again."""
+        return self.failed_heals < MOST_FAILED_HEALS
+
+    def took(
+        self, rows: int, lsn: str, *, differing: int, moving: int, wrong: str | None = None
+    ) -> None:
+        """Book a range that was checked. `wrong` says why it is not equal now, None where it is."""
         self.ranges += 1
         self.rows += rows
         self.differing += differing
         self.moving += moving
-        self.verified_at, self.lsn, self.note = _now(), lsn, None
+        if wrong is not None:
+            self.wrong = self.note = wrong
+            return
+        self.verified_at, self.lsn = _now(), lsn
+        if self.failed_heals == 0 and self.wrong is None:
+            # Else the note is of another range: it stands until a whole round ends equal.
+            self.note = None
 
     def go_on(self, high: Bound | None) -> bool:
-        """Go on at the range's end; return whether that ended the round."""
+        """Go on at the range's end; return whether that ended the round.
+
+        One that ended with a difference is over, too; `wrong` tells, until the next one begins.
+        """
         self.next = None if high is None else list(high)
         if high is not None:
             return False
@@ -83,6 +107,8 @@ class TableRound:
         self.last_rows, self.last_ranges = self.rows, self.ranges
         self.last_differing, self.last_moving = self.differing, self.moving
         self.began = None
+        if self.wrong is None:
+            self.failed_heals, self.note = 0, None
         return True
 
 

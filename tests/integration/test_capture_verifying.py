@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -14,11 +15,14 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from apps.capture import record_capture
+from apps.pipeline import verifying
 from apps.pipeline.verifying import Verifying, VerifyMetrics
 from apps.settings import Settings, load
+from apps.verification.reports import TableReport
 from apps.verification.rounds import load_rounds
 from cdc import sources
 from cdc.database import split_password
+from kernel.positions import Lsn
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable
@@ -35,6 +39,7 @@ class Watched:
     mirror: Mirror
     settings: Settings
     verifying: Verifying = field(init=False)
+    metrics: CollectorRegistry = field(init=False)
 
     def __post_init__(self) -> None:
         self.restart()
@@ -58,10 +63,15 @@ class Watched:
 
     def restart(self) -> None:
         """Begin as a new process would."""
-        registry = CollectorRegistry()
+        self.metrics = CollectorRegistry()
         self.verifying = Verifying(
-            self.settings, self.mirror.registry(), VerifyMetrics(registry), round_s=0
+            self.settings, self.mirror.registry(), VerifyMetrics(self.metrics), round_s=0
         )
+
+    def verified(self, table: str) -> float | None:
+        """Return the gauge of when a table was found equal last; None where it never was."""
+        labels = {"source": self.mirror.name, "table": table}
+        return self.metrics.get_sample_value("penstock_verify_verified_timestamp_seconds", labels)
 
 
 @pytest.fixture
@@ -131,6 +141,58 @@ def test_a_table_broken_by_hand_is_found_healed_and_told_of(watched: Watched) ->
     assert orders.cause is not None
     assert "was not written by the pipeline" in orders.cause
     assert 77_777 not in mirror.rows(ORDERS)["id"].to_pylist()
+
+
+def test_what_healing_does_not_mend_is_not_verified_and_healed_no_more_than_thrice(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = watched.mirror
+    DeltaTable(mirror.path(MOODS)).delete("mood = 'sad'")
+    healed: list[str] = []
+
+    def in_vain(*arguments: Any, **options: Any) -> TableReport:
+        captured, report = arguments[4], arguments[5]
+        healed.append(captured.table)
+        return cast(TableReport, report).healed("install", equal=False)
+
+    monkeypatch.setattr(verifying, "heal", in_vain)
+
+    def times(kind: Kind, table: str) -> int:
+        return len([fact for fact in watched.facts(kind) if fact.table == table])
+
+    with mirror.following():
+        watched.steps_until(lambda: times(Kind.DIFFERENCE, MOODS) >= 5)
+        assert healed == [MOODS] * 3
+        assert times(Kind.ROUND, MOODS) == 0
+        found = load_rounds(watched.settings.state_dir, mirror.name).tables[MOODS]
+        assert found.verified_at is None
+        assert f"penstock source resnapshot {mirror.name} --tables {MOODS} --yes" in str(found.note)
+        assert watched.verified(MOODS) is None
+        assert watched.verified(ORDERS)
+
+        # Equal again, by whatever somebody did: from then on it is healed as before.
+        mirror.execute("DELETE FROM moods WHERE mood = 'sad'")
+        watched.steps_until(lambda: times(Kind.ROUND, MOODS) >= 1)
+    found = load_rounds(watched.settings.state_dir, mirror.name).tables[MOODS]
+    assert (found.note, found.failed_heals) == (None, 0)
+    assert watched.verified(MOODS)
+
+
+def test_a_table_that_could_not_be_compared_is_not_booked_as_verified(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held(*arguments: Any, **options: Any) -> tuple[Lsn, TableReport]:
+        return Lsn(7), TableReport(table=arguments[1].table, lsn="0/7", epoch=1, held="is copied")
+
+    monkeypatch.setattr(Verifying, "_compare", held)
+    with watched.mirror.following():
+        for _ in range(6):
+            watched.verifying.step()
+    assert not watched.away
+    assert MOODS not in {fact.table for fact in watched.facts(Kind.ROUND)}
+    found = load_rounds(watched.settings.state_dir, watched.mirror.name).tables[MOODS]
+    assert (found.verified_at, found.note, found.last_ended) == (None, "is copied", None)
+    assert watched.verified(MOODS) is None
 
 
 def test_a_source_that_is_away_is_named_and_left_alone_for_a_while(watched: Watched) -> None:

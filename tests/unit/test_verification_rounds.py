@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from apps.verification.rounds import SourceRounds, TableRound, load_rounds, save_rounds
+from apps.verification.rounds import (
+    MOST_FAILED_HEALS,
+    SourceRounds,
+    TableRound,
+    load_rounds,
+    save_rounds,
+)
 
 
 def test_tables_have_their_turn_one_after_the_other() -> None:
@@ -30,6 +36,38 @@ def test_a_round_goes_through_the_table_and_ends() -> None:
     assert current.low is None
     assert not current.due(300)
     assert current.due(0)
+
+
+def test_what_is_not_equal_is_not_verified_and_its_reason_stands_for_the_round() -> None:
+    current = TableRound()
+    current.begin(20)
+    current.took(10, "0/1", differing=3, moving=0, wrong="differs")
+    assert (current.verified_at, current.lsn, current.note) == (None, None, "differs")
+    current.failed_heals = 1
+    current.go_on(("10",))
+    current.took(10, "0/2", differing=0, moving=0)
+    # This range is verified; the table is not.
+    assert (current.lsn, current.note) == ("0/2", "differs")
+    assert current.go_on(None)
+    assert (current.wrong, current.note) == ("differs", "differs")
+
+
+def test_healings_that_fail_end_and_an_equal_round_begins_them_anew() -> None:
+    current = TableRound()
+    for failed in range(MOST_FAILED_HEALS):
+        assert current.heals
+        current.begin(10)
+        current.failed_heals += 1
+        current.took(10, f"0/{failed}", differing=1, moving=0, wrong="differs")
+        current.go_on(None)
+    assert not current.heals
+    current.begin(10)
+    current.took(5, "0/7", differing=0, moving=0)
+    current.go_on(("5",))
+    assert (current.heals, current.note) == (False, "differs")
+    current.took(5, "0/8", differing=0, moving=0)
+    assert current.go_on(None)
+    assert (current.heals, current.note, current.wrong) == (True, None, None)
 
 
 def test_a_restart_goes_on_and_a_damaged_file_begins_anew(tmp_path: Path) -> None:
