@@ -22,6 +22,7 @@ import psycopg
 from psycopg import sql
 
 from cdc.database import Connection, split_table
+from kernel.errors import Misconfigured
 
 PREFIX = "penstock.ddl"
 """Prefix of the logical messages that the event triggers write."""
@@ -58,14 +59,15 @@ def may_install(connection: Connection) -> bool:
             raise _NotKept
     except _NotKept:
         return True
-    except psycopg.errors.InsufficientPrivilege:
+    except (psycopg.errors.InsufficientPrivilege, Misconfigured):
         return False
 
 
 def ensure(connection: Connection) -> bool:
     """Install the event triggers where this role may; return whether they are there now.
 
-    Idempotent; two callers at once wait for each other.
+    Idempotent; two callers at once wait for each other. Raises `Misconfigured` where this is a
+    superuser, and somebody who is none made schema or functions beforehand.
     """
     if installed(connection):
         return True
@@ -133,7 +135,12 @@ def remove(connection: Connection, *, unless_used_beside: str | None = None) -> 
 
 def _install(connection: Connection) -> None:
     # psycopg sends a statement without parameters as it is, so that the file may hold several.
-    connection.execute(INSTALL.encode())
+    try:
+        connection.execute(INSTALL.encode())
+    except psycopg.errors.RaiseException as error:
+        raise Misconfigured(
+            str(error.diag.message_primary), remedy=f"{error.diag.message_hint}, and repeat."
+        ) from error
     for function in ("tell_ddl_v1", "tell_drop_v1", "tell_rewrite_v1"):
         connection.execute(
             sql.SQL("COMMENT ON FUNCTION penstock.{}() IS {}").format(

@@ -1,5 +1,36 @@
 -- Tells Penstock of DDL, in the place where it stands in the stream of changes.
--- Run it as a superuser; `penstock source add` does so by itself where its role may.
+-- Run it as a superuser, in one transaction (psql -v ON_ERROR_STOP=1 -1 -f ddl.sql);
+-- `penstock source add` does so by itself where its role may.
+
+-- The event triggers run these functions with the rights of a superuser. Who owns the schema or a
+-- function can put other code into it later, so none that somebody made beforehand is taken over.
+DO $check$
+DECLARE
+    foreign_one text;
+BEGIN
+    SELECT o.name || ' belongs to '::text || r.rolname::text INTO foreign_one
+      FROM (SELECT 'schema penstock'::text AS name, n.nspowner AS owner
+              FROM pg_catalog.pg_namespace n WHERE n.nspname = 'penstock'
+            UNION ALL
+            SELECT 'function '::text || p.oid::regprocedure::text, p.proowner
+              FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+             WHERE n.nspname = 'penstock'
+               AND p.proname ~ '^(tell_)?(ddl|drop|rewrite|table)_v[0-9]+$') o
+      JOIN pg_catalog.pg_roles r ON r.oid = o.owner
+     WHERE r.rolname <> current_user AND NOT r.rolsuper
+     LIMIT 1;
+    IF foreign_one IS NULL THEN
+        RETURN;
+    END IF;
+    -- Who is no superuser could not replace what belongs to another role anyway.
+    IF (SELECT NOT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = current_user) THEN
+        RAISE insufficient_privilege USING MESSAGE = foreign_one;
+    END IF;
+    RAISE EXCEPTION '%, who is no superuser and could change what superusers run', foreign_one
+        USING HINT = 'Look at what is in it, then: DROP SCHEMA penstock CASCADE';
+END
+$check$;
+
 CREATE SCHEMA IF NOT EXISTS penstock;
 GRANT USAGE ON SCHEMA penstock TO PUBLIC;
 
