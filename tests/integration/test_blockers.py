@@ -1,0 +1,52 @@
+"""Who holds a lock is named, without what Penstock's own readers have in their queries."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from cdc.database import connected
+from cdc.masking import select_list
+from cdc.options import TableOptions
+from cdc.replication import ensure_publication
+from cdc.snapshot.slot import exported_snapshot
+from kernel.errors import Unavailable
+
+SALT = "0123456789abcdef"
+READING = sql.SQL("SELECT {} FROM t").format(
+    select_list("public.t", ["mail"], TableOptions(hash=("mail",)), salt=SALT)
+)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "another's"])
+def test_a_reader_of_our_own_is_named_without_its_query(
+    postgres_dsn: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cdc.replication._LOCK_TIMEOUT", "200ms")
+    with connected(postgres_dsn) as connection:
+        connection.execute("CREATE TABLE t (mail text PRIMARY KEY)")
+        name = "penstock" if own else "reporting"
+        with psycopg.connect(postgres_dsn, application_name=name) as reader:
+            reader.execute("LOCK TABLE t IN SHARE MODE")
+            reader.execute(READING)
+            pid = reader.info.backend_pid
+            with pytest.raises(Unavailable) as error:
+                ensure_publication(connection, "p", ["public.t"])
+    said = str(error.value)
+    assert f"pid {pid} ({name}, idle in transaction" in said
+    assert (SALT in said) is not own
+    assert "s): SELECT" in said
+
+
+def test_what_keeps_a_slot_from_being_made_is_named_so_too(postgres_dsn: str) -> None:
+    with connected(postgres_dsn) as connection:
+        connection.execute("CREATE TABLE t (mail text PRIMARY KEY)")
+    with psycopg.connect(postgres_dsn, application_name="penstock") as writer:
+        writer.execute("INSERT INTO t VALUES ('a')")
+        writer.execute(READING)
+        pid = writer.info.backend_pid
+        with pytest.raises(Unavailable) as error, exported_snapshot(postgres_dsn, timeout_s=1.0):
+            pass
+    assert f"pid {pid} (penstock, idle in transaction" in str(error.value)
+    assert SALT not in str(error.value)
