@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from apps import copies, gaps
 from apps.gaps import OUTBOX
-from apps.incarnations import forget_incarnation, noted, record_incarnation
+from apps.incarnations import forget_incarnation, noted, record_incarnation, renewing
 from apps.settings import Settings
 from apps.topics import KafkaTopics
 from cdc import capture, ddl, outbox, sources
@@ -254,6 +254,8 @@ def resnapshot(
             chosen = tuple(tables) or tuple(known)
             copies.again(lake, source.name, chosen, reason="penstock source resnapshot")
             return Resnapshot(source=source.name, renewed=None, tables=chosen)
+        if now.watch is not None:
+            renewing(lake, source.name, now.watch.server, lost)
         started = start(settings, source, connect, renew=True, timeout_s=timeout_s)
         if gaps_:
             # Last: from here on ingest reads on, and finds the cut held for the copy.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from cdc.slots import Server, next_incarnation
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import DROPPED, LIVE, LOST, SLOT, DeployedCatalog, Entry
@@ -28,7 +29,7 @@ def noted(lake: Lake, name: str) -> tuple[Incarnation | None, bool]:
 
 
 def record_incarnation(lake: Lake, name: str, incarnation: Incarnation) -> None:
-    """Note an incarnation, if it is not noted."""
+    """Note an incarnation, if it is not noted, nor a newer one, nor that this one is lost."""
     _put(lake, name, incarnation, LIVE if incarnation.lost is None else LOST)
 
 
@@ -37,6 +38,12 @@ def record_lost(lake: Lake, name: str, incarnation: Incarnation, reason: str) ->
     if incarnation.lost is None:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         _put(lake, name, incarnation.losing(reason, at), LOST)
+
+
+def renewing(lake: Lake, name: str, server: Server, reason: str) -> None:
+    """Note that a slot is about to be replaced: after a crash nobody takes the next one for it."""
+    known = incarnation_of(lake, name) or next_incarnation(server, None, None)
+    record_lost(lake, name, known, reason)
 
 
 def forget_incarnation(lake: Lake, name: str) -> None:
@@ -50,6 +57,9 @@ def forget_incarnation(lake: Lake, name: str) -> None:
 
 
 def _put(lake: Lake, name: str, incarnation: Incarnation, status: str) -> None:
+    before, removed = noted(lake, name)
+    if before is not None and _outlived(before, incarnation, status, removed=removed):
+        return
     catalog = DeployedCatalog(lake, Tables())
     entry = Entry(
         kind=SLOT,
@@ -60,3 +70,13 @@ def _put(lake: Lake, name: str, incarnation: Incarnation, status: str) -> None:
     )
     if entry not in catalog.entries():
         catalog.put([entry])
+
+
+def _outlived(before: Incarnation, now: Incarnation, status: str, *, removed: bool) -> bool:
+    """Say whether what was noted stands: a keeper looks, and writes a moment later.
+
+    The count of slots only grows; a source that is lost or removed goes on with another slot.
+    """
+    if now.slots != before.slots:
+        return now.slots < before.slots
+    return status == LIVE and (removed or before.lost is not None)

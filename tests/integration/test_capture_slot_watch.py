@@ -10,7 +10,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from apps import copies
+from apps.capture import resnapshot
+from apps.incarnations import incarnation_of
 from apps.settings import Settings
+from cdc import sources
 from cdc.connect import ConnectClient
 from cdc.database import Connection, connected
 from cdc.replication import slot
@@ -141,6 +145,43 @@ def test_a_slot_that_was_moved_ahead_is_lost_although_it_could_be_read(
     assert "what lies between is lost" in state["reason"]
     assert state["fix"] == f"penstock source resnapshot {found.source} --yes"
     assert found("list")["sources"][0]["state"] == "slot-lost"
+
+
+def test_a_new_slot_is_not_taken_for_the_lost_one_after_a_crash(
+    workspace: tuple[Workspace, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, dsn = workspace
+    with ConnectClient(found.settings.required("connect.url")) as connect:
+        connect.stop(found.connector)
+        connect.await_status(found.connector, lambda s: s.task is None, timeout_s=60)
+
+    def dropped() -> bool:
+        try:
+            run(dsn, f"SELECT pg_drop_replication_slot('{found.replication}')")
+        except psycopg.errors.ObjectInUse:
+            return False
+        return True
+
+    until(dropped, "nobody reads the slot")
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    # The new slot is there by then, and nothing is noted of it.
+    source = sources.load(found.folder, found.source)
+    with monkeypatch.context() as patched:
+        patched.setattr(copies, "awaited", dies)
+        with pytest.raises(KeyboardInterrupt):
+            resnapshot(found.settings, source)
+    with connected(dsn) as connection:
+        assert slot(connection, found.replication) is not None
+    assert "slot-lost" in Kept(found).look()
+
+    assert "is gone" in found("resnapshot", found.source, "--yes")["renewed"]
+    noted = incarnation_of(found.lake, found.source)
+    assert noted is not None
+    assert (noted.slots, noted.lost) == (2, None)
+    assert Kept(found).look() == "running"
 
 
 def test_making_a_slot_names_the_transaction_that_it_waits_for(own_cluster: Cluster) -> None:
