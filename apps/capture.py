@@ -40,6 +40,8 @@ from projections.state.installs import InstallBook
 from schemas.incarnations import Incarnation
 from schemas.registry import ConfluentRegistry
 
+_AS_SUPERUSER = "penstock source check NAME --fix --fix-as DSN"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resnapshot:
@@ -115,25 +117,6 @@ def missing(settings: Settings, name: str) -> list[gaps.Gap]:
     )
 
 
-def _copy_joined(
-    lake: Lake, source: Source, started: Started, known: Mapping[str, CapturedTable]
-) -> None:
-    """Ask for the rows of tables that came into a running stream.
-
-    A table that the catalog does not know yet is copied without being asked, where the source's
-    rows come by copy; one that was there, and left the publication or got a column, is not.
-    """
-    copied = source.snapshot == sources.COPY or (
-        started.incarnation is not None and started.incarnation.slots > 1
-    )
-    fresh = [table for table in started.scope.tables if table not in known]
-    late = [table for table in started.joined if table in known]
-    if not copied:
-        late += fresh
-    if late:
-        copies.again(lake, source.name, late, reason="they came into the stream while it ran")
-
-
 def access_of(settings: Settings, source: Source) -> Access:
     """Gather what a source's declaration leaves out: secrets, and what was noted of its slot."""
     found, removed = noted(Lake.at(settings.lake), source.name)
@@ -155,7 +138,8 @@ def start(
 ) -> Started:
     """Make a source run as declared, and tell the catalog and the copier what it captures.
 
-    What a copy has to bring is noted before the connector starts: a crash in between repeats it.
+    What a copy has to bring is noted before the connector starts, or the publication is altered: a
+    crash in between repeats it.
     Raises what `cdc.capture.ensure` raises.
     """
     lake = Lake.at(settings.lake)
@@ -167,20 +151,23 @@ def start(
             # From here on a pipeline that looks takes the new slot for the right one.
             record_incarnation(lake, source.name, incarnation)
 
-    access = access_of(settings, source)
+    def before_join(joining: Sequence[str]) -> None:
+        by_copy = source.snapshot == sources.COPY or (access.known and access.known.slots > 1)
+        copies.joining(lake, source.name, joining, known=known if by_copy else joining)
+
+    access, known = access_of(settings, source), captured_tables(lake, source.name)
     started = capture.ensure(
         source,
         access,
         placement_of(settings),
         connect,
         before_start=before_start,
+        before_join=before_join,
         renew=renew,
         timeout_s=timeout_s,
     )
-    known = captured_tables(lake, source.name)
     record_capture(lake, source.name, LIVE, tables_of(source, started.scope))
-    if not started.fresh:
-        _copy_joined(lake, source, started, known)
+    copies.joined(lake, source.name, started.scope.tables)
     if started.incarnation is not None:
         record_incarnation(lake, source.name, started.incarnation)
     return started
@@ -202,9 +189,7 @@ def repairs(dsn: str, checks_: Sequence[Check]) -> tuple[Repair, ...]:
                     subject="database",
                     statement="event triggers of schema penstock",
                     done=made,
-                    remains=None
-                    if made
-                    else "as a superuser: penstock source check NAME --fix --fix-as DSN",
+                    remains=None if made else f"as a superuser: {_AS_SUPERUSER}",
                 ),
             )
     return done

@@ -3,15 +3,21 @@
 The pipeline takes the copies (`apps.pipeline.snapshots`); what is asked for here waits in the book
 of installs. Of a source with `snapshot = "copy"`, and of any with another than its first slot, it
 copies every captured table once per incarnation without being asked.
+
+A table that comes into a running stream is noted (`join`) before the publication is altered, and
+asked for after that: a copy that was read before would lack what was written in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.state.installs import hold, request
+from projections.state.installs import WANT, Entry, InstallBook, hold, request
+
+JOIN = "join"
+"""Kind of row that only this module reads: tables of which a copy is to be asked for."""
 
 
 def awaited(lake: Lake, source: str) -> None:
@@ -22,3 +28,36 @@ def awaited(lake: Lake, source: str) -> None:
 def again(lake: Lake, source: str, tables: Sequence[str], *, reason: str) -> None:
     """Copy tables while they are streamed; readers see the old rows until the new are whole."""
     request(lake, Tables(), source, tables, reason=reason)
+
+
+def joining(lake: Lake, source: str, tables: Iterable[str], *, known: Iterable[str]) -> None:
+    """Note that tables are about to come into the stream, and need a copy then.
+
+    One that is not `known` is copied without being asked.
+    """
+    late = set(tables) & set(known)
+    if not late:
+        return
+    book = InstallBook(lake, Tables())
+    if fresh := sorted(late - _joining(book, source)):
+        book.put([Entry(kind=JOIN, id=source, source=source, detail={"tables": fresh})])
+
+
+def joined(lake: Lake, source: str, captured: Iterable[str]) -> None:
+    """Ask for a copy of the captured tables that were noted, by whatever process."""
+    book = InstallBook(lake, Tables())
+    late = sorted(_joining(book, source) & set(captured))
+    if late:
+        reason = "they came into the stream while it ran"
+        detail = {"tables": late, "reason": reason, "joined": True}
+        book.put([Entry(kind=WANT, id=source, source=source, detail=detail)])
+
+
+def _joining(book: InstallBook, source: str) -> set[str]:
+    found: set[str] = set()
+    for entry in book.entries():
+        if entry.source == source and entry.kind == JOIN:
+            found |= set(entry.detail["tables"])
+        elif entry.source == source and entry.kind == WANT and entry.detail.get("joined"):
+            found -= set(entry.detail["tables"])
+    return found

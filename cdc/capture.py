@@ -18,7 +18,7 @@ from cdc.connectors import CaptureConnector, Connector, Placement, replication_n
 from cdc.database import Connection, connected, database_of
 from cdc.removal import retire_connector, retire_slot
 from cdc.replication import ensure_publication, slot, slot_blockers
-from cdc.scope import Scope, scope_of
+from cdc.scope import Scope, joining, scope_of
 from cdc.slots import SlotWatch, make_slot, next_incarnation, refuse_lost, server_of, watch
 from cdc.sources import CONNECTOR, Source
 from kernel.errors import Incompatible, Misconfigured, NotFound, Unavailable
@@ -44,16 +44,13 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A source that runs. `joined`: tables (or columns of them) that are in the stream only now.
+    """A source that runs. `incarnation` is to be noted.
 
-    `fresh`: there was no connector before. `incarnation` is to be noted. `ddl`: whether the
-    database tells of schema changes itself.
+    `ddl`: whether the database tells of schema changes itself.
     """
 
     connector: ConnectorStatus
     scope: Scope
-    fresh: bool
-    joined: tuple[str, ...]
     incarnation: Incarnation | None
     ddl: bool
 
@@ -175,6 +172,7 @@ def ensure(
     connect: ConnectClient,
     *,
     before_start: Callable[[Incarnation | None], None] = lambda _: None,
+    before_join: Callable[[Sequence[str]], None] = lambda _: None,
     renew: bool = False,
     timeout_s: float = READY_TIMEOUT_S,
 ) -> Started:
@@ -187,7 +185,7 @@ def ensure(
     2. A new source: publication, then (unless the connector reads the rows that are there) the
        slot, then `before_start` with what is to be noted of the slot, then the connector. A
        running one: the connector first, so that it knows a table before the first change of it is
-       published.
+       published, then `before_join` with the tables that come into the stream, then they do.
     3. Where the role may, event triggers, so that schema changes come in order.
 
     Names the session that holds a lock or keeps the slot from being made (`Unavailable`), and the
@@ -207,15 +205,15 @@ def ensure(
         tells = ddl.ensure(connection)
         runs = connect.config(desired.name) is not None
         tables, lists = tuple(scope.tables), scope.columns
-        joined: tuple[str, ...] = ()
         if not runs:
-            joined = ensure_publication(connection, name, tables, columns=lists)
+            ensure_publication(connection, name, tables, columns=lists)
             if not desired.snapshot and seen.slot is None:
                 make_slot(connection, name)
             before_start(_incarnation(connection, name, access, renewed=renew))
         status = ensure_connector(desired, connection, connect, timeout_s=timeout_s)
         if runs:
-            joined = ensure_publication(connection, name, tables, columns=lists)
+            before_join(joining(scope, connection, name))
+            ensure_publication(connection, name, tables, columns=lists)
         # What a table is now is what later changes of it are compared with. One that is locked now
         # is told at the next start; its own next change tells, too.
         with suppress(psycopg.errors.LockNotAvailable):
@@ -223,8 +221,6 @@ def ensure(
         return Started(
             connector=status,
             scope=scope,
-            fresh=not runs,
-            joined=joined,
             incarnation=_incarnation(connection, name, access, renewed=renew),
             ddl=tells,
         )

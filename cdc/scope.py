@@ -115,6 +115,17 @@ def fingerprint(source: Source, connection: Connection, publication: str) -> tup
     )
 
 
+def joining(scope: Scope, connection: Connection, publication: str) -> tuple[str, ...]:
+    """Return the tables that the publication is to cover and does not, or not all their columns."""
+    covered = published(connection, publication) or {}
+
+    def lacks(table: str) -> bool:
+        before, now = covered.get(table, ()), scope.columns.get(table)
+        return before is not None and (now is None or not set(now) <= set(before))
+
+    return tuple(table for table in scope.tables if table not in covered or lacks(table))
+
+
 def _declared(source: Source, connection: Connection) -> dict[str, bool]:
     """Map each table that is meant to whether it is named, not only matched."""
     found: dict[str, bool] = {

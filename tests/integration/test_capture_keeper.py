@@ -9,6 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+import cdc.capture
+from apps import capture
 from apps.capture import captured_tables
 from apps.settings import Settings
 from cdc.connect import ConnectClient
@@ -117,6 +119,37 @@ def test_a_table_that_was_taken_out_of_the_publication_comes_back_and_is_copied(
     assert world.kept.look() == "running"
     assert world.captured() == ["public.order_lines", "public.people"]
     assert world.wanted() == [["public.people"]]
+
+
+@pytest.mark.parametrize("step", ["before", "after"])
+def test_a_copy_of_what_comes_back_is_asked_for_although_the_process_dies(
+    world: World, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    world.kept.look()
+    world.execute(f"ALTER PUBLICATION {world.workspace.replication} DROP TABLE people")
+    world.execute(
+        "CREATE TABLE order_notes (id int PRIMARY KEY); INSERT INTO order_notes VALUES (1)"
+    )
+
+    def dies(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    # Right before the publication is altered, or right after.
+    place = (cdc.capture, "ensure_publication") if step == "before" else (capture, "record_capture")
+    with monkeypatch.context() as patched:
+        patched.setattr(*place, dies)
+        with pytest.raises(KeyboardInterrupt):
+            world.kept.look()
+    assert ("public.people" in world.published()) == (step == "after")
+    # Nothing is copied that does not come with all later changes.
+    assert world.wanted() == []
+
+    again = Kept(world.workspace)
+    assert again.look() == "running"
+    assert world.captured() == ["public.order_lines", "public.order_notes", "public.people"]
+    assert world.wanted() == [["public.order_notes", "public.people"]]
+    assert Kept(world.workspace).look() == "running"
+    assert len(world.wanted()) == 1
 
 
 def test_a_files_tables_and_options_are_applied_without_a_restart(world: World) -> None:
