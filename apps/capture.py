@@ -289,6 +289,9 @@ def resume(settings: Settings, source: Source, connect: ConnectClient) -> Connec
     now = status(settings, source, connect)
     if now.watch is not None and now.watch.lost is not None:
         refuse_lost(source.name, now.watch.lost)
+    if any(said.exclude or said.veiled for said in source.options.values()):
+        # What the file says now is applied before anything is read under it.
+        start(settings, source, connect)
     name = f"{settings.name}-{source.name}"
     connect.resume(name)
     if connect.status(name).failed:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ import psycopg
 from cdc import ddl
 from cdc.admission import Check, refuse_unless_admitted
 from cdc.connect import ConnectClient, ConnectorStatus
-from cdc.connectors import CaptureConnector, Connector, Placement, replication_name
+from cdc.connectors import CaptureConnector, Connector, Placement, replication_name, veils
 from cdc.database import Connection, connected, database_of
 from cdc.removal import retire_connector, retire_slot
 from cdc.replication import ensure_publication, slot, slot_blockers
 from cdc.scope import Scope, joining, scope_of
 from cdc.slots import SlotWatch, make_slot, next_incarnation, refuse_lost, server_of, watch
 from cdc.sources import CONNECTOR, Source
-from kernel.errors import Incompatible, Misconfigured, NotFound, Unavailable
+from kernel.errors import Incompatible, Misconfigured, NotFound, PenstockError, Unavailable
 from schemas.incarnations import Incarnation
 
 READY_TIMEOUT_S = 90.0
@@ -57,13 +57,17 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureStatus:
-    """What a source does now. `watch` None: its database does not answer, and `away` says why."""
+    """What a source does now. `watch` None: its database does not answer, and `away` says why.
+
+    `bare`: which columns it would send as they are, if it went on.
+    """
 
     source: str
     connector: ConnectorStatus | None
     watch: SlotWatch | None
     snapshot: str
     away: str | None = None
+    bare: str | None = None
 
     @property
     def state(self) -> str:
@@ -99,6 +103,8 @@ class CaptureStatus:
                 return cause
             case "away":
                 return self.away
+            case "paused":
+                return self.bare
             case _:
                 return None
 
@@ -113,6 +119,8 @@ class CaptureStatus:
                     f"See that the connector reads: penstock source status {self.source}; or"
                     " raise max_slot_wal_keep_size, or capture.slot_alarm_bytes"
                 )
+            case "paused" if self.bare is not None:
+                return _unveil(self.source)
             case "paused" | "failed":
                 return f"penstock source resume {self.source}"
             case "not-started":
@@ -181,7 +189,8 @@ def ensure(
     0. `renew`: take connector, offsets and slot away first; then all begins anew, in the next
        incarnation, and the rows that are there come by a copy, never from the connector.
     1. Refuse what is not admitted (`Misconfigured`, every cause and fix), a slot that is lost
-       (`Incompatible`, state slot-lost), and another database under the same name.
+       (`Incompatible`, state slot-lost), and another database under the same name. A connector
+       that would send a column as it is, which it is to veil, is stopped.
     2. A new source: publication, then (unless the connector reads the rows that are there) the
        slot, then `before_start` with what is to be noted of the slot, then the connector. A
        running one: the connector first, so that it knows a table before the first change of it is
@@ -201,7 +210,7 @@ def ensure(
         desired = connector_of(source, access, placement, scope, renewed=renew)
         known = None if renew else access.known
         seen = _refuse_lost(source, desired, connection, connect, known)
-        refuse_unless_admitted(scope.checks)
+        _admit(source.name, desired.name, scope, connect)
         tells = ddl.ensure(connection)
         runs = connect.config(desired.name) is not None
         tables, lists = tuple(scope.tables), scope.columns
@@ -271,7 +280,7 @@ def status(
         offsets = connect.offsets(name)
     except NotFound:
         found, offsets = None, {}
-    seen, away = None, None
+    seen, away, bare = None, None, None
     try:
         with connected(access.dsn) as connection:
             seen = watch(
@@ -281,10 +290,49 @@ def status(
                 offsets=lambda: offsets if found is None else connect.offsets(name),
                 alarm_bytes=alarm_bytes,
             )
+            if found is not None and found.connector in ("PAUSED", "STOPPED"):
+                with suppress(PenstockError):
+                    bare = _bare(scope_of(source, connection, ""), connect.config(name) or {})
     except (Unavailable, Misconfigured) as error:
         away = error.message
     return CaptureStatus(
-        source=source.name, connector=found, watch=seen, snapshot=_phase(offsets), away=away
+        source=source.name,
+        connector=found,
+        watch=seen,
+        snapshot=_phase(offsets),
+        away=away,
+        bare=bare,
+    )
+
+
+def _admit(source: str, connector: str, scope: Scope, connect: ConnectClient) -> None:
+    """Refuse what may not be captured.
+
+    A connector whose columns got another name or type, so that its veils miss them, is stopped.
+    """
+    reason = _bare(scope, connect.config(connector) or {}) if scope.bare else None
+    if reason is not None:
+        connect.stop(connector)
+        raise Misconfigured(f"connector {connector} is stopped: {reason}", remedy=_unveil(source))
+    refuse_unless_admitted(scope.checks)
+
+
+def _bare(scope: Scope, config: Mapping[str, str]) -> str | None:
+    # What was only now declared, by mistake, was never veiled: there everything goes on as it was.
+    found = [
+        f"{table}.{column}: {why}"
+        for (table, column), why in scope.bare.items()
+        if veils(config, table, column)
+    ]
+    if not found:
+        return None
+    return f"what is excluded, masked or hashed would come as it is: {'; '.join(found)}"
+
+
+def _unveil(source: str) -> str:
+    return (
+        f"Name the columns in sources/{source}.toml as they are called now, or exclude them; then:"
+        f" penstock source resume {source}"
     )
 
 

@@ -173,6 +173,16 @@ class CaptureConnector:
         return rendered
 
 
+def veils(config: Mapping[str, str], table: str, column: str) -> bool:
+    """Say whether a connector that is configured like this leaves a column out, or veils it."""
+    name = rf",{re.escape(table)}\.{re.escape(column)},"
+    return any(
+        name in f",{value},"
+        for key, value in config.items()
+        if key.startswith(("column.exclude.list", "column.mask."))
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxConnector:
     """Sends rows of `es.events` to `<prefix>events.<category>`, bytes unchanged.

@@ -36,6 +36,18 @@ SELECT n.nspname || '.' || c.relname AS name,
  WHERE n.nspname || '.' || c.relname = ANY (%s)
 """
 
+_COLUMNS = """
+SELECT n.nspname || '.' || c.relname AS name, a.attname AS column,
+       (a.attnum, a.atttypid, a.atttypmod)::text AS type
+  FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname || '.' || c.relname = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY 1, a.attnum
+"""
+
+_MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
+"""What `cdc.table_checks` calls it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
@@ -53,6 +65,16 @@ class Scope:
     checks: tuple[Check, ...]
     described: str = ""
     """Column types that the connector does not see (`cdc.columns.described`)."""
+
+    @property
+    def bare(self) -> Mapping[tuple[str, str], str]:
+        """Columns, by table and name, that cannot be excluded or veiled as declared, and why."""
+        found = {}
+        for check in self.checks:
+            if check.required == _MAY_BE_VEILED and not check.ok and not check.advice:
+                column, _, why = check.found.partition(": ")
+                found[check.subject.removeprefix("table "), column] = why
+        return found
 
 
 def scope_of(source: Source, connection: Connection, slot: str) -> Scope:
@@ -100,8 +122,9 @@ def fingerprint(source: Source, connection: Connection, publication: str) -> tup
     """Return what decides on a source's scope: when it differs, the scope is to be resolved anew.
 
     The tables that are meant, with the identity and the key that PostgreSQL gives them (a table
-    that was dropped and made again is another one), what the publication covers, and the columns
-    of tables whose columns are listed. Cheap: three queries, without a look at rights.
+    that was dropped and made again is another one), what the publication covers, the columns of
+    tables whose columns are listed, and the types of columns that are to be left out or veiled: the
+    connector lets them pass under another name. Cheap: four queries, without a look at rights.
     """
     meant = captured_tables(source, connection)
     rows = connection.execute(_IDENTITIES.encode(), (list(meant),)).fetchall()
@@ -112,6 +135,7 @@ def fingerprint(source: Source, connection: Connection, publication: str) -> tup
         tuple((table, there.get(table)) for table in meant),
         tuple(sorted(covered.items())),
         tuple(sorted(lists.items())),
+        _veiled(source, connection, there),
     )
 
 
@@ -136,6 +160,20 @@ def _declared(source: Source, connection: Connection) -> dict[str, bool]:
         for pattern in source.patterns:
             found |= {name: False for name in names if matches(pattern, name) and name not in found}
     return found
+
+
+def _veiled(
+    source: Source, connection: Connection, tables: Iterable[str]
+) -> tuple[tuple[str, str, str], ...]:
+    """Return (table, column, type) of the columns that are declared excluded, masked or hashed."""
+    options = {table: source.options_of(table) for table in tables}
+    names = {table: {*said.exclude, *said.veiled} for table, said in options.items()}
+    wanted = [table for table, columns in names.items() if columns]
+    if not wanted:
+        return ()
+    rows = connection.execute(_COLUMNS.encode(), (wanted,)).fetchall()
+    found = ((str(row["name"]), str(row["column"]), str(row["type"])) for row in rows)
+    return tuple(each for each in found if each[1] in names[each[0]])
 
 
 def _lists(
