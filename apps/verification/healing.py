@@ -28,7 +28,8 @@ from projections.log.tables import Tables
 from projections.state.installing import MOST_MENDED_ROWS, TOO_LARGE
 from projections.state.installs import HEAL, Install, InstallBook
 from projections.state.staging import Staging
-from schemas.key_ranges import WHOLE, KeyRange, ordered_key
+from schemas.key_ranges import WHOLE, KeyColumn, KeyRange, ordered_key
+from schemas.pg_types import SourceColumn
 
 MOST_INSTALLS = 16
 """Ranges of one table that are healed one by one; more are healed as the one range around them."""
@@ -146,11 +147,7 @@ def stage(
         read_at = datetime.now(UTC)
         prepare(connection, exported.name)
         columns = copied_columns(connection, captured.table, captured.options)
-        by_name = {column.name: column for column in columns}
-        missing = [key for key in captured.catalog.keys if key not in by_name]
-        if missing:
-            raise NotFound(f"{captured.table} has no key column {', '.join(missing)} any more")
-        key = ordered_key([by_name[column] for column in captured.catalog.keys]) or ()
+        key = _key(captured, columns)
         if count_up_to(connection, captured.table, area, key, most_rows) > most_rows:
             raise _too_large(captured, area)
         staging = Staging(
@@ -190,6 +187,15 @@ def stage(
         # So that the cut of an idle source reaches L'.
         watermarks.emit(connection)
     return replace(install, number=number)
+
+
+def _key(captured: Captured, columns: Sequence[SourceColumn]) -> tuple[KeyColumn, ...]:
+    """Return the key's columns with their orders; none where the key has no ranges."""
+    by_name = {column.name: column for column in columns}
+    missing = [key for key in captured.catalog.keys if key not in by_name]
+    if missing:
+        raise NotFound(f"{captured.table} has no key column {', '.join(missing)} any more")
+    return ordered_key([by_name[column] for column in captured.catalog.keys]) or ()
 
 
 def _too_large(captured: Captured, area: KeyRange) -> InvalidRequest:
