@@ -111,14 +111,7 @@ def _table(
     )
     yield _identity(subject, f"{schema}.{name}", found, key)
     if found["deferrable"]:
-        # An UPDATE may give a row the key of one that has it still: no order of changes tells.
-        yield Check(
-            subject=subject,
-            required="a primary key that is not DEFERRABLE",
-            found="DEFERRABLE",
-            ok=False,
-            fix=f"Make the primary key of {schema}.{name} anew, NOT DEFERRABLE",
-        )
+        yield _deferrable(subject, f"{schema}.{name}")
     yield from _columns(connection, subject, f"{schema}.{name}", found, key, options)
 
 
@@ -151,6 +144,17 @@ def _identity(subject: str, table: str, found: Row, key: Sequence[str]) -> Check
         ok=by_key or declared,
         fix=fix,
         repair=repair,
+    )
+
+
+def _deferrable(subject: str, table: str) -> Check:
+    # An UPDATE may give a row the key of one that has it still: no order of changes tells.
+    return Check(
+        subject=subject,
+        required="a primary key that is not DEFERRABLE",
+        found="DEFERRABLE",
+        ok=False,
+        fix=f"Make the primary key of {table} anew, NOT DEFERRABLE",
     )
 
 

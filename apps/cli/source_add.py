@@ -54,9 +54,7 @@ def add(
     ] = None,
     hash_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--hash", metavar=_COLUMNS, help="Columns to replace by a salted hash, as --exclude."
-        ),
+        typer.Option("--hash", metavar=_COLUMNS, help="Columns to hash with a salt, as --exclude."),
     ] = None,
     snapshot: Annotated[
         str, typer.Option(help="Who reads the rows that are there: copy or connector.")

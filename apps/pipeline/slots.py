@@ -32,14 +32,22 @@ class SlotMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, what: str, *more: str) -> Gauge:
-            return Gauge(f"penstock_slot_{name}", what, ["source", *more], registry=registry)
+            return Gauge(name, what, ["source", *more], registry=registry)
 
-        self.lag = gauge("lag_bytes", "WAL written that the connector has not confirmed")
-        self.retained = gauge("retained_bytes", "WAL that the slot keeps on the server's disk")
-        self.limit = gauge("limit_bytes", "What the server lets the slot keep; 0: no limit")
-        self.active = gauge("active", "Whether a connector reads the slot")
-        self.alarm = gauge("alarm", "Whether the slot keeps too much WAL, or is lost")
-        self.status = gauge("wal_status", "1 for what the slot's WAL is now", "status")
+        self.lag = gauge(
+            "penstock_slot_lag_bytes", "WAL written that the connector has not confirmed"
+        )
+        self.retained = gauge(
+            "penstock_slot_retained_bytes", "WAL that the slot keeps on the server's disk"
+        )
+        self.limit = gauge(
+            "penstock_slot_limit_bytes", "What the server lets the slot keep; 0: no limit"
+        )
+        self.active = gauge("penstock_slot_active", "Whether a connector reads the slot")
+        self.alarm = gauge("penstock_slot_alarm", "Whether the slot keeps too much WAL, or is lost")
+        self.status = gauge(
+            "penstock_slot_wal_status", "1 for what the slot's WAL is now", "status"
+        )
 
     def set(self, source: str, seen: SlotWatch) -> None:
         """Book one look."""

@@ -102,7 +102,6 @@ class Ingest:
         self._follower = SchemaFollower(lake, tables, schemas)
         installer = Installer(lake=lake, tables=tables, schemas=schemas, current=self._current)
         self._bulk = BulkInstalls(lake, tables, manifest, installer)
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="bind")
         self._last = manifest.last()
         self._current.resume(self._last.tables if self._last else {})
         self._progress = first_progress(self._last)
@@ -163,11 +162,10 @@ class Ingest:
         self, bound: Bound, decode: Callable[[], pa.Table], watch: Stopwatch
     ) -> pa.Table:
         """Decode while the manifest binds: decoding writes nothing, all that follows waits."""
-        binding = self._beside.submit(self._manifest.bind, bound)  # 1
-        try:
+        with ThreadPoolExecutor(1, thread_name_prefix="bind") as beside:
+            binding = beside.submit(self._manifest.bind, bound)  # 1
             decoded = decode()  # 2
             watch.lap("decode")
-        finally:
             binding.result()
         watch.lap("bind")
         failpoints.hit(failpoints.EPOCH_AFTER_BIND)
