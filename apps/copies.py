@@ -14,10 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.state.installs import WANT, Entry, InstallBook, hold, request
-
-JOIN = "join"
-"""Kind of row that only this module reads: tables of which a copy is to be asked for."""
+from projections.state.installs import JOIN, WANT, Entry, InstallBook, hold, request
 
 
 def awaited(lake: Lake, source: str) -> None:

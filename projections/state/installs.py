@@ -12,6 +12,7 @@ them. Kinds of row:
     run      a copy has begun, with its plan: after a crash it goes on from there
     done     a run has ended without an install
     install  rows are staged; ingest installs them in the first epoch whose cut has reached L
+    join     tables are about to come back into the stream; a `want` follows
     skip     reading goes on behind records that Kafka lost; a copy has what they said
 """
 
@@ -35,7 +36,8 @@ from schemas.key_ranges import Bound
 from schemas.pg_types import SourceColumn
 
 INSTALLS = "log/snapshots/_installs"
-WANT, HOLD, RUN, DONE, INSTALL, SKIP = "want", "hold", "run", "done", "install", "skip"
+WANT, HOLD, RUN, DONE = "want", "hold", "run", "done"
+INSTALL, JOIN, SKIP = "install", "join", "skip"
 ALL, HEAL = "all", "heal"
 
 _RIVALS = Backoff(attempts=8, base_s=0.05, cap_s=0.5)
