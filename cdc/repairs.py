@@ -14,6 +14,7 @@ from cdc.admission import Check
 from cdc.database import Connection
 
 _LOCK_TIMEOUT = "5s"
+_NOT_GRANTED = "01007"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +38,19 @@ def repair(connection: Connection, checks: Iterable[Check]) -> tuple[Repair, ...
 
 
 def _tried(connection: Connection, check: Check, statement: str) -> Repair:
+    refused: list[str] = []
+
+    def listen(notice: psycopg.errors.Diagnostic) -> None:
+        # A GRANT by a role that may not give the right succeeds, with a warning.
+        if notice.sqlstate == _NOT_GRANTED:
+            refused.append(notice.message_primary or "")
+
+    connection.add_notice_handler(listen)
     try:
         connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT}'".encode())
         connection.execute(statement.encode())
+        if refused:
+            raise psycopg.errors.InsufficientPrivilege(refused[0])
     except psycopg.Error as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return Repair(
@@ -49,6 +60,7 @@ def _tried(connection: Connection, check: Check, statement: str) -> Repair:
             remains=f"{reason}. As a role that may: {statement}",
         )
     finally:
+        connection.remove_notice_handler(listen)
         if not connection.broken:
             connection.execute("RESET lock_timeout")
     return Repair(
