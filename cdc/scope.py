@@ -16,7 +16,7 @@ from cdc.database import Connection
 from cdc.options import TableOptions, matches
 from cdc.replication import published
 from cdc.sources import Source
-from cdc.table_checks import OLDEST_COLUMN_LISTS, key_columns, table_checks
+from cdc.table_checks import MAY_BE_VEILED, OLDEST_COLUMN_LISTS, key_columns, table_checks
 from kernel.errors import Misconfigured
 
 _TABLES = """
@@ -45,9 +45,6 @@ SELECT n.nspname || '.' || c.relname AS name, a.attname AS column,
  ORDER BY 1, a.attnum
 """
 
-_MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
-"""What `cdc.table_checks` calls it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
@@ -71,7 +68,7 @@ class Scope:
         """Columns, by table and name, that cannot be excluded or veiled as declared, and why."""
         found = {}
         for check in self.checks:
-            if check.required == _MAY_BE_VEILED and not check.ok and not check.advice:
+            if check.required == MAY_BE_VEILED and not check.ok and not check.advice:
                 column, _, why = check.found.partition(": ")
                 found[check.subject.removeprefix("table "), column] = why
         return found

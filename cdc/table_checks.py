@@ -23,6 +23,7 @@ _VEILS: dict[str, tuple[str, ...] | None] = {
 """Types that the connector veils; it lets values of all others pass without a word. A char(n) is
 padded there and not in an expression, so that its two hashes would differ."""
 
+MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
 HASH_CHARACTERS = 64
 OLDEST_COLUMN_LISTS = 150000
 
@@ -235,7 +236,7 @@ def _veils(
         if reason is not None:
             yield Check(
                 subject=subject,
-                required="columns that may be excluded, masked or hashed",
+                required=MAY_BE_VEILED,
                 found=f"{name}: {reason[0]}",
                 ok=False,
                 fix=reason[1],
