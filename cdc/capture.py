@@ -243,8 +243,11 @@ def ensure_connector(
     One that was paused or stopped by hand stays so: only `resume` starts it.
     """
     changed = connect.apply(desired.name, desired.render())
-    if not changed and connect.status(desired.name).failed:
-        connect.restart(desired.name)
+    if not changed:
+        # Somebody else may have made it a moment ago: then it has no status yet.
+        with suppress(NotFound):
+            if connect.status(desired.name).failed:
+                connect.restart(desired.name)
     looks = 0
 
     def look() -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
 
 from apps.demo import closing
+from apps.settings import load
 from stack import control
 from tests.port_blocks import PortBlock
 
@@ -104,3 +106,49 @@ def test_what_the_demo_tells_to_try_works_with_the_stack_stopped(
         )
         assert done.returncode == 0, f"{command}\n{done.stderr[-2_000:]}"
         assert done.stdout.strip()
+
+
+@pytest.mark.timeout(TIMEOUT_S + 300)
+def test_events_that_came_through_kafka_leave_postgresql_and_read_as_before(
+    outcome: dict[str, Any], folder: Path
+) -> None:
+    """The log that the archive compares with was written by Debezium, Kafka and Spark."""
+    assert outcome["holds"]
+
+    def penstock(*words: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [BIN / "penstock", *words, "--workspace", str(folder), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"{words}\n{done.stderr[-2_000:]}{done.stdout[-2_000:]}"
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def stored(stream: str) -> tuple[str, int]:
+        """Return a stream (the longest one, for none named) and its events in PostgreSQL."""
+        with psycopg.connect(load(folder).required("postgres.dsn")) as connection:
+            row = connection.execute(
+                """
+                SELECT stream, count(*) FROM es.events
+                 WHERE stream = %(stream)s OR %(stream)s = '' AND stream NOT LIKE '$%%'
+                 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1
+                """,
+                {"stream": stream},
+            ).fetchone()
+        assert row is not None
+        return str(row[0]), int(row[1])
+
+    penstock("up", "--port-base", str(int(PortBlock.DEMO)))
+    try:
+        stream, there = stored("")
+        assert there > 1
+        before = penstock("read", stream)["events"]
+        report = penstock("stream", "archive", stream, "--before", str(there - 1))
+        assert report["events"] == there - 1
+        assert stored(stream) == (stream, 1)
+        assert penstock("read", stream)["events"] == before
+    finally:
+        control.down(folder)

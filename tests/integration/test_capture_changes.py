@@ -201,7 +201,7 @@ def test_columns_come_go_and_change(start: Start) -> None:
 
 def test_a_table_without_primary_key_has_a_declared_one(start: Start) -> None:
     visits = """
-    CREATE TABLE visits (visitor int, at timestamp, page text);
+    CREATE TABLE visits (visitor int NOT NULL, at timestamp NOT NULL, page text);
     ALTER TABLE visits REPLICA IDENTITY FULL;
     INSERT INTO visits VALUES (1, '2024-01-01', 'a'), (2, '2024-01-01', 'b');
     """

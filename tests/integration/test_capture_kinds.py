@@ -20,7 +20,7 @@ ALTER TABLE plain ALTER large SET STORAGE EXTERNAL;
 CREATE TABLE full_image (id int PRIMARY KEY, a int, large text);
 ALTER TABLE full_image ALTER large SET STORAGE EXTERNAL, REPLICA IDENTITY FULL;
 CREATE TABLE pair (low int, high text, a int, PRIMARY KEY (low, high));
-CREATE TABLE visit (who int, at timestamp, page text);
+CREATE TABLE visit (who int NOT NULL, at timestamp NOT NULL, page text);
 ALTER TABLE visit REPLICA IDENTITY FULL;
 CREATE TABLE event (id int, at date, a int, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
 CREATE TABLE event_1 PARTITION OF event FOR VALUES FROM ('2020-01-01') TO ('2021-01-01');
