@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from apps.topics import KafkaTopics
-from projections.runner.manifest import Offsets
+from kernel.positions import Offsets
 from projections.state.installs import SKIP, Entry, InstallBook
 
 EVENTS = "events"

@@ -6,9 +6,13 @@ Pure apart from schema lookups; picklable, so that it runs inside Spark's Python
 
 Order. An LSN alone is not an order: rows of one COPY share it, and interleaved transactions write
 theirs in another order than they commit. Debezium's `sequence[0]` is the end of the commit before
-the row's transaction, so (`sequence[0]`, `total_order`) grows strictly along the stream. The first
-transaction after the slot was made has no commit before it; its rows take their own LSN, which is
-below its commit and so below every later transaction.
+the row's transaction, so (`sequence[0]`, `lsn`, `total_order`) grows strictly along the stream. The
+first transaction after the slot was made has no commit before it; its rows take their own LSN,
+which is below its commit and so below every later transaction.
+
+A connector that died amid a transaction goes on amid it. It reads again the BEGIN and COMMIT of all
+that ended while that transaction was open, and each resets its counters: `total_order` starts from
+1 once more, the END counts only what came since, and a second BEGIN says so.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from schemas.records import (
     Rejected,
     SnapshotEnd,
     SourceMessage,
+    TransactionBegin,
     TransactionEnd,
 )
 from schemas.registry import SchemaLookup
@@ -45,7 +50,7 @@ _MESSAGE_ID = "LogicalDecodingMessageId@"
 """Part of what Debezium calls a logical message among the tables of a transaction's END."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-Fact = Change | SourceMessage | TransactionEnd | SnapshotEnd
+Fact = Change | SourceMessage | TransactionBegin | TransactionEnd | SnapshotEnd
 
 
 class _Unusable(Exception):
@@ -56,9 +61,8 @@ class _Unusable(Exception):
 class ChangeDecoder:
     """Decodes every topic of one captured source. Call it with a record.
 
-    Gives None for a record that carries no fact: a tombstone, the BEGIN of a transaction, a
-    notification of progress, a logical message outside transactions. Gives
-    `Rejected` for one that cannot be used.
+    Gives None for a record that carries no fact: a tombstone, a notification of progress, a
+    logical message outside transactions. Gives `Rejected` for one that cannot be used.
     Raises `Unavailable` when the registry does not answer: that says nothing about the record.
     `event_times` names, per `schema.table`, the column that holds the row's event time.
     """
@@ -184,11 +188,15 @@ class ChangeDecoder:
             value=value,
         )
 
-    def _transaction(self, record: KafkaRecord, value: bytes) -> TransactionEnd | None:
+    def _transaction(
+        self, record: KafkaRecord, value: bytes
+    ) -> TransactionBegin | TransactionEnd | None:
         end, _ = self._read(value)
+        txid, _, lsn = str(end["id"]).partition(":")
+        if end["status"] == "BEGIN":
+            return TransactionBegin(source=self.source, transaction_id=txid)
         if end["status"] != "END":
             return None
-        txid, _, lsn = str(end["id"]).partition(":")
         if not lsn.isdigit():
             raise _Unusable(f"transaction id {end['id']!r} is not txid:lsn")
         counts: Counter[str] = Counter()

@@ -6,6 +6,7 @@ mistake that the type checker refuses.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NewType
 
 Version = NewType("Version", int)
@@ -20,11 +21,23 @@ Lsn = NewType("Lsn", int)
 KafkaOffset = NewType("KafkaOffset", int)
 """Place of a record in a topic partition. Has holes where transactions left markers."""
 
+Offsets = Mapping[str, Mapping[str, int]]
+"""Topic -> partition -> offset of the next record, as Spark writes them."""
+
 DeltaVersion = NewType("DeltaVersion", int)
 """Version of one Delta table."""
 
 Epoch = NewType("Epoch", int)
 """Penstock's own counter of committed batches: 1, 2, 3 …, never reused."""
+
+
+def covers(read: Offsets, wanted: Offsets) -> bool:
+    """Say whether every partition of `wanted` has been read up to its offset there."""
+    return all(
+        read.get(topic, {}).get(partition, 0) >= offset
+        for topic, partitions in wanted.items()
+        for partition, offset in partitions.items()
+    )
 
 
 def lsn_from_text(text: str) -> Lsn:

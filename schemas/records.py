@@ -3,7 +3,7 @@
 Two chains, one shared tail:
 
     Command -> NewEvent -> RecordedEvent -> KafkaRecord -> RecordedEvent -> log -> rows
-    WAL -> KafkaRecord -> Change | SourceMessage | TransactionEnd | SnapshotEnd | Rejected -> log
+    WAL -> KafkaRecord -> Change | SourceMessage | TransactionEnd | … -> log
 
 All are immutable. Times are timezone-aware UTC with microseconds.
 """
@@ -135,6 +135,14 @@ class SourceMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionBegin:
+    """A source transaction begins, or once more when its connector started again amid it."""
+
+    source: str
+    transaction_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnd:
     """A committed source transaction: how many rows of which table belong to it.
 
@@ -167,4 +175,12 @@ class Rejected:
     reason: str
 
 
-Decoded = RecordedEvent | Change | SourceMessage | TransactionEnd | SnapshotEnd | Rejected
+Decoded = (
+    RecordedEvent
+    | Change
+    | SourceMessage
+    | TransactionBegin
+    | TransactionEnd
+    | SnapshotEnd
+    | Rejected
+)

@@ -32,6 +32,7 @@ from schemas.records import (
     Operation,
     Rejected,
     SnapshotEnd,
+    TransactionBegin,
     TransactionEnd,
 )
 from schemas.registry import ConfluentRegistry
@@ -185,7 +186,7 @@ class Captured:
                     self.snapshots.append(end)
                 case Rejected() as rejected:
                     self.rejected.append(rejected)
-                case None:
+                case TransactionBegin() | None:
                     pass
 
     def await_snapshot(self) -> None:
@@ -225,7 +226,7 @@ class Captured:
             for _, change in self.changes
             if change.table == table and (not operations or change.operation in operations)
         ]
-        return sorted(found, key=lambda c: (not c.snapshot, c.commit_order, c.total_order))
+        return sorted(found, key=lambda c: (not c.snapshot, c.commit_order, c.lsn, c.total_order))
 
     def current(self, table: str) -> pa.Table:
         """Fold the table's changes: one row per key, as the source has it."""

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from apps.pipeline.kafka import GroupOffsets, decode_records, read_records
+from apps.pipeline.kafka import IngestBroker, decode_records, read_records
 from apps.pipeline.routing import TopicRouter
 from apps.settings import Settings
 from apps.topics import KafkaTopics
@@ -125,7 +125,11 @@ class Epochs:
             self.manifest,
             ConfluentRegistry(self.router.registry_url),
             lateness=lambda _: self.lateness,
-            offsets=GroupOffsets(self.bootstrap, f"test.{self.router.prefix}ingest"),
+            broker=IngestBroker(
+                KafkaTopics(self.bootstrap),
+                group=f"test.{self.router.prefix}ingest",
+                prefix=self.router.prefix,
+            ),
         )
 
     def run(self, *, up_to: dict[str, dict[str, int]] | None = None) -> Committed:

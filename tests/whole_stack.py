@@ -101,14 +101,17 @@ class WholeStack:
     def kill(self, part: str) -> None:
         """Kill a part with -9 and wait until it is back.
 
-        A supervisor stops believing in a part that dies again and again; then a person starts it.
+        A supervisor stops believing in a part that dies too often; then a person starts it.
         """
-        before = kill_part(self.workspace, part)
+        self.revive(part, besides=kill_part(self.workspace, part))
+
+    def revive(self, part: str, *, besides: int | None = None) -> None:
+        """Wait until a part runs, in another process than `besides`."""
 
         def back() -> bool:
             if self._state(part)["state"] == "failed":
                 start(self.workspace)
-            return self.pid(part) not in (None, before)
+            return self.pid(part) not in (None, besides)
 
         until(back, f"{part} is back", deadline_s=180)
 
@@ -161,11 +164,11 @@ class WholeStack:
         """Return how many streamed rows the log has more than once."""
         rows = Tables().read(
             self.lake.path(changes_log(SOURCE)),
-            columns=["table", "transaction_id", "total_order", "snapshot"],
+            columns=["table", "transaction_id", "lsn", "total_order", "snapshot"],
         )
         assert rows is not None
         places = [
-            (row["table"], row["transaction_id"], row["total_order"])
+            (row["table"], row["transaction_id"], row["lsn"], row["total_order"])
             for row in rows.to_pylist()
             if row["table"] in TABLES and not row["snapshot"]
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 
@@ -12,27 +13,38 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from apps.topics import TIMEOUT_S
+from apps.topics import TIMEOUT_S, KafkaTopics
+from kernel.positions import Offsets
 from projections.log.decode import BatchDecoder, Router, decode_batches
 from projections.log.frames import DECODED
-from projections.runner.manifest import Offsets
 
 FEW_RECORDS = 5_000
 """Up to so many are decoded one by one in this process, more by Spark's Python workers."""
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
-class GroupOffsets:
-    """Publishes ingest's offsets to a consumer group. The manifest stays the truth.
+class IngestBroker:
+    """What ingest asks of Kafka beside its records: where topics end, and a group for people.
 
-    Nobody waits for the broker's answer: it is looked at when the next offsets are published.
+    The manifest stays the truth about offsets. Nobody waits for the broker's answer to those
+    published: it is looked at when the next ones are.
     """
 
-    def __init__(self, bootstrap: str, group: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+    def __init__(self, topics: KafkaTopics, *, group: str, prefix: str) -> None:
+        self._topics = topics
+        self._prefix = prefix
+        self._admin = AdminClient({"bootstrap.servers": topics.bootstrap, "log_level": 3})
         self._asked: list[Future[object]] = []
         self.group = group
         self.failures = 0
+
+    def ends(self, source: str) -> Offsets:
+        """Return where a captured source's topics end, uncommitted records included.
+
+        Raises `Unavailable`.
+        """
+        pattern = rf"{re.escape(self._prefix + source)}\..+"
+        return self._topics.ends(self._topics.matching(pattern))
 
     def publish(self, offsets: Offsets) -> None:
         """Commit offsets to the group, unless the broker has not answered the last ones yet.

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from apps.gaps import told
 from apps.pipeline.connectors import ConnectorKeeper
-from apps.pipeline.kafka import GroupOffsets
+from apps.pipeline.kafka import IngestBroker
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
@@ -187,7 +187,11 @@ class Pipeline:
             self._manifest,
             self._registry,
             lateness=lambda name: deployment.lateness(name, self._settings.lateness),
-            offsets=GroupOffsets(self._topics.bootstrap, f"penstock.{self._settings.name}.ingest"),
+            broker=IngestBroker(
+                self._topics,
+                group=f"penstock.{self._settings.name}.ingest",
+                prefix=self._settings.text("kafka.topic_prefix"),
+            ),
             current=current,
         )
         self._last = ingest.last

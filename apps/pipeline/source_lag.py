@@ -26,11 +26,11 @@ from apps.topics import KafkaTopics
 from cdc import sources
 from cdc.connectors import replication_name
 from kernel.errors import NotFound
-from kernel.positions import lsn_from_text
+from kernel.positions import Offsets, covers, lsn_from_text
 from projections.log.frames import TRANSACTIONS_TABLE
 from projections.log.layout import Lake, changes_log
 from projections.log.tables import Tables
-from projections.runner.manifest import Committed, Offsets
+from projections.runner.manifest import Committed
 from projections.runner.progress import Progress
 
 _LOOK = """
@@ -120,7 +120,7 @@ class SourceHeads:
         known.pending.append((confirmed, ends))
         taken = last.end if last is not None else {}
         if last is not None and _waits_for_nothing(last, name):
-            while known.pending and _covers(taken, known.pending[0][1]):
+            while known.pending and covers(taken, known.pending[0][1]):
                 known.settled = max(known.settled, known.pending.popleft()[0])
         settled = max(cut, known.settled)
         behind = max(0, head - settled)
@@ -169,15 +169,6 @@ class SourceHeads:
 def _waits_for_nothing(last: Committed, name: str) -> bool:
     cuts = Progress.from_json(last.progress).cuts
     return name not in cuts or cuts[name].waiting_for() is None
-
-
-def _covers(taken: Offsets, ends: Offsets) -> bool:
-    return all(
-        taken.get(topic, {}).get(part, 0) >= end
-        for topic, parts in ends.items()
-        for part, end in parts.items()
-        if end
-    )
 
 
 def _quoted(text: str) -> str:

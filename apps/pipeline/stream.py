@@ -28,9 +28,10 @@ from apps.pipeline.kafka import (
 from apps.pipeline.routing import TopicRouter
 from apps.topics import KafkaTopics
 from kernel.errors import Unavailable
+from kernel.positions import Offsets
 from projections.log.side_by_side import Many
 from projections.runner.ingest import Ingest
-from projections.runner.manifest import Bound, Committed, Manifest, Offsets
+from projections.runner.manifest import Bound, Committed, Manifest
 from projections.state.installs import InstallBook
 
 _TOPICS_APPEARED = "you must specify all TopicPartitions"

@@ -26,6 +26,7 @@ from projections.log.frames import (
     REJECTED,
     SCHEMA_TABLE,
     SNAPSHOT_END,
+    TRANSACTION_BEGIN,
     TRANSACTION_END,
 )
 from projections.log.side_by_side import side_by_side
@@ -37,6 +38,7 @@ from schemas.records import (
     Rejected,
     SnapshotEnd,
     SourceMessage,
+    TransactionBegin,
     TransactionEnd,
 )
 from schemas.schema_change import MESSAGE_PREFIX
@@ -133,6 +135,12 @@ def row_of(record: KafkaRecord, decoded: Decoded | None) -> Row:
             return place | _change(decoded)
         case SourceMessage():
             return place | _message(decoded)
+        case TransactionBegin():
+            return place | {
+                "kind": TRANSACTION_BEGIN,
+                "source": decoded.source,
+                "transaction_id": decoded.transaction_id,
+            }
         case TransactionEnd():
             return place | {
                 "kind": TRANSACTION_END,

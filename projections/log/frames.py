@@ -13,6 +13,7 @@ UTC_MICROS = pa.timestamp("us", tz="UTC")
 EVENT = "event"
 CHANGE = "change"
 MESSAGE = "message"
+TRANSACTION_BEGIN = "begin"
 TRANSACTION_END = "end"
 SNAPSHOT_END = "snapshot"
 REJECTED = "rejected"
@@ -117,9 +118,9 @@ CHANGES = pa.schema(
         *_ARRIVAL,
     ]
 )
-"""`log/changes/<source>`, partitioned by table. Rows in no order; `commit_order, total_order`
-is the source's order. END rows have table `_transactions`, ends of snapshots `_snapshots`,
-DDL of the source `_schema` (operation `m`)."""
+"""`log/changes/<source>`, partitioned by table. Rows in no order; `commit_order, lsn, total_order`
+is the source's order (`projections/log/order.py`). END rows have table `_transactions`, ends of
+snapshots `_snapshots`, DDL of the source `_schema` (operation `m`)."""
 
 QUARANTINE = pa.schema(
     [

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from projections.log.order import low_of
 from projections.log.steps import NOTHING, Evolution
 from projections.log.unchanged import UNCHANGED, Stored, fill_unchanged
 from projections.log.writer import DELETE, OP, UPSERT
@@ -94,6 +95,6 @@ def _images(
     # A transaction that was open while the slot was made may carry an LSN below the snapshot's:
     # rows of a snapshot come before all streamed ones.
     after = after.append_column(HI, pc.if_else(part["snapshot"], 0, part["commit_order"]))
-    after = after.append_column(LO, pc.if_else(part["snapshot"], 0, part["total_order"]))
+    after = after.append_column(LO, low_of(part))
     after = after.append_column(COMMITTED_AT, part["committed_at"])
     return after.append_column(EVENT_TIME, part["event_time"])

@@ -20,7 +20,7 @@ EXACT = "_exact"
 """Column with the originals of values that their column cannot hold: JSON, by column name."""
 
 Order = tuple[int, int]
-"""Place in a source's stream: (`commit_order`, `total_order`)."""
+"""Place in a source's stream: high and low, see `projections.log.order`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from kernel.positions import Epoch
 from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
 from projections.log.layout import Lake, changes_log
+from projections.log.order import NEEDED, low_of, places_of
 from projections.log.rewriting import evolve, fit, must_evolve
 from projections.log.steps import Evolution
 from projections.log.tables import TableAt, Tables, dataset_since, schema_of
@@ -52,7 +53,6 @@ _TRUNCATE = {
     "transaction_id": TRANSACTION,
     "event_time": TIME,
     "commit_order": SEQ_HI,
-    "total_order": SEQ_LO,
     "closed_late": LATE,
     "ingested_at": INGESTED_AT,
     EPOCH: EPOCH,
@@ -65,7 +65,7 @@ _CARRIED = {
     "transaction_id": TRANSACTION,
     "lsn": LSN,
 }
-_PLANNED = ("schema_id", "key_schema_id", "operation", "snapshot", "commit_order", "total_order")
+_PLANNED = ("schema_id", "key_schema_id", "operation", *NEEDED)
 """Columns of log rows that decide on what becomes of a typed table's columns."""
 
 _IS_TRUNCATE = pc.field("operation") == Operation.TRUNCATE.value
@@ -175,6 +175,7 @@ class TypedChanges:
             return {}
         name = truncates_name(source)
         rows = truncates.select([*_TRUNCATE]).rename_columns(_TRUNCATE)
+        rows = rows.append_column(SEQ_LO, low_of(truncates))
         return {name: self._append(name, rows, epoch)}
 
     def _columns(self, source: str, brought: Mapping[str, TableAt], table: str) -> pa.Schema | None:
@@ -197,10 +198,7 @@ class TypedChanges:
         if table is None or not evolution:
             return None
         done = table.transaction_version(f"{name}/columns") or 0
-        places = zip(
-            messages["commit_order"].to_pylist(), messages["total_order"].to_pylist(), strict=True
-        )
-        told_at = dict(zip(places, messages[EPOCH].to_pylist(), strict=True))
+        told_at = dict(zip(places_of(messages), messages[EPOCH].to_pylist(), strict=True))
         fresh = [order for order, _ in evolution.steps if told_at.get(order, epoch) > done]
         steps = evolution.all_steps(only=fresh)
         if not must_evolve(table, steps):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from projections.log.frames import CHANGE
-from projections.runner.progress import Mark, Progress
+from projections.runner.progress import NOWHERE, Mark, Progress
 
 FEW = 16
 """Shorter runs are not worth it."""
@@ -82,11 +82,12 @@ def _run(rows: pa.Table, first: int, before: Progress) -> Run | None:
         return None
     if rows["kind"][0].as_py() != CHANGE or rows["snapshot"][0].as_py():
         return None
-    order, total = rows["commit_order"].to_numpy(), rows["total_order"].to_numpy()
     topic, partition = rows["topic"][0].as_py(), rows["partition"][0].as_py()
-    mark = before.marks.get(f"{topic}/{partition}", (-1, -1))
-    rising = (order[1:] > order[:-1]) | ((order[1:] == order[:-1]) & (total[1:] > total[:-1]))
-    if not rising.all() or (int(order[0]), int(total[0])) <= mark:
+    first_mark, last_mark = _mark(rows.slice(0, 1)), _mark(rows.slice(rows.num_rows - 1))
+    before_it = before.marks.get(f"{topic}/{partition}", NOWHERE)
+    if first_mark.order < before_it.order or not first_mark.beyond(before_it):
+        return None
+    if not _rising(*(rows[name].to_numpy() for name in ("commit_order", "lsn", "total_order"))):
         return None
     lsns = rows.select(["transaction_id", "lsn"]).group_by("transaction_id")
     counted = lsns.aggregate([("lsn", "count"), ("lsn", "max")]).to_pylist()
@@ -97,7 +98,18 @@ def _run(rows: pa.Table, first: int, before: Progress) -> Run | None:
         table=rows["table"][0].as_py(),
         topic=topic,
         partition=partition,
-        mark=(int(order[-1]), int(total[-1])),
+        mark=last_mark,
         transactions={c["transaction_id"]: (c["lsn_count"], c["lsn_max"]) for c in counted},
         event_times=pc.fill_null(rows["event_time"].cast(pa.int64()), 0).to_numpy(),
     )
+
+
+def _rising(order: Numbers, lsn: Numbers, total: Numbers) -> bool:
+    """Say whether each change comes after the one before it, whatever transactions they are of."""
+    later = (lsn[1:] > lsn[:-1]) | ((lsn[1:] == lsn[:-1]) & (total[1:] > total[:-1]))
+    return bool(((order[1:] > order[:-1]) | ((order[1:] == order[:-1]) & later)).all())
+
+
+def _mark(row: pa.Table) -> Mark:
+    names = ("commit_order", "lsn", "total_order", "transaction_id")
+    return Mark(*(row[name][0].as_py() for name in names))

@@ -28,13 +28,16 @@ from projections.log.frames import (
     SCHEMA_TABLE,
     SNAPSHOT_END,
     SNAPSHOTS_TABLE,
+    TRANSACTION_BEGIN,
     TRANSACTION_END,
     TRANSACTIONS_TABLE,
     UTC_MICROS,
 )
 from projections.runner.alike import Run, others, runs_of
-from projections.runner.progress import Progress
+from projections.runner.progress import Mark, Progress
 from schemas.records import MESSAGES
+
+_BOUNDARIES = (TRANSACTION_BEGIN, TRANSACTION_END)
 
 
 class Lateness(Protocol):
@@ -88,6 +91,8 @@ class _Kept:
     rows: list[int] = field(default_factory=list)
     watermarks: list[int | None] = field(default_factory=list)
     late: list[bool] = field(default_factory=list)
+    orders: dict[int, int] = field(default_factory=dict)
+    """By place among `rows`: `commit_order` where the record's own is not its transaction's."""
 
     def add(self, row: int, watermark: int | None = None, late: bool = False) -> None:
         self.rows.append(row)
@@ -119,7 +124,9 @@ def sort_out(
     for run in runs:
         sorter.take_run(run)
     rest = others(ordered.num_rows, runs)
-    for index, row in zip(rest.tolist(), _rows(ordered.take(rest)), strict=True):
+    rows = list(zip(rest.tolist(), _rows(ordered.take(rest)), strict=True))
+    # Whether a connector started again amid a transaction decides on the transaction's rows.
+    for index, row in sorted(rows, key=lambda each: each[1].kind not in _BOUNDARIES):
         sorter.take(index, row)
     counts = sorter.counts
     rejected = ordered.filter(pc.equal(ordered["kind"], REJECTED))
@@ -167,6 +174,9 @@ class _Sorter:
                 self._change(index, row)
             case "message":
                 self._message(index, row)
+            case "begin":
+                self._progress.cut(row.source).begin(row.transaction_id)
+                self.counts[IGNORED] += 1
             case "end":
                 counts = json.loads(row.counts)
                 if self._progress.cut(row.source).end(row.transaction_id, row.lsn, counts):
@@ -193,17 +203,30 @@ class _Sorter:
     def _change(self, index: int, row: _Row) -> None:
         self.counts["changes_read"] += 1
         cut = self._progress.cut(row.source)
+        order = row.commit_order
         if row.snapshot:
             cut.snapshot_row(row.table, lsn=row.commit_order, epoch=self._epoch)
         else:
-            place = f"{row.topic}/{row.partition}"
-            if not self._progress.accept_change(place, (row.commit_order, row.total_order)):
-                self.counts["duplicates"] += 1
+            mark = self._accepted(row)
+            if mark is None:
                 return
+            order = mark.order
             cut.row(row.transaction_id, row.table, epoch=self._epoch, lsn=row.lsn)
         self.counts["changes"] += 1
         kept = self.changes.setdefault(row.source, _Kept())
+        if order != row.commit_order:
+            kept.orders[len(kept.rows)] = order
         kept.add(index, *self._verdict(f"{row.source}.{row.table}", row))
+
+    def _accepted(self, row: _Row) -> Mark | None:
+        """Advance the mark of the row's partition; None for a row that came before."""
+        mark = self._progress.accept_change(
+            f"{row.topic}/{row.partition}",
+            Mark(row.commit_order, row.lsn, row.total_order, row.transaction_id),
+            restarted=self._progress.cut(row.source).restarted(row.transaction_id),
+        )
+        self.counts["duplicates"] += mark is None
+        return mark
 
     def take_run(self, run: Run) -> None:
         """Take many changes that are all new, as `take` would one by one."""
@@ -234,14 +257,16 @@ class _Sorter:
         The log keeps those that tell of DDL. Others are signals of ours and carry no fact: they
         are counted, so that their transaction is complete.
         """
-        place = f"{row.topic}/{row.partition}"
-        if not self._progress.accept_change(place, (row.commit_order, row.total_order)):
-            self.counts["duplicates"] += 1
+        mark = self._accepted(row)
+        if mark is None:
             return
         self._progress.cut(row.source).row(row.transaction_id, MESSAGES, epoch=self._epoch)
         self.counts["messages"] += 1
         if row.table == SCHEMA_TABLE:
-            self.changes.setdefault(row.source, _Kept()).add(index)
+            kept = self.changes.setdefault(row.source, _Kept())
+            if mark.order != row.commit_order:
+                kept.orders[len(kept.rows)] = mark.order
+            kept.add(index)
             self.schema_changes.add(row.source)
 
     def _verdict(self, name: str, row: _Row) -> tuple[int | None, bool]:
@@ -300,7 +325,11 @@ def _changes(ordered: pa.Table, kept: _Kept, epoch: int, now: datetime) -> pa.Ta
         SNAPSHOTS_TABLE,
         rows["table"],
     )
-    return _shaped(rows, CHANGES, _stamps(kept, epoch, now) | {"table": table})
+    stamps = _stamps(kept, epoch, now) | {"table": table}
+    if kept.orders:
+        others = pa.array([kept.orders.get(place) for place in range(rows.num_rows)], pa.int64())
+        stamps["commit_order"] = pc.coalesce(others, rows["commit_order"])
+    return _shaped(rows, CHANGES, stamps)
 
 
 def _quarantined(rejected: pa.Table, epoch: int, now: datetime) -> pa.Table:

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from kernel import failpoints
 from kernel.errors import NotFound, StoreDiverged
-from kernel.positions import Epoch
+from kernel.positions import Epoch, Offsets
 from projections.log.frames import AVRO_SCHEMAS, TRANSACTIONS_TABLE, UTC_MICROS
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.steps import Evolution
@@ -39,7 +39,7 @@ from projections.log.tables import TableAt, Tables, dataset_since
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, sort_out
 from projections.runner.bulk import BulkInstalls
-from projections.runner.manifest import Bound, Committed, Manifest, Offsets, first_progress
+from projections.runner.manifest import Bound, Committed, Manifest, first_progress
 from projections.runner.progress import Progress
 from projections.state.current import CurrentTables, current_name
 from projections.state.cut import Advance
@@ -50,11 +50,18 @@ from projections.state.large import LogRows, split
 from schemas.registry import SchemaLookup
 
 
-class OffsetPublisher(Protocol):
-    """Tells a consumer group how far ingest has come. Best effort: the manifest is the truth."""
+class Broker(Protocol):
+    """What ingest asks of Kafka beside the records of its batch."""
 
     def publish(self, offsets: Offsets) -> None:
-        """Commit `offsets` (the next ones to read) to the group."""
+        """Commit `offsets` (the next ones to read) to a group. Best effort: nothing reads them."""
+        ...
+
+    def ends(self, source: str) -> Offsets:
+        """Return where a captured source's topics end now, uncommitted records included.
+
+        Raises `Unavailable`.
+        """
         ...
 
 
@@ -88,7 +95,7 @@ class Ingest:
         schemas: SchemaLookup,
         *,
         lateness: Lateness,
-        offsets: OffsetPublisher,
+        broker: Broker,
         current: CurrentTables | None = None,
     ) -> None:
         self._lake = lake
@@ -96,7 +103,7 @@ class Ingest:
         self._manifest = manifest
         self._schemas = schemas
         self._lateness = lateness
-        self._offsets = offsets
+        self._broker = broker
         self._writer = ArrowWriter(tables)
         self._current = current or CurrentTables(lake, tables, schemas)
         self._follower = SchemaFollower(lake, tables, schemas)
@@ -146,6 +153,8 @@ class Ingest:
         failpoints.hit(failpoints.EPOCH_AFTER_SCHEMAS)
         tables = self._append(arrival, epoch)  # 4
         watch.lap("append")
+        for source, cut in progress.cuts.items():
+            cut.settle(self._read(bound), partial(self._broker.ends, source))
         folded, taken = self._fold(progress, arrival, epoch, installs)  # 5
         tables |= folded
         watch.lap("fold")
@@ -154,7 +163,7 @@ class Ingest:
         self._manifest.commit(done)  # 6
         failpoints.hit(failpoints.EPOCH_AFTER_MANIFEST)
         self._last, self._progress = done, progress
-        self._offsets.publish(bound.end)  # 7
+        self._broker.publish(bound.end)  # 7
         failpoints.hit(failpoints.EPOCH_AFTER_OFFSETS)
         return done
 
@@ -170,6 +179,10 @@ class Ingest:
         watch.lap("bind")
         failpoints.hit(failpoints.EPOCH_AFTER_BIND)
         return decoded
+
+    def _read(self, bound: Bound) -> Offsets:
+        """Return the offsets up to which Kafka has been read with this epoch."""
+        return {**(self._last.end if self._last else {}), **bound.end}
 
     def held(self) -> Held:
         """Return the tables that stand still, per source, and why."""
@@ -326,7 +339,7 @@ class Ingest:
             epoch=epoch,
             run_id=bound.run_id,
             batch_id=bound.batch_id,
-            end={**(self._last.end if self._last else {}), **bound.end},
+            end=self._read(bound),
             progress=progress.to_json(),
             heads={store: seen.head for store, seen in progress.positions.items()},
             cuts={source: cut.lsn for source, cut in progress.cuts.items()},

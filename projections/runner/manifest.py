@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.errors import LeaseLost, NotFound
-from kernel.positions import Epoch
+from kernel.positions import Epoch, Offsets
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables, greatest
@@ -26,9 +26,6 @@ from projections.log.writer import ArrowWriter, Guard
 from projections.runner.progress import Progress
 
 BOUND, COMMITTED, PROJECTION = "bound", "committed", "projection"
-
-Offsets = Mapping[str, Mapping[str, int]]
-"""Topic -> partition -> offset, as Spark writes them."""
 
 SCHEMA = pa.schema(
     [

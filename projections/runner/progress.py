@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,33 @@ from projections.log.intervals import IntervalSet
 from projections.state.cut import Cut
 from projections.state.held import Held, held_from_json, held_to_json
 
-Mark = tuple[int, int]
+
+class Mark(NamedTuple):
+    """How far a topic partition was read: the place of its last change in its source's stream."""
+
+    order: int
+    lsn: int
+    total: int
+    transaction: str
+
+    def beyond(self, before: Mark, *, restarted: bool = False) -> bool:
+        """Say whether a change here is new, and none that the connector sends once more.
+
+        Within a transaction its LSN decides: a connector that starts again amid one may count
+        `total_order` from 1 once more. `restarted` says that it did start again amid this one,
+        which its second BEGIN tells that is read with or before such changes; then those that
+        share an LSN may have lower numbers than those before them.
+        """
+        if self.transaction == before.transaction:
+            if self.lsn != before.lsn:
+                return self.lsn > before.lsn
+            return restarted or self.total > before.total
+        if self.order == before.order:
+            return (self.lsn, self.total) > (before.lsn, before.total)
+        return self.order > before.order
+
+
+NOWHERE = Mark(order=-1, lsn=-1, total=-1, transaction="")
 
 
 @dataclass(slots=True)
@@ -85,12 +112,20 @@ class Progress:
         """Return an independent copy: an epoch works on it and fails without a trace."""
         return Progress.from_json(self.to_json())
 
-    def accept_change(self, place: str, order: Mark) -> bool:
-        """Advance the high-water mark of a topic partition; False for what it has passed."""
-        if order <= self.marks.get(place, (-1, -1)):
-            return False
-        self.marks[place] = order
-        return True
+    def accept_change(self, place: str, mark: Mark, *, restarted: bool = False) -> Mark | None:
+        """Advance the high-water mark of a topic partition; None for what it has passed.
+
+        Returns the change's place. All changes of a transaction have the same `commit_order` at
+        least: a connector that starts again may have forgotten a message of another application
+        that came after the last commit.
+        """
+        before = self.marks.get(place, NOWHERE)
+        if not mark.beyond(before, restarted=restarted):
+            return None
+        if mark.transaction == before.transaction and mark.order < before.order:
+            mark = mark._replace(order=before.order)
+        self.marks[place] = mark
+        return mark
 
     def accept_position(self, store: str, position: int) -> bool:
         """Take note of an event's position; False for one seen before."""
@@ -152,8 +187,11 @@ def _numbers(kept: object) -> dict[str, int]:
 
 def _mark(kept: object) -> Mark:
     match kept:
-        case [int(high), int(low)]:
-            return high, low
+        case [int(order), int(lsn), int(total), str(transaction)]:
+            return Mark(order, lsn, total, transaction)
+        case [int(order), int(total)]:
+            # Manifests of before LSNs were compared.
+            return Mark(order, -1, total, "")
     raise ValueError(f"not a mark: {kept!r}")
 
 

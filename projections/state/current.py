@@ -22,6 +22,7 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
 from projections.log.layout import Lake
+from projections.log.order import places_of
 from projections.log.rewriting import evolve, must_evolve
 from projections.log.steps import NOTHING, Evolution
 from projections.log.tables import TableAt, Tables, schema_of
@@ -265,15 +266,8 @@ def after_truncate(changes: pa.Table) -> tuple[bool, pa.Table]:
     rows = changes.filter(pc.invert(is_truncate))
     if truncates.num_rows == 0:
         return False, rows
-    last = max(
-        zip(
-            truncates["commit_order"].to_pylist(),
-            truncates["total_order"].to_pylist(),
-            strict=True,
-        )
-    )
-    order = zip(rows["commit_order"].to_pylist(), rows["total_order"].to_pylist(), strict=True)
-    return True, rows.filter(pa.array([place > last for place in order], pa.bool_()))
+    last = max(places_of(truncates))
+    return True, rows.filter(pa.array([place > last for place in places_of(rows)], pa.bool_()))
 
 
 def _softly(

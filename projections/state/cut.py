@@ -9,6 +9,10 @@ that is folded up to the cut therefore never shows half a transaction.
 The rows of a snapshot that the connector reads come before all transactions and count as one: they
 become foldable together, when every table has as many rows as its end-of-snapshot record says.
 
+A connector that starts again amid a transaction says BEGIN once more, and its END may count only
+what it sent since. Such a transaction is complete when all has been read that Kafka held after the
+END was seen: its rows were written before it.
+
 A source whose rows we copy ourselves is *held* instead: the cut stands still while transactions
 complete behind it, and is released by the install of the copied tables (`installs`).
 """
@@ -16,8 +20,10 @@ complete behind it, and is released by the install of the copied tables (`instal
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+
+from kernel.positions import Offsets, covers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,32 @@ class Cut:
         self.copied: set[str] | None = None
         self._ready_lsn = 0
         self._ready_from: int | None = None
+        self._begun: set[str] = set()
+        self._restarted: dict[str, Offsets] = {}
+
+    def begin(self, transaction_id: str) -> None:
+        """Take note of a BEGIN. The second one of a transaction without an END is a restart's."""
+        if transaction_id in self._begun:
+            self._restarted.setdefault(transaction_id, {})
+        self._begun.add(transaction_id)
+
+    def restarted(self, transaction_id: str) -> bool:
+        """Say whether the connector started again amid a transaction that is not complete."""
+        return transaction_id in self._restarted
+
+    def settle(self, read: Offsets, ends: Callable[[], Offsets]) -> None:
+        """Complete ended transactions amid which the connector started again, if all was read.
+
+        `read` are the offsets up to which Kafka has been read; `ends` gives those at which the
+        source's topics end now, and is asked once per transaction.
+        """
+        for place, end in enumerate(self._ends):
+            until = self._restarted.get(end.transaction_id)
+            if until == {}:
+                until = self._restarted[end.transaction_id] = ends()
+            if until is not None and covers(read, until):
+                del self._restarted[end.transaction_id]
+                self._ends[place] = _End(end.transaction_id, end.lsn, {})
 
     def row(
         self, transaction_id: str, table: str, *, epoch: int, lsn: int = 0, rows: int = 1
@@ -98,6 +130,7 @@ class Cut:
 
     def end(self, transaction_id: str, lsn: int, counts: Mapping[str, int]) -> bool:
         """Take note of a committed transaction; return False for one that was noted before."""
+        self._begun.discard(transaction_id)
         if lsn <= self._last_end_lsn:
             return False
         self._last_end_lsn = lsn
@@ -133,6 +166,8 @@ class Cut:
         self._seen = {
             tx: seen for tx, seen in self._seen.items() if tx in open_ or seen.lsn > since
         }
+        known = open_ | self._seen.keys()
+        self._restarted = {tx: ends for tx, ends in self._restarted.items() if tx in known}
 
     def installed(self, table: str) -> None:
         """Take note that a table has been copied by itself."""
@@ -188,6 +223,10 @@ class Cut:
         if not self._ends:
             return None
         end = self._ends[0]
+        if until := self._restarted.get(end.transaction_id):
+            return (
+                f"transaction {end.transaction_id}, amid which its connector started again: {until}"
+            )
         seen = self._seen.get(end.transaction_id)
         have = seen.counts if seen else {}
         return f"transaction {end.transaction_id}: expected {dict(end.counts)}, have {have}"
@@ -208,6 +247,8 @@ class Cut:
         )
 
     def _complete(self, end: _End) -> bool:
+        if end.transaction_id in self._restarted:
+            return False
         seen = self._seen.get(end.transaction_id)
         have = seen.counts if seen else {}
         return all(have.get(table, 0) >= rows for table, rows in end.counts.items())
@@ -226,6 +267,8 @@ class Cut:
             "held": self.held,
             "copied": None if self.copied is None else sorted(self.copied),
             "ready": [self._ready_lsn, self._ready_from],
+            "begun": sorted(self._begun),
+            "restarted": self._restarted,
         }
 
     @classmethod
@@ -256,4 +299,8 @@ class Cut:
                 cut.held, cut._ready_lsn = held, ready
                 cut._ready_from = from_epoch if isinstance(from_epoch, int) else None
                 cut.copied = set(copied) if isinstance(copied, list) else None
+        match kept:
+            # And these manifests of before restarts amid a transaction were told.
+            case {"begun": list(begun), "restarted": dict(restarted)}:
+                cut._begun, cut._restarted = set(begun), restarted
         return cut

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from projections.log.order import low_of, places_of
 from projections.log.steps import (
     EXACT,
     NOTHING,
@@ -257,11 +258,8 @@ def _fitted(evolution: Evolution, rows: pa.Table, shape: Shape, schemas: SchemaL
     )
     if keyless.num_rows:
         # The connector asks the database for the key, which may be ahead of the stream.
-        places = zip(
-            keyless["commit_order"].to_pylist(), keyless["total_order"].to_pylist(), strict=True
-        )
         reason = "a change came without its key, which was renamed or dropped right after it"
-        return Planned(evolution=NOTHING, hold=Hold(order=min(places), reason=reason))
+        return Planned(evolution=NOTHING, hold=Hold(order=min(places_of(keyless)), reason=reason))
     types = dict(shape)
     needed: Shape = {}
     for order, own in shapes_of(rows, schemas):
@@ -286,7 +284,7 @@ def shapes_of(rows: pa.Table, schemas: SchemaLookup) -> Iterable[tuple[Order, Sh
     if keyed.num_rows == 0:
         return []
     high = pc.if_else(keyed["snapshot"], 0, keyed["commit_order"])
-    low = pc.if_else(keyed["snapshot"], 0, keyed["total_order"])
+    low = low_of(keyed)
     found: list[tuple[Order, Shape]] = []
     for schema_id in pc.unique(keyed["schema_id"]).to_pylist():
         own = pc.equal(keyed["schema_id"], schema_id)

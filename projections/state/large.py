@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession, Window, functions
 
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.layout import Lake
+from projections.log.order import LOW, NEEDED, low_of, places_of
 from projections.log.spark_writer import SparkWriter
 from projections.log.tables import Tables, dataset_since, location_of, schema_of
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
@@ -34,7 +35,7 @@ LARGE_ROWS = 150_000
 SLICE_ROWS = 50_000
 
 _SOME_ROWS = 1_000
-_CODES = np.dtype([("order", np.int64), ("total", np.int64), ("delete", bool), ("insert", bool)])
+_CODES = np.dtype([("high", np.int64), ("low", np.int64), ("delete", bool), ("insert", bool)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,19 +174,18 @@ def split(
 
 
 def last_truncate(rows: LogRows) -> tuple[int, int] | None:
-    """Return the place (commit_order, total_order) of the last TRUNCATE; None without one."""
+    """Return the place of the last TRUNCATE; None without one."""
     found = rows.log.to_table(
-        columns=["commit_order", "total_order"],
+        columns=list(NEEDED),
         filter=rows.where & (pc.field("operation") == Operation.TRUNCATE.value),
     )
-    places = zip(found["commit_order"].to_pylist(), found["total_order"].to_pylist(), strict=True)
-    return max(places, default=None)
+    return max(places_of(found), default=None)
 
 
 def after(place: tuple[int, int]) -> pc.Expression:
     """Return a filter for the row changes that came after a place; none of a snapshot did."""
-    order, total = pc.field("commit_order"), pc.field("total_order")
-    later = (order > place[0]) | ((order == place[0]) & (total > place[1]))
+    high = pc.field("commit_order")
+    later = (high > place[0]) | ((high == place[0]) & (place[1] < LOW))
     return later & ~pc.field("snapshot")
 
 
@@ -231,36 +231,36 @@ def _epochs(first: int, last: int) -> pc.Expression:
 def _places(rows: LogRows) -> npt.NDArray[np.void]:
     """Read where every streamed row stands, sorted."""
     scanner = rows.log.scanner(
-        columns=["commit_order", "total_order", "operation"],
+        columns=[*NEEDED, "operation"],
         filter=rows.where & ~pc.field("snapshot"),
     )
     parts = [_packed(batch) for batch in scanner.to_batches() if batch.num_rows]
     if not parts:
         return np.empty(0, _CODES)
     places = np.concatenate(parts)
-    return places[np.lexsort((places["total"], places["order"]))]
+    return places[np.lexsort((places["low"], places["high"]))]
 
 
 def _packed(batch: pa.RecordBatch) -> npt.NDArray[np.void]:
     packed = np.empty(batch.num_rows, _CODES)
     operation = batch.column("operation")
-    packed["order"] = batch.column("commit_order").to_numpy()
-    packed["total"] = batch.column("total_order").to_numpy()
+    packed["high"] = batch.column("commit_order").to_numpy()
+    packed["low"] = low_of(pa.table(batch)).to_numpy()
     for name, meant in (("delete", Operation.DELETE), ("insert", Operation.INSERT)):
         packed[name] = pc.equal(operation, meant.value).to_numpy(zero_copy_only=False)
     return packed
 
 
 def _from(place: np.void) -> pc.Expression:
-    order, total = pc.field("commit_order"), pc.field("total_order")
-    low, at = int(place["order"]), int(place["total"])
-    return (order >= low) & ((order > low) | (total >= at))
+    order = pc.field("commit_order")
+    high, low = int(place["high"]), int(place["low"])
+    return (order >= high) & ((order > high) | (low <= LOW))
 
 
 def _beyond(place: np.void) -> pc.Expression:
-    order, total = pc.field("commit_order"), pc.field("total_order")
-    high, at = int(place["order"]), int(place["total"])
-    return (order > high) | ((order == high) & (total > at))
+    order = pc.field("commit_order")
+    high, low = int(place["high"]), int(place["low"])
+    return (order > high) | ((order == high) & (low < LOW))
 
 
 def holds_rows(tables: Tables, path: str) -> bool:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
+from operator import itemgetter
 
 import pyarrow as pa
 
+from projections.log.order import NEEDED, places_of
 from projections.log.steps import Order
 from projections.state.evolution import Told, hold_of
 from schemas.schema_change import SchemaChange, parse_schema_change
 
-_COLUMNS = ("epoch", "transaction_id", "commit_order", "total_order", "counts")
+_COLUMNS = ("epoch", "transaction_id", "counts", *NEEDED)
 
 
 def tell(
@@ -30,11 +32,8 @@ def tell(
     """
     known = _Known()
     found: dict[str, list[Told]] = {}
-    ordered = messages.select(_COLUMNS).sort_by(
-        [("commit_order", "ascending"), ("total_order", "ascending")]
-    )
-    for row in ordered.to_pylist():
-        order = (row["commit_order"], row["total_order"])
+    rows = zip(places_of(messages), messages.select(_COLUMNS).to_pylist(), strict=True)
+    for order, row in sorted(rows, key=itemgetter(0)):
         told = known.take(order, parse_schema_change(row["counts"]))
         if row["epoch"] >= from_epoch and row["transaction_id"] in fresh:
             for table, message in told:

@@ -95,17 +95,22 @@ def test_p4_the_pipeline_dies_again_and_again(bank: WholeStack) -> None:
 def test_p5_connect_dies_amid_a_large_transaction(bank: WholeStack) -> None:
     topics = KafkaTopics(bank.settings.required("kafka.bootstrap"))
     places = {f"{SOURCE}.{TABLES[1]}": [0, 1]}
+    insert = (
+        f"INSERT INTO transfers (one, other, amount) SELECT 1, 1, 0"
+        f" FROM generate_series(1, {MANY // 2})"
+    )
 
     def arrived() -> int:
         return sum(topics.ends(places)[f"{SOURCE}.{TABLES[1]}"].values())
 
     with busy(bank):
-        # The topic is there with the first of them.
-        before = arrived()
-        bank.execute(
-            f"INSERT INTO transfers (one, other, amount) SELECT 1, 1, 0"
-            f" FROM generate_series(1, {MANY})"
-        )
+        # Others commit while it is open; the connector reads them again when it goes on amid it.
+        with psycopg.connect(bank.dsn) as connection:
+            connection.execute(insert.encode())
+            with busy(bank):
+                pass
+            connection.execute(insert.encode())
+            before = arrived()
         until(lambda: arrived() > before + 500, "its first rows are in Kafka", deadline_s=120)
         bank.kill("connect")
     whole(bank)
@@ -171,6 +176,7 @@ def test_p9_records_that_expired_unread_are_a_named_state_with_a_way_back(
             done.result(timeout=30)
     finally:
         kill_part(bank.workspace, "pipeline")
+    bank.revive("pipeline")
     until(lambda: SOURCE in bank.health().get("gaps", {}), "the gap has a name", deadline_s=180)
     said = bank.health()["gaps"][SOURCE]
     assert "gone from Kafka before they were read" in said

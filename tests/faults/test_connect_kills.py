@@ -6,16 +6,28 @@ crash; what is at or below the mark of its partition was seen before.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from psycopg.conninfo import make_conninfo
 
 from apps.settings import Settings
 from kernel.errors import Unavailable
+from kernel.positions import Epoch
+from projections.log.decode import row_of
+from projections.log.frames import DECODED
+from projections.log.order import places_of
+from projections.runner.arrival import sort_out
+from projections.runner.progress import NOWHERE, Mark, Progress
 from schemas.records import Change, Operation, TransactionEnd
 from stack.control import kill_part, status
 from tests.capturing import Captured, prepare
@@ -23,6 +35,8 @@ from tests.waiting import until
 
 ROWS = 60_000
 """Enough for a snapshot of some seconds: it must still run when its first rows have been read."""
+LARGE = 100_000
+"""Rows of the transaction in whose middle Connect dies: many of the connector's batches."""
 ACCOUNTS = f"""
 CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, note text);
 INSERT INTO accounts SELECT i, 100, repeat('x', 100) FROM generate_series(1, {ROWS}) i;
@@ -95,14 +109,15 @@ def _process(stack: Settings) -> int | None:
 
 def fresh(bank: Captured) -> list[Change]:
     """Drop what is at or below the mark of its partition; streamed changes only."""
-    marks: dict[tuple[str, int], tuple[int, int]] = {}
+    marks: dict[tuple[str, int], Mark] = {}
     found = []
     for record, change in bank.changes:
         if change.snapshot:
             continue
-        place, order = (record.topic, record.partition), (change.commit_order, change.total_order)
-        if order > marks.get(place, (0, 0)):
-            marks[place] = order
+        place, told = (record.topic, record.partition), change.transaction_id or ""
+        mark = Mark(change.commit_order, change.lsn, change.total_order, told)
+        if mark.beyond(marks.get(place, NOWHERE)):
+            marks[place] = mark
             found.append(change)
     return found
 
@@ -134,9 +149,70 @@ def test_p4_a_kill_while_streaming_loses_and_doubles_nothing(
     assert len(ends) == transfers
     each = {"public.accounts": 2, "public.transfers": 1}
     assert [counts for counts in ends.values() if counts != each] == []
-    assert len({(c.transaction_id, c.total_order) for c in changes}) == len(changes)
+    assert len({(c.transaction_id, c.lsn, c.total_order) for c in changes}) == len(changes)
     assert [bank.differing(table) for table in TABLES] == [[], []]
     assert bank.rejected == []
+
+
+def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothing(
+    stack: Settings, bank: Captured, writer: Writer
+) -> None:
+    bank.start()
+    bank.await_snapshot()
+    # The slot stays behind, as it does for a moment in every kill: what others committed while the
+    # transaction was open is read again.
+    config = bank.connect.config(bank.connector)
+    assert config is not None
+    bank.connect.apply(bank.connector, config | {"lsn.flush.mode": "manual"})
+    until(lambda: _runs(bank), "it runs again", deadline_s=60)
+    records: list[dict[str, object]] = []
+
+    def large() -> list[dict[str, object]]:
+        read = [(record, bank.decoder(record)) for record in bank.reader.poll()]
+        records.extend(row_of(record, fact) for record, fact in read)
+        return [row for row in records if row.get("transaction_id") == txid]
+
+    insert = f"INSERT INTO transfers (amount) SELECT i FROM generate_series(1, {LARGE // 2}) i"
+    with psycopg.connect(make_conninfo(bank.dsn)) as connection:
+        found = connection.execute("SELECT txid_current()").fetchone()
+        assert found is not None
+        txid = str(found[0])
+        connection.execute(insert.encode())
+        writer.start()
+        until(lambda: writer.done >= 100, "others commit", deadline_s=60)
+        others = writer.finish()
+        connection.execute(insert.encode())
+        before = committed(bank)
+    until(lambda: committed(bank) > before, "its first rows are here", deadline_s=60)
+    kill_part(stack.workspace, "connect")
+    until(lambda: any(row["kind"] == "end" for row in large()), "its END is here", deadline_s=150)
+
+    (end,) = [row for row in large() if row["kind"] == "end"]
+    begins = sum(row["kind"] == "begin" for row in large())
+    counted = json.loads(str(end["counts"]))["public.transfers"]
+    assert (begins, counted < LARGE) == (2, True), "it did not go on amid the transaction"
+
+    progress = Progress()
+    cut = progress.cut(bank.source.name)
+    cut.snapshot_done = True
+    arrival = sort_out(
+        pa.Table.from_pylist(records, schema=DECODED),
+        progress,
+        before=Progress(),
+        epoch=Epoch(1),
+        lateness=lambda _: timedelta(0),
+        partitions={},
+        now=datetime.now(UTC),
+    )
+    logged = arrival.changes[bank.source.name]
+    logged = logged.filter(pc.equal(logged["table"], "public.transfers"))
+    own = logged.filter(pc.equal(logged["transaction_id"], txid))
+    assert (own.num_rows, logged.num_rows) == (LARGE, LARGE + others)
+    assert len(set(places_of(own))) == LARGE
+    assert cut.restarted(txid)
+    cut.settle({}, dict)
+    assert txid in cut.advance().transactions
+    assert cut.waiting_for() is None
 
 
 def test_p4_a_kill_during_the_snapshot_begins_it_anew(
@@ -171,6 +247,18 @@ def _runs(bank: Captured) -> bool:
         return bank.connect.status(bank.connector).running
     except Unavailable:
         return False
+
+
+def committed(bank: Captured) -> int:
+    """Return how many records of transfers can be read: not those of open Kafka transactions."""
+    topic = f"{bank.source.name}.public.transfers"
+    admin = AdminClient({"bootstrap.servers": bank.settings.required("kafka.bootstrap")})
+    parts = admin.list_topics(timeout=10).topics[topic].partitions
+    ends = admin.list_offsets(
+        {TopicPartition(topic, part): OffsetSpec.latest() for part in parts},
+        isolation_level=IsolationLevel.READ_COMMITTED,
+    )
+    return sum(end.result(timeout=10).offset for end in ends.values())
 
 
 def _ended(bank: Captured) -> bool:
