@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from projections.log.layout import Lake
+from projections.log.order import NEEDED
 from projections.log.steps import (
     Added,
     Dropped,
@@ -118,7 +119,7 @@ def test_common_types_of_the_lake() -> None:
 def told(item: Item) -> list[Hold]:
     """Return the holds that the messages of a log tell of the table."""
     rows = [{**entry, "epoch": 1} for entry in item.log]
-    columns = ["epoch", "transaction_id", "commit_order", "total_order", "counts"]
+    columns = ["epoch", "transaction_id", "counts", *NEEDED]
     messages = pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows])
     found = tell(messages, {str(entry["transaction_id"]) for entry in item.log})
     return [message.hold for message in found.get(TABLE, []) if message.hold is not None]
