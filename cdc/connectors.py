@@ -9,6 +9,8 @@ Choices that keep data whole, each tried against the real connector:
 - types that it alters or leaves out come as PostgreSQL's own text (`PostgresText`);
 - nulls are kept: by default the converter writes the column's default instead (`KeepNulls`);
 - a slot that stands after what was read stops the connector: by default it goes on behind the gap;
+- after a restart it begins with a transaction's first row (`WholeTransactions`): by default it goes
+  on amid one, and may number the rest anew;
 - logical messages of others do not travel: ours tell of DDL, and count in their transaction's END;
 - the source's types travel in the schema, so that text columns know what they were.
 """
@@ -257,7 +259,7 @@ def masked(config: Mapping[str, str]) -> dict[str, str]:
 
 def _reader(database: Database, slot: str, tables: tuple[str, ...]) -> dict[str, str]:
     return {
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "connector.class": "penstock.connect.WholeTransactions",
         "tasks.max": "1",
         "database.hostname": database.host,
         "database.port": str(database.port),

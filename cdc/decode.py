@@ -10,9 +10,9 @@ the row's transaction, so (`sequence[0]`, `lsn`, `total_order`) grows strictly a
 first transaction after the slot was made has no commit before it; its rows take their own LSN,
 which is below its commit and so below every later transaction.
 
-A connector that died amid a transaction goes on amid it. It reads again the BEGIN and COMMIT of all
-that ended while that transaction was open, and each resets its counters: `total_order` starts from
-1 once more, the END counts only what came since, and a second BEGIN says so.
+A connector that died amid a transaction sends all of it once more, with the same numbers.
+Debezium's own class goes on amid it and may count anew: then `total_order` starts from 1 again and
+the END counts only what came since. A second BEGIN tells of both.
 """
 
 from __future__ import annotations

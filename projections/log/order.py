@@ -1,10 +1,9 @@
 """Where a change stands in its source's stream, as two numbers that sort: high and low.
 
 High is `commit_order`: the end of the commit before the change's transaction. Low is the place
-within the transaction: the change's LSN, and `total_order` among changes that share one. The
-connector's `total_order` alone will not do. A connector that died amid a transaction goes on where
-it was, but when others committed while that transaction was open it counts from 1 again: BEGIN and
-COMMIT of those are read once more and reset its counters.
+within the transaction: the change's LSN, and `total_order` among changes that share one.
+`total_order` alone will not do: Debezium, killed amid a transaction, may go on and number the rest
+from 1 again. Ours does not (`stack/connect/WholeTransactions.java`), but no order hangs on that.
 
 Within one transaction PostgreSQL decodes changes in the order of their LSNs. Those that share an
 LSN (rows of one COPY record, both halves of a changed key, the tables of one TRUNCATE) never

@@ -28,7 +28,6 @@ from projections.log.frames import (
     SCHEMA_TABLE,
     SNAPSHOT_END,
     SNAPSHOTS_TABLE,
-    TRANSACTION_BEGIN,
     TRANSACTION_END,
     TRANSACTIONS_TABLE,
     UTC_MICROS,
@@ -36,8 +35,6 @@ from projections.log.frames import (
 from projections.runner.alike import Run, others, runs_of
 from projections.runner.progress import Mark, Progress
 from schemas.records import MESSAGES
-
-_BOUNDARIES = (TRANSACTION_BEGIN, TRANSACTION_END)
 
 
 class Lateness(Protocol):
@@ -124,9 +121,7 @@ def sort_out(
     for run in runs:
         sorter.take_run(run)
     rest = others(ordered.num_rows, runs)
-    rows = list(zip(rest.tolist(), _rows(ordered.take(rest)), strict=True))
-    # Whether a connector started again amid a transaction decides on the transaction's rows.
-    for index, row in sorted(rows, key=lambda each: each[1].kind not in _BOUNDARIES):
+    for index, row in zip(rest.tolist(), _rows(ordered.take(rest)), strict=True):
         sorter.take(index, row)
     counts = sorter.counts
     rejected = ordered.filter(pc.equal(ordered["kind"], REJECTED))
@@ -223,7 +218,6 @@ class _Sorter:
         mark = self._progress.accept_change(
             f"{row.topic}/{row.partition}",
             Mark(row.commit_order, row.lsn, row.total_order, row.transaction_id),
-            restarted=self._progress.cut(row.source).restarted(row.transaction_id),
         )
         self.counts["duplicates"] += mark is None
         return mark

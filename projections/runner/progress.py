@@ -28,19 +28,12 @@ class Mark(NamedTuple):
     total: int
     transaction: str
 
-    def beyond(self, before: Mark, *, restarted: bool = False) -> bool:
+    def beyond(self, before: Mark) -> bool:
         """Say whether a change here is new, and none that the connector sends once more.
 
-        Within a transaction its LSN decides: a connector that starts again amid one may count
-        `total_order` from 1 once more. `restarted` says that it did start again amid this one,
-        which its second BEGIN tells that is read with or before such changes; then those that
-        share an LSN may have lower numbers than those before them.
+        Within a transaction the LSN decides first: see `projections.log.order`.
         """
-        if self.transaction == before.transaction:
-            if self.lsn != before.lsn:
-                return self.lsn > before.lsn
-            return restarted or self.total > before.total
-        if self.order == before.order:
+        if self.transaction == before.transaction or self.order == before.order:
             return (self.lsn, self.total) > (before.lsn, before.total)
         return self.order > before.order
 
@@ -112,7 +105,7 @@ class Progress:
         """Return an independent copy: an epoch works on it and fails without a trace."""
         return Progress.from_json(self.to_json())
 
-    def accept_change(self, place: str, mark: Mark, *, restarted: bool = False) -> Mark | None:
+    def accept_change(self, place: str, mark: Mark) -> Mark | None:
         """Advance the high-water mark of a topic partition; None for what it has passed.
 
         Returns the change's place. All changes of a transaction have the same `commit_order` at
@@ -120,7 +113,7 @@ class Progress:
         that came after the last commit.
         """
         before = self.marks.get(place, NOWHERE)
-        if not mark.beyond(before, restarted=restarted):
+        if not mark.beyond(before):
             return None
         if mark.transaction == before.transaction and mark.order < before.order:
             mark = mark._replace(order=before.order)

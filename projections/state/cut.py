@@ -9,9 +9,9 @@ that is folded up to the cut therefore never shows half a transaction.
 The rows of a snapshot that the connector reads come before all transactions and count as one: they
 become foldable together, when every table has as many rows as its end-of-snapshot record says.
 
-A connector that starts again amid a transaction says BEGIN once more, and its END may count only
-what it sent since. Such a transaction is complete when all has been read that Kafka held after the
-END was seen: its rows were written before it.
+A connector that starts again amid a transaction says BEGIN once more, and the END of one that goes
+on amid it may count only what it sent since. Such a transaction is complete when all has been read
+that Kafka held after the END was seen: its rows were written before it.
 
 A source whose rows we copy ourselves is *held* instead: the cut stands still while transactions
 complete behind it, and is released by the install of the copied tables (`installs`).
@@ -85,10 +85,6 @@ class Cut:
         if transaction_id in self._begun:
             self._restarted.setdefault(transaction_id, {})
         self._begun.add(transaction_id)
-
-    def restarted(self, transaction_id: str) -> bool:
-        """Say whether the connector started again amid a transaction that is not complete."""
-        return transaction_id in self._restarted
 
     def settle(self, read: Offsets, ends: Callable[[], Offsets]) -> None:
         """Complete ended transactions amid which the connector started again, if all was read.

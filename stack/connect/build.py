@@ -18,13 +18,17 @@ from stack.jars import resolve
 
 FOLDER = Path(__file__).parent
 SOURCES = {
-    f"penstock/connect/{name}": FOLDER / name for name in ("KeepNulls.java", "PostgresText.java")
+    f"penstock/connect/{name}": FOLDER / name
+    for name in ("KeepNulls.java", "PostgresText.java", "WholeTransactions.java")
 }
 """By the name under which they ride along in the jar."""
 
 RELEASE = "17"
 _TIME = (1980, 1, 1, 0, 0, 0)
-_SERVICE = "META-INF/services/org.apache.kafka.connect.transforms.Transformation"
+_SERVICES = {
+    "META-INF/services/org.apache.kafka.connect.transforms.Transformation": "KeepNulls",
+    "META-INF/services/org.apache.kafka.connect.source.SourceConnector": "WholeTransactions",
+}
 
 
 def build(target: Path) -> None:
@@ -42,7 +46,7 @@ def build(target: Path) -> None:
         )
         classes = sorted(Path(folder).rglob("*.class"))
         entries = {str(path.relative_to(folder)): path.read_bytes() for path in classes}
-    entries[_SERVICE] = b"penstock.connect.KeepNulls\n"
+    entries |= {name: f"penstock.connect.{own}\n".encode() for name, own in _SERVICES.items()}
     # Sources ride along: a jar that is older than its source is found without a compiler.
     entries |= {name: path.read_bytes() for name, path in SOURCES.items()}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as jar:

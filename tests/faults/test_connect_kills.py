@@ -190,7 +190,9 @@ def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothin
     (end,) = [row for row in large() if row["kind"] == "end"]
     begins = sum(row["kind"] == "begin" for row in large())
     counted = json.loads(str(end["counts"]))["public.transfers"]
-    assert (begins, counted < LARGE) == (2, True), "it did not go on amid the transaction"
+    sent = sum(row["kind"] == "change" for row in large())
+    assert (begins, sent > LARGE) == (2, True), "it was not killed amid the transaction"
+    assert counted == LARGE, "it counts a part only"
 
     progress = Progress()
     cut = progress.cut(bank.source.name)
@@ -209,7 +211,6 @@ def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothin
     own = logged.filter(pc.equal(logged["transaction_id"], txid))
     assert (own.num_rows, logged.num_rows) == (LARGE, LARGE + others)
     assert len(set(places_of(own))) == LARGE
-    assert cut.restarted(txid)
     cut.settle({}, dict)
     assert txid in cut.advance().transactions
     assert cut.waiting_for() is None

@@ -122,7 +122,8 @@ def test_kafka_makes_topics_only_when_told(endpoints: dict[str, Any]) -> None:
 def test_connect_has_the_plugins_that_capture_needs(endpoints: dict[str, Any]) -> None:
     listed = get(f"{endpoints['connect.url']}/connector-plugins?connectorsOnly=false")
     assert {plugin["class"] for plugin in listed} >= {
-        "io.debezium.connector.postgresql.PostgresConnector",
+        "penstock.connect.WholeTransactions",
+        "penstock.connect.KeepNulls",
         "io.debezium.transforms.outbox.EventRouter",
         "io.debezium.converters.BinaryDataConverter",
         "io.apicurio.registry.utils.converter.AvroConverter",
