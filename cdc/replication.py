@@ -234,7 +234,7 @@ def _locked(
 def _blockers(
     connection: Connection, pids: str, parameters: tuple[object, ...]
 ) -> tuple[Blocker, ...]:
-    # A reader of ours may have the salt of hashed columns in its query: that is for nobody's eyes.
+    # A reader's query may hold values; of our own it is enough to know that they are ours.
     rows = connection.execute(
         f"""
         SELECT pid, application_name, coalesce(state, '-') AS state,

@@ -15,7 +15,7 @@ from psycopg import sql
 
 from cdc.columns import columns_of, set_text_output
 from cdc.database import Connection, split_table
-from cdc.masking import select_list
+from cdc.masking import hand_salt, select_list
 from cdc.options import PLAIN, TableOptions
 from cdc.snapshot.chunks import from_clause
 from cdc.snapshot.slot import adopt
@@ -77,13 +77,14 @@ def read(
     `SchemaViolation` for bytes that are no UTF-8 (a database in SQL_ASCII).
     """
     _refuse_rewritten(connection, table)
+    hand_salt(connection, options, salt)
     names = [column.name for column in columns]
     # Arrow drops U+FEFF from the beginning of what it parses, which each block is to it: quoted,
     # a first value that begins so stays whole. Nulls are not quoted.
     query = sql.SQL(
         "COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT csv, FORCE_QUOTE ({}))"
     ).format(
-        select_list(table, names, options, salt=salt),
+        select_list(table, names, options),
         from_clause(connection, table),
         where(range_, key) if condition is None else condition,
         sql.Identifier(names[0]),

@@ -17,7 +17,7 @@ from psycopg import sql
 from cdc.canonical import cell, has_text
 from cdc.columns import columns_of
 from cdc.database import Connection, split_table
-from cdc.masking import select_list
+from cdc.masking import hand_salt, select_list
 from cdc.options import PLAIN, TableOptions
 from cdc.snapshot.chunks import from_clause
 from cdc.verification import ranges
@@ -228,7 +228,7 @@ def group_hashes(
             group=_group(table, split),
             hash=_row_hash(table),
             once=_ONCE,
-            rows=_rows(table),
+            rows=_rows(connection, table),
             where=_where(table, within, None, None),
         )
     ).fetchall()
@@ -253,7 +253,7 @@ def row_hashes(
     query = sql.SQL("SELECT {key} AS k, {hash} AS h FROM {rows} WHERE {where}").format(
         key=_cells(table.key),
         hash=_row_hash(table),
-        rows=_rows(table),
+        rows=_rows(connection, table),
         where=_where(table, within, group, keys),
     )
     for row in connection.cursor().stream(query, size=_FETCH_ROWS):
@@ -271,7 +271,7 @@ def column_hashes(
         sql.SQL("SELECT {key} AS k, ARRAY[{hashes}] AS h FROM {rows} WHERE {where}").format(
             key=_cells(table.key),
             hashes=hashes,
-            rows=_rows(table),
+            rows=_rows(connection, table),
             where=_where(table, within, None, keys),
         )
     ).fetchall()
@@ -304,12 +304,13 @@ def _as_it_leaves(column: SourceColumn, options: TableOptions) -> SourceColumn:
     return SourceColumn(name=column.name, type="text", not_null=column.not_null)
 
 
-def _rows(table: SourceTable) -> sql.Composed:
+def _rows(connection: Connection, table: SourceTable) -> sql.Composed:
     """Return what stands in FROM: the table, or a selection that veils what leaves veiled."""
     if not table.options.veiled:
         return table.relation
+    hand_salt(connection, table.options, table.salt)
     return sql.SQL("(SELECT {} FROM {}) AS veiled").format(
-        select_list(table.name, table.names, table.options, salt=table.salt), table.relation
+        select_list(table.name, table.names, table.options), table.relation
     )
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import psycopg
 import pytest
 from psycopg import sql
 
 from cdc.database import connected
-from cdc.masking import select_list
+from cdc.masking import hand_salt, select_list
 from cdc.options import TableOptions
 from cdc.replication import ensure_publication
 from cdc.snapshot.slot import exported_snapshot
 from kernel.errors import Unavailable
 
 SALT = "0123456789abcdef"
-READING = sql.SQL("SELECT {} FROM t").format(
-    select_list("public.t", ["mail"], TableOptions(hash=("mail",)), salt=SALT)
-)
+READING = sql.SQL("SELECT {} FROM t").format(sql.Literal(SALT))
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own", "another's"])
@@ -37,6 +37,25 @@ def test_a_reader_of_our_own_is_named_without_its_query(
     assert f"pid {pid} ({name}, idle in transaction" in said
     assert (SALT in said) is not own
     assert "s): SELECT" in said
+
+
+def test_the_salt_of_hashed_columns_is_in_no_query(postgres_dsn: str) -> None:
+    options = TableOptions(hash=("mail",))
+    query = sql.SQL("SELECT {} FROM t").format(select_list("public.t", ["mail"], options))
+    with connected(postgres_dsn) as reader, connected(postgres_dsn) as onlooker:
+        reader.execute("CREATE TABLE t (mail text PRIMARY KEY)")
+        reader.execute("INSERT INTO t VALUES ('a@b')")
+        hand_salt(reader, options, SALT)
+        seen = []
+        for statement in (None, query):
+            found = reader.execute(statement).fetchone() if statement else None
+            seen += onlooker.execute(
+                "SELECT query FROM pg_stat_activity WHERE pid = %s", (reader.info.backend_pid,)
+            ).fetchall()
+    assert found == {"mail": hashlib.sha256(f"{SALT}a@b".encode()).hexdigest()}
+    assert "set_config" in str(seen[0])
+    assert "sha256" in str(seen[1])
+    assert SALT not in str(seen)
 
 
 def test_what_keeps_a_slot_from_being_made_is_named_so_too(postgres_dsn: str) -> None:

@@ -11,7 +11,7 @@ from psycopg import sql
 from apps.settings import Settings
 from cdc.connectors import replication_name
 from cdc.database import connected
-from cdc.masking import select_list
+from cdc.masking import hand_salt, select_list
 from cdc.options import MASK, TableOptions
 from cdc.replication import published
 from kernel.errors import Misconfigured
@@ -59,8 +59,9 @@ def test_veiled_values_are_the_same_by_snapshot_stream_and_select(veiled: Captur
 
     options = veiled.source.options_of("public.people")
     with connected(veiled.dsn) as connection:
+        hand_salt(connection, options, SALT)
         query = sql.SQL("SELECT {} FROM people ORDER BY id").format(
-            select_list("public.people", COLUMNS, options, salt=SALT)
+            select_list("public.people", COLUMNS, options)
         )
         expected = connection.execute(query).fetchall()
     found = veiled.current("public.people").sort_by("id").to_pylist()

@@ -12,10 +12,11 @@ OPTIONS = TableOptions(exclude=("card",), mask=("phone",), hash=("e mail",))
 
 def test_columns_keep_their_order_and_their_names() -> None:
     columns = ("id", "phone", "card", "e mail", "Total")
-    found = select_list("public.people", columns, OPTIONS, salt="it's").as_string(None)
+    found = select_list("public.people", columns, OPTIONS).as_string(None)
     assert found == (
         '"id", \'********\' AS "phone", '
-        "encode(sha256(convert_to('it''s' || \"e mail\", 'UTF8')), 'hex') AS \"e mail\", \"Total\""
+        "encode(sha256(convert_to(current_setting('penstock.salt') || \"e mail\", 'UTF8')), 'hex')"
+        ' AS "e mail", "Total"'
     )
 
 
