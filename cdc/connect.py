@@ -20,6 +20,7 @@ from kernel.retry import Backoff, retrying
 _PATIENCE = Backoff(attempts=8, base_s=0.25, cap_s=2.0)
 _TIMEOUT_S = 30.0
 _RUNNING, _FAILED, _PAUSED = "RUNNING", "FAILED", "PAUSED"
+_NO_CLASS = "Failed to find any class that implements"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +221,12 @@ def _refusal(answer: httpx.Response, path: str) -> PenstockError:
     except (ValueError, KeyError, TypeError):
         # Jetty answers before Connect has put its resources in place: a page, status 404.
         return Unavailable(f"Kafka Connect is starting: {answer.status_code} at {path}")
+    if _NO_CLASS in first:
+        return Misconfigured(
+            f"Kafka Connect lacks a plugin: {first[:200]}",
+            remedy="Put stack/connect/penstock-connect.jar beside Debezium's jars, in a folder of"
+            " its plugin.path, and start it again.",
+        )
     match answer.status_code:
         case 404:
             return NotFound(f"Kafka Connect: {first}", remedy="penstock source list shows them.")

@@ -163,6 +163,15 @@ def test_refusals_become_errors_of_ours(status: int, expected: type[Exception]) 
         connect.status("n")
 
 
+def test_a_connect_without_our_plugin_is_told_what_it_lacks() -> None:
+    said = "Failed to find any class that implements Connector and which name matches penstock.…"
+    answer = httpx.Response(500, json={"message": said})
+    with client(lambda _: answer) as connect, pytest.raises(Misconfigured) as error:
+        connect.apply("n", {"connector.class": "penstock.connect.WholeTransactions"})
+    assert "lacks a plugin: Failed to find" in error.value.message
+    assert "stack/connect/penstock-connect.jar" in error.value.remedy
+
+
 @pytest.mark.parametrize(
     "not_yet",
     [
