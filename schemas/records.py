@@ -91,9 +91,9 @@ class Operation(StrEnum):
 class Change:
     """One row-level change of a captured table.
 
-    Order within a source is (`commit_order`, `total_order`): the commit position of the previous
-    transaction, which grows from one transaction to the next, then the row's place inside its own
-    transaction. An LSN alone is not an order. Rows of a snapshot carry `transaction_id` None, the
+    Order within a source is (`commit_order`, `lsn`, `total_order`): the commit position of the
+    transaction before, which grows from one transaction to the next, then the row's place inside
+    its own transaction. An LSN alone is not an order. Rows of a snapshot carry no transaction, the
     snapshot's own LSN as `commit_order`, and `snapshot` set.
     `value` and `key` are the original Avro bytes in the five-byte framing.
     """

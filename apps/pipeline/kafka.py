@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from apps.topics import TIMEOUT_S, KafkaTopics
+from kernel.errors import Unavailable
 from kernel.positions import Offsets
 from projections.log.decode import BatchDecoder, Router, decode_batches
 from projections.log.frames import DECODED
@@ -43,8 +44,11 @@ class IngestBroker:
 
         Raises `Unavailable`.
         """
-        pattern = rf"{re.escape(self._prefix + source)}\..+"
-        return self._topics.ends(self._topics.matching(pattern))
+        topics = self._topics.matching(rf"{re.escape(self._prefix + source)}\..+")
+        lost = [topic for topic, partitions in topics.items() if not partitions]
+        if lost or not topics:
+            raise Unavailable(f"Kafka does not know where {', '.join(lost) or source} ends")
+        return self._topics.ends(topics)
 
     def publish(self, offsets: Offsets) -> None:
         """Commit offsets to the group, unless the broker has not answered the last ones yet.

@@ -5,36 +5,49 @@ within the transaction: the change's LSN, and `total_order` among changes that s
 `total_order` alone will not do: Debezium, killed amid a transaction, may go on and number the rest
 from 1 again. Ours does not (`stack/connect/WholeTransactions.java`), but no order hangs on that.
 
-Within one transaction PostgreSQL decodes changes in the order of their LSNs. Those that share an
-LSN (rows of one COPY record, both halves of a changed key, the tables of one TRUNCATE) never
-concern the same row, so their order among each other only has to be the same each time.
+Within one transaction PostgreSQL decodes changes in the order of their LSNs. Those that share one
+(rows of one COPY record, the tables of one TRUNCATE) never concern the same row; the two halves of
+a changed key, a delete and the insert after it, always have numbers that follow each other.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.records import Operation
+
 _BITS = 20
-"""Rows of one LSN are a page's, some hundreds; a key that changes wants its two side by side."""
+"""Rows of one LSN are a page's, some hundreds."""
 _SPAN = 2**42
 """Bytes of WAL that may lie between a change and the commit before its transaction: 4 TiB."""
+_MASK = 2**_BITS - 1
 
-_STREAMED = pc.bit_wise_or(
-    pc.shift_left(pc.field("lsn") - pc.field("commit_order") + _SPAN, _BITS),
-    pc.bit_wise_and(pc.field("total_order"), 2**_BITS - 1),
-)
-LOW = pc.if_else(pc.field("snapshot"), 0, _STREAMED)
+NEEDED = ("commit_order", "lsn", "total_order", "snapshot", "operation")
+
+
+def _low(commit_order: Any, lsn: Any, total: Any, snapshot: Any, operation: Any) -> Any:
+    """Work on columns and on expressions alike.
+
+    Where the counted bits run over, a delete has the last number and the insert after it the next:
+    records of the WAL are more than one byte apart, so that no other change has that one.
+    """
+    place = pc.shift_left(pc.add(pc.subtract(lsn, commit_order), _SPAN), _BITS)
+    counted = pc.add(pc.bit_wise_and(pc.subtract(total, 1), _MASK), 1)
+    deleted = pc.equal(operation, Operation.DELETE.value)
+    counted = pc.if_else(deleted, pc.bit_wise_and(total, _MASK), counted)
+    return pc.if_else(snapshot, 0, pc.add(place, counted))
+
+
+LOW: pc.Expression = _low(*map(pc.field, NEEDED))
 """The low number of log rows, as an expression over the columns of `NEEDED`. 0 in a snapshot."""
-NEEDED = ("commit_order", "lsn", "total_order", "snapshot")
 
 
 def low_of(rows: pa.Table) -> pa.ChunkedArray:
-    """Return the low number of log rows, in their order."""
-    lsn = pc.subtract(rows["lsn"], rows["commit_order"])
-    place = pc.shift_left(pc.add(lsn, _SPAN), _BITS)
-    place = pc.bit_wise_or(place, pc.bit_wise_and(rows["total_order"], 2**_BITS - 1))
-    return pc.if_else(rows["snapshot"], 0, place)
+    """Return the low number of log rows, in their order; they have the columns of `NEEDED`."""
+    return _low(*(rows[name] for name in NEEDED))
 
 
 def places_of(rows: pa.Table) -> list[tuple[int, int]]:

@@ -65,7 +65,7 @@ _CARRIED = {
     "transaction_id": TRANSACTION,
     "lsn": LSN,
 }
-_PLANNED = ("schema_id", "key_schema_id", "operation", *NEEDED)
+_PLANNED = ("schema_id", "key_schema_id", *NEEDED)
 """Columns of log rows that decide on what becomes of a typed table's columns."""
 
 _IS_TRUNCATE = pc.field("operation") == Operation.TRUNCATE.value

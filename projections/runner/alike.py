@@ -87,7 +87,7 @@ def _run(rows: pa.Table, first: int, before: Progress) -> Run | None:
     before_it = before.marks.get(f"{topic}/{partition}", NOWHERE)
     if first_mark.order < before_it.order or not first_mark.beyond(before_it):
         return None
-    if not _rising(*(rows[name].to_numpy() for name in ("commit_order", "lsn", "total_order"))):
+    if not _rising(rows):
         return None
     lsns = rows.select(["transaction_id", "lsn"]).group_by("transaction_id")
     counted = lsns.aggregate([("lsn", "count"), ("lsn", "max")]).to_pylist()
@@ -104,10 +104,14 @@ def _run(rows: pa.Table, first: int, before: Progress) -> Run | None:
     )
 
 
-def _rising(order: Numbers, lsn: Numbers, total: Numbers) -> bool:
-    """Say whether each change comes after the one before it, whatever transactions they are of."""
+def _rising(rows: pa.Table) -> bool:
+    """Say whether each change is beyond the one before it, as `Mark.beyond` does, and no lower."""
+    order, lsn, total = (rows[name].to_numpy() for name in ("commit_order", "lsn", "total_order"))
+    transactions = rows["transaction_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    same = transactions[1:] == transactions[:-1]
     later = (lsn[1:] > lsn[:-1]) | ((lsn[1:] == lsn[:-1]) & (total[1:] > total[:-1]))
-    return bool(((order[1:] > order[:-1]) | ((order[1:] == order[:-1]) & later)).all())
+    higher = order[1:] > order[:-1]
+    return bool((((higher & ~same) | later) & (order[1:] >= order[:-1])).all())
 
 
 def _mark(row: pa.Table) -> Mark:

@@ -10,8 +10,8 @@ The rows of a snapshot that the connector reads come before all transactions and
 become foldable together, when every table has as many rows as its end-of-snapshot record says.
 
 A connector that starts again amid a transaction says BEGIN once more, and the END of one that goes
-on amid it may count only what it sent since. Such a transaction is complete when all has been read
-that Kafka held after the END was seen: its rows were written before it.
+on amid it may count only what it sent since. Such a transaction is complete when it has that many
+rows and all has been read that Kafka held after the END was seen: its rows were written before it.
 
 A source whose rows we copy ourselves is *held* instead: the cut stands still while transactions
 complete behind it, and is released by the install of the copied tables (`installs`).
@@ -90,15 +90,15 @@ class Cut:
         """Complete ended transactions amid which the connector started again, if all was read.
 
         `read` are the offsets up to which Kafka has been read; `ends` gives those at which the
-        source's topics end now, and is asked once per transaction.
+        source's topics end now. It is asked in one epoch and compared with from the next one on:
+        an epoch that is done again must come to the same, whatever Kafka holds by then.
         """
-        for place, end in enumerate(self._ends):
+        for end in self._ends:
             until = self._restarted.get(end.transaction_id)
             if until == {}:
-                until = self._restarted[end.transaction_id] = ends()
-            if until is not None and covers(read, until):
+                self._restarted[end.transaction_id] = ends()
+            elif until is not None and covers(read, until):
                 del self._restarted[end.transaction_id]
-                self._ends[place] = _End(end.transaction_id, end.lsn, {})
 
     def row(
         self, transaction_id: str, table: str, *, epoch: int, lsn: int = 0, rows: int = 1
@@ -162,7 +162,7 @@ class Cut:
         self._seen = {
             tx: seen for tx, seen in self._seen.items() if tx in open_ or seen.lsn > since
         }
-        known = open_ | self._seen.keys()
+        known = open_ | self._seen.keys() | self._begun
         self._restarted = {tx: ends for tx, ends in self._restarted.items() if tx in known}
 
     def installed(self, table: str) -> None:

@@ -231,7 +231,7 @@ def _epochs(first: int, last: int) -> pc.Expression:
 def _places(rows: LogRows) -> npt.NDArray[np.void]:
     """Read where every streamed row stands, sorted."""
     scanner = rows.log.scanner(
-        columns=[*NEEDED, "operation"],
+        columns=list(NEEDED),
         filter=rows.where & ~pc.field("snapshot"),
     )
     parts = [_packed(batch) for batch in scanner.to_batches() if batch.num_rows]

@@ -2,10 +2,10 @@ package penstock.connect;
 
 import io.debezium.connector.postgresql.PostgresConnector;
 import io.debezium.connector.postgresql.PostgresConnectorTask;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.stream.Collectors;
 import org.apache.kafka.connect.connector.Task;
 import org.apache.kafka.connect.source.SourceRecord;
 
@@ -13,9 +13,9 @@ import org.apache.kafka.connect.source.SourceRecord;
  * Debezium's connector, which after a restart begins with a transaction's first row.
  *
  * <p>Debezium notes after every record where it is, and goes on amid a transaction. It may then count
- * the rest from 1 again (the COMMIT of another transaction that is read once more resets its
- * counters), and passes by what is left of an LSN of which it had sent one row. Here a record amid a
- * transaction carries the place of the commit before: the whole transaction is sent once more, with
+ * the rest from 1 again (the BEGIN of another transaction that is read once more resets its
+ * counters), and passes by what is left of an LSN of which it had sent one row. Here every record
+ * carries the place of the last commit: a transaction that was cut is sent once more as a whole, with
  * the same numbers, and who reads the topics tells by them what it has.
  */
 public final class WholeTransactions extends PostgresConnector {
@@ -26,42 +26,60 @@ public final class WholeTransactions extends PostgresConnector {
 
     /** Sends what Debezium's task reads. */
     public static final class OfTransactions extends PostgresConnectorTask {
-        private Map<String, Object> boundary = Map.of();
+        private static final String HEARTBEATS = "__debezium-heartbeat";
+
+        // Records of one transaction share it.
+        private Map<String, Object> place = Map.of();
 
         @Override
         public List<SourceRecord> doPoll() throws InterruptedException {
-            return super.doPoll().stream().map(this::atCommit).collect(Collectors.toList());
+            List<SourceRecord> records = new ArrayList<>();
+            for (SourceRecord record : super.doPoll()) {
+                if (record.sourceOffset().containsKey("snapshot")) {
+                    records.add(record);
+                } else if (!comesBeforeEnd(record)) {
+                    records.add(atCommit(record));
+                }
+            }
+            return records;
+        }
+
+        /**
+         * A heartbeat that a commit sets off is sent before the transaction's END: with its place
+         * kept and the END not yet sent, a restart would pass the END by.
+         */
+        private static boolean comesBeforeEnd(SourceRecord record) {
+            Map<String, ?> offset = record.sourceOffset();
+            return record.topic().startsWith(HEARTBEATS)
+                    && "COMMIT".equals(offset.get("messageType"))
+                    && offset.containsKey("transaction_id");
         }
 
         private SourceRecord atCommit(SourceRecord record) {
-            Map<String, ?> offset = record.sourceOffset();
-            Object commit = offset.get("lsn_commit");
-            // Before the first commit there is no place to go to.
-            if (commit == null || offset.containsKey("snapshot") || between(offset, commit)) {
-                return record;
+            Object commit = record.sourceOffset().get("lsn_commit");
+            if (commit == null || !commit.equals(place.get("lsn_commit"))) {
+                place = lastCommit(record.sourceOffset(), commit);
             }
-            if (!commit.equals(boundary.get("lsn"))) {
-                boundary = place(offset, commit);
-            }
-            return new SourceRecord(record.sourcePartition(), boundary, record.topic(),
+            return new SourceRecord(record.sourcePartition(), place, record.topic(),
                     record.kafkaPartition(), record.keySchema(), record.key(), record.valueSchema(),
                     record.value(), record.timestamp(), record.headers());
         }
 
-        /** A transaction's first row may have the LSN at which the one before it ended. */
-        private static boolean between(Map<String, ?> offset, Object commit) {
-            Object type = offset.get("messageType");
-            return "COMMIT".equals(type) || "MESSAGE".equals(type) && commit.equals(offset.get("lsn"));
-        }
-
-        /** Returns what Debezium itself notes at a commit. */
-        private static Map<String, Object> place(Map<String, ?> offset, Object commit) {
+        /**
+         * Without `lsn_proc` Debezium searches for nothing and sends all that the slot gives: right
+         * before the first commit. Behind a MESSAGE at the last commit it begins with the first
+         * event as well; behind a COMMIT it would read the next transaction to its end first.
+         */
+        private static Map<String, Object> lastCommit(Map<String, ?> offset, Object commit) {
             Map<String, Object> found = new HashMap<>(offset);
             found.keySet().removeIf(name -> name.startsWith("transaction_"));
             found.remove("lsn_events_processed");
-            found.put("lsn", commit);
-            found.put("lsn_proc", commit);
-            found.put("messageType", "COMMIT");
+            found.remove("lsn_proc");
+            if (commit != null) {
+                found.put("lsn", commit);
+                found.put("lsn_proc", commit);
+                found.put("messageType", "MESSAGE");
+            }
             return Map.copyOf(found);
         }
     }

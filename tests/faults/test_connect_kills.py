@@ -211,7 +211,12 @@ def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothin
     own = logged.filter(pc.equal(logged["transaction_id"], txid))
     assert (own.num_rows, logged.num_rows) == (LARGE, LARGE + others)
     assert len(set(places_of(own))) == LARGE
-    cut.settle({}, dict)
+    ends = {"any": {"0": 1}}
+    cut.settle(ends, lambda: ends)
+    assert txid not in cut.advance().transactions, "what was asked now counts from the next epoch"
+    cut.settle({}, lambda: ends)
+    assert txid not in cut.advance().transactions
+    cut.settle(ends, lambda: ends)
     assert txid in cut.advance().transactions
     assert cut.waiting_for() is None
 

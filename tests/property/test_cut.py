@@ -137,3 +137,47 @@ def test_p4_rows_of_an_abandoned_snapshot_do_not_count() -> None:
     cut.snapshot_row("a", lsn=9, epoch=3)
     assert cut.advance().snapshot
     assert cut.snapshot_lsn == 9
+
+
+def restarted() -> Cut:
+    """Return a cut whose connector started again amid transaction 7, of which 2 of 3 rows came."""
+    cut = Cut()
+    cut.snapshot_done = True
+    cut.begin("7")
+    cut.row("7", "public.a", epoch=1, lsn=10, rows=2)
+    cut.begin("7")
+    assert cut.end("7", 20, {"public.a": 1})
+    return cut
+
+
+def test_p5_a_restart_amid_a_transaction_is_settled_one_epoch_after_kafka_was_asked() -> None:
+    cut = restarted()
+    cut.settle({"a": {"0": 9}}, lambda: {"a": {"0": 9}})
+    assert not cut.advance().anything, "an epoch that is done again may be told of another end"
+    assert "started again" in str(cut.waiting_for())
+    cut = Cut.from_json(cut.to_json())
+    cut.settle({"a": {"0": 8}}, dict)
+    assert not cut.advance().anything
+    cut.settle({"a": {"0": 9}}, dict)
+    assert cut.advance().transactions == ("7",)
+
+
+def test_p5_what_an_end_counts_is_waited_for_all_the_same() -> None:
+    cut = restarted()
+    cut.end("8", 30, {"public.a": 1})
+    ends = {"a": {"0": 9}}
+    cut.settle(ends, lambda: ends)
+    cut.settle(ends, dict)
+    assert cut.advance().transactions == ("7",)
+    assert "have {}" in str(cut.waiting_for())
+
+
+def test_a_release_forgets_no_restart_of_a_transaction_that_is_still_sent() -> None:
+    cut = Cut()
+    cut.hold()
+    cut.begin("7")
+    cut.begin("7")
+    cut.release(copied={"public.a"}, since=5)
+    cut.row("7", "public.a", epoch=2, lsn=10)
+    cut.end("7", 20, {"public.a": 1})
+    assert not cut.advance().anything
