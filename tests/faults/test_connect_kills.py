@@ -172,6 +172,10 @@ def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothin
         records.extend(row_of(record, fact) for record, fact in read)
         return [row for row in records if row.get("transaction_id") == txid]
 
+    def read(transfers: int) -> bool:
+        large()
+        return sum(row.get("table") == "public.transfers" for row in records) >= transfers
+
     insert = f"INSERT INTO transfers (amount) SELECT i FROM generate_series(1, {LARGE // 2}) i"
     with psycopg.connect(make_conninfo(bank.dsn)) as connection:
         found = connection.execute("SELECT txid_current()").fetchone()
@@ -182,6 +186,7 @@ def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothin
         until(lambda: writer.done >= 100, "others commit", deadline_s=60)
         others = writer.finish()
         connection.execute(insert.encode())
+        until(lambda: read(others), "what others did is here", deadline_s=120)
         before = committed(bank)
     until(lambda: committed(bank) > before, "its first rows are here", deadline_s=60)
     kill_part(stack.workspace, "connect")
