@@ -6,6 +6,7 @@ from argparse import Namespace
 from dataclasses import dataclass
 
 OURS, NAIVE, DEBEZIUM = "penstock", "naive_merge", "debezium"
+KAFKA2DELTA = "kafka2delta"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

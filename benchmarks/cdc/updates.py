@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 import psutil
 
-from benchmarks.cdc import naive
-from benchmarks.cdc.lines import NAIVE, OURS, Scale
+from benchmarks.cdc import kafka2delta
+from benchmarks.cdc.beside import NAIVE_MERGE
+from benchmarks.cdc.beside import measure as measure_beside
+from benchmarks.cdc.lines import KAFKA2DELTA, NAIVE, OURS, Scale
 from benchmarks.cdc.load import update_steadily
 from benchmarks.cdc.visibility import freshness, quantile, steps
 from benchmarks.cdc.world import SOURCE, World
@@ -21,14 +23,14 @@ from projections.state.current import current_name
 WARM_S = 30.0
 SETTLE_S = 4.0
 NAIVE_S = 45.0
-"""The naive pipeline is measured for so long at the most."""
+"""Other pipelines are measured for so long at the most."""
 _SNAPSHOT_S = 600.0
 
 
 def measure(
     world: World, scale: Scale, line: str, *, tables: Sequence[str], rate: float, seconds: float
 ) -> dict[str, float]:
-    """Measure Penstock, then the naive pipeline, on tables of `scale.table_rows` rows in all."""
+    """Measure Penstock, then the others, on tables of `scale.table_rows` rows in all."""
     rows = scale.table_rows // len(tables)
     names = [f"public.{table}" for table in tables]
     world.make_tables(tables, rows)
@@ -49,11 +51,12 @@ def measure(
         "pipeline_cpu_share_of_a_core": spent / load.seconds,
     }
     found = {f"{OURS}.{name}": value for name, value in figures.items()}
-    if scale.wants(line, NAIVE):
-        beside = naive.measure(
-            world, scale, tables=tables, rate=rate, seconds=min(NAIVE_S, seconds)
-        )
-        found |= {f"{NAIVE}.{name}": value for name, value in beside.items()}
+    for product, rival in ((NAIVE, NAIVE_MERGE), (KAFKA2DELTA, kafka2delta.RIVAL)):
+        if scale.wants(line, product):
+            beside = measure_beside(
+                world, scale, rival, tables=tables, rate=rate, seconds=min(NAIVE_S, seconds)
+            )
+            found |= {f"{product}.{name}": value for name, value in beside.items()}
     world.forget()
     return found
 

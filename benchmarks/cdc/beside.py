@@ -1,4 +1,4 @@
-"""The naive pipeline beside Penstock's: started over the same capture, on a copy of the tables."""
+"""Other pipelines beside Penstock's: over the same source tables, on a copy of their rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from deltalake import write_deltalake
 
 from benchmarks.cdc.lines import Scale
@@ -26,37 +29,80 @@ from projections.log.tables import Tables
 from projections.state.current import current_name
 from projections.state.tail import read_whole
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A pipeline that runs as `python -m MODULE WORK` and prints a line of JSON per batch.
+
+    `capture` brings the tables' changes into topics `<prefix>.<table>` for the time of a block;
+    `start` writes a table's first rows at a path. `environment` are variables of its process.
+    """
+
+    module: str
+    prefix: str
+    capture: Callable[[World], AbstractContextManager[None]]
+    start: Callable[[str, pa.Table], None]
+    environment: Callable[[World], Mapping[str, str]]
+
+
+NAIVE_MERGE = Rival(
+    module="benchmarks.cdc.naive_merge",
+    prefix=SOURCE,
+    capture=lambda world: nullcontext(),
+    start=write_deltalake,
+    environment=lambda world: {},
+)
+
 _READY_S = 240.0
 _WARM_S = 10.0
 _LAST_S = 30.0
 
 
 def measure(
-    world: World, scale: Scale, *, tables: Sequence[str], rate: float, seconds: float
+    world: World,
+    scale: Scale,
+    rival: Rival,
+    *,
+    tables: Sequence[str],
+    rate: float,
+    seconds: float,
 ) -> dict[str, float]:
-    """Measure the naive pipeline at the same load; the tables start as Penstock's ended."""
+    """Measure another pipeline at the same load; the tables start as Penstock's ended."""
+    with rival.capture(world):
+        return _measured(world, scale, rival, tables=tables, rate=rate, seconds=seconds)
+
+
+def _measured(
+    world: World,
+    scale: Scale,
+    rival: Rival,
+    *,
+    tables: Sequence[str],
+    rate: float,
+    seconds: float,
+) -> dict[str, float]:
     names = [f"public.{table}" for table in tables]
-    folder = world.folder / "naive"
+    folder = world.folder / "beside"
     shutil.rmtree(folder, ignore_errors=True)
     work = Work(
         bootstrap=world.settings.required("kafka.bootstrap"),
         registry=world.settings.required("registry.url"),
-        source=SOURCE,
+        source=rival.prefix,
         tables=tuple(names),
         folder=str(folder / "tables"),
         scratch=str(folder / "scratch"),
     )
     for name in names:
         rows = read_whole(world.lake, Tables(), current_name(SOURCE, name))
-        write_deltalake(work.path(name), rows)
+        rival.start(work.path(name), rows)
     told = folder / "told.jsonl"
     with told.open("w") as out, (folder / "log").open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.cdc.naive_merge", work.render()],
+            [sys.executable, "-m", rival.module, work.render()],
             stdout=out,
             stderr=errors,
             cwd=ROOT,
-            env={**os.environ},
+            env={**os.environ, **rival.environment(world)},
         )
         try:
             _await(told, process)
@@ -100,7 +146,7 @@ def _await(told: Path, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _READY_S
     while not _batches(told):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise Unavailable("the naive pipeline does not start: see naive/log in its folder")
+            raise Unavailable("the other pipeline does not start: see beside/log in its folder")
         time.sleep(0.2)
 
 
