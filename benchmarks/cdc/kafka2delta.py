@@ -20,6 +20,7 @@ from benchmarks.cdc.beside import Rival
 from benchmarks.cdc.world import SOURCE, World
 from benchmarks.peers.install import HERE, default_cache
 from cdc.connect import ConnectClient
+from cdc.removal import retire_connector
 from kernel.errors import Misconfigured
 
 PREFIX = "flat"
@@ -65,8 +66,7 @@ def unwrapped(world: World) -> Iterator[None]:
         try:
             yield
         finally:
-            connect.delete(name)
-            connect.await_gone(name, timeout_s=60)
+            retire_connector(name, connect)
             with psycopg.connect(world.dsn, autocommit=True) as connection:
                 connection.execute(
                     "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
