@@ -26,8 +26,9 @@ from kernel.positions import Epoch
 from projections.log.decode import row_of
 from projections.log.frames import DECODED
 from projections.log.order import places_of
-from projections.runner.arrival import sort_out
+from projections.runner.arrival import Arrival, sort_out
 from projections.runner.progress import NOWHERE, Mark, Progress
+from projections.state.cut import Cut
 from schemas.records import Change, Operation, TransactionEnd
 from stack.control import kill_part, status
 from tests.capturing import Captured, prepare
@@ -154,6 +155,23 @@ def test_p4_a_kill_while_streaming_loses_and_doubles_nothing(
     assert bank.rejected == []
 
 
+def sorted_out(source: str, records: list[dict[str, object]]) -> tuple[Arrival, Cut]:
+    """Take decoded records in as one epoch does, after a snapshot that is complete."""
+    progress = Progress()
+    cut = progress.cut(source)
+    cut.snapshot_done = True
+    arrival = sort_out(
+        pa.Table.from_pylist(records, schema=DECODED),
+        progress,
+        before=Progress(),
+        epoch=Epoch(1),
+        lateness=lambda _: timedelta(0),
+        partitions={},
+        now=datetime.now(UTC),
+    )
+    return arrival, cut
+
+
 def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothing(
     stack: Settings, bank: Captured, writer: Writer
 ) -> None:
@@ -199,18 +217,7 @@ def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothin
     assert (begins, sent > LARGE) == (2, True), "it was not killed amid the transaction"
     assert counted == LARGE, "it counts a part only"
 
-    progress = Progress()
-    cut = progress.cut(bank.source.name)
-    cut.snapshot_done = True
-    arrival = sort_out(
-        pa.Table.from_pylist(records, schema=DECODED),
-        progress,
-        before=Progress(),
-        epoch=Epoch(1),
-        lateness=lambda _: timedelta(0),
-        partitions={},
-        now=datetime.now(UTC),
-    )
+    arrival, cut = sorted_out(bank.source.name, records)
     logged = arrival.changes[bank.source.name]
     logged = logged.filter(pc.equal(logged["table"], "public.transfers"))
     own = logged.filter(pc.equal(logged["transaction_id"], txid))
