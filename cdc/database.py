@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,14 +10,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 
 from cdc.connectors import Database
+from kernel.dsn import SPELLING, ends_early
 from kernel.errors import InvalidRequest, Misconfigured, PenstockError, Unavailable
 
 Row = dict[str, object]
 Connection = psycopg.Connection[Row]
 
 _CONNECT_TIMEOUT_S = 10
-_PASSWORD_CUT = re.compile(r"postgres(?:ql)?://(?:[^@/]*@[^?]*|[^@?]*/[^?]*)@")
-"""A URL with an '@' behind the one that ends the password, or behind the first '/'."""
 
 
 @contextmanager
@@ -88,24 +86,23 @@ def split_table(table: str) -> tuple[str, str]:
 
 
 def _parts(dsn: str) -> dict[str, object]:
-    """Take a DSN apart. What is wrong with it is not quoted: it may be a part of the password."""
+    """Take a DSN apart: one host and one port, since a connector reads from one server."""
     try:
         parts: dict[str, object] = dict(conninfo_to_dict(dsn))
     except psycopg.ProgrammingError:
         raise _malformed() from None
-    # A password with a bare '/' or '@' ends early: what is left of it is a port, host or database.
-    port = str(parts.get("port") or "5432")
-    if _PASSWORD_CUT.match(dsn) or not (port.isascii() and port.isdigit() and int(port) <= 65535):
+    port = parts.get("port")
+    if ends_early(dsn, port) or not 0 < _number(port or 5432) <= 65535:
         raise _malformed()
     return parts
 
 
+def _number(port: object) -> int:
+    return int(str(port)) if str(port).isdigit() else 0
+
+
 def _malformed() -> InvalidRequest:
-    return InvalidRequest(
-        "not a PostgreSQL DSN, with one host and one port",
-        remedy="Write postgresql://USER@HOST:PORT/DATABASE; write special characters of a password"
-        " as %XX (%2F for /, %40 for @).",
-    )
+    return InvalidRequest("not a PostgreSQL DSN, with one host and one port", remedy=SPELLING)
 
 
 def _wrapped(error: psycopg.Error, dsn: str) -> PenstockError:

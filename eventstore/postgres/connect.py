@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -11,14 +10,13 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from kernel.dsn import SPELLING, ends_early
 from kernel.errors import Misconfigured, StorageFull, Unavailable
 
 SERVICE_ROLE = "penstock_service"
 CONNECT_TIMEOUT_S = 5
 _POOL_TIMEOUT_S = 5.0
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
-_PASSWORD_CUT = re.compile(r"postgres(?:ql)?://(?:[^@/]*@[^?]*|[^@?]*/[^?]*)@")
-"""A URL with an '@' behind the one that ends the password, or behind the first '/'."""
 
 # A peer that vanished without a word is noticed within 25 seconds. Durability is not the
 # server's default to decide: an acknowledged append is on disk.
@@ -46,24 +44,14 @@ def conninfo(dsn: str, *, role: str | None) -> str:
 
 
 def _given(dsn: str) -> dict[str, Any]:
-    """Take a DSN apart. What is wrong with it is not quoted: it may be a part of the password."""
+    malformed = Misconfigured("postgres.dsn is not a PostgreSQL connection string", remedy=SPELLING)
     try:
         given = dict(conninfo_to_dict(dsn))
     except psycopg.ProgrammingError:
-        raise _malformed() from None
-    # A password with a bare '/' or '@' ends early: what is left of it is a port, host or database.
-    ports = str(given.get("port") or "5432").split(",")
-    if _PASSWORD_CUT.match(dsn) or not all(re.fullmatch("[0-9]{0,5}", port) for port in ports):
-        raise _malformed()
+        raise malformed from None
+    if ends_early(dsn, given.get("port")):
+        raise malformed
     return given
-
-
-def _malformed() -> Misconfigured:
-    return Misconfigured(
-        "postgres.dsn is not a PostgreSQL connection string",
-        remedy="Write postgresql://USER@HOST:PORT/DATABASE; write special characters of a password"
-        " as %XX (%2F for /, %40 for @).",
-    )
 
 
 async def connect(
