@@ -36,6 +36,10 @@ class KafkaTopics:
             if whole.fullmatch(name)
         }
 
+    def of_source(self, prefix: str, source: str) -> dict[str, list[int]]:
+        """Return the partitions of a captured source's topics; `prefix` is the workspace's."""
+        return self.matching(rf"{re.escape(prefix + source)}\..+")
+
     def earliest(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
         """Return the first offset of each partition."""
         return retrying(lambda: self._offsets(topics, OffsetSpec.earliest()), backoff=_PATIENCE)

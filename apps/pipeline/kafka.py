@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 
@@ -44,7 +43,7 @@ class IngestBroker:
 
         Raises `Unavailable`.
         """
-        topics = self._topics.matching(rf"{re.escape(self._prefix + source)}\..+")
+        topics = self._topics.of_source(self._prefix, source)
         lost = [topic for topic, partitions in topics.items() if not partitions]
         if lost or not topics:
             raise Unavailable(f"Kafka does not know where {', '.join(lost) or source} ends")

@@ -147,8 +147,7 @@ class SourceHeads:
 
     def _ends(self, name: str) -> Offsets:
         prefix = self._settings.text("kafka.topic_prefix")
-        topics = self._topics.matching(f"{_quoted(prefix + name)}\\..+")
-        return self._topics.ends(topics)
+        return self._topics.ends(self._topics.of_source(prefix, name))
 
     def _remember_cut(self, name: str, known: _Source, last: Committed, cut: int) -> None:
         """What is missing was committed after the last folded transaction: the first sample."""
@@ -169,7 +168,3 @@ class SourceHeads:
 def _waits_for_nothing(last: Committed, name: str) -> bool:
     cuts = Progress.from_json(last.progress).cuts
     return name not in cuts or cuts[name].waiting_for() is None
-
-
-def _quoted(text: str) -> str:
-    return "".join(c if c.isalnum() or c == "_" else f"\\{c}" for c in text)
