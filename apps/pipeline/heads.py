@@ -30,13 +30,16 @@ class PostgresHeads:
     def lag(self, heads: Mapping[str, int]) -> tuple[str, int, float]:
         """Return (store, events behind, age in seconds of the oldest one missing).
 
-        `heads` are the log's contiguous heads. Raises `Unavailable`.
+        `heads` are the log's contiguous heads. The store's name is "none" where the database has
+        no event store, as beside a pipeline that captures tables only. Raises `Unavailable`.
         """
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = psycopg.connect(self._dsn, autocommit=True)
             have = max(heads.values(), default=0)
             row = self._connection.execute(_LAG, {"next": have + 1}).fetchone()
+        except psycopg.errors.UndefinedTable:
+            return "none", 0, 0.0
         except psycopg.Error as error:
             self.close()
             raise Unavailable(f"the event store's database does not answer: {error}") from error
