@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -32,7 +32,7 @@ from schemas.key_ranges import WHOLE, KeyColumn, KeyRange, ordered_key
 from schemas.pg_types import SourceColumn
 
 MOST_INSTALLS = 16
-"""Ranges of one table that are healed one by one; more are healed as the one range around them."""
+"""Ranges of one table that are healed one by one; of more, as many at once as can be replaced."""
 _LOOK_S = 0.2
 _LEAST_S = 5.0
 _ATTEMPTS = 3
@@ -82,16 +82,37 @@ def heal(
     timeout_s: float,
 ) -> TableReport:
     """Replace the differing ranges of a table and compare them again."""
+    deadline = time.monotonic() + timeout_s
+
+    def install(area: KeyRange) -> str:
+        return _install(lake, tables, comparison, dsn, captured, area, deadline=deadline)
+
     areas = report.differing_ranges or (WHOLE,)
     if len(areas) > MOST_INSTALLS:
-        areas = (KeyRange(low=areas[0].low, high=areas[-1].high),)
-    ids: list[str] = []
-    deadline = time.monotonic() + timeout_s
-    for area in areas:
-        ids.append(_install(lake, tables, comparison, dsn, captured, area, deadline=deadline))
+        done = together(areas, install)
+    else:
+        done = [(area, install(area)) for area in areas]
     left_s = max(deadline - time.monotonic(), _LEAST_S)
-    equal = all(is_equal(comparison, dsn, captured, area, timeout_s=left_s) for area in areas)
-    return report.healed(", ".join(ids), equal=equal)
+    equal = all(is_equal(comparison, dsn, captured, area, timeout_s=left_s) for area, _ in done)
+    return report.healed(", ".join(id for _, id in done), equal=equal)
+
+
+def together(
+    areas: Sequence[KeyRange], install: Callable[[KeyRange], str]
+) -> list[tuple[KeyRange, str]]:
+    """Install the one range around all areas, or around each half of them where it is too large.
+
+    Each install costs the lake an epoch; what lies between two areas costs its rows. Returns what
+    was installed. Raises `InvalidRequest` for an area that is too large by itself.
+    """
+    around = KeyRange(low=areas[0].low, high=areas[-1].high)
+    try:
+        return [(around, install(around))]
+    except InvalidRequest:
+        if len(areas) == 1:
+            raise
+    half = len(areas) // 2
+    return [*together(areas[:half], install), *together(areas[half:], install)]
 
 
 def _install(

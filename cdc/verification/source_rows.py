@@ -305,7 +305,10 @@ def _as_it_leaves(column: SourceColumn, options: TableOptions) -> SourceColumn:
 
 
 def _rows(connection: Connection, table: SourceTable) -> sql.Composed:
-    """Return what stands in FROM: the table, or a selection that veils what leaves veiled."""
+    """Return what stands in FROM: the table, or a selection that veils what leaves veiled.
+
+    The session gets the salt that the selection needs.
+    """
     if not table.options.veiled:
         return table.relation
     hand_salt(connection, table.options, table.salt)
