@@ -10,7 +10,14 @@ from datetime import UTC, datetime
 
 import psycopg
 import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from apps.capture import placement_of
 from apps.settings import Settings
@@ -40,6 +47,8 @@ from schemas.row_hash import table_hash
 from tests.waiting import until
 
 SALT = "saltofthistest0123456789"
+_NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+"""What a topic that was just made answers: it is listed before its partitions have a leader."""
 
 
 @dataclass(slots=True)
@@ -107,8 +116,22 @@ class Reader:
 
     @staticmethod
     def _end(consumer: Consumer, part: tuple[str, int]) -> int:
-        _, end = consumer.get_watermark_offsets(TopicPartition(*part), timeout=10, cached=False)
-        return int(end)
+        ends: list[int] = []
+
+        def told() -> bool:
+            try:
+                _, end = consumer.get_watermark_offsets(
+                    TopicPartition(*part), timeout=10, cached=False
+                )
+            except KafkaException as error:
+                if error.args[0].code() in _NO_LEADER_YET:
+                    return False
+                raise
+            ends.append(int(end))
+            return True
+
+        until(told, f"the end of {part} is known")
+        return ends[0]
 
     def _assign_new(self, consumer: Consumer) -> None:
         topics = consumer.list_topics(timeout=10).topics.items()
