@@ -59,6 +59,7 @@ DEFAULTS: Mapping[str, object] = {
     "lake.path": "lake",
     "lake.fold_freshness_ms": 400,
     "lake.retention_days": 7,
+    "lake.current_retention_bytes": 20 * 1024**3,
     "schemas.mode": "infer",
     "storage.min_free_bytes": 2 * 1024**3,
 }

@@ -19,8 +19,9 @@ from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest
 from projections.state.current import CurrentTables, current_name
 from projections.state.installs import ALL, Install, InstallBook
+from projections.state.layers import read_whole
 from projections.state.staging import Staging
-from projections.state.tail import FoldPolicy, read_whole
+from projections.state.tail import FoldPolicy
 from schemas.key_ranges import Bound as KeyBound
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn

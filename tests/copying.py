@@ -24,7 +24,7 @@ from cdc.verify import compared_columns, hash_of
 from projections.log.tables import Tables
 from projections.state.current import current_name
 from projections.state.installs import InstallBook
-from projections.state.tail import read_whole
+from projections.state.layers import read_whole
 from schemas.registry import ConfluentRegistry
 from schemas.row_hash import table_hash
 from tests.feeding import Epochs

@@ -30,7 +30,7 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable
 from projections.state.held import Hold
-from projections.state.tail import read_whole
+from projections.state.layers import read_whole
 from schemas.registry import ConfluentRegistry
 from schemas.row_hash import table_hash
 from tests.feeding import Epochs

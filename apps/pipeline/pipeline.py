@@ -42,6 +42,7 @@ from projections.state.current import CurrentTables
 from projections.state.held import hold_document
 from projections.state.installs import InstallBook
 from projections.state.large import SparkStagedMerge
+from projections.state.merging import MergeBeside
 from projections.state.tail import FoldPolicy
 from schemas.registry import ConfluentRegistry
 
@@ -90,7 +91,12 @@ class Pipeline:
             self._lake.root, reserve_bytes=settings.number("storage.min_free_bytes")
         )
         retention = timedelta(days=settings.number("lake.retention_days"))
-        self._upkeep = Upkeep(self._lake, retention=retention, derived=self._derived)
+        self._upkeep = Upkeep(
+            self._lake,
+            retention=retention,
+            current_bytes=settings.number("lake.current_retention_bytes"),
+            derived=self._derived,
+        )
         self._sources = SourceHeads(settings, self._topics)
         self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
         self._copier = TableCopier(settings, self._lake, self._registry, metrics=metrics.copies)
@@ -174,6 +180,7 @@ class Pipeline:
             soft_deletes=lambda source, table: _keeps_deleted(deployment, source, table),
             large=SparkStagedMerge(self._spark, self._tables),
             policy=FoldPolicy(freshness_s=self._settings.number("lake.fold_freshness_ms") / 1000),
+            beside=MergeBeside(),
         )
         try:
             return self._run_ingest(deployment, current)
@@ -195,6 +202,8 @@ class Pipeline:
             current=current,
         )
         self._last = ingest.last
+        if ingest.last is not None:
+            self._upkeep.committed(ingest.last.tables)
         router = router_of(
             deployment,
             prefix=self._settings.text("kafka.topic_prefix"),

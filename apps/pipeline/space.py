@@ -28,5 +28,6 @@ class SpaceGuard:
         return (
             f"{free // 2**20} MiB free at {self._folder}, {self._reserve_bytes // 2**20} MiB are "
             "kept in reserve | fix: free space, or lower storage.min_free_bytes; work resumes by "
-            "itself"
+            "itself. Large tables that change all the time: lower lake.current_retention_bytes and "
+            "start the pipeline again"
         )

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from deltalake.exceptions import DeltaError
+
 from apps.verification.narrowing import Narrowing
 from apps.verification.reports import (
     NO_DIFFERENCES,
@@ -145,7 +147,7 @@ class Comparison:
             between = self.await_lsn(source, lsn, since=since, timeout_s=timeout_s)
             held = self._reader.held(source, between)
             return lsn, [
-                self._report(connection, look, between, within)
+                self._reported(connection, look, between, within)
                 if isinstance(look, _Look) and look.captured.table not in held
                 else _held(each.table, between, held.get(each.table, str(look)))
                 for each, look in zip(wanted, looks, strict=True)
@@ -164,6 +166,14 @@ class Comparison:
                 )
             self._sleep(_LOOK_S)
         return between
+
+    def _reported(
+        self, connection: Connection, look: _Look, between: Between, within: KeyRange
+    ) -> TableReport:
+        try:
+            return self._report(connection, look, between, within)
+        except (FileNotFoundError, DeltaError):
+            return _held(look.captured.table, between, _files_gone(look.captured))
 
     def _report(
         self, connection: Connection, look: _Look, between: Between, within: KeyRange
@@ -245,6 +255,15 @@ def at_one_lsn(dsn: str, *, timeout_s: float) -> Iterator[tuple[Connection, Lsn]
 def _held(table: str, between: Between, reason: str) -> TableReport:
     return TableReport(
         table=table, lsn=lsn_to_text(between.lsn), epoch=between.base.epoch, held=reason
+    )
+
+
+def _files_gone(captured: Captured) -> str:
+    only = f"{captured.source} --tables {captured.table}"
+    return (
+        "files of that epoch are not there any more: old versions of tables that change all the"
+        f" time are kept for ten minutes. Verify it alone: penstock source verify {only}; if it"
+        f" says the same again, files were lost: penstock source resnapshot {only}"
     )
 
 

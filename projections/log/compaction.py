@@ -1,14 +1,15 @@
 """Puts many small files together, and removes the files that no kept version names.
 
-Rows, statistics and guards stay, and so does every version younger than the retention. A table
-that is merged into is compacted by the thread that merges, so that the two never meet. Appends and
-a compaction do not collide: tables that are only appended to are looked after by `Upkeep`, in a
-thread of its own, so that no epoch waits for it.
+Rows, statistics and guards stay, and so does every version younger than the retention, but for old
+versions of large tables (`superseded`). A table that is merged into is compacted by the thread that
+merges, so that the two never meet. Appends and a compaction do not collide: tables that are only
+appended to are looked after by `Upkeep`, in a thread of its own, so that no epoch waits for it.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,14 +20,20 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from kernel.errors import PenstockError
+from projections.log.busy import kept_for
 from projections.log.layout import Lake
+from projections.log.superseded import trim
 from projections.log.tables import TableAt, Tables
+from projections.state.layers import FOLDER
 
 MANY_FILES = 96
 TARGET_BYTES = 32 * 2**20
 """Files of this size are left alone: what was put together once is not written again and again."""
 LOOK_EVERY = timedelta(seconds=20)
+TRIM_EVERY = timedelta(minutes=1)
 VACUUM_EVERY = timedelta(hours=1)
+_REST_S = 2.0
 APPENDED = ("log/", "quarantine/", "epochs")
 """Tables, by the beginnings of their names, that nobody merges into."""
 
@@ -56,22 +63,27 @@ def compact(lake: Lake, tables: Tables, names: Iterable[str]) -> list[str]:
 
 
 def vacuum(
-    lake: Lake, tables: Tables, at: Mapping[str, TableAt], *, retention: timedelta
+    lake: Lake,
+    tables: Tables,
+    at: Mapping[str, TableAt],
+    *,
+    retention: timedelta,
 ) -> dict[str, int]:
     """Remove files of versions older than `retention`; return how many, by table.
 
     The versions in `at` (what the newest epoch names) and whatever else was a table's newest
-    version within the retention stay readable.
+    version within the retention stay readable. Where no file was removed for another reason, that
+    is: see `superseded`.
     """
     removed: dict[str, int] = {}
-    hours = int(retention / timedelta(hours=1))
     for name, kept in at.items():
         table = tables.open(lake.path(name))
         if table is None:
             continue
         try:
             files = table.vacuum(
-                retention_hours=hours,
+                # Of a busy table as well: somebody may still read what was removed just now.
+                retention_hours=min(_hours(retention), max(1, _hours(kept_for(table, retention)))),
                 dry_run=False,
                 enforce_retention_duration=False,
                 keep_versions=[kept.version],
@@ -93,11 +105,16 @@ class Upkeep:
         lake: Lake,
         *,
         retention: timedelta,
+        current_bytes: int | None = None,
         derived: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`derived` names the typed, history and projection tables; for the vacuum only."""
+        """`derived` names the typed, history and projection tables; for the vacuum only.
+
+        `current_bytes` is what old versions of `current` tables take at most; None for no bound.
+        """
         self._lake = lake
         self._retention = retention
+        self._current_bytes = current_bytes
         # Handles of its own: ingest refreshes its own meanwhile.
         self._tables = Tables()
         self._at: Mapping[str, TableAt] = {}
@@ -119,16 +136,22 @@ class Upkeep:
             self._thread.join()
 
     def _run(self) -> None:
-        vacuumed = time.monotonic()
-        while not self._stop.wait(LOOK_EVERY.total_seconds()):
-            try:
-                self.look()
-                if time.monotonic() - vacuumed > VACUUM_EVERY.total_seconds():
-                    vacuumed = time.monotonic()
-                    vacuum(self._lake, self._tables, self._kept(), retention=self._retention)
-            except (DeltaError, OSError) as error:
-                # Nothing depends on it: it is tried again at the next look.
-                log.warning("upkeep: %s", error)
+        works = {self.trim: TRIM_EVERY, self.look: LOOK_EVERY, self._vacuum: VACUUM_EVERY}
+        done = dict.fromkeys(works, time.monotonic())
+        done[self.trim] = -math.inf  # Ingest may wait for room.
+        while not self._stop.wait(_REST_S):
+            for work, pause in works.items():
+                if time.monotonic() - done[work] < pause.total_seconds():
+                    continue
+                done[work] = time.monotonic()
+                try:
+                    work()
+                except (DeltaError, OSError, PenstockError) as error:
+                    # Nothing depends on it: it is tried again when it is due again.
+                    log.warning("upkeep: %s", error)
+
+    def _vacuum(self) -> None:
+        vacuum(self._lake, self._tables, self._kept(), retention=self._retention)
 
     def _kept(self) -> dict[str, TableAt]:
         """Return all tables whose files are replaced: as epochs name them, else as they are."""
@@ -139,6 +162,20 @@ class Upkeep:
                 found[name] = TableAt(version=table.version(), as_of_epoch=0)
         return found
 
+    def trim(self) -> int:
+        """Remove old files of `current` tables beyond their bound; return how many."""
+        if self._current_bytes is None:
+            return 0
+        tables = {
+            self._lake.path(name): at.version
+            for name, at in self._at.items()
+            if name.startswith("current/") and not name.startswith(FOLDER)
+        }
+        removed = trim(tables, most_bytes=self._current_bytes)
+        if removed:
+            log.info("removed %d old files of current tables, to stay within their bound", removed)
+        return removed
+
     def look(self) -> list[str]:
         """Compact now what has many small files; return the names."""
         names = ("epochs", "log/_schemas", *(n for n in self._at if n.startswith(APPENDED)))
@@ -148,6 +185,10 @@ class Upkeep:
                 break
             found += compact(self._lake, self._tables, [name])
         return found
+
+
+def _hours(time: timedelta) -> int:
+    return int(time / timedelta(hours=1))
 
 
 def _small_files(table: DeltaTable) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from projections.log.order import low_of
+from projections.log.order import high_of, low_of
 from projections.log.steps import NOTHING, Evolution
 from projections.log.unchanged import UNCHANGED, Stored, fill_unchanged
 from projections.log.writer import DELETE, OP, UPSERT
@@ -92,9 +92,7 @@ def _images(
         column = column if key_schema else pc.if_else(deleted, column, after[name])
         after = after.set_column(after.schema.get_field_index(name), name, column)
     after = after.append_column(OP, pc.if_else(deleted, DELETE, UPSERT))
-    # A transaction that was open while the slot was made may carry an LSN below the snapshot's:
-    # rows of a snapshot come before all streamed ones.
-    after = after.append_column(HI, pc.if_else(part["snapshot"], 0, part["commit_order"]))
+    after = after.append_column(HI, high_of(part))
     after = after.append_column(LO, low_of(part))
     after = after.append_column(COMMITTED_AT, part["committed_at"])
     return after.append_column(EVENT_TIME, part["event_time"])

@@ -50,6 +50,14 @@ def low_of(rows: pa.Table) -> pa.ChunkedArray:
     return _low(*(rows[name] for name in NEEDED))
 
 
+def high_of(rows: pa.Table) -> pa.ChunkedArray:
+    """Return the high number of log rows. 0 in a snapshot: it comes before all transactions.
+
+    A transaction that was open while the slot was made may carry an LSN below the snapshot's.
+    """
+    return pc.if_else(rows["snapshot"], 0, rows["commit_order"])
+
+
 def places_of(rows: pa.Table) -> list[tuple[int, int]]:
-    """Return (high, low) of log rows, in their order."""
+    """Return (`commit_order`, low) of log rows, in their order."""
     return list(zip(rows["commit_order"].to_pylist(), low_of(rows).to_pylist(), strict=True))

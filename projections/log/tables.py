@@ -66,9 +66,17 @@ class Tables:
             return handle
 
     def ensure(
-        self, path: str, schema: pa.Schema, *, partition_by: Sequence[str] = ()
+        self,
+        path: str,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
     ) -> DeltaTable:
-        """Return the table at `path`, created empty when it is not there."""
+        """Return the table at `path`, created empty when it is not there.
+
+        `settings` are of a new table, in place of the usual ones.
+        """
         handle = self.open(path)
         if handle is not None:
             return handle
@@ -78,7 +86,7 @@ class Tables:
                 schema,
                 mode="ignore",
                 partition_by=list(partition_by) or None,
-                configuration=dict(TABLE_SETTINGS),
+                configuration={**TABLE_SETTINGS, **(settings or {})},
             )
             return self._handles[path]
 
@@ -144,6 +152,15 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
         files = fs.SubTreeFileSystem(rest if separator else root, fs.LocalFileSystem())
     dataset: ds.Dataset = table.to_pyarrow_dataset(filesystem=files)
     return dataset
+
+
+def missing_file(rows: ds.Dataset) -> str | None:
+    """Return a file of a dataset that is not there any more."""
+    if isinstance(rows, ds.FileSystemDataset):
+        for info in rows.filesystem.get_file_info(rows.files):
+            if info.type is fs.FileType.NotFound:
+                return str(info.path)
+    return None
 
 
 def dataset_since(table: DeltaTable, column: str, least: int) -> ds.Dataset:

@@ -43,7 +43,7 @@ from projections.log.unchanged import Stored, any_of, rows_of_keys
 from projections.log.writer import OP, ArrowWriter, Guard, reached
 from projections.state.following import SchemaFollower
 from projections.state.large import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
-from projections.state.tail import read_whole
+from projections.state.layers import read_whole
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 
@@ -138,7 +138,7 @@ class TypedChanges:
         for table, (own, evolution) in facts.items():
             name = f"typed/{source}.{table}"
             known = f"current/{source}.{table}"
-            stored = partial(self._stored, known, current, staged, evolution)
+            stored = partial(self._stored, known, name, current, staged, evolution)
             if table in held:
                 stored = partial(self._last_facts, name, 0, stored)
             moved = self._evolve(name, evolution, messages, epoch)
@@ -211,12 +211,30 @@ class TypedChanges:
     def _stored(
         self,
         name: str,
+        typed: str,
         current: Mapping[str, TableAt],
         staged: Mapping[str, tuple[str, int]],
         evolution: Evolution,
         wanted: pa.Table,
     ) -> pa.Table | None:
-        """Find last known rows in the current table as of the epoch before."""
+        """Find last known rows in the current table as of the epoch before.
+
+        Of a table that changes all the time that version may be gone: then among all the facts,
+        which takes longer.
+        """
+        try:
+            return self._as_of(name, current, staged, evolution, wanted)
+        except (FileNotFoundError, DeltaError):
+            return self._last_facts(typed, 0, lambda keys: None, wanted)
+
+    def _as_of(
+        self,
+        name: str,
+        current: Mapping[str, TableAt],
+        staged: Mapping[str, tuple[str, int]],
+        evolution: Evolution,
+        wanted: pa.Table,
+    ) -> pa.Table | None:
         at = current.get(name)
         if at is not None:
             path, version = self._lake.path(name), at.version

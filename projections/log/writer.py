@@ -17,11 +17,18 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import DeltaVersion, Epoch
+from projections.log.busy import shorten
 from projections.log.pruning import within
 from projections.log.tables import TABLE_SETTINGS, Tables, schema_of
 
@@ -110,6 +117,13 @@ class ArrowWriter:
             self._write(table, rows, guard, mode="overwrite", schema_mode="overwrite")
         return DeltaVersion(table.version())
 
+    def replace(
+        self, table: DeltaTable, rows: pa.Table, guard: Guard, properties: WriterProperties
+    ) -> DeltaVersion:
+        """Replace all rows that a table has at the handle's version, and none of its columns."""
+        self._write(table, rows, guard, mode="overwrite", written_as=properties)
+        return DeltaVersion(table.version())
+
     def mark_all(self, path: str, column: str, guard: Guard | None) -> None:
         """Set a boolean column of every row to true; without a guard, doing it twice is harmless.
 
@@ -147,6 +161,7 @@ class ArrowWriter:
             empty = pa.schema(added).empty_table()
             write_deltalake(table, empty, mode="append", schema_mode="merge")
             table.update_incremental()
+        shorten(guard.app_id, table)
         if rows.num_rows == 0:
             return self.append(path, schema_of(table).empty_table(), guard)
         if table.count() == 0:
@@ -197,15 +212,24 @@ class ArrowWriter:
             raise Unavailable(f"merge into {table.table_uri} failed: {error}") from error
 
     def _write(
-        self, table: DeltaTable, rows: pa.Table, guard: Guard, *, mode: str, schema_mode: str
+        self,
+        table: DeltaTable,
+        rows: pa.Table,
+        guard: Guard,
+        *,
+        mode: str,
+        schema_mode: str | None = None,
+        written_as: WriterProperties | None = None,
     ) -> None:
+        shorten(guard.app_id, table)
         try:
             write_deltalake(
                 table,
                 rows,
                 mode=mode,  # "append" or "overwrite"
                 schema_mode=schema_mode,
-                configuration=dict(TABLE_SETTINGS) if mode == "overwrite" else None,
+                configuration=dict(TABLE_SETTINGS) if schema_mode == "overwrite" else None,
+                writer_properties=written_as,
                 commit_properties=_properties(guard),
             )
         except CommitFailedError as error:

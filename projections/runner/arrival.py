@@ -91,7 +91,16 @@ class _Kept:
     orders: dict[int, int] = field(default_factory=dict)
     """By place among `rows`: `commit_order` where the record's own is not its transaction's."""
 
-    def add(self, row: int, watermark: int | None = None, late: bool = False) -> None:
+    def add(
+        self,
+        row: int,
+        watermark: int | None = None,
+        late: bool = False,
+        *,
+        order: int | None = None,
+    ) -> None:
+        if order is not None:
+            self.orders[len(self.rows)] = order
         self.rows.append(row)
         self.watermarks.append(watermark)
         self.late.append(late)
@@ -198,20 +207,18 @@ class _Sorter:
     def _change(self, index: int, row: _Row) -> None:
         self.counts["changes_read"] += 1
         cut = self._progress.cut(row.source)
-        order = row.commit_order
+        order = None
         if row.snapshot:
             cut.snapshot_row(row.table, lsn=row.commit_order, epoch=self._epoch)
         else:
             mark = self._accepted(row)
             if mark is None:
                 return
-            order = mark.order
+            order = _other_order(row, mark)
             cut.row(row.transaction_id, row.table, epoch=self._epoch, lsn=row.lsn)
         self.counts["changes"] += 1
         kept = self.changes.setdefault(row.source, _Kept())
-        if order != row.commit_order:
-            kept.orders[len(kept.rows)] = order
-        kept.add(index, *self._verdict(f"{row.source}.{row.table}", row))
+        kept.add(index, *self._verdict(f"{row.source}.{row.table}", row), order=order)
 
     def _accepted(self, row: _Row) -> Mark | None:
         """Advance the mark of the row's partition; None for a row that came before."""
@@ -258,9 +265,7 @@ class _Sorter:
         self.counts["messages"] += 1
         if row.table == SCHEMA_TABLE:
             kept = self.changes.setdefault(row.source, _Kept())
-            if mark.order != row.commit_order:
-                kept.orders[len(kept.rows)] = mark.order
-            kept.add(index)
+            kept.add(index, order=_other_order(row, mark))
             self.schema_changes.add(row.source)
 
     def _verdict(self, name: str, row: _Row) -> tuple[int | None, bool]:
@@ -277,6 +282,10 @@ class _Sorter:
         )
         self.counts["closed_late"] += late
         return watermark, late
+
+
+def _other_order(row: _Row, mark: Mark) -> int | None:
+    return None if mark.order == row.commit_order else mark.order
 
 
 def _rows(ordered: pa.Table) -> Iterator[_Row]:

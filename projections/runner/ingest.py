@@ -28,6 +28,7 @@ from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
 from kernel import failpoints
 from kernel.errors import NotFound, StoreDiverged
@@ -35,7 +36,7 @@ from kernel.positions import Epoch, Offsets
 from projections.log.frames import AVRO_SCHEMAS, TRANSACTIONS_TABLE, UTC_MICROS
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.steps import Evolution
-from projections.log.tables import TableAt, Tables, dataset_since
+from projections.log.tables import TableAt, Tables, dataset_since, schema_of
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, sort_out
 from projections.runner.bulk import BulkInstalls
@@ -153,8 +154,9 @@ class Ingest:
         failpoints.hit(failpoints.EPOCH_AFTER_SCHEMAS)
         tables = self._append(arrival, epoch)  # 4
         watch.lap("append")
+        read = self._read(bound)
         for source, cut in progress.cuts.items():
-            cut.settle(self._read(bound), partial(self._broker.ends, source))
+            cut.settle(read, partial(self._broker.ends, source))
         folded, taken = self._fold(progress, arrival, epoch, installs)  # 5
         tables |= folded
         watch.lap("fold")
@@ -295,7 +297,19 @@ class Ingest:
         """Return a table's columns as of the last committed epoch."""
         name = current_name(source, table)
         at = self._last.tables.get(name) if self._last else None
-        return None if at is None else self._tables.columns(self._lake.path(name), at.version)
+        if at is None or self._last is None:
+            return None
+        path = self._lake.path(name)
+        try:
+            return self._tables.columns(path, at.version)
+        except DeltaError:
+            # The log may have forgotten it, after a fold of the tail at the start for instance.
+            newest = self._tables.open(path)
+            if newest is None or (newest.transaction_version(f"{name}/columns") or 0) > (
+                self._last.epoch
+            ):
+                raise
+            return schema_of(newest)
 
     def _foldable(
         self, source: str, progress: Progress, advance: Advance, epoch: Epoch

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from kernel.errors import LeaseLost, NotFound
 from kernel.positions import Epoch, Offsets
+from projections.log.busy import SHORT
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables, greatest
@@ -110,6 +111,7 @@ class Manifest:
         self._writer = ArrowWriter(tables)
         self._app_id = app_id
         self._newest: tuple[int, Committed | None] = (-1, None)
+        self._made = False
 
     def bind(self, bound: Bound) -> None:
         """Bind an epoch to its offsets; binding it again to the same ones changes nothing.
@@ -125,9 +127,13 @@ class Manifest:
             "end_offsets": _compact(bound.end),
             "installs": None if bound.installs is None else _compact(bound.installs),
         }
-        guard = Guard(f"{self._app_id}/bound", bound.epoch)
+        guard, row_of_it = Guard(f"{self._app_id}/bound", bound.epoch), _one_row(row)
+        if not self._made:
+            # Several commits of each epoch, by several threads, and nobody reads an old version.
+            self._tables.ensure(self._lake.epochs, row_of_it.schema, settings=SHORT)
+            self._made = True
         try:
-            self._writer.claim(self._lake.epochs, _one_row(row), guard)
+            self._writer.claim(self._lake.epochs, row_of_it, guard)
         except LeaseLost:
             if self.unfinished() != bound:
                 raise

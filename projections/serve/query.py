@@ -15,6 +15,7 @@ from datetime import datetime
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
 import sqlglot
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -24,11 +25,11 @@ from sqlglot.errors import ParseError, TokenError
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.layout import KINDS, Lake
-from projections.log.tables import Tables, dataset_of
+from projections.log.tables import Tables, dataset_of, missing_file
 from projections.log.writer import OP, UPSERT
 from projections.serve.lake_tables import SINGLE, unknown_table
 from projections.serve.versions import UNVERSIONED, EpochVersions
-from projections.state.tail import beyond, newest_of, tail_name
+from projections.state.layers import beyond, newest_of, tail_name
 
 _CURRENT = "current/"
 _PLACED = re.compile(r"(?P<kind>[^./]+)[./](?P<rest>.+)")
@@ -77,7 +78,13 @@ def ask(lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None
         table.set("alias", alias)
     frames = {views[name]: _opened(lake, name, versions[name]) for name in names}
     over = {views[name]: newest_of(rows) for name, rows in tails.items() if rows.num_rows}
-    rows = _run(statement.sql(dialect="duckdb"), frames, over)
+    try:
+        rows = _run(statement.sql(dialect="duckdb"), frames, over)
+    except InvalidRequest:
+        for name in names:
+            if missing_file(frames[views[name]]):
+                raise _not_kept(name, versions[name]) from None
+        raise
     return Answer(rows=rows, epoch=chosen, tables=versions)
 
 
@@ -140,10 +147,11 @@ def _versions(
             moment = f" by {at.isoformat()}" if at is not None else " yet"
             raise NotFound(f"no epoch was committed{moment}", remedy="penstock epoch list")
         epoch = versions.common(pinned, up_to=newest)
-    found = versions.at(names, epoch)
-    tails = versions.present(
+    found = {name: _standing(lake, name, v, epoch) for name, v in versions.at(names, epoch).items()}
+    present = versions.present(
         [tail_name(name) for name in pinned if name.startswith(_CURRENT)], epoch
     )
+    tails = {name: _standing(lake, name, version, epoch) for name, version in present.items()}
     over = {
         name: beyond(
             dataset_of(DeltaTable(lake.path(tail), version=tails[tail])).to_table(),
@@ -156,20 +164,46 @@ def _versions(
     return epoch, found, over
 
 
-def _opened(lake: Lake, name: str, version: DeltaVersion | None) -> object:
+def _standing(
+    lake: Lake, name: str, version: DeltaVersion | None, epoch: Epoch
+) -> DeltaVersion | None:
+    """Return the version; where it is gone, the newest if that stands at the epoch.
+
+    A fold of a tail makes a version that no epoch has named yet.
+    """
+    if version is None or not name.startswith(_CURRENT):
+        return version
+    try:
+        gone = missing_file(dataset_of(DeltaTable(lake.path(name), version=version)))
+    except DeltaError:
+        gone = "its entry in the log"
+    if gone is None:
+        return version
+    newest = DeltaTable(lake.path(name))
+    if (newest.transaction_version(name) or 0) > epoch:
+        raise _not_kept(name, version)
+    return DeltaVersion(newest.version())
+
+
+def _opened(lake: Lake, name: str, version: DeltaVersion | None) -> ds.Dataset:
     try:
         table = DeltaTable(lake.path(name), version=version)
         return dataset_of(table)
     except DeltaError as error:
-        raise NotFound(
-            f"version {version} of {name} is not kept any more: {error}",
-            remedy="Take a later epoch: penstock epoch list",
-        ) from error
+        raise _not_kept(name, version) from error
+
+
+def _not_kept(name: str, version: DeltaVersion | None) -> NotFound:
+    return NotFound(
+        f"version {version} of {name} is not kept any more",
+        remedy="Take a later epoch: penstock epoch list. How long versions are kept is"
+        " lake.retention_days, of large tables lake.current_retention_bytes.",
+    )
 
 
 def _run(
     sql: str,
-    frames: Mapping[str, object],
+    frames: Mapping[str, ds.Dataset],
     over: Mapping[str, tuple[pa.Table, tuple[str, ...]]],
 ) -> pa.Table:
     with duckdb.connect(config={"python_enable_replacements": "false"}) as connection:

@@ -38,7 +38,9 @@ from projections.state.large import (
     last_truncate,
     slices,
 )
-from projections.state.tail import FoldPolicy, TailTables, tail_name, whole
+from projections.state.layers import tail_name, whole
+from projections.state.merging import BaseMerge
+from projections.state.tail import FoldPolicy, TailTables
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 
@@ -70,6 +72,7 @@ class CurrentTables:
         soft_deletes: SoftDeletes = lambda source, table: False,
         policy: FoldPolicy | None = None,
         large: StagedMerge | None = None,
+        beside: BaseMerge | None = None,
     ) -> None:
         self._lake = lake
         self._tables = tables
@@ -77,7 +80,7 @@ class CurrentTables:
         self._schemas = schemas
         self._soft = soft_deletes
         self._merge = large or ArrowStagedMerge(tables)
-        self.tails = TailTables(lake, tables, policy)
+        self.tails = TailTables(lake, tables, policy, beside=beside)
 
     def fold(
         self,

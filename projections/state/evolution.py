@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from projections.log.order import low_of, places_of
+from projections.log.order import high_of, low_of, places_of
 from projections.log.steps import (
     EXACT,
     NOTHING,
@@ -283,8 +283,7 @@ def shapes_of(rows: pa.Table, schemas: SchemaLookup) -> Iterable[tuple[Order, Sh
     keyed = rows.filter(pc.is_valid(rows["key_schema_id"]))
     if keyed.num_rows == 0:
         return []
-    high = pc.if_else(keyed["snapshot"], 0, keyed["commit_order"])
-    low = low_of(keyed)
+    high, low = high_of(keyed), low_of(keyed)
     found: list[tuple[Order, Shape]] = []
     for schema_id in pc.unique(keyed["schema_id"]).to_pylist():
         own = pc.equal(keyed["schema_id"], schema_id)

@@ -27,7 +27,7 @@ from projections.log.order import LOW, NEEDED, low_of, places_of
 from projections.log.spark_writer import SparkWriter
 from projections.log.tables import Tables, dataset_since, location_of, schema_of
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
-from projections.state.tail import EPOCH, KEYS, marked, newest_of
+from projections.state.layers import EPOCH, KEYS, marked, newest_of
 from schemas.records import Operation
 
 LARGE_ROWS = 150_000

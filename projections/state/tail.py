@@ -2,9 +2,10 @@
 
 A merge of random keys rewrites nearly the whole table, whatever the number of changes. Above a
 size the epoch's newest images are therefore only appended to `current/_tail/<source>.<table>`
-(columns of the table, `__op`, `__epoch`, `__keys`), and a thread merges them into the base beside
-ingest, as often as the policy says. Who reads by name sees base plus tail, newest wins (`whole`);
-who reads the base's path sees it as of its own epoch: the version of its guard.
+(columns of the table, `__op`, `__epoch`, `__keys`), and a thread has them merged into the base
+beside ingest (`merging`), as often as the policy says. Who reads by name sees base plus tail,
+newest wins (`layers`); who reads the base's path sees it as of its own epoch: the version of its
+guard.
 
 One writer each: ingest alone writes tails, the folding thread alone writes bases, and `settle`
 makes it stand still. A pair of versions in the manifest is always right: the tail holds every
@@ -14,7 +15,6 @@ repeats the append by its guard; rows that the base lacks are found in the tail 
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -26,17 +26,20 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from kernel import failpoints
-from kernel.errors import LeaseLost
+from kernel.errors import LeaseLost, PenstockError
 from kernel.positions import Epoch
 from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables, dataset_of, schema_of
-from projections.log.writer import OP, UPSERT, ArrowWriter, Guard, reached
+from projections.log.tables import TableAt, Tables, schema_of
+from projections.log.writer import ArrowWriter, Guard, reached
+from projections.state.layers import EPOCH, FOLDER, KEYS, keys_of, marked, newest_image, tail_name
+from projections.state.merging import BaseMerge, MergeHere, size_of
 
-EPOCH, KEYS = "__epoch", "__keys"
-MARKS = (OP, EPOCH, KEYS)
-_FOLDER = "current/_tail/"
 _REWRITE_FILES = 24
 _LOOK_S = 0.05
+_PATIENCE_S = 2.0
+"""So long who needs a base waits for the merge that the folding thread is at."""
+_PAUSES_S = (1.0, 5.0, 15.0, 60.0)
+"""After one fold that failed, two, three, and more."""
 
 log = logging.getLogger("penstock.fold")
 
@@ -79,22 +82,28 @@ class _Tail:
     folding: threading.Lock = field(default_factory=threading.Lock)
     base_rows: int = 0
     base_bytes: int = 0
-    base: TableAt | None = None
+    failures: int = 0
+    rests_until: float = 0.0
 
     @property
     def rows(self) -> int:
         return sum(part.num_rows for _, part in self.parts)
 
 
-def tail_name(name: str) -> str:
-    """Name the tail of a `current` table: `current/_tail/shop.public.orders`."""
-    return _FOLDER + name.removeprefix("current/")
-
-
 class TailTables:
-    """Keeps the tails of one lake and folds them in a thread of its own. Ingest calls the rest."""
+    """Keeps the tails of one lake and folds them in a thread of its own. Ingest calls the rest.
 
-    def __init__(self, lake: Lake, tables: Tables, policy: FoldPolicy | None = None) -> None:
+    `beside` merges for that thread. What ingest itself waits for is merged here.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        policy: FoldPolicy | None = None,
+        *,
+        beside: BaseMerge | None = None,
+    ) -> None:
         self._lake = lake
         self._tables = tables
         self._writer = ArrowWriter(tables)
@@ -104,18 +113,20 @@ class TailTables:
         self._moved: dict[str, TableAt] = {}
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        # The folding thread has handles of its own: ingest refreshes its own meanwhile.
-        self._own = Tables()
+        self._beginning = threading.Lock()
+        self._beside = beside or MergeHere()
+        # Handles of its own: ingest refreshes the ones that it reads with meanwhile.
+        self._here = MergeHere()
 
     def resume(self, known: Mapping[str, TableAt]) -> None:
         """Take up the tails that the manifest names, after a start."""
         for name in known:
-            if name.startswith(_FOLDER):
-                self._load("current/" + name.removeprefix(_FOLDER))
+            if name.startswith(FOLDER):
+                self._load("current/" + name.removeprefix(FOLDER))
 
     def wants(self, base: DeltaTable | None) -> bool:
         """Say whether a table is large enough for a tail."""
-        return base is not None and _size(base)[1] > self._policy.direct_bytes
+        return base is not None and size_of(base)[1] > self._policy.direct_bytes
 
     def add(
         self, name: str, rows: pa.Table, keys: Sequence[str], epoch: Epoch
@@ -156,7 +167,7 @@ class TailTables:
             return None
         with tail.lock:
             parts = list(tail.parts)
-        return _newest(parts, tail.keys)
+        return newest_image(parts, tail.keys)
 
     def keys(self, name: str) -> tuple[str, ...]:
         """Return the key columns of a table that has a tail."""
@@ -165,8 +176,16 @@ class TailTables:
     def settle(self, name: str) -> None:
         """Fold the tail of a table at once; return when its base has everything."""
         tail = self._load(name)
-        if tail is not None:
-            self._fold(name, tail)
+        if tail is None:
+            return
+        if not tail.folding.acquire(timeout=_PATIENCE_S):
+            # The process beside has a low priority, and ingest waits.
+            self._beside.hurry()
+            tail.folding.acquire()
+        try:
+            self._fold(name, tail, self._here)
+        finally:
+            tail.folding.release()
 
     def clear(self, name: str, epoch: Epoch) -> dict[str, TableAt]:
         """Empty the tail after its base was written as of `epoch`; returns the tail's version."""
@@ -194,7 +213,11 @@ class TailTables:
         """End the folding thread after the merge that it is at."""
         self._stop.set()
         if self._thread is not None:
+            self._thread.join(_PATIENCE_S)
+            if self._thread.is_alive():
+                self._beside.hurry()
             self._thread.join()
+        self._beside.close()
 
     def _versions(self, name: str, epoch: Epoch) -> dict[str, TableAt]:
         # The tail first: a base that moves on meanwhile only has more of the tail's rows.
@@ -204,7 +227,7 @@ class TailTables:
         assert base is not None
         self._moved.pop(name, None)
         if not self._tails[name].base_bytes:
-            self._tails[name].base_rows, self._tails[name].base_bytes = _size(base)
+            self._tails[name].base_rows, self._tails[name].base_bytes = size_of(base)
         return {
             name: TableAt(version=base.version(), as_of_epoch=epoch),
             tail_name(name): TableAt(version=tail.version(), as_of_epoch=epoch),
@@ -221,7 +244,7 @@ class TailTables:
             self._without.add(name)
         if rows is None or rows.num_rows == 0:
             return None
-        keys = _keys_of(rows)
+        keys = keys_of(rows)
         base = self._tables.open(self._lake.path(name))
         done = (base.transaction_version(name) if base is not None else None) or 0
         missing = rows.filter(pc.greater(rows[EPOCH], done))
@@ -230,21 +253,22 @@ class TailTables:
             for epoch in sorted(pc.unique(missing[EPOCH]).to_pylist())
         ]
         tail = _Tail(keys=keys, parts=parts, since=time.monotonic())
-        tail.base_rows, tail.base_bytes = (0, 0) if base is None else _size(base)
+        tail.base_rows, tail.base_bytes = (0, 0) if base is None else size_of(base)
         self._tails[name] = tail
         if parts:
             self._start()
         return tail
 
     def _start(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
-            self._thread.start()
+        with self._beginning:  # Tables are folded side by side.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="fold", daemon=True)
+                self._thread.start()
 
     def _run(self) -> None:
         while not self._stop.wait(_LOOK_S):
             for name, tail in list(self._tails.items()):
-                if not tail.parts or self._stop.is_set():
+                if not tail.parts or self._stop.is_set() or time.monotonic() < tail.rests_until:
                     continue
                 if not self._policy.due(
                     age_s=time.monotonic() - tail.since,
@@ -254,141 +278,38 @@ class TailTables:
                 ):
                     continue
                 try:
-                    self._fold(name, tail)
+                    with tail.folding:
+                        self._fold(name, tail, self._beside)
                 except LeaseLost as error:
                     log.warning("folding %s: %s", name, error.message)
                     return
                 except Exception as error:
                     # The rows stay in the tail; readers by name miss nothing.
-                    log.warning("folding %s is tried again: %s", name, error, exc_info=error)
-                    tail.since = time.monotonic()
+                    odd = None if isinstance(error, PenstockError) else error
+                    log.warning("folding %s is tried again: %s", name, error, exc_info=odd)
+                    pause_s = _PAUSES_S[min(tail.failures, len(_PAUSES_S) - 1)]
+                    tail.failures += 1
+                    tail.rests_until = time.monotonic() + pause_s
 
-    def _fold(self, name: str, tail: _Tail) -> None:
-        with tail.folding:
-            with tail.lock:
-                parts = list(tail.parts)
-            rows = _newest(parts, tail.keys)
-            if rows is None:
-                return
-            last = Epoch(parts[-1][0])
-            path = self._lake.path(name)
-            version = ArrowWriter(self._own).merge(path, rows, Guard(name, last), keys=tail.keys)
-            failpoints.hit(failpoints.TAIL_AFTER_FOLD)
-            base = self._own.open(path)
-            assert base is not None
-            tail.base_rows, tail.base_bytes = _size(base)
-            self._moved[name] = TableAt(version=version, as_of_epoch=last)
-            with tail.lock:
-                del tail.parts[: len(parts)]
-                tail.since = time.monotonic()
-
-
-def newest_of(tail: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
-    """Return the newest image per key of a tail table's rows, with `__op`, and the key columns."""
-    if tail.num_rows == 0:
-        return tail.drop_columns([EPOCH, KEYS]), ()
-    keys = _keys_of(tail)
-    parts = [
-        (epoch, tail.filter(pc.equal(tail[EPOCH], epoch)).drop_columns([EPOCH, KEYS]))
-        for epoch in sorted(pc.unique(tail[EPOCH]).to_pylist())
-    ]
-    newest = _newest(parts, keys)
-    assert newest is not None
-    return newest, keys
-
-
-def whole(base: pa.Table | None, newest: pa.Table | None, keys: Sequence[str]) -> pa.Table | None:
-    """Lay newest images (with `__op`, one per key) over base rows; deleted keys are gone."""
-    if base is None or newest is None or newest.num_rows == 0:
-        return base
-    names = list(keys)
-    touched = newest.select(names).cast(pa.schema([base.schema.field(k) for k in names]))
-    kept = base.take(_untouched(base.select(names), touched))
-    added = newest.filter(pc.equal(newest[OP], UPSERT)).drop_columns([OP])
-    return pa.concat_tables([kept, added], promote_options="permissive")
-
-
-def read_whole(
-    lake: Lake,
-    tables: Tables,
-    name: str,
-    *,
-    at: Mapping[str, TableAt] | None = None,
-    where: pc.Expression | None = None,
-) -> pa.Table | None:
-    """Read a `current` table with its tail, at the versions that `at` names, or the newest.
-
-    `where` must be about key columns: it is applied to both parts.
-    """
-    if at is not None and name not in at:
-        return None
-    versions = {} if at is None else {n: t.version for n, t in at.items()}
-    tail_at = tail_name(name)
-    tail = None
-    if at is None or tail_at in versions:
-        # The tail first: a base that moves on meanwhile only has more of its rows.
-        tail = tables.read(lake.path(tail_at), where=where, version=versions.get(tail_at))
-    path, version = lake.path(name), versions.get(name)
-    if tail is None or tables.open(path) is None:
-        return tables.read(path, where=where, version=version)
-    # A handle of its own: rows and epoch must be of one version.
-    handle = DeltaTable(path, version=version)
-    base = dataset_of(handle).to_table(filter=where)
-    return whole(base, *newest_of(beyond(tail, handle, name)))
-
-
-def beyond(tail: pa.Table, base: DeltaTable, name: str) -> pa.Table:
-    """Return the rows of a tail that its base does not have: those of later epochs.
-
-    Older ones change nothing, unless the base was mended since.
-    """
-    done = base.transaction_version(name) or 0
-    return tail.filter(pc.greater(tail[EPOCH], done))
-
-
-def _untouched(base: pa.Table, touched: pa.Table) -> pa.Array:
-    """Return the places of base rows whose key is not among `touched`; a null equals a null."""
-    if touched.num_columns == 1:
-        hit = pc.is_in(base.column(0), value_set=touched.column(0).combine_chunks())
-        return pc.indices_nonzero(pc.invert(hit))
-    numbered = base.append_column("__row", pa.array(range(base.num_rows), pa.int64()))
-    marks = touched.append_column("__hit", pa.array([True] * touched.num_rows))
-    joined = numbered.join(marks, touched.column_names, join_type="left outer")
-    return joined.filter(pc.is_null(joined["__hit"]))["__row"].combine_chunks().sort()
-
-
-def _newest(parts: Sequence[tuple[int, pa.Table]], keys: tuple[str, ...]) -> pa.Table | None:
-    if not parts:
-        return None
-    rows = pa.concat_tables([part for _, part in parts], promote_options="permissive")
-    if len(parts) == 1:
-        return rows
-    numbered = rows.select(list(keys)).append_column(
-        "__row", pa.array(range(rows.num_rows), pa.int64())
-    )
-    last = numbered.group_by(list(keys)).aggregate([("__row", "max")])
-    return rows.take(last["__row_max"].combine_chunks().sort())
-
-
-def marked(rows: pa.Table, keys: Sequence[str], epoch: int) -> pa.Table:
-    """Add the columns by which a tail table knows the epoch and the key columns of its rows."""
-    n = rows.num_rows
-    rows = rows.append_column(EPOCH, pa.array([epoch] * n, pa.int64()))
-    return rows.append_column(KEYS, pa.array([json.dumps(list(keys))] * n, pa.string()))
-
-
-def _keys_of(tail: pa.Table) -> tuple[str, ...]:
-    newest = tail.filter(pc.equal(tail[EPOCH], pc.max(tail[EPOCH])))
-    return tuple(json.loads(newest[KEYS][0].as_py()))
+    def _fold(self, name: str, tail: _Tail, merge: BaseMerge) -> None:
+        """Fold what the tail has by now; the caller holds `tail.folding`."""
+        with tail.lock:
+            parts = list(tail.parts)
+        rows = newest_image(parts, tail.keys)
+        if rows is None:
+            return
+        last = Epoch(parts[-1][0])
+        base = merge(self._lake.path(name), rows, Guard(name, last), tail.keys)
+        failpoints.hit(failpoints.TAIL_AFTER_FOLD)
+        tail.base_rows, tail.base_bytes = base.rows, base.size
+        self._moved[name] = TableAt(version=base.version, as_of_epoch=last)
+        with tail.lock:
+            del tail.parts[: len(parts)]
+            tail.since = time.monotonic()
+        tail.failures = 0
 
 
 def _fits(stored: pa.Schema, rows: pa.Schema) -> bool:
     """Say whether rows can be appended: no column has another type than the stored one."""
     known = {field.name: field.type for field in stored}
     return all(known.get(field.name, field.type) == field.type for field in rows)
-
-
-def _size(table: DeltaTable) -> tuple[int, int]:
-    actions = pa.table(table.get_add_actions())
-    rows, size = pc.sum(actions["num_records"]).as_py(), pc.sum(actions["size_bytes"]).as_py()
-    return int(rows or 0), int(size or 0)

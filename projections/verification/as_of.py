@@ -27,7 +27,7 @@ from projections.runner.manifest import Committed, Manifest, first_progress
 from projections.runner.progress import Progress
 from projections.state.current import DELETED, after_truncate, current_name
 from projections.state.held import release_command
-from projections.state.tail import EPOCH, read_whole, tail_name
+from projections.state.layers import EPOCH, read_whole, tail_name
 from projections.verification.hashing import LakeState, Layer
 from schemas.records import Operation
 from schemas.registry import SchemaLookup

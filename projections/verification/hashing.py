@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from projections.log.tables import missing_file
 from projections.verification.cells import normal, sized, text_sql
 from schemas.key_ranges import (
     WHOLE,
@@ -137,9 +138,15 @@ class LakeRows:
             if keys is not None:
                 connection.register("wanted", pa.table({"k": pa.array(keys, pa.string())}))
             named = self._register(connection, within, parts)
-            result = connection.execute(f"WITH state AS ({named}) {query}")
-            while rows := result.fetchmany(10_000):
-                yield from rows
+            try:
+                result = connection.execute(f"WITH state AS ({named}) {query}")
+                while rows := result.fetchmany(10_000):
+                    yield from rows
+            except duckdb.Error as error:
+                # DuckDB does not say when that is behind it.
+                if self.state.base is not None and (gone := missing_file(self.state.base)):
+                    raise FileNotFoundError(gone) from error
+                raise
 
     def _register(
         self, connection: duckdb.DuckDBPyConnection, within: KeyRange, parts: list[Any]

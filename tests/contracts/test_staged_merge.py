@@ -23,7 +23,7 @@ from projections.state.large import (
     StagedMerge,
     slices,
 )
-from projections.state.tail import marked
+from projections.state.layers import marked
 from tests.folding import SOURCE, TABLE, Done, State, apply, changes, registry, state_of
 
 Row = tuple[int, str, str]

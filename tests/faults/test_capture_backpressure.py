@@ -23,7 +23,7 @@ from kernel.positions import Epoch
 from projections.log.tables import Tables
 from projections.runner.manifest import Manifest
 from projections.state.current import current_name
-from projections.state.tail import read_whole
+from projections.state.layers import read_whole
 from schemas.row_hash import table_hash
 from tests.source_workspaces import Workspace
 from tests.waiting import until

@@ -19,7 +19,8 @@ from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
 from projections.state import current as current_module
 from projections.state.current import CurrentTables, current_name
 from projections.state.large import LogRows, slices
-from projections.state.tail import FoldPolicy, read_whole
+from projections.state.layers import read_whole
+from projections.state.tail import FoldPolicy
 from tests.folding import SOURCE, TABLE, Done, State, apply, changes, registry, state_of
 from tests.waiting import until
 

@@ -27,7 +27,7 @@ from projections.log.decode import row_of
 from projections.log.frames import DECODED
 from projections.log.order import places_of
 from projections.runner.arrival import Arrival, sort_out
-from projections.runner.progress import NOWHERE, Mark, Progress
+from projections.runner.progress import Mark, Progress
 from projections.state.cut import Cut
 from schemas.records import Change, Operation, TransactionEnd
 from stack.control import kill_part, status
@@ -110,15 +110,13 @@ def _process(stack: Settings) -> int | None:
 
 def fresh(bank: Captured) -> list[Change]:
     """Drop what is at or below the mark of its partition; streamed changes only."""
-    marks: dict[tuple[str, int], Mark] = {}
-    found = []
+    progress, found = Progress(), []
     for record, change in bank.changes:
         if change.snapshot:
             continue
-        place, told = (record.topic, record.partition), change.transaction_id or ""
-        mark = Mark(change.commit_order, change.lsn, change.total_order, told)
-        if mark.beyond(marks.get(place, NOWHERE)):
-            marks[place] = mark
+        assert change.transaction_id is not None
+        mark = Mark(change.commit_order, change.lsn, change.total_order, change.transaction_id)
+        if progress.accept_change(f"{record.topic}/{record.partition}", mark) is not None:
             found.append(change)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pyarrow as pa
@@ -96,3 +97,18 @@ def test_a_table_that_was_broken_by_hand_is_healed_by_the_command(shop: Mirror) 
     log = Tables().read(lake.path(snapshot_log(shop.name, ORDERS)))
     assert log is not None
     assert {"100", "110", "4000"} <= set(log["id"].to_pylist())
+
+
+def test_a_table_whose_files_are_gone_is_told_and_the_others_are_compared(shop: Mirror) -> None:
+    """As when comparing the tables before it took longer than its old versions are kept."""
+    for file in Path(shop.path(ORDERS)).rglob("*.parquet"):
+        file.unlink()
+    with shop.following():
+        reports = shop.compare()
+    gone = reports.pop(ORDERS)
+    assert not gone.equal
+    assert gone.held is not None
+    assert f"penstock source verify {shop.name} --tables {ORDERS}" in gone.held
+    assert {table: report.equal for table, report in reports.items()} == dict.fromkeys(
+        {*KEYS} - {ORDERS}, True
+    )

@@ -12,7 +12,8 @@ from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
 from projections.state.current import CurrentTables, current_name
-from projections.state.tail import FoldPolicy, read_whole
+from projections.state.layers import read_whole
+from projections.state.tail import FoldPolicy
 from tests.folding import SOURCE, TABLE, Done, State, apply, changes, registry, state_of
 
 NAME = current_name(SOURCE, TABLE)

@@ -7,16 +7,18 @@ import string
 import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.verification.hashing import LakeRows, LakeState, Layer
-from schemas.key_ranges import Bound, KeyColumn, KeyOrder, KeyRange, cut_at
+from schemas.key_ranges import WHOLE, Bound, KeyColumn, KeyOrder, KeyRange, cut_at
 from schemas.row_hash import hash_text, table_hash
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\x00"), max_size=9)
@@ -101,6 +103,19 @@ def test_odd_floats_and_decimals_have_one_text() -> None:
     )
     for name in ("f4", "f8", "d"):
         assert hashed(table, [name]) == table_hash(table, [name]), name
+
+
+def test_a_file_that_is_gone_is_told_as_such(tmp_path: Path) -> None:
+    """DuckDB, which pulls the rows, says no more than that something failed."""
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    base = ds.dataset(tmp_path, format="parquet")
+    rows = LakeRows(LakeState(key=("id",), base=base), ("id",), None)
+    assert rows.group_hashes((), 1)[0][0] == 1
+    (tmp_path / "a.parquet").unlink()
+    with pytest.raises(FileNotFoundError, match=r"a\.parquet"):
+        rows.group_hashes((), 1)
+    with pytest.raises(FileNotFoundError, match=r"a\.parquet"):
+        list(rows.row_hashes(within=WHOLE))
 
 
 @settings(deadline=None, max_examples=20)

@@ -20,7 +20,8 @@ from projections.log.steps import (
 )
 from projections.state.current import current_name
 from projections.state.held import Hold
-from projections.state.tail import FoldPolicy, read_whole, tail_name
+from projections.state.layers import read_whole, tail_name
+from projections.state.tail import FoldPolicy
 from projections.state.telling import tell
 from schemas.pg_types import SourceColumn
 from schemas.widening import common_type, followed_type

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch
@@ -72,6 +73,19 @@ def test_all_tables_are_read_at_the_greatest_epoch_that_all_have(made: HandMade)
     assert ask(made.lake, "SELECT * FROM report").epoch == 4
     both = ask(made.lake, "SELECT count(*) AS n FROM report JOIN slow USING (id)")
     assert (both.epoch, both.rows.to_pylist()) == (3, [{"n": 3}])
+
+
+def test_an_epoch_whose_files_were_removed_is_refused_with_the_remedy(made: HandMade) -> None:
+    table = DeltaTable(made.lake.path("projection/report"))
+    sql = "SELECT count(*) AS n FROM report"
+    assert query(made.lake, sql, epoch=Epoch(1)).to_pylist() == [{"n": 1}]
+    assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(NotFound, match="of projection/report is not kept any more") as refused:
+        query(made.lake, sql, epoch=Epoch(1))
+    assert "penstock epoch list" in refused.value.remedy
+    assert query(made.lake, sql, epoch=Epoch(3)).to_pylist() == [{"n": 3}]
+    with pytest.raises(InvalidRequest):
+        query(made.lake, "SELECT 1 / 'x' FROM report", epoch=Epoch(3))
 
 
 def test_a_pinned_epoch_is_that_or_a_refusal_that_names_the_table(made: HandMade) -> None:
