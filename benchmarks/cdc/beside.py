@@ -21,13 +21,13 @@ from deltalake import write_deltalake
 
 from benchmarks.cdc.lines import Scale
 from benchmarks.cdc.load import update_steadily
-from benchmarks.cdc.naive_merge import Work
+from benchmarks.cdc.rival import Work
 from benchmarks.cdc.visibility import quantile
 from benchmarks.cdc.world import ROOT, SOURCE, World
 from kernel.errors import Unavailable
 from projections.log.tables import Tables
 from projections.state.current import current_name
-from projections.state.tail import read_whole
+from projections.state.layers import read_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +68,6 @@ def measure(
     seconds: float,
 ) -> dict[str, float]:
     """Measure another pipeline at the same load; the tables start as Penstock's ended."""
-    with rival.capture(world):
-        return _measured(world, scale, rival, tables=tables, rate=rate, seconds=seconds)
-
-
-def _measured(
-    world: World,
-    scale: Scale,
-    rival: Rival,
-    *,
-    tables: Sequence[str],
-    rate: float,
-    seconds: float,
-) -> dict[str, float]:
     names = [f"public.{table}" for table in tables]
     folder = world.folder / "beside"
     shutil.rmtree(folder, ignore_errors=True)
@@ -96,7 +83,7 @@ def _measured(
         rows = read_whole(world.lake, Tables(), current_name(SOURCE, name))
         rival.start(work.path(name), rows)
     told = folder / "told.jsonl"
-    with told.open("w") as out, (folder / "log").open("w") as errors:
+    with rival.capture(world), told.open("w") as out, (folder / "log").open("w") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", rival.module, work.render()],
             stdout=out,

@@ -7,21 +7,16 @@ prints. The moments of commits are read from a part of the rows before the batch
 from __future__ import annotations
 
 import importlib
-import json
-import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from apps.pipeline.session import start_session, warm
-from benchmarks.cdc.naive_merge import EVERY, Work
+from benchmarks.cdc.rival import EVERY, Work, records, run, session, tell
 from schemas.columns import decode_value
 from schemas.registry import API_PATH, ConfluentRegistry
 from stack.jars import resolve
-from stack.java import find_java
 from stack.lock import Artifact, read_lock
 
 AVRO = Artifact(
@@ -39,15 +34,7 @@ AVRO = Artifact(
 def query_of(spark: SparkSession, work: Work) -> DataFrame:
     """Return the stream that kafka2delta makes of topics, with the same columns and functions."""
     functions = importlib.import_module("kafka2delta.udf")
-    records = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", work.bootstrap)
-        .option("subscribe", ",".join(f"{work.source}.{table}" for table in work.tables))
-        .option("startingOffsets", "latest")
-        .option("kafka.isolation.level", "read_committed")
-        .load()
-    )
-    return records.select(
+    return records(spark, work).select(
         "topic",
         "partition",
         "offset",
@@ -80,8 +67,7 @@ def telling(
             ]
             for value in framed
         ]
-        line = {"rows": len(rows), "ms": (ended - began) * 1000, "ended": ended, "at": at}
-        print(json.dumps(line), flush=True)
+        tell(len(rows), began, ended, at)
 
     return told
 
@@ -90,13 +76,7 @@ def main() -> None:
     """Run until SIGTERM."""
     work = Work.parse(sys.argv[1])
     jars = resolve("spark", "peers", lock=(*read_lock(), AVRO))
-    spark = start_session(
-        [*jars.spark_jars(), *jars.paths["peers"]],
-        scratch=Path(work.scratch),
-        memory="1536m",
-        java_home=find_java().home,
-    )
-    warm(spark)
+    spark = session(work, [*jars.spark_jars(), *jars.paths["peers"]])
     config = importlib.import_module("kafka2delta.config").DeltaTableConfig
     stream = importlib.import_module("kafka2delta.stream.stream")
     configs = {}
@@ -106,20 +86,7 @@ def main() -> None:
         topic = f"{work.source}.{table}"
         configs[topic] = config(schema="default", table_name=name, path=work.path(table))
     merge = stream.merge_micro_batch(work.registry.rstrip("/") + API_PATH, configs)
-    query = (
-        query_of(spark, work)
-        .writeStream.foreachBatch(telling(merge, ConfluentRegistry(work.registry)))
-        .option("checkpointLocation", f"{work.scratch}/checkpoint")
-        .trigger(processingTime="0 seconds")
-        .start()
-    )
-    signal.signal(signal.SIGTERM, lambda *_: query.stop())
-    print(json.dumps({"ready": True}), flush=True)
-    while query.isActive:
-        time.sleep(0.1)
-    if query.exception() is not None:
-        raise SystemExit(f"the stream ended: {query.exception()}")
-    spark.stop()
+    run(query_of(spark, work), work, telling(merge, ConfluentRegistry(work.registry)))
 
 
 if __name__ == "__main__":

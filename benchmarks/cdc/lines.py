@@ -107,6 +107,13 @@ GOALS = (
         at_least=10,
         aim=None,
     ),
+    Goal(
+        figure=f"verify.{OURS}.at_rest_s_per_million",
+        what="`source verify`, seconds per million rows",
+        at_least=10.0,
+        aim=None,
+        lower=True,
+    ),
 )
 
 

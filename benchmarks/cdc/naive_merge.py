@@ -8,55 +8,24 @@ transactions and forgets what a crash interrupts: the work that a plain pipeline
 
 from __future__ import annotations
 
-import json
-import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window, functions
 
-from apps.pipeline.session import start_session, warm
+from benchmarks.cdc.rival import EVERY, Work, records, run, session, tell
 from schemas.avro_vectors import read_columns
 from schemas.columns import decode_rows
 from schemas.registry import ConfluentRegistry
 from schemas.wire import schema_id_of
 from stack.jars import resolve
-from stack.java import find_java
 
-EVERY = 20
 _ROW = "id bigint, customer_id bigint, status string, amount decimal(12,2), note string"
 _OUT = f"tbl string, {_ROW}, updated_at timestamp, op string, lsn bigint, at bigint"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Where to read and write; `tables` as `schema.table`."""
-
-    bootstrap: str
-    registry: str
-    source: str
-    tables: tuple[str, ...]
-    folder: str
-    scratch: str
-
-    @staticmethod
-    def parse(text: str) -> Work:
-        """Read what `render` gave."""
-        found = json.loads(text)
-        return Work(**{**found, "tables": tuple(found["tables"])})
-
-    def render(self) -> str:
-        """Return the command line's argument."""
-        return json.dumps(asdict(self))
-
-    def path(self, table: str) -> str:
-        """Return where a table lies."""
-        return f"{self.folder}/{table}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,45 +78,20 @@ def merge(spark: SparkSession, work: Work, frame: DataFrame) -> None:
     ended = time.time()
     moments = [row["at"] for row in frame.select("at").collect()[::EVERY]]
     frame.unpersist()
-    told = {"rows": rows, "ms": (ended - began) * 1000, "ended": ended, "at": moments}
-    print(json.dumps(told), flush=True)
+    tell(rows, began, ended, moments)
 
 
 def main() -> None:
     """Run until SIGTERM."""
     work = Work.parse(sys.argv[1])
-    spark = start_session(
-        resolve("spark").spark_jars(),
-        scratch=Path(work.scratch),
-        memory="1536m",
-        java_home=find_java().home,
-    )
-    warm(spark)
-    topics = ",".join(f"{work.source}.{table}" for table in work.tables)
-    records = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", work.bootstrap)
-        .option("subscribe", topics)
-        .option("startingOffsets", "latest")
-        .option("kafka.isolation.level", "read_committed")
-        .load()
+    spark = session(work, resolve("spark").spark_jars())
+    decoded = (
+        records(spark, work)
         .select("value")
         .where("value IS NOT NULL")
         .mapInArrow(Decode(work.registry), _OUT)
     )
-    query = (
-        records.writeStream.foreachBatch(lambda frame, _: merge(spark, work, frame))
-        .option("checkpointLocation", f"{work.scratch}/checkpoint")
-        .trigger(processingTime="0 seconds")
-        .start()
-    )
-    signal.signal(signal.SIGTERM, lambda *_: query.stop())
-    print(json.dumps({"ready": True}), flush=True)
-    while query.isActive:
-        time.sleep(0.1)
-    if query.exception() is not None:
-        raise SystemExit(f"the stream ended: {query.exception()}")
-    spark.stop()
+    run(decoded, work, lambda frame, _: merge(spark, work, frame))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
-from projections.state.tail import TailTables, tail_name
+from projections.state.layers import tail_name
+from projections.state.tail import TailTables
 
 NAME = "current/bench.public.large"
 PER_EPOCH = 1_000

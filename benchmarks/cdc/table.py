@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Callable
 
-from benchmarks.cdc import catch_up, pressure, rewriting, snapshot, updates
+from benchmarks.cdc import catch_up, pressure, rewriting, snapshot, updates, verifying
 from benchmarks.cdc.lines import GOALS, OURS, Scale, verdict
 from benchmarks.cdc.world import World, running
 from benchmarks.harness import Context, Figures, Result
@@ -44,6 +44,7 @@ LINES: tuple[tuple[str, Measure], ...] = (
     ),
     ("one_transaction", lambda world, scale: _ours(pressure.one_transaction(world, scale))),
     ("burst", lambda world, scale: _ours(pressure.burst(world, scale))),
+    ("verify", lambda world, scale: _ours(verifying.measure(world, scale))),
 )
 """Each line and what measures it: figures by `<product>.<figure>`. The world is left as it was."""
 

@@ -25,6 +25,7 @@ SETTLE_S = 4.0
 NAIVE_S = 45.0
 """Other pipelines are measured for so long at the most."""
 _SNAPSHOT_S = 600.0
+_LONG_S = 600
 
 
 def measure(
@@ -86,16 +87,22 @@ class Memory:
         self._thread.start()
 
     def end(self) -> dict[str, float]:
-        """Stop looking; return megabytes at the most, and of the last tenth over the first."""
+        """Stop looking; return megabytes at the most, and of the last tenth over the first.
+
+        Of a long run the median of each tenth as well: what grows and what only warms up.
+        """
         self._stop.set()
         self._thread.join()
         tenth = max(1, len(self._seen) // 10)
-        first = quantile(sorted(self._seen[:tenth]), 0.5)
-        last = quantile(sorted(self._seen[-tenth:]), 0.5)
-        return {
+        parts = [self._seen[i * tenth : (i + 1) * tenth] for i in range(9)]
+        medians = [quantile(sorted(part), 0.5) for part in (*parts, self._seen[-tenth:])]
+        figures = {
             "memory_mb_max": max(self._seen, default=0.0),
-            "memory_last_over_first": last / first if first else 0.0,
+            "memory_last_over_first": medians[-1] / medians[0] if medians[0] else 0.0,
         }
+        if len(self._seen) >= _LONG_S:
+            figures |= {f"memory_mb_tenth_{i}": mb for i, mb in enumerate(medians, start=1)}
+        return figures
 
     def _look(self) -> None:
         while not self._stop.wait(1.0):
