@@ -18,6 +18,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from kernel.errors import LeaseLost, NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.adoption import adopted
+from projections.log.tables import kept
 from projections.runner.projector import CLOSED
 
 GENERATION_KEY = "penstock.generation"
@@ -94,15 +95,19 @@ def published_version(table: DeltaTable, generation: int) -> DeltaVersion:
     raise NotFound(f"{table.table_uri} has no commit that made generation {generation} the table")
 
 
-def version_before(path: str, app_id: str, epoch: Epoch) -> int:
+def version_before(path: str, app_id: str, epoch: Epoch) -> int | None:
     """Return the newest version of a table whose writer had not passed an epoch.
 
-    For tables whose cursor only grows. Looks backwards in growing steps, then halves.
+    For tables whose cursor only grows. Looks backwards in growing steps, then halves. None when
+    that version is not kept any more.
     """
     newest: int = DeltaTable(path).version()
 
     def passed(version: int) -> bool:
-        done: int | None = DeltaTable(path, version=version).transaction_version(app_id)
+        try:
+            done = DeltaTable(path, version=version).transaction_version(app_id)
+        except DeltaError:
+            return False  # Older than what the log tells of.
         return done is not None and done > epoch
 
     if not passed(newest):
@@ -114,7 +119,7 @@ def version_before(path: str, app_id: str, epoch: Epoch) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if passed(middle) else (middle, high)
-    return low
+    return low if kept(path, low) is not None else None
 
 
 def _properties(cursors: Sequence[Cursor], generation: int) -> CommitProperties:

@@ -98,13 +98,19 @@ def declaration(name: str, text: str) -> ProjectionDecl:
 def generation_target(
     site: Site, subject: Subject, generation: int, up_to: Epoch, *, include_late: bool
 ) -> Target:
-    """Return where a generation is built, its histories pinned to what they were at an epoch."""
+    """Return where a generation is built, its histories pinned to what they were at an epoch.
+
+    Raises `NotFound` when a history of that epoch is not kept any more.
+    """
     name = generation_name(subject.entry.name, generation)
     versions = {}
     for item in subject.plan.inputs:
         if item.kind is InputKind.HISTORY:
             history = f"history/{item.name}"
-            versions[history] = version_before(site.lake.path(history), history, up_to)
+            version = version_before(site.lake.path(history), history, up_to)
+            if version is None:
+                raise _not_kept(subject.entry.name, history, up_to)
+            versions[history] = version
     return Target(
         name=name,
         path=site.lake.path(name),
@@ -139,6 +145,15 @@ def anything_new(site: Site, subject: Subject, after: Epoch) -> bool:
     tables = [site.tables.open(site.lake.path(name)) for name in input_tables(subject)]
     newest = [greatest(table, EPOCH) for table in tables if table is not None]
     return any(epoch is not None and epoch > after for epoch in newest)
+
+
+def _not_kept(name: str, history: str, epoch: Epoch) -> NotFound:
+    return NotFound(
+        f"{name} stands at epoch {epoch}, and what {history} was then is not kept any more "
+        "(lake.retention_days)",
+        remedy=f"Bring {name} up to now: penstock projection resume {name}, penstock wait "
+        "--caught-up, then the same command again.",
+    )
 
 
 def _planned(decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog) -> Plan:

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from kernel import failpoints
-from kernel.errors import Conflict, LeaseLost
+from kernel.errors import Conflict, LeaseLost, NotFound
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.tables import TableAt, schema_of
+from projections.log.tables import TableAt, kept, schema_of
 from projections.runner.catalog import PROJECTION, Entry
 from projections.runner.manifest import Projected
 from projections.runner.projector import CLOSED
@@ -105,7 +105,8 @@ def rollback(site: Site, name: str) -> Swapped:
     """Make the generation before the live one the table again, as it was at the swap.
 
     The live runner then brings it up from its own epoch. Raises `NotFound` when nothing was
-    swapped, `Conflict` when the live generation keeps committing.
+    swapped or the table of that moment is not kept any more, `Conflict` when the live generation
+    keeps committing.
     """
     book = ReplayBook(site.lake, site.tables)
     replay = book.newest(name, State.SWAPPED)
@@ -188,12 +189,12 @@ def _restored(site: Site, replay: Replay) -> Epoch:
         stable = DeltaTable(path)
         if stable.transaction_version(new) == CLOSED:
             return Epoch(stable.transaction_version(old) or 0)
-        before = DeltaVersion(published_version(stable, replay.generation) - 1)
-        epoch = Epoch(DeltaTable(path, version=before).transaction_version(old) or 0)
+        before = _before(stable, path, replay)
+        epoch = Epoch(before.transaction_version(old) or 0)
         try:
             put_back(
                 stable,
-                before,
+                DeltaVersion(before.version()),
                 old=Cursor(app_id=old, epoch=epoch),
                 new=new,
                 generation=replay.base,
@@ -203,6 +204,22 @@ def _restored(site: Site, replay: Replay) -> Epoch:
         site.tables.forget(path)
         return epoch
     raise _too_fast(replay)
+
+
+def _before(stable: DeltaTable, path: str, replay: Replay) -> DeltaTable:
+    """Return the table as it was before the swap."""
+    try:
+        before = kept(path, published_version(stable, replay.generation) - 1)
+    except NotFound:
+        before = None
+    if before is None:
+        raise NotFound(
+            f"what {replay.name} was before generation {replay.generation} is not kept any more "
+            "(lake.retention_days)",
+            remedy="Build the query of that time again: penstock replay apply "
+            f"{replay.name} --sql FILE",
+        )
+    return before
 
 
 def _go_live(site: Site, name: str, *, generation: int, text: str, include_late: bool) -> None:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from kernel.errors import Incompatible, NotFound
 from kernel.positions import Epoch
-from projections.log.tables import dataset_of, schema_of
+from projections.log.tables import dataset_of, kept, schema_of
 from replay.book import READY, Replay, ReplayBook, State
 from replay.generations import generation_name, live_app
 from replay.subject import Site, declaration, entry_of
@@ -68,7 +68,8 @@ def comparable(site: Site, replay: Replay) -> bool:
 def verify(site: Site, name: str, *, generation: int | None = None) -> Comparison:
     """Compare the newest built generation with the live one, and note the result in the book.
 
-    Raises `NotFound` when there is none, or when the live one has no version at its epoch.
+    Raises `NotFound` when there is none, or when the live one has no version at its epoch, or does
+    not keep it any more.
     """
     book = ReplayBook(site.lake, site.tables)
     replay = book.newest(name, *READY, generation=generation)
@@ -79,7 +80,13 @@ def verify(site: Site, name: str, *, generation: int | None = None) -> Compariso
             f"generation {replay.generation} was built",
             remedy=f"penstock wait --caught-up, then penstock replay verify {name}",
         )
-    stable = DeltaTable(site.lake.path(f"projection/{name}"), version=versions[replay.epoch])
+    stable = kept(site.lake.path(f"projection/{name}"), versions[replay.epoch])
+    if stable is None:
+        raise NotFound(
+            f"what {name} was at epoch {replay.epoch}, up to which generation "
+            f"{replay.generation} was built, is not kept any more (lake.retention_days)",
+            remedy=f"Build it again: penstock replay apply {name}",
+        )
     built = DeltaTable(site.lake.path(generation_name(name, replay.generation)))
     # Late rows are a difference only where the live generation has none.
     declared = replay.include_late and not entry_of(site, name).include_late

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 TABLE_SETTINGS: Mapping[str, str] = {
     "delta.checkpointInterval": "50",
@@ -152,6 +152,15 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
         files = fs.SubTreeFileSystem(rest if separator else root, fs.LocalFileSystem())
     dataset: ds.Dataset = table.to_pyarrow_dataset(filesystem=files)
     return dataset
+
+
+def kept(path: str, version: int) -> DeltaTable | None:
+    """Return a table at a version; None where the version or one of its files is not kept."""
+    try:
+        table = DeltaTable(path, version=version)
+    except DeltaError:
+        return None
+    return table if missing_file(dataset_of(table)) is None else None
 
 
 def missing_file(rows: ds.Dataset) -> str | None:

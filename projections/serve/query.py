@@ -25,7 +25,7 @@ from sqlglot.errors import ParseError, TokenError
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.layout import KINDS, Lake
-from projections.log.tables import Tables, dataset_of, missing_file
+from projections.log.tables import Tables, dataset_of, kept, missing_file
 from projections.log.writer import OP, UPSERT
 from projections.serve.lake_tables import SINGLE, unknown_table
 from projections.serve.versions import UNVERSIONED, EpochVersions
@@ -173,11 +173,7 @@ def _standing(
     """
     if version is None or not name.startswith(_CURRENT):
         return version
-    try:
-        gone = missing_file(dataset_of(DeltaTable(lake.path(name), version=version)))
-    except DeltaError:
-        gone = "its entry in the log"
-    if gone is None:
+    if kept(lake.path(name), version) is not None:
         return version
     newest = DeltaTable(lake.path(name))
     if (newest.transaction_version(name) or 0) > epoch:

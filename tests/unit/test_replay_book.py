@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from kernel.errors import Conflict, NotFound
 from kernel.positions import Epoch
@@ -128,6 +129,25 @@ def test_only_a_swap_can_be_rolled_back_and_once(made: HandMade) -> None:
         rollback(made.site, NAME)
     generations = {e.name: e.generation for e in made.site.deployed.entries()}
     assert generations == {NAME: 1}
+
+
+@pytest.mark.parametrize("gone", ["files", "log"])
+def test_a_table_that_is_not_kept_is_not_rolled_back_to(made: HandMade, gone: str) -> None:
+    swap(made.site, NAME, unmoved)
+    path = made.lake.path(f"projection/{NAME}")
+    made.run(NAME, words((1, "on")), 2, generation=2)
+    table = DeltaTable(path)
+    if gone == "files":
+        table.vacuum(0, enforce_retention_duration=False, dry_run=False)
+    else:
+        table.create_checkpoint()
+        for entry in Path(path, "_delta_log").glob("*.json"):
+            entry.unlink()
+    with pytest.raises(NotFound, match="before generation 2 is not kept any more") as raised:
+        rollback(made.site, NAME)
+    assert raised.value.remedy is not None
+    assert f"penstock replay apply {NAME} --sql" in raised.value.remedy
+    assert DeltaTable(path).version() == table.version()
 
 
 def test_a_live_generation_that_stays_ahead_ends_the_attempts(made: HandMade) -> None:

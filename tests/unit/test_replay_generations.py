@@ -271,3 +271,27 @@ def test_the_version_before_an_epoch_is_found_among_many(tmp_path: Path) -> None
         assert version_before(path, "t", Epoch(epoch)) == versions[wanted], epoch
     assert version_before(path, "t", Epoch(37)) == DeltaTable(path).version()
     assert DeltaTable(path, version=version_before(path, "t", Epoch(0))).count() == 0
+
+
+def test_a_version_that_is_kept_is_found_though_older_ones_are_not(tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    writer = ArrowWriter(Tables())
+    for epoch in range(1, 41):
+        rows = pa.table({"id": [epoch]})
+        version = writer.overwrite(path, rows, Guard("t", Epoch(epoch)))
+        if epoch == 20:
+            DeltaTable(path).create_checkpoint()
+            forget_before(path, version)
+    assert version_before(path, "t", Epoch(22)) == version - 18
+    assert version_before(path, "t", Epoch(20)) == version - 20
+    assert version_before(path, "t", Epoch(19)) is None
+    DeltaTable(path).vacuum(0, enforce_retention_duration=False, dry_run=False)
+    assert version_before(path, "t", Epoch(22)) is None, "its file was removed"
+    assert version_before(path, "t", Epoch(40)) == DeltaTable(path).version()
+
+
+def forget_before(path: str, version: int) -> None:
+    """Remove a table's log up to a version, as cleaning it up does."""
+    for entry in Path(path, "_delta_log").glob("*.json"):
+        if int(entry.stem) < version:
+            entry.unlink()

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from kernel.errors import Incompatible, NotFound
 from projections.log.layout import Lake
@@ -53,6 +54,15 @@ def test_it_compares_at_the_epoch_up_to_which_the_generation_was_built(made: Han
     assert not comparable(made.site, replay)
     with pytest.raises(NotFound, match="no version at epoch 4"):
         verify(made.site, NAME)
+
+
+def test_an_epoch_that_is_not_kept_is_told_with_what_to_do(made: HandMade) -> None:
+    made.build(NAME, words(*LIVE), 2)
+    stable = DeltaTable(made.lake.path(f"projection/{NAME}"))
+    stable.vacuum(0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(NotFound, match=r"was at epoch 2, .* is not kept any more") as raised:
+        verify(made.site, NAME)
+    assert raised.value.remedy == f"Build it again: penstock replay apply {NAME}"
 
 
 def test_missing_extra_and_differing_keys_are_told_apart(made: HandMade) -> None:
