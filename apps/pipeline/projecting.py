@@ -122,9 +122,9 @@ class Projecting:
             for name in histories
         )
         if behind or missing:
+            self._compact(brought, deployment)
             brought = self._derived.bring(brought, up_to, list(histories.values()))
             catalog = self._catalog(deployment, brought)
-            self._compact(brought, deployment)
         ran = False
         for name, made in plans.items():
             ran |= self._run(name, made, deployment, catalog, brought.epoch)

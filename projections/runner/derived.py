@@ -7,7 +7,7 @@ decides what it still lacks, so that losing the row repeats nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -84,6 +84,7 @@ class DerivedTables:
             if folded is not None:
                 made[history.name] = folded
                 failpoints.hit(failpoints.HISTORY_AFTER_FOLD)
+        made = {name: self._as_now(name, at) for name, at in made.items()}
         if made != dict(before.tables) or up_to.epoch > before.epoch:
             done = Projected(epoch=up_to.epoch, name=TYPED, tables=made)
             self._manifest.project(done)
@@ -130,6 +131,11 @@ class DerivedTables:
                 },
             )
         return made
+
+    def _as_now(self, name: str, at: TableAt) -> TableAt:
+        """Return a table's newest version: a compaction makes one, and nobody keeps the old."""
+        table = self._tables.open(self._lake.path(name))
+        return at if table is None else replace(at, version=table.version())
 
     def _installs(self, epochs: Sequence[Committed]) -> list[tuple[Install, Epoch]]:
         """Return the installs that these epochs took in."""
