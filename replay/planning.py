@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.positions import Epoch
-from projections.log.tables import dataset_of
+from projections.log.datasets import dataset_of
 from projections.log.typed_columns import LATE
 from replay.book import ReplayBook
 from replay.subject import (

@@ -22,7 +22,8 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from kernel.errors import Conflict, LeaseLost, NotFound
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.tables import TableAt, kept, schema_of
+from projections.log.datasets import schema_of
+from projections.log.tables import TableAt, kept
 from projections.runner.catalog import PROJECTION, Entry
 from projections.runner.manifest import Projected
 from projections.runner.projector import CLOSED

@@ -11,7 +11,8 @@ from deltalake import DeltaTable
 
 from kernel.errors import Incompatible, NotFound
 from kernel.positions import Epoch
-from projections.log.tables import dataset_of, kept, schema_of
+from projections.log.datasets import dataset_of, for_duckdb, schema_of
+from projections.log.tables import kept
 from replay.book import READY, Replay, ReplayBook, State
 from replay.generations import generation_name, live_app
 from replay.subject import Site, declaration, entry_of
@@ -129,8 +130,8 @@ def _compare(
     floats = [name for name in columns if pa.types.is_floating(built_schema.field(name).type)]
     with duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.register("live_rows", dataset_of(stable))
-        connection.register("built_rows", dataset_of(built))
+        connection.register("live_rows", for_duckdb(dataset_of(stable)))
+        connection.register("built_rows", for_duckdb(dataset_of(built)))
         for side in ("live", "built"):
             connection.execute(_hashed(side, key, columns))
         totals = [_totals(connection, side) for side in ("live", "built")]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from projections.log.tables import dataset_of
+from projections.log.datasets import dataset_of
 
 _READ = ["epoch", "kind", "name", "at"]
 

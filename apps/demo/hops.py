@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from apps.demo.narration import Check
 from kernel.errors import Unavailable
-from projections.log.tables import dataset_of
+from projections.log.datasets import dataset_of
 
 _POLL_S = 1.0
 _BATCH = 10_000

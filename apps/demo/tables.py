@@ -12,8 +12,9 @@ from deltalake import DeltaTable
 
 from apps.demo.narration import Narration
 from kernel.errors import Unavailable
+from projections.log.datasets import dataset_of
 from projections.log.layout import Lake
-from projections.log.tables import Tables, dataset_of
+from projections.log.tables import Tables
 from projections.runner.manifest import Committed, Manifest
 
 _POLL_S = 0.2

@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from projections.log.datasets import dataset_of
 from projections.log.frames import TRANSACTIONS_TABLE
 from projections.log.layout import Lake, changes_log
-from projections.log.tables import Tables, dataset_of
+from projections.log.tables import Tables
 from projections.runner.manifest import COMMITTED
 
 _READ = ["epoch", "table", "transaction_id", "lsn", "committed_at", "ingested_at"]

@@ -9,26 +9,27 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pyarrow as pa
-import pyarrow.fs as fs
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
 from kernel.errors import LeaseLost, Unavailable
-from projections.log.tables import location_of, schema_of
+from projections.log.datasets import files_below, schema_of
 
 ROW_GROUP_BYTES = 32 * 2**20
 """Arrow bytes that are collected before a row group is written."""
 
 _STATISTICS_TEXT = 64
-"""Longer texts have no bounds in the statistics: they would fill the log."""
+"""So much of a text stands in the statistics at most: longer ones would fill the log."""
+_GREATEST = chr(0x10FFFF)
+"""Stands behind what is left of a text that is an upper bound, as Spark has it."""
 
 
 def adopted(built: DeltaTable, folder: str) -> list[AddAction]:
@@ -61,6 +62,7 @@ class StagedFiles:
         self._path = ""
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
+        self._nan: set[str] = set()
         self.rows = 0
         self.schemas: list[pa.Schema] = []
 
@@ -73,6 +75,12 @@ class StagedFiles:
             self._begin_file(rows.schema)
         self._pending.append(rows)
         self._pending_bytes += rows.nbytes
+        self._nan |= {
+            field.name
+            for field in rows.schema
+            if pa.types.is_floating(field.type)
+            and pc.any(pc.is_nan(rows[field.name].cast(pa.float64()))).as_py()
+        }
         self.rows += rows.num_rows
         if self._pending_bytes >= ROW_GROUP_BYTES:
             self._flush()
@@ -121,7 +129,8 @@ class StagedFiles:
         self._writer = None
         size = self._files.get_file_info(self._path).size
         with self._files.open_input_file(self._path) as file:
-            found = _of_file(pq.read_metadata(file), schema)
+            found = _of_file(pq.read_metadata(file), schema, without=self._nan)
+        self._nan = set()
         now_ms = int(time.time() * 1000)
         self._adds.append(AddAction(self._path, size, {}, now_ms, True, _statistics(found)))
 
@@ -159,22 +168,20 @@ def commit_staged(
         raise Unavailable(f"committing {app} to {table.table_uri} failed: {error}") from error
 
 
-def files_below(table: DeltaTable) -> fs.FileSystem:
-    """Return the file system in which paths are relative to a table's root."""
-    root = location_of(table)
-    scheme, separator, rest = root.partition("://")
-    if not separator or scheme == "file":
-        return fs.SubTreeFileSystem(rest if separator else root, fs.LocalFileSystem())
-    return fs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
+def _of_file(
+    metadata: pq.FileMetaData, schema: pa.Schema, *, without: Collection[str]
+) -> dict[str, object]:
+    """Return what Parquet's own statistics say of a whole file, in the shape of an add action.
 
-
-def _of_file(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, object]:
-    """Return what Parquet's own statistics say of a whole file, in the shape of an add action."""
+    Every column that can have bounds has them: deltalake's own datasets take one that lacks them,
+    beside others that have them, for null in every row. Columns `without` hold NaN, which Parquet's
+    bounds leave out and Delta's order has above all others.
+    """
     plain = {field.name for field in schema if not pa.types.is_nested(field.type)}
     low: dict[str, object] = {}
     high: dict[str, object] = {}
     nulls: dict[str, int] = {}
-    unknown: set[str] = set()
+    unknown = set(without)
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         for place in range(group.num_columns):
@@ -190,25 +197,20 @@ def _of_file(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, object]:
                 continue
             low[name] = min(low.get(name, found.min), found.min)
             high[name] = max(high.get(name, found.max), found.max)
-    bounded = {
-        n for n in low if n not in unknown and _bounds(schema.field(n).type, low[n], high[n])
-    }
     return {
         "num_records": metadata.num_rows,
-        "min": {name: low[name] for name in low if name in bounded},
-        "max": {name: high[name] for name in high if name in bounded},
+        "min": {name: _short(value) for name, value in low.items() if name not in unknown},
+        "max": {
+            name: _short(value, _GREATEST) for name, value in high.items() if name not in unknown
+        },
         "null_count": nulls,
     }
 
 
-def _bounds(kind: pa.DataType, low: object, high: object) -> bool:
-    """Say whether a column's least and greatest value may stand in the log.
-
-    Parquet's bounds of floating numbers leave NaN out, Delta's order has it above all others.
-    """
-    if pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        return False
-    return all(not isinstance(v, str) or len(v) <= _STATISTICS_TEXT for v in (low, high))
+def _short(value: object, ending: str = "") -> object:
+    if isinstance(value, str) and len(value) > _STATISTICS_TEXT:
+        return value[:_STATISTICS_TEXT] + ending
+    return value
 
 
 def _statistics(action: Mapping[str, object]) -> str:
@@ -219,7 +221,18 @@ def _statistics(action: Mapping[str, object]) -> str:
         "maxValues": _values(action.get("max")),
         "nullCount": _values(action.get("null_count")),
     }
-    return json.dumps({name: value for name, value in found.items() if value is not None})
+    return _json({name: value for name, value in found.items() if value is not None})
+
+
+def _json(value: object) -> str:
+    match value:
+        case Mapping():
+            inner = (f"{json.dumps(name)}: {_json(each)}" for name, each in value.items())
+            return f"{{{', '.join(inner)}}}"
+        case Decimal():
+            return f"{value:f}"  # A JSON number has as many digits as it needs.
+        case _:
+            return json.dumps(value)
 
 
 def _values(value: object) -> object:
@@ -234,8 +247,6 @@ def _values(value: object) -> object:
             return f"{text}Z" if value.tzinfo is not None else text
         case date():
             return value.isoformat()
-        case Decimal():
-            return float(value) if float(value) == value else None
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None
         case bytes():

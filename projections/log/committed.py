@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from projections.log.datasets import dataset_of
 from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from projections.log.layout import Lake, changes_log
-from projections.log.tables import Tables, dataset_of
+from projections.log.tables import Tables
 from schemas.records import MESSAGES
 
 MOST_ROWS = 100_000

@@ -15,8 +15,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel import failpoints
 from kernel.errors import LeaseLost, Unavailable
+from projections.log.datasets import dataset_of, schema_of
 from projections.log.steps import Retyped, SetAside, Step, apply, touches_rows
-from projections.log.tables import TABLE_SETTINGS, Tables, dataset_of, schema_of
+from projections.log.tables import TABLE_SETTINGS, Tables
 from projections.log.writer import Guard, reached
 from schemas.widening import common_type
 

@@ -20,7 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import DeltaVersion
-from projections.log.tables import Tables, location_of, schema_of
+from projections.log.datasets import location_of, schema_of
+from projections.log.tables import Tables
 from projections.log.writer import DELETE, OP, UPSERT, Guard, reached
 
 CONFLICTS = ("Concurrent", "DELTA_CONCURRENT")

@@ -9,14 +9,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.fs as fs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from projections.log.datasets import (
+    dataset_of,
+    dataset_since,
+    missing_file,
+    scanner_of,
+    schema_of,
+)
 
 TABLE_SETTINGS: Mapping[str, str] = {
     "delta.checkpointInterval": "50",
@@ -26,8 +31,6 @@ TABLE_SETTINGS: Mapping[str, str] = {
     "delta.logRetentionDuration": "interval 7 days",
 }
 """Of every table that Penstock makes: plain reader features, so that any engine opens it."""
-
-_PARTITION = "partition."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,29 +132,20 @@ class Tables:
         if table is None:
             return None
         dataset = dataset_of(table) if since is None else dataset_since(table, *since)
-        return dataset.to_table(filter=where, columns=list(columns) if columns else None)
+        return scanner_of(dataset, where, columns).to_table()
 
 
-def location_of(table: DeltaTable) -> str:
-    """Return where a table lies, as Spark takes it: a local path with blanks is not encoded."""
-    uri: str = table.table_uri.rstrip("/")
-    scheme, separator, _ = uri.partition("://")
-    return uri if separator and scheme != "file" else unquote(uri)
+def standing(path: str, name: str, version: int, epoch: int) -> int | None:
+    """Return the version of a table; where it is not kept, the newest if that stands at the epoch.
 
-
-def dataset_of(table: DeltaTable) -> ds.Dataset:
-    """Return a table's files as a dataset.
-
-    Local files are read by Arrow itself. deltalake's own file system calls back into Python from
-    Arrow's threads, and one that still does so while the interpreter ends aborts the process.
+    `name` is the app id of the table's epochs. A vacuum, a compaction and the fold of a tail make
+    versions that no epoch has named yet. None where neither is there.
     """
-    root = location_of(table)
-    scheme, separator, rest = root.partition("://")
-    files: fs.FileSystem | None = None
-    if not separator or scheme == "file":
-        files = fs.SubTreeFileSystem(rest if separator else root, fs.LocalFileSystem())
-    dataset: ds.Dataset = table.to_pyarrow_dataset(filesystem=files)
-    return dataset
+    if kept(path, version) is not None:
+        return version
+    newest = DeltaTable(path)
+    later = (newest.transaction_version(name) or 0) > epoch
+    return None if later else int(newest.version())
 
 
 def kept(path: str, version: int) -> DeltaTable | None:
@@ -161,54 +155,6 @@ def kept(path: str, version: int) -> DeltaTable | None:
     except DeltaError:
         return None
     return table if missing_file(dataset_of(table)) is None else None
-
-
-def missing_file(rows: ds.Dataset) -> str | None:
-    """Return a file of a dataset that is not there any more."""
-    if isinstance(rows, ds.FileSystemDataset):
-        for info in rows.filesystem.get_file_info(rows.files):
-            if info.type is fs.FileType.NotFound:
-                return str(info.path)
-    return None
-
-
-def dataset_since(table: DeltaTable, column: str, least: int) -> ds.Dataset:
-    """Return those files of a table as a dataset that may hold `column >= least`.
-
-    deltalake's own dataset makes an expression of every column's bounds of every file, which for
-    some hundred small files takes longer than reading the few that matter.
-    """
-    actions = pa.table(table.get_add_actions(flatten=True))
-    bound = f"max.{column}"
-    root = location_of(table)
-    if bound not in actions.schema.names or "://" in root.removeprefix("file://"):
-        return dataset_of(table)
-    files = actions.filter(pc.fill_null(pc.greater_equal(actions[bound], least), True))
-    names = [name for name in files.schema.names if name.startswith(_PARTITION)]
-    local = fs.SubTreeFileSystem(root.removeprefix("file://"), fs.LocalFileSystem())
-    parquet = ds.ParquetFileFormat()
-    fragments = [
-        # The log writes paths as URLs.
-        parquet.make_fragment(
-            unquote(str(row["path"])), local, partition_expression=_values(row, names)
-        )
-        for row in files.select(["path", *names]).to_pylist()
-    ]
-    return ds.FileSystemDataset(fragments, schema_of(table), parquet, local)
-
-
-def _values(row: Mapping[str, object], names: Sequence[str]) -> pc.Expression:
-    """Say which values of the partition columns a file's rows have."""
-    expression = pc.scalar(True)
-    for name in names:
-        column, value = pc.field(name.removeprefix(_PARTITION)), row[name]
-        expression = expression & (column.is_null() if value is None else column == value)
-    return expression
-
-
-def schema_of(table: DeltaTable) -> pa.Schema:
-    """Return a table's columns as a pyarrow schema."""
-    return pa.schema(table.schema().to_arrow())
 
 
 def greatest(table: DeltaTable, column: str) -> int | None:

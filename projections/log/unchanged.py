@@ -72,12 +72,25 @@ def fill_unchanged(frame: pa.Table, keys: Sequence[str], stored: Stored) -> pa.T
 
 def rows_of_keys(table: pa.Table | None, wanted: pa.Table) -> pa.Table | None:
     """Return the rows of `table` whose key is among `wanted`."""
+    return _joined(table, wanted, "left semi")
+
+
+def rows_without_keys(table: pa.Table | None, keys: pa.Table) -> pa.Table | None:
+    """Return the rows of `table` whose key is not among `keys`."""
+    return _joined(table, keys, "left anti")
+
+
+def _joined(table: pa.Table | None, wanted: pa.Table, join_type: str) -> pa.Table | None:
     if table is None:
         return None
     keys = wanted.schema.names
     distinct = wanted.group_by(keys).aggregate([])
     casted = distinct.cast(pa.schema([table.schema.field(k) for k in keys]))
-    return table.join(casted, keys, join_type="left semi")
+    # Of the keys alone: Arrow joins no tables that have lists.
+    places = pa.array(range(table.num_rows), pa.int64())
+    numbered = table.select(keys).append_column("__row", places)
+    found = numbered.join(casted, keys, join_type=join_type)["__row"]
+    return table.take(found.combine_chunks().sort())
 
 
 def any_of(table_keys: pa.Table) -> pc.Expression:

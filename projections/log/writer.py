@@ -29,8 +29,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.busy import shorten
+from projections.log.datasets import schema_of
 from projections.log.pruning import within
-from projections.log.tables import TABLE_SETTINGS, Tables, schema_of
+from projections.log.tables import TABLE_SETTINGS, Tables
 
 OP = "__op"
 UPSERT = "upsert"

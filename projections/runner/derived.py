@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame
 from kernel import failpoints
 from kernel.errors import NotFound
 from kernel.positions import Epoch
+from projections.log.datasets import schema_of
 from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables, greatest, schema_of
+from projections.log.tables import TableAt, Tables, greatest
 from projections.log.typed import TypedTables
 from projections.log.typed_columns import Visible
 from projections.runner.catalog import DeployedCatalog

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
+from projections.log.datasets import schema_of
 from projections.log.layout import Lake
-from projections.log.tables import Tables, schema_of
+from projections.log.tables import Tables
 from projections.log.typed_columns import EVENT_COLUMNS, truncates_name
 from projections.runner.catalog import Deployment
 from projections.sql.catalog import Column, Relation

@@ -18,7 +18,8 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from projections.log.tables import Tables, location_of, schema_of
+from projections.log.datasets import location_of, schema_of
+from projections.log.tables import Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,14 +24,17 @@ from sqlglot.errors import ParseError, TokenError
 
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import DeltaVersion, Epoch
+from projections.log.datasets import dataset_of, for_duckdb, missing_file
 from projections.log.layout import KINDS, Lake
-from projections.log.tables import Tables, dataset_of, kept, missing_file
+from projections.log.tables import Tables, standing
 from projections.log.writer import OP, UPSERT
 from projections.serve.lake_tables import SINGLE, unknown_table
 from projections.serve.versions import UNVERSIONED, EpochVersions
 from projections.state.layers import beyond, newest_of, tail_name
 
 _CURRENT = "current/"
+_BY_EPOCHS = (_CURRENT, "log/")
+"""Tables whose commits carry their epoch under the table's own name."""
 _PLACED = re.compile(r"(?P<kind>[^./]+)[./](?P<rest>.+)")
 
 
@@ -80,7 +83,7 @@ def ask(lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None
     over = {views[name]: newest_of(rows) for name, rows in tails.items() if rows.num_rows}
     try:
         rows = _run(statement.sql(dialect="duckdb"), frames, over)
-    except InvalidRequest:
+    except (InvalidRequest, FileNotFoundError):
         for name in names:
             if missing_file(frames[views[name]]):
                 raise _not_kept(name, versions[name]) from None
@@ -167,18 +170,13 @@ def _versions(
 def _standing(
     lake: Lake, name: str, version: DeltaVersion | None, epoch: Epoch
 ) -> DeltaVersion | None:
-    """Return the version; where it is gone, the newest if that stands at the epoch.
-
-    A fold of a tail makes a version that no epoch has named yet.
-    """
-    if version is None or not name.startswith(_CURRENT):
+    """Return the version; where it is gone, the newest if that stands at the epoch."""
+    if version is None or not name.startswith(_BY_EPOCHS):
         return version
-    if kept(lake.path(name), version) is not None:
-        return version
-    newest = DeltaTable(lake.path(name))
-    if (newest.transaction_version(name) or 0) > epoch:
+    found = standing(lake.path(name), name, version, epoch)
+    if found is None:
         raise _not_kept(name, version)
-    return DeltaVersion(newest.version())
+    return DeltaVersion(found)
 
 
 def _opened(lake: Lake, name: str, version: DeltaVersion | None) -> ds.Dataset:
@@ -207,7 +205,7 @@ def _run(
         connection.execute("SET enable_external_access = false")
         connection.execute("SET TimeZone = 'UTC'")
         for view, frame in frames.items():
-            connection.register(f"{view}_base" if view in over else view, frame)
+            connection.register(f"{view}_base" if view in over else view, for_duckdb(frame))
         for view, (newest, keys) in over.items():
             connection.register(f"{view}_tail", newest)
             connection.execute(_laid_over(view, keys))

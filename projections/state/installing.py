@@ -23,9 +23,11 @@ from kernel.errors import InstallDeclined, LeaseLost, Unavailable
 from kernel.positions import Epoch
 from projections.log.adoption import adopted
 from projections.log.committed import CommittedChanges, Ends
+from projections.log.datasets import dataset_of, scanner_of, schema_of
 from projections.log.frames import SCHEMA_TABLE
 from projections.log.layout import Lake
-from projections.log.tables import TABLE_SETTINGS, TableAt, Tables, dataset_of, schema_of
+from projections.log.tables import TABLE_SETTINGS, TableAt, Tables
+from projections.log.unchanged import rows_without_keys
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
 from projections.state.current import DELETED, CurrentTables, current_name
 from projections.state.following import SchemaFollower
@@ -43,7 +45,6 @@ TOO_LARGE = "too many rows to be replaced as a range"
 """Begins the reason of an install that is declined for its size: again, it would be declined too.
 """
 _NO_TAIL = FoldPolicy(direct_bytes=2**62)
-_PLACE = "__place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,7 @@ class Installer:
             self.current.settle(install.source, install.table)
             stable.update_incremental()
             where = _range_filter(install, schema_of(stable))
-            self._refuse_large(install, dataset_of(stable).count_rows(filter=where))
+            self._refuse_large(install, scanner_of(dataset_of(stable), where).count_rows())
             built = self._built(install)
             self.catch_up(install, ends, whole=False)
             rows = self.tables.read(generation_root(self.lake, install), where=where)
@@ -137,6 +138,7 @@ class Installer:
             built.update_incremental()
             failpoints.hit(failpoints.INSTALL_AFTER_SWAP)
         stable.update_incremental()
+        self.current.tails.named(name)
         return {name: TableAt(version=stable.version(), as_of_epoch=epoch)}
 
     def catch_up(
@@ -263,11 +265,8 @@ def _range_filter(install: Install, schema: pa.Schema) -> pc.Expression | None:
 
 def _gone(rows: pa.Table, known: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     """Return the known rows whose keys are not among `rows`, without those marked as deleted."""
-    # Only keys are joined: Arrow joins no tables with lists in them.
-    places = pa.array(range(known.num_rows), pa.int64())
-    numbered = known.select(list(keys)).append_column(_PLACE, places)
-    left = numbered.join(rows.select(list(keys)), list(keys), join_type="left anti")
-    gone = known.take(left[_PLACE])
+    gone = rows_without_keys(known, rows.select(list(keys)))
+    assert gone is not None
     if DELETED in gone.schema.names:
         gone = gone.filter(pc.invert(pc.fill_null(gone[DELETED], False)))
     return gone

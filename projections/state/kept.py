@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
-from projections.log.tables import dataset_of
+from projections.log.datasets import dataset_of
 from projections.log.writer import OP, UPSERT
 
 MOST_BYTES = 256 * 2**20

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from projections.log.datasets import dataset_of, scanner_of
 from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables, dataset_of
+from projections.log.tables import TableAt, Tables
 from projections.log.writer import OP, UPSERT
 
 EPOCH, KEYS = "__epoch", "__keys"
@@ -75,7 +76,7 @@ def read_whole(
         return tables.read(path, where=where, version=version)
     # A handle of its own: rows and epoch must be of one version.
     handle = DeltaTable(path, version=version)
-    base = dataset_of(handle).to_table(filter=where)
+    base = scanner_of(dataset_of(handle), where).to_table()
     return whole(base, *newest_of(beyond(tail, handle, name)))
 
 

@@ -14,7 +14,7 @@ import pyarrow.fs as fs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from projections.log.adoption import files_below
+from projections.log.datasets import files_below
 from projections.log.intervals import IntervalSet
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables

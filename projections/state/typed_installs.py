@@ -17,11 +17,12 @@ from kernel.errors import Incompatible, Unavailable
 from kernel.positions import Epoch
 from projections.log.adoption import StagedFiles, commit_staged
 from projections.log.committed import CommittedChanges
+from projections.log.datasets import schema_of
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
 from projections.log.rewriting import fit
 from projections.log.steps import EXACT
-from projections.log.tables import TableAt, Tables, schema_of
+from projections.log.tables import TableAt, Tables
 from projections.log.typed_columns import (
     EPOCH,
     INGESTED_AT,

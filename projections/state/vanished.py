@@ -16,8 +16,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from kernel.positions import Epoch
 from projections.log.adoption import StagedFiles, commit_staged
+from projections.log.datasets import dataset_of, for_duckdb, schema_of
 from projections.log.layout import Lake
-from projections.log.tables import Tables, dataset_of, schema_of
+from projections.log.tables import Tables
 from projections.log.writer import Guard, reached
 from projections.state.current import DELETED
 from projections.state.installs import Install
@@ -67,8 +68,8 @@ class Vanished:
         shape = pa.schema([before.field(key) for key in keys])
         touched = [part.cast(shape) for part in self._touched]
         with duckdb.connect(config={"memory_limit": _MEMORY, "threads": 1}) as connection:
-            connection.register("known", dataset_of(known))
-            connection.register("built", dataset_of(built))
+            connection.register("known", for_duckdb(dataset_of(known)))
+            connection.register("built", for_duckdb(dataset_of(built)))
             connection.register("touched", pa.concat_tables(touched) if touched else _none(shape))
             unseen = f"{_absent(keys, 'touched')} AND {_absent(keys, 'built')}"
             hard = f' AND NOT coalesce("{DELETED}", false)' if DELETED in before.names else ""

@@ -17,10 +17,11 @@ from deltalake import DeltaTable
 
 from kernel.errors import NotFound, Overloaded
 from kernel.positions import Epoch, Lsn, lsn_to_text
+from projections.log.datasets import dataset_of
 from projections.log.frames import TRANSACTIONS_TABLE
 from projections.log.images import newest_per_key, row_images
 from projections.log.layout import Lake, changes_log
-from projections.log.tables import TableAt, Tables, dataset_of
+from projections.log.tables import TableAt, Tables, standing
 from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import DELETE, OP
 from projections.runner.manifest import Committed, Manifest, first_progress
@@ -183,10 +184,10 @@ class StateReader:
         """Return the newest image per key of a tail's rows that the base lacks."""
         if tail_name(name) not in at:
             return None
+        tail, path = at[tail_name(name)], self._lake.path(tail_name(name))
+        version = standing(path, tail_name(name), tail.version, tail.as_of_epoch)
         rows = self._tables.read(
-            self._lake.path(tail_name(name)),
-            where=pc.field(EPOCH) > done,
-            version=at[tail_name(name)].version,
+            path, where=pc.field(EPOCH) > done, version=tail.version if version is None else version
         )
         if rows is None or rows.num_rows == 0:
             return None

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from projections.log.tables import missing_file
+from projections.log.datasets import missing_file, scanner_of
 from projections.verification.cells import normal, sized, text_sql
 from schemas.key_ranges import (
     WHOLE,
@@ -212,9 +212,10 @@ class LakeRows:
         if soft and "_deleted" in found.schema.names:
             living = pc.invert(pc.fill_null(pc.field("_deleted"), False))
             where = living if where is None else where & living
-        scanner = found.scanner(
-            columns=[*there, extra] if extra else there,
-            filter=where,
+        scanner = scanner_of(
+            found,
+            where,
+            [*there, extra] if extra else there,
             batch_size=_BATCH_ROWS,
             batch_readahead=2,
             fragment_readahead=1,

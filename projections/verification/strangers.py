@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow.fs as fs
 
+from projections.log.datasets import location_of
 from projections.log.layout import Lake
-from projections.log.tables import Tables, location_of
+from projections.log.tables import Tables
 
 _LOOK_BACK = 40
 

@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel.positions import Epoch
+from projections.log.datasets import dataset_of
 from projections.log.layout import Lake
-from projections.log.tables import Tables, dataset_of
+from projections.log.tables import Tables
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 from projections.state import current as current_module
 from projections.state.current import CurrentTables, current_name

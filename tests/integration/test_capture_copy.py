@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from apps.settings import Settings
 from cdc import sources
-from projections.log.tables import Tables, dataset_of
+from projections.log.datasets import dataset_of
+from projections.log.tables import Tables
 from projections.state.current import current_name
 from projections.state.installs import InstallBook, install_of, request
 from tests.copying import BANK, BANK_TABLES, Copied, Writer

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 
 from apps import capture
 from apps.settings import Settings
-from projections.log.tables import Tables, schema_of
+from projections.log.datasets import schema_of
+from projections.log.tables import Tables
 from projections.state.current import current_name
 from projections.state.installs import request
 from tests.copying import BANK, BANK_TABLES, Copied

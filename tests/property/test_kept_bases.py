@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.tables import Tables, location_of
+from projections.log.datasets import location_of
+from projections.log.tables import Tables
 from projections.log.writer import OP, ArrowWriter, Guard
 from projections.state import kept as kept_module
 from projections.state.kept import KeptBases

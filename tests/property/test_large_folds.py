@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.positions import Epoch
+from projections.log.datasets import dataset_of
 from projections.log.layout import Lake
-from projections.log.tables import Tables, dataset_of
+from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.state import current as current_module
 from projections.state.current import CurrentTables, current_name

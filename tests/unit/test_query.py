@@ -13,9 +13,10 @@ from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch
 from projections.log.frames import QUARANTINE
 from projections.log.layout import Lake
-from projections.log.writer import Guard
+from projections.log.writer import OP, UPSERT, Guard
 from projections.serve.lake_tables import commits, list_tables, table_names
 from projections.serve.query import ask, query, table_name
+from replay.generations import live_app
 from replay.swap import rollback, swap
 from tests.handmade import HandMade, words
 
@@ -226,3 +227,30 @@ def test_every_table_is_listed_once_and_no_generation(made: HandMade) -> None:
         (report.version, "WRITE", 3),
         (report.version - 1, "WRITE", 2),
     ]
+
+
+def test_texts_are_found_in_a_table_that_was_merged(made: HandMade) -> None:
+    """deltalake writes them as views then, and nobody compares those with a bound."""
+    app, path = live_app("report", 1), made.lake.path("projection/report")
+    epoch = made.epoch()
+    rows = words((2, "changed"), epoch=epoch).append_column(OP, pa.array([UPSERT]))
+    version = made.writer.merge(path, rows, Guard(app, epoch), keys=["id"])
+    made.note(app, {"projection/report": version}, epoch)
+    sql = "SELECT a.id FROM report a JOIN report b USING (word) WHERE a.word = 'changed'"
+    assert query(made.lake, sql)["id"].to_pylist() == [2]
+
+
+def test_a_version_that_a_log_at_rest_forgot_is_not_missed(made: HandMade) -> None:
+    path = made.lake.path(LOG)
+    made.epoch()
+    table = DeltaTable(path)
+    table.alter.set_table_properties({"delta.appendOnly": "false"})
+    table.create_checkpoint()
+    for entry in Path(path, "_delta_log").glob("*.json"):
+        if int(entry.stem) < table.version():
+            entry.unlink()
+    sql = f'SELECT count(*) AS rows FROM "{LOG}"'
+    assert query(made.lake, sql)["rows"].to_pylist() == [3]
+    assert query(made.lake, sql, epoch=Epoch(3))["rows"].to_pylist() == [3]
+    with pytest.raises(NotFound, match="is not kept any more"):
+        query(made.lake, sql, epoch=Epoch(2))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from projections.log.unchanged import MARKED, UNCHANGED, fill_unchanged
+from projections.log.unchanged import (
+    MARKED,
+    UNCHANGED,
+    fill_unchanged,
+    rows_of_keys,
+    rows_without_keys,
+)
 
 Change = tuple[int, str, bool]
 """Key, the value that came (empty: left alone), whether it is a delete."""
@@ -51,3 +57,11 @@ def test_a_row_that_is_marked_as_deleted_gives_no_value_away() -> None:
 
 def test_an_update_behind_the_delete_of_another_row_keeps_its_own_value() -> None:
     assert filled([(1, "", True), (2, "", False)], {1: "A", 2: "B"}) == [None, "B"]
+
+
+def test_rows_with_lists_are_told_apart_by_their_keys() -> None:
+    rows = pa.table({"id": [1, 2, 3], "tags": [["a"], None, ["b", "c"]], "at": [{"x": 1}] * 3})
+    wanted = pa.table({"id": pa.array([3, 3, 9], pa.int32())})
+    assert rows_of_keys(rows, wanted) == rows.slice(2)
+    assert rows_without_keys(rows, wanted) == rows.slice(0, 2)
+    assert rows_of_keys(rows.slice(0, 0), wanted) == rows.slice(0, 0)

@@ -1,0 +1,180 @@
+"""Rows of Delta tables as Arrow datasets: which files, and how filters reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
+from deltalake import DeltaTable
+from deltalake.fs import DeltaStorageHandler
+
+_PARTITION = "partition."
+_PLAIN = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+"""Reader features that do not change what a file's rows are."""
+
+
+def schema_of(table: DeltaTable) -> pa.Schema:
+    """Return a table's columns as a pyarrow schema."""
+    return pa.schema(table.schema().to_arrow())
+
+
+def location_of(table: DeltaTable) -> str:
+    """Return where a table lies, as Spark takes it: a local path with blanks is not encoded."""
+    uri: str = table.table_uri.rstrip("/")
+    scheme, separator, _ = uri.partition("://")
+    return uri if separator and scheme != "file" else unquote(uri)
+
+
+def files_below(table: DeltaTable) -> fs.FileSystem:
+    """Return the file system in which paths are relative to a table's root."""
+    root = location_of(table)
+    scheme, separator, rest = root.partition("://")
+    if not separator or scheme == "file":
+        return fs.SubTreeFileSystem(rest if separator else root, fs.LocalFileSystem())
+    return fs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
+
+
+def dataset_of(table: DeltaTable) -> ds.Dataset:
+    """Return a table's files as a dataset; bounds of integers and days let filters skip files.
+
+    Not as deltalake makes it. Filters lose rows there: a column of a file that has bounds of other
+    columns only passes for null in all rows, bounds of decimals are rounded. And its file system
+    calls back into Python from Arrow's threads; one that still does so while the interpreter ends
+    aborts the process.
+    """
+    files = files_below(table)
+    if {*(table.protocol().reader_features or ())} - _PLAIN:
+        # Which of these can be read, it knows.
+        made: ds.Dataset = table.to_pyarrow_dataset(filesystem=files)
+        return made
+    schema = schema_of(table)
+    actions = pa.table(table.get_add_actions(flatten=True))
+    partitions = [name for name in actions.schema.names if name.startswith(_PARTITION)]
+    bounded = [field for field in schema if _has_bounds(field, actions.schema)]
+    parquet = ds.ParquetFileFormat()
+    needed = ["path", *partitions, *(n for f in bounded for n in _bounds_of(f.name))]
+    fragments = [
+        # The log writes paths as URLs.
+        parquet.make_fragment(
+            unquote(str(row["path"])),
+            files,
+            partition_expression=_values(row, partitions) & _bounds(row, bounded),
+        )
+        for row in actions.select(needed).to_pylist()
+    ]
+    return ds.FileSystemDataset(fragments, schema, parquet, files)
+
+
+def _bounds_of(name: str) -> tuple[str, str, str]:
+    return f"min.{name}", f"max.{name}", f"null_count.{name}"
+
+
+def _has_bounds(field: pa.Field, actions: pa.Schema) -> bool:
+    kind = pa.types.is_integer(field.type) or pa.types.is_date32(field.type)
+    # A nested field may be called the same when it is written flat.
+    return kind and all(len(actions.get_all_field_indices(n)) == 1 for n in _bounds_of(field.name))
+
+
+def _bounds(row: Mapping[str, object], fields: Sequence[pa.Field]) -> pc.Expression:
+    """Say what a file's statistics say of its rows."""
+    expression = pc.scalar(True)
+    for field in fields:
+        low, high, nulls = (row[name] for name in _bounds_of(field.name))
+        if low is None or high is None:
+            continue
+        column = pc.field(field.name)
+        within = (column >= pa.scalar(low, field.type)) & (column <= pa.scalar(high, field.type))
+        expression = expression & (within if nulls == 0 else within | column.is_null())
+    return expression
+
+
+def dataset_since(table: DeltaTable, column: str, least: int) -> ds.Dataset:
+    """Return those files of a table as a dataset that may hold `column >= least`.
+
+    deltalake's own dataset makes an expression of every column's bounds of every file, which for
+    some hundred small files takes longer than reading the few that matter.
+    """
+    actions = pa.table(table.get_add_actions(flatten=True))
+    bound = f"max.{column}"
+    root = location_of(table)
+    if bound not in actions.schema.names or "://" in root.removeprefix("file://"):
+        return dataset_of(table)
+    files = actions.filter(pc.fill_null(pc.greater_equal(actions[bound], least), True))
+    names = [name for name in files.schema.names if name.startswith(_PARTITION)]
+    local = fs.SubTreeFileSystem(root.removeprefix("file://"), fs.LocalFileSystem())
+    parquet = ds.ParquetFileFormat()
+    fragments = [
+        # The log writes paths as URLs.
+        parquet.make_fragment(
+            unquote(str(row["path"])), local, partition_expression=_values(row, names)
+        )
+        for row in files.select(["path", *names]).to_pylist()
+    ]
+    return ds.FileSystemDataset(fragments, schema_of(table), parquet, local)
+
+
+def _values(row: Mapping[str, object], names: Sequence[str]) -> pc.Expression:
+    """Say which values of the partition columns a file's rows have."""
+    expression = pc.scalar(True)
+    for name in names:
+        column, value = pc.field(name.removeprefix(_PARTITION)), row[name]
+        expression = expression & (column.is_null() if value is None else column == value)
+    return expression
+
+
+def scanner_of(
+    rows: ds.Dataset,
+    where: pc.Expression | None = None,
+    columns: Sequence[str] | None = None,
+    **options: int,
+) -> ds.Scanner:
+    """Scan a dataset, each row that satisfies `where` once. `options` are the scanner's.
+
+    Also where files have texts as views, as deltalake's MERGE, UPDATE and DELETE write them: Arrow
+    cannot compare the bounds of such a file with a text.
+    """
+    chosen = list(columns) if columns else None
+    if where is None or not _compares_views(rows, where):
+        return rows.scanner(columns=chosen, filter=where, **options)
+    whole = rows.scanner(**options).to_reader()
+    return ds.Scanner.from_batches(whole, columns=chosen, filter=where, **options)
+
+
+def for_duckdb(rows: ds.Dataset) -> ds.Dataset | ds.Scanner:
+    """Return what DuckDB can filter and read several times; see `scanner_of`."""
+    return rows.scanner() if _have_views(rows.get_fragments()) else rows
+
+
+def _compares_views(rows: ds.Dataset, where: pc.Expression) -> bool:
+    try:
+        told = str(where)
+    except UnicodeDecodeError:
+        compared = True  # Arrow cuts a long text in it amid a character.
+    else:
+        compared = any(_is_text(field.type) and field.name in told for field in rows.schema)
+    return compared and _have_views(rows.get_fragments(where))
+
+
+def _have_views(fragments: Iterable[ds.Fragment]) -> bool:
+    return any(_is_view(field.type) for part in fragments for field in part.physical_schema)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def missing_file(rows: ds.Dataset) -> str | None:
+    """Return a file of a dataset that is not there any more."""
+    if isinstance(rows, ds.FileSystemDataset):
+        for info in rows.filesystem.get_file_info(rows.files):
+            if info.type is fs.FileType.NotFound:
+                return str(info.path)
+    return None
