@@ -132,13 +132,14 @@ def _install(
         staged = stage(lake, tables, dsn, captured, area, timeout_s=left_s)
         while True:
             progress = comparison.reader.progress()
-            if staged.number in progress.installs:
-                return staged.id
+            # What was declined was taken in as well: its number is among both.
             if (declined := progress.declined.get(str(staged.number))) is not None:
                 if declined.startswith(TOO_LARGE):
                     raise _too_large(captured, area)
                 reason = declined
                 break
+            if staged.number in progress.installs:
+                return staged.id
             if time.monotonic() > deadline:
                 raise Unavailable(
                     f"install {staged.id} of {captured.table} waits for ingest:"

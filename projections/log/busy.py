@@ -21,6 +21,8 @@ from pathlib import Path
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from projections.log.datasets import location_of
+
 MOST_COMMITS = 2_000
 
 _LOG = "delta.logRetentionDuration"
@@ -54,7 +56,7 @@ def shorten(name: str, table: DeltaTable, most: int = MOST_COMMITS) -> bool:
     least = next((m for begin, m in _LEAST.items() if name.startswith(begin)), None)
     if least is None or version < most or version % _LOOK_EVERY:
         return False
-    folder = Path(table.table_uri.removeprefix("file://"))
+    folder = Path(location_of(table).removeprefix("file://"))
     if not (folder / "_delta_log" / f"{version - most:020}.json").exists():
         return False
     now = _minutes(table.metadata().configuration)

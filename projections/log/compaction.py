@@ -138,7 +138,8 @@ class Upkeep:
     def _run(self) -> None:
         works = {self.trim: TRIM_EVERY, self.look: LOOK_EVERY, self._vacuum: VACUUM_EVERY}
         done = dict.fromkeys(works, time.monotonic())
-        done[self.trim] = -math.inf  # Ingest may wait for room.
+        # Ingest may wait for room; and what was removed before a long rest, logs forget soon.
+        done[self.trim] = done[self._vacuum] = -math.inf
         while not self._stop.wait(_REST_S):
             for work, pause in works.items():
                 if time.monotonic() - done[work] < pause.total_seconds():

@@ -19,13 +19,14 @@ from deltalake.exceptions import DeltaError
 from kernel import failpoints
 from kernel.errors import Unavailable
 from kernel.positions import Epoch
+from projections.log.datasets import dataset_since, schema_of
 from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
 from projections.log.layout import Lake, changes_log
-from projections.log.order import NEEDED, low_of, places_of
+from projections.log.order import low_of, places_of
 from projections.log.rewriting import evolve, fit, must_evolve
 from projections.log.steps import Evolution
-from projections.log.tables import TableAt, Tables, dataset_since, schema_of
+from projections.log.tables import TableAt, Tables
 from projections.log.typed_columns import (
     EPOCH,
     INGESTED_AT,
@@ -39,7 +40,7 @@ from projections.log.typed_columns import (
     Visible,
     truncates_name,
 )
-from projections.log.unchanged import Stored, any_of, rows_of_keys
+from projections.log.unchanged import Stored, any_of, rows_of_keys, rows_without_keys
 from projections.log.writer import OP, ArrowWriter, Guard, reached
 from projections.state.following import SchemaFollower
 from projections.state.large import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
@@ -65,9 +66,6 @@ _CARRIED = {
     "transaction_id": TRANSACTION,
     "lsn": LSN,
 }
-_PLANNED = ("schema_id", "key_schema_id", *NEEDED)
-"""Columns of log rows that decide on what becomes of a typed table's columns."""
-
 _IS_TRUNCATE = pc.field("operation") == Operation.TRUNCATE.value
 _NONE: Mapping[str, tuple[str, int]] = MappingProxyType({})
 
@@ -130,7 +128,7 @@ class TypedChanges:
         truncates = [rows, *(stamp(own.read(_IS_TRUNCATE)) for own in large.values())]
         made = self._truncated(source, truncates, epoch)
         tables = _by_table(rows.filter(~_IS_TRUNCATE))
-        tables |= {name: _planned(own) for name, own in large.items()}
+        tables |= {name: own.narrowed(~_IS_TRUNCATE).planned() for name, own in large.items()}
         if messages.num_rows:
             tables[SCHEMA_TABLE] = messages
         columns = partial(self._columns, source, brought or {})
@@ -264,8 +262,11 @@ class TypedChanges:
             return older
         own = own.sort_by([(SEQ_HI, "ascending"), (SEQ_LO, "ascending")])
         newest = newest_per_key(own, tuple(wanted.schema.names))
+        # What comes under the key of a row that was deleted is another row.
+        older = rows_without_keys(older, newest.select(wanted.schema.names))
+        deleted = pc.equal(newest[OPERATION], Operation.DELETE.value)
+        newest = newest.filter(pc.invert(pc.fill_null(deleted, False)))
         newest = newest.select([n for n in newest.schema.names if n != "committed_at"])
-        # Of two rows of a key the later one counts.
         parts = [newest] if older is None else [older, newest]
         return pa.concat_tables(parts, promote_options="permissive")
 
@@ -376,8 +377,3 @@ def _wanted(seen_at: Collection[str], visible: Visible, snapshot_lsn: int) -> pc
         is_read = pc.field("snapshot") & (pc.field("commit_order") == snapshot_lsn)
         wanted = wanted | is_read
     return wanted
-
-
-def _planned(rows: LogRows) -> pa.Table:
-    """Read of a large table only what decides on its columns."""
-    return rows.log.to_table(columns=list(_PLANNED), filter=rows.where & ~_IS_TRUNCATE)

@@ -33,10 +33,11 @@ from deltalake.exceptions import DeltaError
 from kernel import failpoints
 from kernel.errors import NotFound, StoreDiverged
 from kernel.positions import Epoch, Offsets
+from projections.log.datasets import dataset_since, schema_of
 from projections.log.frames import AVRO_SCHEMAS, TRANSACTIONS_TABLE, UTC_MICROS
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.steps import Evolution
-from projections.log.tables import TableAt, Tables, dataset_since, schema_of
+from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, sort_out
 from projections.runner.bulk import BulkInstalls
@@ -276,7 +277,7 @@ class Ingest:
         small, large = self._foldable(source, progress, advance, epoch)
         plans = self._follower.plans(
             source,
-            small | {table: rows.some() for table, rows in large.items()},
+            small | {table: rows.planned() for table, rows in large.items()},
             frozenset(advance.transactions),
             partial(self._columns, source),
             from_epoch=advance.from_epoch,

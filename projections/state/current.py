@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 
 from kernel import failpoints
 from kernel.positions import Epoch
+from projections.log.datasets import schema_of
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
 from projections.log.layout import Lake
 from projections.log.order import places_of
 from projections.log.rewriting import evolve, must_evolve
 from projections.log.steps import NOTHING, Evolution
-from projections.log.tables import TableAt, Tables, schema_of
+from projections.log.tables import TableAt, Tables
 from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
 from projections.state.large import (
@@ -244,8 +245,9 @@ class CurrentTables:
     def _stored(self, name: str, gone: bool, wanted: pa.Table) -> pa.Table | None:
         if gone:
             return None
-        known = self._tables.read(self._lake.path(name), where=any_of(wanted))
+        # The tail first: what is folded meanwhile, the base has.
         tail = self.tails.newest(name)
+        known = self._tables.read(self._lake.path(name), where=any_of(wanted))
         if tail is not None and known is not None:
             known = whole(known, tail, self.tails.keys(name))
         return rows_of_keys(known, wanted)

@@ -22,10 +22,11 @@ from pyarrow import fs
 from pyspark.sql import SparkSession, Window, functions
 
 from kernel.positions import DeltaVersion, Epoch
+from projections.log.datasets import dataset_since, location_of, schema_of
 from projections.log.layout import Lake
 from projections.log.order import LOW, NEEDED, low_of, places_of
 from projections.log.spark_writer import SparkWriter
-from projections.log.tables import Tables, dataset_since, location_of, schema_of
+from projections.log.tables import Tables
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
 from projections.state.layers import EPOCH, KEYS, marked, newest_of
 from schemas.records import Operation
@@ -34,7 +35,7 @@ LARGE_ROWS = 150_000
 """More log rows of one table than that are folded in slices."""
 SLICE_ROWS = 50_000
 
-_SOME_ROWS = 1_000
+_PLANNED = ("schema_id", "key_schema_id", *NEEDED)
 _CODES = np.dtype([("high", np.int64), ("low", np.int64), ("delete", bool), ("insert", bool)])
 
 
@@ -49,9 +50,9 @@ class LogRows:
         """Read the rows, or those of a part."""
         return self.log.to_table(filter=self.where if part is None else self.where & part)
 
-    def some(self) -> pa.Table:
-        """Read a few of the rows: what they look like."""
-        return self.log.scanner(filter=self.where).head(_SOME_ROWS)
+    def planned(self) -> pa.Table:
+        """Read of all rows only what decides on the columns of their table."""
+        return self.log.to_table(columns=list(_PLANNED), filter=self.where)
 
     def narrowed(self, part: pc.Expression) -> LogRows:
         """Return fewer of the rows."""

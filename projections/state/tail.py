@@ -28,8 +28,9 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from kernel.errors import LeaseLost, PenstockError
 from kernel.positions import Epoch
+from projections.log.datasets import schema_of
 from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables, schema_of
+from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard, reached
 from projections.state.layers import EPOCH, FOLDER, KEYS, keys_of, marked, newest_image, tail_name
 from projections.state.merging import BaseMerge, MergeHere, size_of
@@ -203,6 +204,10 @@ class TailTables:
             self._writer.overwrite(path, empty, Guard(tail_name(name), epoch))
         self._tails.pop(name, None)
         return {tail_name(name): TableAt(version=stored.version(), as_of_epoch=epoch)}
+
+    def named(self, name: str) -> None:
+        """Take note that the manifest is told a later version of a base than a fold before made."""
+        self._moved.pop(name, None)
 
     def moved(self) -> dict[str, TableAt]:
         """Return the bases that were folded since the last call: the manifest is to name them."""

@@ -133,3 +133,9 @@ def test_files_of_a_busy_table_are_vacuumed_before_its_log_forgets_them(
 def test_the_manifest_keeps_a_short_log_from_the_first_epoch_on(lake: Lake) -> None:
     Manifest(lake, Tables()).bind(bound(1, 5))
     assert kept_for(DeltaTable(lake.epochs), WEEK) == timedelta(minutes=5)
+
+
+@pytest.mark.parametrize("folder", ["with blank", "bär"])
+def test_a_log_is_shortened_wherever_it_lies(folder: str, tmp_path: Path) -> None:
+    table = fill(Lake.at(tmp_path / folder), "log/changes/x", 13)
+    assert kept_for(table, WEEK) == timedelta(hours=24)

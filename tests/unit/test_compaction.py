@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -96,3 +97,15 @@ def test_tables_that_no_epoch_names_are_kept_small_too(lake: Lake) -> None:
     }
     removed = vacuum(lake, Tables(), kept, retention=timedelta(0))
     assert removed["epochs"] == removed["history/x"] == 2
+
+
+def test_what_was_removed_before_a_rest_goes_at_the_start(lake: Lake) -> None:
+    """The log soon tells of it no more."""
+    name = "current/x"
+    path, writer = lake.path(name), ArrowWriter(Tables())
+    for n in (1, 2, 3):
+        writer.overwrite(path, pa.table({"n": [n]}), Guard(name, Epoch(n)))
+    upkeep = Upkeep(lake, retention=timedelta(0))
+    upkeep.committed({name: TableAt(version=3, as_of_epoch=3)})
+    until(lambda: len(list(Path(path).glob("*.parquet"))) == 1, "old files are gone")
+    upkeep.close()

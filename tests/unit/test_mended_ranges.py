@@ -11,6 +11,7 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.state import installing
 from projections.state.installs import HEAL, hold
+from projections.state.tail import FoldPolicy
 from projections.state.vanished import gone_keys
 from tests.bulk import NAME, HandLake, some
 from tests.folding import SOURCE, TABLE, Done
@@ -96,3 +97,23 @@ def test_a_range_that_does_not_fit_is_declined(lake: Lake, stranger: bool) -> No
     assert f"penstock source resnapshot {SOURCE} --tables {TABLE} --yes" in reason
     assert number in hand.ingest._progress.installs
     assert rows(hand) == before
+
+
+def test_p4_what_was_mended_is_what_the_manifest_names_from_then_on(lake: Lake) -> None:
+    """The tail was folded for it: that version of the base must not be named after it."""
+    policy = FoldPolicy(direct_bytes=0, freshness_s=1e9, eager_bytes=2**60)
+    hand = begun(HandLake(lake, policy=policy))
+    hand.source.commit()
+    hand.epoch()
+    hand.break_row((5, "a"))
+    hand.source.commit(Done("u", 1, name="in the tail", size=1))
+    hand.epoch()
+    hand.announce(hand.stage(kind=HEAL, low=("4", ""), high=("7", "")))
+    hand.source.commit()
+    mended = hand.epoch().tables[NAME].version
+    assert hand.state() == hand.source.state
+    for _ in range(2):
+        hand.source.commit()
+        assert hand.epoch().tables[NAME].version >= mended
+        assert hand.state() == hand.source.state
+    hand.current.close()
