@@ -119,7 +119,13 @@ def ensure_publication(
         )
     else:
         return ()
-    _locked(connection, statement, [split_table(table) for table in sorted(wanted)])
+    try:
+        _locked(connection, statement, [split_table(table) for table in sorted(wanted)])
+    except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+        if found is not None:
+            raise
+        # A pipeline and a command began at once, and the other one was first.
+        return ensure_publication(connection, name, tables, publish=publish, columns=columns)
     before = found or {}
     return tuple(
         table for table in wanted if table not in before or _grew(before[table], wanted[table])

@@ -21,6 +21,9 @@ from apps.service.serving import server_of
 from schemas.registry import MemoryRegistry, SchemaRegistry
 from tests.waiting import until
 
+_LIMITS = httpx.Limits(keepalive_expiry=2.0)
+"""Connections that rest are let go before the service closes them, which it does after 5 s."""
+
 
 def free_port() -> int:
     """Return a port that was free a moment ago."""
@@ -46,7 +49,11 @@ def service_in_thread(
     headers = {"authorization": f"Bearer {config.token}"} if config.token else {}
     try:
         with httpx.Client(
-            base_url=f"http://127.0.0.1:{config.port}", headers=headers, timeout=30, verify=False
+            base_url=f"http://127.0.0.1:{config.port}",
+            headers=headers,
+            timeout=30,
+            verify=False,
+            limits=_LIMITS,
         ) as client:
             until(lambda: server.started, "the server listens")
             if wait:

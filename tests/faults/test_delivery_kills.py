@@ -22,7 +22,7 @@ from tests.services import ServiceProcess
 from tests.waiting import until
 
 DATA = {"n": 1, "mail": "kim@shop.example"}
-RETRY = ["[retry]", "ack_timeout_s = 1"]
+RETRY = ["[retry]", "ack_timeout_s = 4"]
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 
 
@@ -74,7 +74,7 @@ def webhook(tmp_path: Path, url: str) -> None:
         f'url = "{url}"',
         'secret = "env:SHOP_WEBHOOK_SECRET"',
         "start = 0",
-        "timeout_s = 0.5",
+        "timeout_s = 2",
         "concurrency = 1",
         *RETRY,
     ]
@@ -111,7 +111,7 @@ def test_p10_a_mail_has_the_same_message_id_after_a_crash(
             'subject = "Order"',
             'body = "Thanks."',
             "start = 0",
-            "timeout_s = 0.5",
+            "timeout_s = 2",
             *RETRY,
         ]
         (tmp_path / "deliveries/shop.toml").write_text("\n".join(lines))

@@ -387,6 +387,11 @@ def test_reads_ask_the_archive_only_where_something_is_missing(postgres_dsn: str
             await use(store)
 
     def touched() -> Any:
+        others = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        until(lambda: asked(postgres_dsn, others) == [(0,)], "all sessions have ended")
         statement = (
             "SELECT coalesce(seq_scan, 0) + coalesce(idx_scan, 0) FROM pg_stat_user_tables"
             " WHERE relid = 'es.archived'::regclass"

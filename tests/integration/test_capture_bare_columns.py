@@ -12,6 +12,7 @@ from apps.settings import Settings
 from cdc.connect import ConnectClient
 from kernel.errors import EXIT_UNHEALTHY, Misconfigured
 from tests.source_workspaces import Kept, Workspace
+from tests.waiting import until
 
 TABLES = "CREATE TABLE people (id int PRIMARY KEY, card text, phone text, note text)"
 OPTIONS = '[table."public.people"]\nexclude = ["card"]\nmask = ["phone"]\n'
@@ -69,7 +70,7 @@ def test_a_connector_whose_veil_misses_its_column_stops_and_says_why(
     said = kept.look()
     assert why in said
     assert "is stopped" in said
-    assert state_of(workspace) == "STOPPED"
+    until(lambda: state_of(workspace) == "STOPPED", "the connector is stopped")
     state = workspace("status", workspace.source, code=EXIT_UNHEALTHY)
     assert (state["state"], state["healthy"]) == ("paused", False)
     assert why in state["reason"]
@@ -79,7 +80,7 @@ def test_a_connector_whose_veil_misses_its_column_stops_and_says_why(
     with pytest.raises(Misconfigured, match=r"is stopped"):
         workspace("resume", workspace.source)
     assert why in Kept(workspace).look()
-    assert state_of(workspace) == "STOPPED"
+    until(lambda: state_of(workspace) == "STOPPED", "the connector is stopped")
 
     text = workspace.file.read_text()
     assert old in text

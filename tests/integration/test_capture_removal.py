@@ -11,8 +11,10 @@ import pytest
 from apps.settings import Settings
 from cdc.connect import ConnectClient
 from cdc.database import connected
+from cdc.replication import slot
 from kernel.errors import EXIT_PARTIAL, Conflict, NotFound
 from tests.source_workspaces import Kept, Workspace
+from tests.waiting import until
 
 TABLES = "CREATE TABLE a (id int PRIMARY KEY, email text); CREATE TABLE b (id int PRIMARY KEY)"
 _LEFT = """
@@ -79,6 +81,13 @@ def test_the_last_source_takes_everything_with_it(workspace: Workspace) -> None:
         assert connect.status(workspace.connector).running
 
 
+def is_read(dsn: str, name: str) -> bool:
+    """Say whether a connector has its slot by now: its task runs a moment before."""
+    with connected(dsn) as connection:
+        found = slot(connection, name)
+    return found is not None and found.active_pid is not None
+
+
 def test_what_cannot_be_reached_is_named_and_taken_away_later(workspace: Workspace) -> None:
     dsn = workspace.settings.required("postgres.dsn")
     workspace("add", workspace.source, "--dsn", dsn, "--tables", "a")
@@ -88,6 +97,7 @@ def test_what_cannot_be_reached_is_named_and_taken_away_later(workspace: Workspa
 
     kept = Kept(workspace)
     assert kept.look() == "running"
+    until(lambda: is_read(dsn, workspace.replication), "the connector reads its slot")
     # Connect does not answer: the slot is still read, and nothing may be forgotten.
     config.write_text(good.replace(url, "http://127.0.0.1:9"))
     removed = workspace("remove", workspace.source, "--yes", code=EXIT_PARTIAL)

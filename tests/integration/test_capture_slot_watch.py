@@ -80,7 +80,11 @@ def test_the_keeper_tells_the_numbers_and_raises_an_alarm(
     found, dsn = workspace
     kept = Kept(found)
     assert kept.look() == "running"
-    assert kept.metric("penstock_slot_active") == 1
+    until(
+        lambda: (kept.look(), kept.metric("penstock_slot_active"))[1] == 1,
+        "the connector reads its slot",
+        deadline_s=60,
+    )
     assert kept.metric("penstock_slot_wal_status", status="reserved") == 1
     assert kept.metric("penstock_slot_alarm") == 0
     assert kept.keeper.alarms == {}
@@ -276,7 +280,10 @@ def _synchronised(primary: str, standby: str) -> bool:
     """Let the standby take the slot over: it can only when the slot moves on."""
     run(primary, "SELECT pg_log_standby_snapshot()")
     run(primary, f"SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_lsn())")
-    run(standby, "SELECT pg_sync_replication_slots()")
+    try:
+        run(standby, "SELECT pg_sync_replication_slots()")
+    except psycopg.errors.ObjectNotInPrerequisiteState:
+        return False  # What the slot stands at has not come to the standby yet.
     with connected(standby) as connection:
         row = connection.execute(
             "SELECT 1 AS there FROM pg_replication_slots WHERE slot_name = %s AND NOT temporary",

@@ -15,6 +15,7 @@ from cdc.snapshot.copying import copied_columns, prepare, read, set_up
 from cdc.snapshot.slot import adopt, exported_snapshot
 from kernel.errors import Conflict, Misconfigured, Unavailable
 from kernel.positions import lsn_from_text
+from tests.waiting import until
 
 SMALL = 64 * 1024
 
@@ -86,7 +87,7 @@ def test_p4_a_transaction_is_in_the_snapshot_if_its_end_is_at_or_below_its_lsn(
 
     assert [count for _, count in seen] == [sum(end <= lsn for end in ends) for lsn, _ in seen]
     assert all(one < other for (one, _), (other, _) in pairwise(seen))
-    assert slots(postgres_dsn) == 0
+    until(lambda: slots(postgres_dsn) == 0, "the temporary slot is gone")
 
 
 def test_a_snapshot_that_must_wait_names_the_session_and_leaves_nothing(postgres_dsn: str) -> None:
@@ -98,7 +99,7 @@ def test_a_snapshot_that_must_wait_names_the_session_and_leaves_nothing(postgres
             exported_snapshot(postgres_dsn, timeout_s=1.0),
         ):
             pass
-    assert slots(postgres_dsn) == 0
+    until(lambda: slots(postgres_dsn) == 0, "the temporary slot is gone")
 
 
 TABLES = {

@@ -23,6 +23,7 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from cdc.connect import ConnectClient
 from kernel.errors import Conflict, Misconfigured, Unavailable
 from stack import control
 from stack.planning import LOCAL_PARTS, Options
@@ -116,7 +117,10 @@ def test_kafka_makes_topics_only_when_told(endpoints: dict[str, Any]) -> None:
     )
     for future in admin.create_topics([NewTopic("wanted", num_partitions=2)]).values():
         future.result(timeout=20)
-    assert len(admin.list_topics("wanted", timeout=10).topics["wanted"].partitions) == 2
+    until(
+        lambda: len(admin.list_topics("wanted", timeout=10).topics["wanted"].partitions) == 2,
+        "both partitions are told",
+    )
 
 
 def test_connect_has_the_plugins_that_capture_needs(endpoints: dict[str, Any]) -> None:
@@ -171,7 +175,8 @@ def test_topics_outlive_a_killed_broker_and_connect_finds_back(
         deadline_s=90,
     )
     assert "durable" in admin.list_topics(timeout=20).topics
-    assert get(f"{endpoints['connect.url']}/connectors") == []
+    with ConnectClient(endpoints["connect.url"]) as connect:
+        assert connect.names() == ()
 
 
 def test_a_second_up_attaches_and_keeps_the_ports(root: Path, endpoints: dict[str, Any]) -> None:

@@ -305,7 +305,7 @@ def test_several_consumers_of_several_services_handle_all_in_order(postgres_dsn:
             one = await stack.enter_async_context(world(postgres_dsn))
             await one.append("cart-1")  # The writer is this one.
             two = await stack.enter_async_context(world(postgres_dsn))
-            terms = replace(FAST, max_deliveries=100, ack_timeout=timedelta(milliseconds=300))
+            terms = replace(FAST, max_deliveries=100, ack_timeout=timedelta(seconds=3))
             await one.create(terms=terms, start=1)
             appends = [to(f"order-{n}", [event() for _ in range(10)]) for n in range(8)]
             handled: dict[uuid.UUID, list[str]] = defaultdict(list)
