@@ -190,9 +190,7 @@ def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothin
 
     def read(transfers: int) -> bool:
         large()
-        # One in each transaction; a restarted task may send it twice.
-        of = {row["transaction_id"] for row in records if row.get("table") == "public.transfers"}
-        return len(of) >= transfers
+        return len({row["transaction_id"] for row in records if _moves(row)}) >= transfers
 
     insert = f"INSERT INTO transfers (amount) SELECT i FROM generate_series(1, {LARGE // 2}) i"
     with psycopg.connect(make_conninfo(bank.dsn)) as connection:
@@ -258,6 +256,11 @@ def test_p4_a_kill_during_the_snapshot_begins_it_anew(
         if not change.snapshot or change.commit_order == attempts[-1]
     ]
     assert [bank.differing(table) for table in TABLES] == [[], []]
+
+
+def _moves(row: dict[str, object]) -> bool:
+    """Say whether a record is a transfer: one in each transaction, twice where a task restarted."""
+    return row.get("table") == "public.transfers"
 
 
 def _runs(bank: Captured) -> bool:
