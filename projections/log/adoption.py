@@ -175,7 +175,7 @@ def _of_file(
 
     Every column that can have bounds has them: deltalake's own datasets take one that lacks them,
     beside others that have them, for null in every row. Columns `without` hold NaN, which Parquet's
-    bounds leave out and Delta's order has above all others.
+    bounds leave out and Delta's order has above all others: they have none.
     """
     plain = {field.name for field in schema if not pa.types.is_nested(field.type)}
     low: dict[str, object] = {}
@@ -195,8 +195,13 @@ def _of_file(
                 if not found.has_null_count or found.null_count < group.num_rows:
                     unknown.add(name)
                 continue
-            low[name] = min(low.get(name, found.min), found.min)
-            high[name] = max(high.get(name, found.max), found.max)
+            try:
+                least, most = found.min, found.max
+            except OverflowError:  # A day that Python has no date for.
+                unknown.add(name)
+                continue
+            low[name] = min(low.get(name, least), least)
+            high[name] = max(high.get(name, most), most)
     return {
         "num_records": metadata.num_rows,
         "min": {name: _short(value) for name, value in low.items() if name not in unknown},

@@ -152,7 +152,10 @@ class Upkeep:
                     log.warning("upkeep: %s", error)
 
     def _vacuum(self) -> None:
-        vacuum(self._lake, self._tables, self._kept(), retention=self._retention)
+        for name, at in self._kept().items():
+            if self._stop.is_set():
+                break
+            vacuum(self._lake, self._tables, {name: at}, retention=self._retention)
 
     def _kept(self) -> dict[str, TableAt]:
         """Return all tables whose files are replaced: as epochs name them, else as they are."""

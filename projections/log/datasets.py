@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import unquote
 
@@ -64,9 +65,20 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
             files,
             partition_expression=_values(row, partitions) & _bounds(row, bounded),
         )
-        for row in actions.select(needed).to_pylist()
+        for row in _counted(actions.select(needed)).to_pylist()
     ]
     return ds.FileSystemDataset(fragments, schema, parquet, files)
+
+
+def _counted(actions: pa.Table) -> pa.Table:
+    """Turn days of bounds into numbers: Python has none beyond the years 1 to 9999."""
+    fields = [
+        field.with_type(pa.int32())
+        if pa.types.is_date32(field.type) and not field.name.startswith(_PARTITION)
+        else field
+        for field in actions.schema
+    ]
+    return actions.cast(pa.schema(fields))
 
 
 def _bounds_of(name: str) -> tuple[str, str, str]:
@@ -87,7 +99,7 @@ def _bounds(row: Mapping[str, object], fields: Sequence[pa.Field]) -> pc.Express
         if low is None or high is None:
             continue
         column = pc.field(field.name)
-        within = (column >= pa.scalar(low, field.type)) & (column <= pa.scalar(high, field.type))
+        within = (column >= _typed(low, field.type)) & (column <= _typed(high, field.type))
         expression = expression & (within if nulls == 0 else within | column.is_null())
     return expression
 
@@ -126,6 +138,10 @@ def _values(row: Mapping[str, object], names: Sequence[str]) -> pc.Expression:
     return expression
 
 
+def _typed(value: object, kind: pa.DataType) -> pa.Scalar:
+    return pa.scalar(value, pa.int32() if pa.types.is_date32(kind) else kind).cast(kind)
+
+
 def scanner_of(
     rows: ds.Dataset,
     where: pc.Expression | None = None,
@@ -138,25 +154,36 @@ def scanner_of(
     cannot compare the bounds of such a file with a text.
     """
     chosen = list(columns) if columns else None
-    if where is None or not _compares_views(rows, where):
+    needed = None if where is None else _needed_for_views(rows, where)
+    if where is None or needed is None:
         return rows.scanner(columns=chosen, filter=where, **options)
-    whole = rows.scanner(**options).to_reader()
-    return ds.Scanner.from_batches(whole, columns=chosen, filter=where, **options)
+    files = [*rows.get_fragments(where)]
+    whole = ds.FileSystemDataset(files, rows.schema, rows.format, rows.filesystem)
+    names = [n for n in rows.schema.names if chosen is None or n in chosen or n in needed]
+    read = whole.scanner(columns=names, **options).to_reader()
+    return ds.Scanner.from_batches(read, columns=chosen, filter=where, **options)
 
 
-def for_duckdb(rows: ds.Dataset) -> ds.Dataset | ds.Scanner:
-    """Return what DuckDB can filter and read several times; see `scanner_of`."""
-    return rows.scanner() if _have_views(rows.get_fragments()) else rows
+def for_duckdb(rows: ds.Dataset, columns: Sequence[str] | None = None) -> ds.Dataset | ds.Scanner:
+    """Return what DuckDB can filter and read several times; see `scanner_of`.
+
+    Of files with views all `columns` are read, whatever the query asks for.
+    """
+    if not _have_views(rows.get_fragments()):
+        return rows
+    return rows.scanner(columns=list(columns) if columns else None)
 
 
-def _compares_views(rows: ds.Dataset, where: pc.Expression) -> bool:
+def _needed_for_views(rows: ds.Dataset, where: pc.Expression) -> set[str] | None:
+    """Return the columns of a filter that compares texts of files with views; None for others."""
     try:
         told = str(where)
     except UnicodeDecodeError:
-        compared = True  # Arrow cuts a long text in it amid a character.
+        named = {*rows.schema.names}  # Arrow cuts a long text in it amid a character.
     else:
-        compared = any(_is_text(field.type) and field.name in told for field in rows.schema)
-    return compared and _have_views(rows.get_fragments(where))
+        named = {n for n in rows.schema.names if re.search(rf"(?<!\w){re.escape(n)}(?!\w)", told)}
+    compared = any(_is_text(rows.schema.field(name).type) for name in named)
+    return named if compared and _have_views(rows.get_fragments(where)) else None
 
 
 def _have_views(fragments: Iterable[ds.Fragment]) -> bool:

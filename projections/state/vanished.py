@@ -68,8 +68,9 @@ class Vanished:
         shape = pa.schema([before.field(key) for key in keys])
         touched = [part.cast(shape) for part in self._touched]
         with duckdb.connect(config={"memory_limit": _MEMORY, "threads": 1}) as connection:
-            connection.register("known", for_duckdb(dataset_of(known)))
-            connection.register("built", for_duckdb(dataset_of(built)))
+            needed = None if soft else [n for n in before.names if n in (*keys, DELETED)]
+            connection.register("known", for_duckdb(dataset_of(known), needed))
+            connection.register("built", for_duckdb(dataset_of(built), keys))
             connection.register("touched", pa.concat_tables(touched) if touched else _none(shape))
             unseen = f"{_absent(keys, 'touched')} AND {_absent(keys, 'built')}"
             hard = f' AND NOT coalesce("{DELETED}", false)' if DELETED in before.names else ""

@@ -14,8 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from kernel.positions import Epoch
+from projections.log import datasets
 from projections.log.adoption import StagedFiles, commit_staged
-from projections.log.datasets import dataset_of, for_duckdb
+from projections.log.datasets import dataset_of, for_duckdb, scanner_of
 from projections.log.tables import Tables
 from projections.log.unchanged import any_of
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
@@ -42,6 +43,7 @@ COLUMNS = {
     "whole": pa.array([2**62 + 1, -(2**63)]),
     "small": pa.array([5, -7], pa.int32()),
     "day": pa.array([date(1, 1, 1), date(9999, 12, 31)]),
+    "farther": pa.array([3_000_000, -800_000], pa.int32()).cast(pa.date32()),
     "zoned": pa.array(MOMENTS, UTC_US),
     "plain": pa.array([moment.replace(tzinfo=None) for moment in MOMENTS], pa.timestamp("us")),
 }
@@ -95,7 +97,8 @@ def test_each_value_is_found_by_itself(write: Write, column: str, tmp_path: Path
         connection.register("wanted", rows.select(["v"]))
         joined = connection.sql("SELECT n FROM t JOIN wanted USING (v) ORDER BY n").fetchall()
         assert joined == [(0,), (1,)]
-        one = connection.execute("SELECT n FROM t WHERE v = ?", [rows["v"][0].as_py()])
+        connection.register("first", rows.select(["v"]).slice(0, 1))
+        one = connection.execute("SELECT n FROM t WHERE v = (SELECT v FROM first)")
         assert one.fetchall() == [(0,)]
 
 
@@ -109,7 +112,7 @@ def test_rows_without_a_value_are_found(write: Write, column: str, tmp_path: Pat
     assert found.num_rows == rows["v"].null_count
 
 
-@pytest.mark.parametrize("column", sorted({*COLUMNS} - {"endless", "greatest"}))
+@pytest.mark.parametrize("column", sorted({*COLUMNS} - {"endless", "greatest", "farther"}))
 def test_copied_rows_are_found_through_deltalake_too(column: str, tmp_path: Path) -> None:
     """Which takes a column without bounds for null, where others of the file have bounds."""
     rows, path = table_of(COLUMNS[column]), str(tmp_path / "a")
@@ -134,3 +137,15 @@ def test_files_beyond_a_filter_are_not_read(write: Write, tmp_path: Path) -> Non
     assert found.num_rows == 0
     with pytest.raises(FileNotFoundError):
         Tables().read(str(path), where=pc.field("n") > 1)
+
+
+def test_of_merged_files_only_what_a_filter_needs_is_read(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    merged(path, pa.table({"v": ["a", "b"], "n": [1, 2], "value": ["x", "y"], "more": [1, 2]}))
+    rows = dataset_of(DeltaTable(path))
+    where = pc.field("v") == "b"
+    assert datasets._needed_for_views(rows, where) == {"v"}
+    assert datasets._needed_for_views(rows, pc.is_in(pc.field("n"), pa.array([1]))) is None
+    assert scanner_of(rows, where, ["more"]).to_table().to_pylist() == [{"more": 2}]
+    assert scanner_of(rows, where & (pc.field("n") > 5)).to_table().num_rows == 0
+    assert scanner_of(rows, where & (pc.field("n") > 1), ["value"]).count_rows() == 1
