@@ -47,16 +47,19 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
     calls back into Python from Arrow's threads; one that still does so while the interpreter ends
     aborts the process.
     """
-    files = files_below(table)
     if {*(table.protocol().reader_features or ())} - _PLAIN:
         # Which of these can be read, it knows.
-        made: ds.Dataset = table.to_pyarrow_dataset(filesystem=files)
+        made: ds.Dataset = table.to_pyarrow_dataset(filesystem=files_below(table))
         return made
-    schema = schema_of(table)
     actions = pa.table(table.get_add_actions(flatten=True))
+    bounded = [field for field in schema_of(table) if _has_bounds(field, actions.schema)]
+    return _dataset(table, actions, bounded)
+
+
+def _dataset(table: DeltaTable, actions: pa.Table, bounded: Sequence[pa.Field]) -> ds.Dataset:
+    """Return some files of a table as a dataset, with the bounds of some of their columns."""
+    files, parquet = files_below(table), ds.ParquetFileFormat()
     partitions = [name for name in actions.schema.names if name.startswith(_PARTITION)]
-    bounded = [field for field in schema if _has_bounds(field, actions.schema)]
-    parquet = ds.ParquetFileFormat()
     needed = ["path", *partitions, *(n for f in bounded for n in _bounds_of(f.name))]
     fragments = [
         # The log writes paths as URLs.
@@ -67,7 +70,7 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
         )
         for row in _counted(actions.select(needed)).to_pylist()
     ]
-    return ds.FileSystemDataset(fragments, schema, parquet, files)
+    return ds.FileSystemDataset(fragments, schema_of(table), parquet, files)
 
 
 def _counted(actions: pa.Table) -> pa.Table:
@@ -107,26 +110,15 @@ def _bounds(row: Mapping[str, object], fields: Sequence[pa.Field]) -> pc.Express
 def dataset_since(table: DeltaTable, column: str, least: int) -> ds.Dataset:
     """Return those files of a table as a dataset that may hold `column >= least`.
 
-    deltalake's own dataset makes an expression of every column's bounds of every file, which for
-    some hundred small files takes longer than reading the few that matter.
+    An expression of every column's bounds of every file takes longer, for some hundred small files,
+    than reading the few that matter.
     """
     actions = pa.table(table.get_add_actions(flatten=True))
     bound = f"max.{column}"
-    root = location_of(table)
-    if bound not in actions.schema.names or "://" in root.removeprefix("file://"):
+    if bound not in actions.schema.names:
         return dataset_of(table)
     files = actions.filter(pc.fill_null(pc.greater_equal(actions[bound], least), True))
-    names = [name for name in files.schema.names if name.startswith(_PARTITION)]
-    local = fs.SubTreeFileSystem(root.removeprefix("file://"), fs.LocalFileSystem())
-    parquet = ds.ParquetFileFormat()
-    fragments = [
-        # The log writes paths as URLs.
-        parquet.make_fragment(
-            unquote(str(row["path"])), local, partition_expression=_values(row, names)
-        )
-        for row in files.select(["path", *names]).to_pylist()
-    ]
-    return ds.FileSystemDataset(fragments, schema_of(table), parquet, local)
+    return _dataset(table, files, ())
 
 
 def _values(row: Mapping[str, object], names: Sequence[str]) -> pc.Expression:

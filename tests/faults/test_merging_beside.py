@@ -179,17 +179,17 @@ def test_errors_pass_the_border(
         merging._base_of(json.dumps(answer).encode())
 
 
+def folding_beside(lake: Lake) -> CurrentTables:
+    """Make tables that always have a tail, folded by a child at once."""
+    policy = FoldPolicy(direct_bytes=-1, freshness_s=0.01)
+    return CurrentTables(lake, Tables(), registry(), policy=policy, beside=MergeBeside())
+
+
 def test_p4_a_child_that_dies_while_the_tail_is_folded_costs_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_module, "_PAUSES_S", (0.01,))
-    current = CurrentTables(
-        lake,
-        Tables(),
-        registry(),
-        policy=FoldPolicy(direct_bytes=-1, freshness_s=0.01),
-        beside=MergeBeside(),
-    )
+    current = folding_beside(lake)
     path = lake.path(current_name(SOURCE, TABLE))
     wanted = apply({}, [Done("c", 0, "a", "zero", 0)])
     current.fold(SOURCE, TABLE, changes([Done("c", 0, "a", "zero", 0)], first=1), Epoch(1))
@@ -285,13 +285,7 @@ def test_p4_who_needs_a_base_does_not_wait_for_a_process_that_stands_still(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_module, "_PATIENCE_S", 0.3)
-    current = CurrentTables(
-        lake,
-        Tables(),
-        registry(),
-        policy=FoldPolicy(direct_bytes=-1, freshness_s=0.01),
-        beside=MergeBeside(),
-    )
+    current = folding_beside(lake)
     wanted: State = {}
     try:
         for number in range(1, 4):
