@@ -10,4 +10,8 @@ settings.register_profile(
 settings.register_profile("penstock", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("penstock")
 
-pytest_plugins = ["tests.postgres", "tests.warm", "tests.databases"]
+pytest_plugins = [
+    "tests.support.store.postgres",
+    "tests.support.services.warm",
+    "tests.support.sources.databases",
+]

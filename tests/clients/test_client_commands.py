@@ -20,7 +20,7 @@ from penstock_client import (
     VersionConflict,
 )
 from penstock_client.testing import FakeDecider, FakePenstock
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 SOURCE = """
 from eventstore.deciders import Command, Decider, Event, Refused

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.architecture.tree import ROOT
 from tests.docs.markdown import blocks
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 README = ROOT / "clients/python/README.md"
 

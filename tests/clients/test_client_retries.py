@@ -26,7 +26,7 @@ from penstock_client import (
 from penstock_client.testing import FakePenstock
 from tests.clients.proxy import Proxy
 from tests.clients.worlds import QUICK
-from tests.services import ServiceProcess, service_in_thread
+from tests.support.services.http import ServiceProcess, service_in_thread
 
 LOST = httpx.ReadError("the answer was lost")
 DOWN = Unavailable("down")

@@ -25,7 +25,16 @@ from projections.state.large import (
     slices,
 )
 from projections.state.layers import marked
-from tests.folding import SOURCE, TABLE, Done, State, apply, changes, registry, state_of
+from tests.support.lake.folding import (
+    SOURCE,
+    TABLE,
+    Done,
+    State,
+    apply,
+    changes,
+    registry,
+    state_of,
+)
 
 Row = tuple[int, str, str]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.console import Command, run
-from tests.port_blocks import PortBlock
+from tests.support.services.port_blocks import PortBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

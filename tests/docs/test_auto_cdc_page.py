@@ -15,8 +15,8 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
 from tests.architecture.tree import ROOT
-from tests.change_facts import Fact, typed
 from tests.docs.markdown import blocks, table
+from tests.support.oracles.change_facts import Fact, typed
 
 PAGE = ROOT / "docs/reference/auto-cdc.md"
 EXAMPLE = ROOT / "examples/customers"

@@ -16,8 +16,8 @@ from cdc.database import Connection
 from schemas.pg_types import LOCAL_MICROS, UTC_MICROS, lake_type, refusal
 from tests.architecture.tree import ROOT
 from tests.docs.markdown import table
-from tests.pg_values import KINDS, SETUP
-from tests.postgres import Cluster, admin
+from tests.support.sources.pg_values import KINDS, SETUP
+from tests.support.store.postgres import Cluster, admin
 
 PAGE = ROOT / "docs/reference/capture-types.md"
 NAMES = {

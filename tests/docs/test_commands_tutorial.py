@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.architecture.tree import ROOT
 from tests.docs.console import commands, run
 from tests.docs.markdown import blocks
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 PAGE = ROOT / "docs/tutorial/commands.md"
 

@@ -14,9 +14,9 @@ import pytest
 from tests.architecture.tree import ROOT
 from tests.docs.console import commands, run
 from tests.docs.markdown import blocks
-from tests.receivers import http_receiver, smtp_sink
-from tests.services import service_in_thread
-from tests.waiting import until
+from tests.support.services.http import service_in_thread
+from tests.support.services.receivers import http_receiver, smtp_sink
+from tests.support.services.waiting import until
 
 PAGE = ROOT / "docs/how-to/deliver-events.md"
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()

@@ -17,8 +17,8 @@ import pytest
 from apps.demo import closing
 from apps.settings import load
 from stack import control
-from tests.port_blocks import PortBlock
-from tests.waiting import until
+from tests.support.services.port_blocks import PortBlock
+from tests.support.services.waiting import until
 
 FLIGHTS = 1_500
 TIMEOUT_S = 900

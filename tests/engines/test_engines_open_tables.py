@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from projections.log.layout import Lake
 from replay.build import Builder
 from replay.swap import swap
-from tests.small_lake import PROJECTIONS, SmallLake, some_departures, some_readings
+from tests.support.lake.small_lake import PROJECTIONS, SmallLake, some_departures, some_readings
 
 NAMES = tuple(PROJECTIONS)
 

@@ -19,8 +19,8 @@ from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
 from kernel import failpoints
 from schemas.inference import widened
-from tests.services import ServiceProcess
-from tests.waiting import until
+from tests.support.services.http import ServiceProcess
+from tests.support.services.waiting import until
 
 BODY = {"n": 1, "text": "x"}
 

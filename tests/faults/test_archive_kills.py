@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from kernel import failpoints
-from tests.archiving import into_the_log
-from tests.services import service_in_thread
+from tests.support.lake.archiving import into_the_log
+from tests.support.services.http import service_in_thread
 
 STREAMS = 6
 EACH = 20

@@ -25,8 +25,8 @@ from projections.runner.manifest import Manifest
 from projections.state.current import current_name
 from projections.state.layers import read_whole
 from schemas.row_hash import table_hash
-from tests.source_workspaces import Workspace
-from tests.waiting import until
+from tests.support.services.waiting import until
+from tests.support.sources.workspaces import Workspace
 
 TABLE = "public.parcels"
 ROWS = 2_000

@@ -9,7 +9,7 @@ import pytest
 from kernel import failpoints
 from kernel.errors import Unavailable
 from projections.log.layout import Lake
-from tests.ddl_rows import Folding, Item
+from tests.support.sources.ddl_rows import Folding, Item
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,17 @@ from projections.state.current import CurrentTables, current_name
 from projections.state.large import LogRows, slices
 from projections.state.layers import read_whole
 from projections.state.tail import FoldPolicy
-from tests.folding import SOURCE, TABLE, Done, State, apply, changes, registry, state_of
-from tests.waiting import until
+from tests.support.lake.folding import (
+    SOURCE,
+    TABLE,
+    Done,
+    State,
+    apply,
+    changes,
+    registry,
+    state_of,
+)
+from tests.support.services.waiting import until
 
 NAME = current_name(SOURCE, TABLE)
 NEVER = FoldPolicy(direct_bytes=-1, freshness_s=1e9, longest_s=1e9, share=1e9)

@@ -20,9 +20,9 @@ from cdc.connect import ConnectClient
 from cdc.database import connected
 from cdc.replication import slot
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, EXIT_UNHEALTHY, Incompatible
-from tests.copying import Copied
-from tests.source_workspaces import Kept
-from tests.waiting import until
+from tests.support.services.waiting import until
+from tests.support.sources.copying import Copied
+from tests.support.sources.workspaces import Kept
 
 TABLES = """
 CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, note text);

@@ -19,7 +19,14 @@ from apps.settings import Settings
 from kernel import failpoints
 from projections.log.tables import Tables
 from projections.state.installs import Install, InstallBook, install_of, request
-from tests.copying import BANK, BANK_TABLES, CHUNK_BYTES, Copied, Writer, await_chunks
+from tests.support.sources.copying import (
+    BANK,
+    BANK_TABLES,
+    CHUNK_BYTES,
+    Copied,
+    Writer,
+    await_chunks,
+)
 
 ACCOUNTS = 15_000
 KILLED = -9

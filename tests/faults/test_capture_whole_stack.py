@@ -24,9 +24,9 @@ from apps.topics import KafkaTopics
 from kernel.errors import EXIT_UNHEALTHY
 from projections.log.tables import Tables
 from stack.control import kill_part, reset
-from tests.port_blocks import PortBlock
-from tests.waiting import until
-from tests.whole_stack import ACCOUNTS, SOURCE, TABLES, Teller, WholeStack, bank_in
+from tests.support.services.port_blocks import PortBlock
+from tests.support.services.waiting import until
+from tests.support.services.whole_stack import ACCOUNTS, SOURCE, TABLES, Teller, WholeStack, bank_in
 
 pytestmark = pytest.mark.timeout(900)
 MANY = 100_000

@@ -16,11 +16,11 @@ from eventstore.postgres.snapshots import PostgresVersions
 from eventstore.postgres.store import PostgresEventStore
 from kernel import failpoints
 from schemas.registry import RegisteredSchema
-from tests.deciding import schema
-from tests.services import ServiceProcess
-from tests.waiting import until
+from tests.support.services.http import ServiceProcess
+from tests.support.services.waiting import until
+from tests.support.store.deciding import schema
 
-DECIDERS = "from tests.deciding import counter\n\ncounters = counter()\n"
+DECIDERS = "from tests.support.store.deciding import counter\n\ncounters = counter()\n"
 ADDED = RegisteredSchema(subject="counter.added", id=1, version=1, schema=schema(by=...))
 
 

@@ -31,8 +31,8 @@ from projections.runner.progress import Mark, Progress
 from projections.state.cut import Cut
 from schemas.records import Change, Operation, TransactionEnd
 from stack.control import kill_part, status
-from tests.capturing import Captured, prepare
-from tests.waiting import until
+from tests.support.services.waiting import until
+from tests.support.sources.capturing import Captured, prepare
 
 ROWS = 60_000
 """Enough for a snapshot of some seconds: it must still run when its first rows have been read."""

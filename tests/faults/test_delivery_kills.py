@@ -17,9 +17,9 @@ from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
 from kernel import failpoints
 from schemas.inference import widened
-from tests.receivers import HttpReceiver, http_receiver, smtp_sink
-from tests.services import ServiceProcess
-from tests.waiting import until
+from tests.support.services.http import ServiceProcess
+from tests.support.services.receivers import HttpReceiver, http_receiver, smtp_sink
+from tests.support.services.waiting import until
 
 DATA = {"n": 1, "mail": "kim@shop.example"}
 RETRY = ["[retry]", "ack_timeout_s = 4"]

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from apps.settings import Settings
 from kernel import failpoints
 from projections.log.layout import Lake
-from tests.feeding import STORE, Epochs, EventFeed, Fed, event_router
+from tests.support.lake.feeding import STORE, Epochs, EventFeed, Fed, event_router
 
 LOG = f"log/events/{STORE}"
 FIRST = [Fed(position=p, flight=p % 5) for p in range(1, 21)]

@@ -28,8 +28,17 @@ from projections.state import tail as tail_module
 from projections.state.current import CurrentTables, current_name
 from projections.state.merging import Base, MergeBeside, MergeHere
 from projections.state.tail import FoldPolicy, TailTables
-from tests.folding import SOURCE, TABLE, Done, State, apply, changes, registry, state_of
-from tests.waiting import until
+from tests.support.lake.folding import (
+    SOURCE,
+    TABLE,
+    Done,
+    State,
+    apply,
+    changes,
+    registry,
+    state_of,
+)
+from tests.support.services.waiting import until
 
 MODULE = "projections.state.merging"
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from kernel import failpoints
 from projections.log.layout import Lake
-from tests.small_lake import Departure, Reading, SmallLake
+from tests.support.lake.small_lake import Departure, Reading, SmallLake
 
 
 @pytest.fixture(autouse=True)

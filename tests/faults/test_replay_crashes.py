@@ -13,7 +13,7 @@ from replay.build import Builder
 from replay.cancel import cancel
 from replay.swap import rollback, swap
 from replay.verify import verify
-from tests.small_lake import SmallLake, some_departures
+from tests.support.lake.small_lake import SmallLake, some_departures
 
 NAME = "delays"
 TABLE = f"projection/{NAME}"

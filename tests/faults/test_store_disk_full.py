@@ -17,11 +17,11 @@ import pytest
 
 from apps.pipeline.space import SpaceGuard
 from eventstore.postgres.migrate import migrate
-from tests.killing import known_type
-from tests.postgres import Cluster
-from tests.services import ServiceProcess, free_port
-from tests.small_disk import fill, small_disk
-from tests.waiting import until
+from tests.support.services.http import ServiceProcess, free_port
+from tests.support.services.small_disk import fill, small_disk
+from tests.support.services.waiting import until
+from tests.support.store.killing import known_type
+from tests.support.store.postgres import Cluster
 
 MIB = 2**20
 DISK_MIB = 224

@@ -18,10 +18,10 @@ from apps.torture import progress
 from apps.torture.__main__ import summary
 from apps.torture.options import Options
 from apps.torture.run import torture
-from tests.killing import BODY, MortalDatabase, known_type
-from tests.postgres import Cluster
-from tests.services import ServiceProcess
-from tests.waiting import until
+from tests.support.services.http import ServiceProcess
+from tests.support.services.waiting import until
+from tests.support.store.killing import BODY, MortalDatabase, known_type
+from tests.support.store.postgres import Cluster
 
 
 def asked(dsn: str, statement: str) -> tuple[object, ...]:

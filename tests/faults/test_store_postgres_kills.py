@@ -17,10 +17,10 @@ import pytest
 
 from eventstore.postgres.migrate import migrate
 from kernel import failpoints
-from tests.killing import BODY, kill_postgres, known_type
-from tests.postgres import Cluster
-from tests.services import ServiceProcess
-from tests.waiting import until
+from tests.support.services.http import ServiceProcess
+from tests.support.services.waiting import until
+from tests.support.store.killing import BODY, kill_postgres, known_type
+from tests.support.store.postgres import Cluster
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from apps.torture import progress
 from apps.torture.__main__ import summary
 from apps.torture.options import Options
 from apps.torture.run import torture
-from tests.killing import kill_postgres
-from tests.postgres import Cluster
+from tests.support.store.killing import kill_postgres
+from tests.support.store.postgres import Cluster
 
 
 def shut_down(cluster: Cluster) -> None:

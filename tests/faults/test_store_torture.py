@@ -18,8 +18,8 @@ from apps.torture.run import torture
 from apps.torture.workload import Workload
 from eventstore.verification.history import author, event_id
 from kernel.errors import InvalidRequest
-from tests.killing import MortalDatabase
-from tests.postgres import Cluster
+from tests.support.store.killing import MortalDatabase
+from tests.support.store.postgres import Cluster
 
 RUN = 0x20130101
 

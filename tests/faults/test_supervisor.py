@@ -15,7 +15,7 @@ from stack import control, logs
 from stack.plan import Part, Plan, Probe, Step
 from stack.planning import Options
 from tests.faults.dummy import QUICK, Bench, bench
-from tests.waiting import until
+from tests.support.services.waiting import until
 
 
 @pytest.fixture

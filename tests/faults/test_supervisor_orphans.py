@@ -19,7 +19,7 @@ from stack import control
 from stack.plan import Part, Plan
 from stack.planning import Options
 from tests.faults.dummy import Bench, alive, bench
-from tests.waiting import until
+from tests.support.services.waiting import until
 
 FOREGROUND = """
 import sys

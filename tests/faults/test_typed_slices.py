@@ -13,7 +13,7 @@ from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
 from projections.log.typed_changes import TypedChanges
 from projections.log.typed_columns import Visible
-from tests.ddl_rows import SOURCE, START, TABLE, Folding, Item
+from tests.support.sources.ddl_rows import SOURCE, START, TABLE, Folding, Item
 
 TYPED = f"typed/{SOURCE}.{TABLE}"
 

@@ -33,7 +33,7 @@ from kernel.positions import Position, Version
 from schemas.records import NewEvent
 from schemas.registry import MemoryRegistry
 from tests.contracts.events import event, request, to
-from tests.waiting import eventually
+from tests.support.services.waiting import eventually
 
 APPENDER = "penstock_appender"
 

@@ -16,10 +16,10 @@ import pytest
 from eventstore.postgres.store import PostgresEventStore
 from eventstore.store import Direction
 from kernel.errors import InvalidRequest, NotFound
-from tests.archiving import archived, into_the_log
 from tests.contracts.events import event, request, to
-from tests.services import service_in_thread
-from tests.waiting import until
+from tests.support.lake.archiving import archived, into_the_log
+from tests.support.services.http import service_in_thread
+from tests.support.services.waiting import until
 
 LINES = {"accept": "application/x-ndjson"}
 IDS = [str(uuid.UUID(int=n)) for n in range(1, 61)]

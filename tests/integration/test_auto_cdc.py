@@ -24,8 +24,8 @@ from projections.auto_cdc.tables import FlowTables, Place
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
-from tests.cdc_flows import Kind, Row, Said, expected
-from tests.change_facts import Fact, typed
+from tests.support.oracles.cdc_flows import Kind, Row, Said, expected
+from tests.support.oracles.change_facts import Fact, typed
 
 SCHEMA = "id INT, name STRING, city STRING, seq BIGINT, op STRING"
 NOW = datetime(2013, 1, 1, tzinfo=UTC)

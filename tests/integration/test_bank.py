@@ -24,7 +24,7 @@ from projections.log.layout import Lake
 from projections.runner.manifest import Committed
 from projections.serve.query import ask
 from stack.control import kill_part
-from tests.mirroring import Mirror, mirrored
+from tests.support.sources.mirroring import Mirror, mirrored
 
 CHECKING, SAVINGS, BOOK = "public.checking", "public.savings", "public.book"
 ACCOUNTS = 1_200

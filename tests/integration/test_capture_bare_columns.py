@@ -11,8 +11,8 @@ import pytest
 from apps.settings import Settings
 from cdc.connect import ConnectClient
 from kernel.errors import EXIT_UNHEALTHY, Misconfigured
-from tests.source_workspaces import Kept, Workspace
-from tests.waiting import until
+from tests.support.services.waiting import until
+from tests.support.sources.workspaces import Kept, Workspace
 
 TABLES = "CREATE TABLE people (id int PRIMARY KEY, card text, phone text, note text)"
 OPTIONS = '[table."public.people"]\nexclude = ["card"]\nmask = ["phone"]\n'

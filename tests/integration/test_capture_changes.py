@@ -11,7 +11,7 @@ import pytest
 
 from apps.settings import Settings
 from schemas.records import MESSAGES, Operation
-from tests.capturing import Captured, prepare
+from tests.support.sources.capturing import Captured, prepare
 
 SHOP = """
 CREATE TABLE orders (

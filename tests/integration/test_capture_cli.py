@@ -18,8 +18,8 @@ from kernel.errors import (
     Misconfigured,
     NotFound,
 )
-from tests.source_workspaces import Workspace
-from tests.waiting import until
+from tests.support.services.waiting import until
+from tests.support.sources.workspaces import Workspace
 
 TABLES = """
 CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1, 'x'), (2, NULL);

@@ -15,7 +15,7 @@ from projections.log.datasets import dataset_of
 from projections.log.tables import Tables
 from projections.state.current import current_name
 from projections.state.installs import InstallBook, install_of, request
-from tests.copying import BANK, BANK_TABLES, Copied, Writer
+from tests.support.sources.copying import BANK, BANK_TABLES, Copied, Writer
 
 ACCOUNTS = 20_000
 

@@ -19,7 +19,7 @@ from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable, render_tables
 from projections.runner.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
 from schemas.registry import ConfluentRegistry
-from tests.mirroring import Mirror, mirrored
+from tests.support.sources.mirroring import Mirror, mirrored
 
 PEOPLE = "public.people"
 State = set[tuple[int, str]]

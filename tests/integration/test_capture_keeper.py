@@ -18,7 +18,7 @@ from cdc.database import connected
 from cdc.replication import published
 from projections.log.tables import Tables
 from projections.state.installs import WANT, InstallBook
-from tests.source_workspaces import Kept, Workspace
+from tests.support.sources.workspaces import Kept, Workspace
 
 TABLES = """
 CREATE TABLE order_lines (id int PRIMARY KEY, v text);

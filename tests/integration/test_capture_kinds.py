@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from apps.settings import Settings
 from projections.log.layout import Lake
-from tests.mirroring import Mirror, mirrored
+from tests.support.sources.mirroring import Mirror, mirrored
 
 SOURCE = """
 CREATE TABLE plain (id int PRIMARY KEY, a int, note text, large text);

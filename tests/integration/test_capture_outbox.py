@@ -24,8 +24,8 @@ from eventstore.decode import decode_event
 from eventstore.postgres.migrate import migrate
 from schemas.records import RecordedEvent
 from schemas.wire import frame
-from tests.capturing import Reader
-from tests.waiting import until
+from tests.support.services.waiting import until
+from tests.support.sources.capturing import Reader
 
 INSERT = """
 INSERT INTO es.events SELECT %(position)s, store_id, %(id)s, %(stream)s, 0, 'order', 'placed', 7, 0,

@@ -17,8 +17,8 @@ from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.replication import drop_slot, slot
 from kernel.errors import Incompatible, Misconfigured, PenstockError, Unavailable
-from tests.capturing import Captured, prepare
-from tests.waiting import until
+from tests.support.services.waiting import until
+from tests.support.sources.capturing import Captured, prepare
 
 TABLES = """
 CREATE TABLE keyed (id int PRIMARY KEY, v text);

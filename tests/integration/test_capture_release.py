@@ -14,7 +14,7 @@ from projections.log.datasets import schema_of
 from projections.log.tables import Tables
 from projections.state.current import current_name
 from projections.state.installs import request
-from tests.copying import BANK, BANK_TABLES, Copied
+from tests.support.sources.copying import BANK, BANK_TABLES, Copied
 
 ACCOUNTS = "public.accounts"
 

@@ -13,8 +13,8 @@ from cdc.connect import ConnectClient
 from cdc.database import connected
 from cdc.replication import slot
 from kernel.errors import EXIT_PARTIAL, Conflict, NotFound
-from tests.source_workspaces import Kept, Workspace
-from tests.waiting import until
+from tests.support.services.waiting import until
+from tests.support.sources.workspaces import Kept, Workspace
 
 TABLES = "CREATE TABLE a (id int PRIMARY KEY, email text); CREATE TABLE b (id int PRIMARY KEY)"
 _LEFT = """

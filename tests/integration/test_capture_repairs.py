@@ -12,8 +12,8 @@ from cdc.database import connected
 from cdc.repairs import Repair, repair
 from cdc.scope import scope_of
 from cdc.sources import declare
-from tests import postgres
-from tests.postgres import Cluster
+from tests.support.store import postgres
+from tests.support.store.postgres import Cluster
 
 SLOT = "penstock_test_shop"
 TABLES = """

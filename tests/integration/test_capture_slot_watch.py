@@ -22,10 +22,10 @@ from cdc.slots import make_slot, next_incarnation, server_of, switch_point, watc
 from kernel.errors import EXIT_UNHEALTHY, Incompatible, Unavailable
 from kernel.positions import lsn_from_text
 from schemas.incarnations import Incarnation
-from tests import postgres
-from tests.postgres import Cluster, remove_cluster
-from tests.source_workspaces import Kept, Workspace
-from tests.waiting import until
+from tests.support.services.waiting import until
+from tests.support.sources.workspaces import Kept, Workspace
+from tests.support.store import postgres
+from tests.support.store.postgres import Cluster, remove_cluster
 
 TABLES = """
 CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1, 'x');

@@ -14,7 +14,7 @@ import pytest
 from apps.settings import Settings
 from schemas.pg_exact import EXACT
 from schemas.records import Operation
-from tests.capturing import Captured, prepare
+from tests.support.sources.capturing import Captured, prepare
 
 TYPES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');

@@ -19,9 +19,17 @@ from schemas.pg_exact import EXACT
 from schemas.pg_text import text_to_lake
 from schemas.records import Operation
 from schemas.row_hash import table_hash
-from tests.capturing import Captured, prepare
-from tests.pg_copies import copied
-from tests.pg_values import DELIMITERS, KINDS, NO_ARRAY, SETUP, array_of, array_text, drawn
+from tests.support.sources.capturing import Captured, prepare
+from tests.support.sources.pg_copies import copied
+from tests.support.sources.pg_values import (
+    DELIMITERS,
+    KINDS,
+    NO_ARRAY,
+    SETUP,
+    array_of,
+    array_text,
+    drawn,
+)
 
 ROWS = 12
 NAMES = sorted(KINDS)

@@ -16,7 +16,7 @@ from cdc.options import MASK, TableOptions
 from cdc.replication import published
 from kernel.errors import Misconfigured
 from schemas.records import Operation
-from tests.capturing import SALT, Captured, prepare
+from tests.support.sources.capturing import SALT, Captured, prepare
 
 # Beyond 2,000 bytes PostgreSQL stores a value out of line: an UPDATE that leaves it alone does not
 # send it, and what is hashed then must not be the placeholder.

@@ -17,8 +17,8 @@ from apps.verification.healing import heal_reports
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.state.staging import snapshot_log
-from tests.mirroring import Mirror, mirrored
-from tests.writing_shop import KEYS, MOODS, ORDERS, TABLES, Writers
+from tests.support.sources.mirroring import Mirror, mirrored
+from tests.support.sources.writing_shop import KEYS, MOODS, ORDERS, TABLES, Writers
 
 
 @pytest.fixture

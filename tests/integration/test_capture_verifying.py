@@ -28,8 +28,8 @@ from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable
 from projections.runner.catalog import LIVE
 from projections.verification.facts import Fact, Kind, Verifications
-from tests.mirroring import Mirror, mirrored
-from tests.writing_shop import KEYS, MOODS, ORDERS, TABLES, Writers
+from tests.support.sources.mirroring import Mirror, mirrored
+from tests.support.sources.writing_shop import KEYS, MOODS, ORDERS, TABLES, Writers
 
 
 @dataclass

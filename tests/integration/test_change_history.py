@@ -17,8 +17,8 @@ from projections.log.tables import Tables
 from projections.runner.views import DeltaFrames
 from projections.state.history import HistoryOf, HistoryTables
 from tests.architecture.tree import ROOT
-from tests.change_facts import Fact, Version, Writer, expected, truncates, typed
 from tests.docs.markdown import blocks
+from tests.support.oracles.change_facts import Fact, Version, Writer, expected, truncates, typed
 
 PEOPLE = HistoryOf(
     name="history/shop.public.people",

@@ -19,7 +19,7 @@ from eventstore.postgres.store import PostgresEventStore
 from eventstore.upcasting import KeptVersions, MemoryVersions
 from kernel.positions import Position, Version
 from schemas.registry import RegisteredSchema
-from tests.waiting import eventually
+from tests.support.services.waiting import eventually
 
 SNAPSHOT = Snapshot(
     stream="account-1",

@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.postgres import Cluster
-from tests.receivers import HttpReceiver, Received, Reply, http_receiver, smtp_sink
-from tests.services import service_in_thread
-from tests.waiting import until
+from tests.support.services.http import service_in_thread
+from tests.support.services.receivers import HttpReceiver, Received, Reply, http_receiver, smtp_sink
+from tests.support.services.waiting import until
+from tests.support.store.postgres import Cluster
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 

@@ -21,8 +21,8 @@ from apps.delivery.template import Template, Unfilled
 from apps.delivery.webhook import WebhookSender, signature, signing_key
 from kernel.clock import ManualClock
 from kernel.errors import Misconfigured
-from tests.receivers import Received, Reply, SmtpSink, http_receiver, smtp_sink
-from tests.services import free_port
+from tests.support.services.http import free_port
+from tests.support.services.receivers import Received, Reply, SmtpSink, http_receiver, smtp_sink
 
 AT = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
 KEY = bytes(range(32))

@@ -16,8 +16,8 @@ from eventstore.postgres.store import PostgresEventStore
 from eventstore.store import Appended
 from kernel.errors import ContractViolation, LeaseLost, OutcomeUnknown, Unavailable
 from tests.contracts.events import event, request, to
-from tests.postgres import Cluster
-from tests.waiting import eventually
+from tests.support.services.waiting import eventually
+from tests.support.store.postgres import Cluster
 
 QUICK = AppendLimits(answer_s=1.0, retry_s=0.02, idle_s=0.05)
 

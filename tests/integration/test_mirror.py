@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from apps.settings import Settings
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from tests.mirroring import Mirror, mirrored
+from tests.support.sources.mirroring import Mirror, mirrored
 
 TABLES = ("public.account", "public.entry")
 BANK = """

@@ -27,7 +27,7 @@ from projections.verification.hashing import LakeRows, LakeState
 from schemas.key_ranges import WHOLE
 from schemas.pg_text import text_to_lake
 from schemas.row_hash import table_hash
-from tests.postgres import Cluster
+from tests.support.store.postgres import Cluster
 
 NAMES = {
     "LATIN1": ("Zürich", "Ærø", "aÿ", "a", "b", "Ñandú"),

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from projections.log.layout import Lake
-from tests.small_lake import PROJECTIONS, Departure, Reading, SmallLake
+from tests.support.lake.small_lake import PROJECTIONS, Departure, Reading, SmallLake
 
 NAMES = tuple(PROJECTIONS)
 

@@ -28,7 +28,7 @@ from replay.progress import Progress
 from replay.subject import subject_of
 from replay.swap import rollback, swap
 from replay.verify import verify
-from tests.small_lake import (
+from tests.support.lake.small_lake import (
     DELAYS,
     PROJECTIONS,
     START,

@@ -27,7 +27,14 @@ from kernel.positions import Epoch
 from projections.log.frames import QUARANTINE
 from projections.log.layout import Lake
 from projections.log.writer import ArrowWriter, Guard
-from tests.small_lake import DELAYS, LATEST, SOURCES, SmallLake, some_departures, some_readings
+from tests.support.lake.small_lake import (
+    DELAYS,
+    LATEST,
+    SOURCES,
+    SmallLake,
+    some_departures,
+    some_readings,
+)
 
 RUNNER = CliRunner()
 

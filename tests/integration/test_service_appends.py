@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.architecture.tree import ROOT
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 
 @pytest.fixture

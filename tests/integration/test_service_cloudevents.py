@@ -12,7 +12,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 EVENT = "application/cloudevents+json"
 BATCH = "application/cloudevents-batch+json"

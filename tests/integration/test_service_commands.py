@@ -19,7 +19,7 @@ import pytest
 
 from schemas.registry import MemoryRegistry
 from tests.architecture.tree import ROOT
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 PAYMENTS = ROOT / "examples/payments"
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 COURSES, STUDENTS, PLACES, COURSES_EACH = 4, 10, 3, 2
 

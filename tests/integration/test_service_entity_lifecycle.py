@@ -9,9 +9,9 @@ import httpx
 import psycopg
 import pytest
 
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
-DECIDER = "from tests.deciding import counter\n\ncounters = counter(every=3)\n"
+DECIDER = "from tests.support.store.deciding import counter\n\ncounters = counter(every=3)\n"
 
 
 @pytest.fixture

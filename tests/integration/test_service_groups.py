@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.services import service_in_thread
-from tests.waiting import until
+from tests.support.services.http import service_in_thread
+from tests.support.services.waiting import until
 
 AT = "/v1/subscriptions"
 

@@ -13,7 +13,7 @@ import pytest
 
 from apps.service.limits import BodyLimits
 from penstock_client import NewEvent, Penstock
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 
 @pytest.fixture

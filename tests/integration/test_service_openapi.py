@@ -14,7 +14,7 @@ from schemathesis import checks
 from schemathesis.specs.openapi import checks as rules
 
 from apps.service.openapi import ANSWERS
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 ENDLESS = {("GET", "/v1/events/subscribe")}
 KEPT = [

@@ -11,9 +11,9 @@ import httpx
 import psycopg
 import pytest
 
-from tests.postgres import Cluster
-from tests.services import free_port, service_in_thread
-from tests.waiting import until
+from tests.support.services.http import free_port, service_in_thread
+from tests.support.services.waiting import until
+from tests.support.store.postgres import Cluster
 
 EVENT = {"events": [{"type": "placed", "data": {"total": 1}}]}
 

@@ -11,7 +11,7 @@ import httpx
 import orjson
 import pytest
 
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 EVENT = {"events": [{"type": "placed", "data": {"n": 1}}]}
 

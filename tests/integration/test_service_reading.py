@@ -13,7 +13,7 @@ import pytest
 from apps.service.connections import ClientLimits
 from apps.service.ndjson import PAGE
 from eventstore.postgres.reading import LOOK
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 LINES = {"accept": "application/x-ndjson"}
 COUNT = 2 * PAGE + 500

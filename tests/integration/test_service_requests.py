@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from apps.service.limits import BodyLimits
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 LIMITS = BodyLimits(events=5, event_bytes=2_000, json_depth=8, tags=3)
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

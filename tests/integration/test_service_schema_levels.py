@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from schemas.registry import MemoryRegistry
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 LINES = {"accept": "application/x-ndjson"}
 

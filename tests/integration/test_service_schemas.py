@@ -11,7 +11,7 @@ import pytest
 
 from kernel.errors import Unavailable
 from schemas.registry import MemoryRegistry, RegisteredSchema
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 PAID = {
     "type": "record",

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from apps.service.connections import ClientLimits
-from tests.services import service_in_thread
-from tests.waiting import until
+from tests.support.services.http import service_in_thread
+from tests.support.services.waiting import until
 
 LIMITS = ClientLimits(subscriptions=3, slow_s=0.3, idle_s=0.3)
 EVENTS = 20_000

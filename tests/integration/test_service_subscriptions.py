@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 
 @pytest.fixture

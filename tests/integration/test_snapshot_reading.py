@@ -15,7 +15,7 @@ from cdc.snapshot.copying import copied_columns, prepare, read, set_up
 from cdc.snapshot.slot import adopt, exported_snapshot
 from kernel.errors import Conflict, Misconfigured, Unavailable
 from kernel.positions import lsn_from_text
-from tests.waiting import until
+from tests.support.services.waiting import until
 
 SMALL = 64 * 1024
 

@@ -13,8 +13,18 @@ from pyspark.sql import SparkSession
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.parse import parse_script
 from projections.sql.plan import plan
-from tests.sql_projections import CASES
-from tests.sql_world import Airline, Fact, Reading, Row, World, canonical, kept, planned, rebuilt
+from tests.support.oracles.sql_projections import CASES
+from tests.support.oracles.sql_world import (
+    Airline,
+    Fact,
+    Reading,
+    Row,
+    World,
+    canonical,
+    kept,
+    planned,
+    rebuilt,
+)
 
 SEED = 20130101
 _ARROW = {

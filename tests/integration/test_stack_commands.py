@@ -22,8 +22,8 @@ from kernel.errors import (
     EXIT_USAGE,
 )
 from stack.workspace import Workspace
-from tests.port_blocks import PortBlock
-from tests.waiting import until
+from tests.support.services.port_blocks import PortBlock
+from tests.support.services.waiting import until
 
 BASE = str(int(PortBlock.COMMANDS))
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))

@@ -28,8 +28,8 @@ from kernel.errors import Conflict, Misconfigured, Unavailable
 from stack import control
 from stack.planning import LOCAL_PARTS, Options
 from stack.workspace import Workspace
-from tests.port_blocks import PortBlock
-from tests.waiting import until
+from tests.support.services.port_blocks import PortBlock
+from tests.support.services.waiting import until
 
 BASE = int(PortBlock.PARTS)
 

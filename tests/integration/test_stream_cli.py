@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from apps.cli import build
 from kernel.errors import Conflict, ContractViolation, InvalidRequest, NotFound, StreamGone
-from tests.archiving import into_the_log
-from tests.services import service_in_thread
+from tests.support.lake.archiving import into_the_log
+from tests.support.services.http import service_in_thread
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from eventstore.store import AppendRequest
 from kernel.clock import ManualClock
 from kernel.errors import InvalidRequest, NotFound, StreamGone, VersionConflict
 from tests.contracts.events import event, request, to
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LINES = {"accept": "application/x-ndjson"}

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from apps.cli import build
 from kernel.errors import NotFound
-from tests.services import service_in_thread
+from tests.support.services.http import service_in_thread
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from kernel.errors import (
     Unavailable,
 )
 from tests.contracts.events import event, request, to
-from tests.groups import FAST, World, first, world
-from tests.postgres import Cluster
-from tests.waiting import eventually
+from tests.support.services.waiting import eventually
+from tests.support.store.groups import FAST, World, first, world
+from tests.support.store.postgres import Cluster
 
 
 def test_events_are_given_once_each_and_finished_by_their_ack(postgres_dsn: str) -> None:

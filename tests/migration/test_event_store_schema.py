@@ -14,7 +14,7 @@ import pytest
 import eventstore.postgres
 from eventstore.postgres.migrate import migrate, migrations
 from kernel.errors import ChecksumMismatch, Incompatible, Misconfigured
-from tests.postgres import BIN
+from tests.support.store.postgres import BIN
 
 SCHEMA = Path(eventstore.postgres.__file__).parent / "schema.sql"
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from eventstore.postgres.queries import query
-from tests.groups import world
-from tests.postgres import TEMPLATE, Cluster, admin
+from tests.support.store.groups import world
+from tests.support.store.postgres import TEMPLATE, Cluster, admin
 
 EVENTS = 1_000_000
 FILL = f"""

@@ -17,7 +17,7 @@ from eventstore.postgres.migrate import migrate
 from eventstore.postgres.queries import query
 from eventstore.postgres.store import PostgresEventStore
 from eventstore.store import EventFilter, EventPage
-from tests.postgres import Cluster, admin
+from tests.support.store.postgres import Cluster, admin
 
 EVENTS = 300_000
 RARE = 40

@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType
 
 from projections.auto_cdc import facts as sql
 from projections.auto_cdc.arguments import Shape
-from tests.cdc_flows import VALUES, Kind, Row, Said, expected
+from tests.support.oracles.cdc_flows import VALUES, Kind, Row, Said, expected
 
 KINDS = {
     "latest": Kind(),

@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 
 from projections.state.change_versions import touched_by_changes, versions_by_change
 from projections.state.quoting import as_json
-from tests.change_facts import TRUNCATES, TYPED, Fact, Version, Writer, expected, truncates, typed
+from tests.support.oracles.change_facts import (
+    TRUNCATES,
+    TYPED,
+    Fact,
+    Version,
+    Writer,
+    expected,
+    truncates,
+    typed,
+)
 
 KEY, COLUMNS = ("id",), ("id", "name")
 VERSIONS = (

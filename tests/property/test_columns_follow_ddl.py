@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.log.layout import Lake
-from tests.ddl_rows import Folding, Item, read
+from tests.support.sources.ddl_rows import Folding, Item, read
 
 NAMES = ("a", "b", "c")
 WIDER = {"int4": "int8"}

@@ -14,7 +14,16 @@ from projections.log.tables import TableAt, Tables
 from projections.state.current import CurrentTables, current_name
 from projections.state.layers import read_whole
 from projections.state.tail import FoldPolicy
-from tests.folding import SOURCE, TABLE, Done, State, apply, changes, registry, state_of
+from tests.support.lake.folding import (
+    SOURCE,
+    TABLE,
+    Done,
+    State,
+    apply,
+    changes,
+    registry,
+    state_of,
+)
 
 NAME = current_name(SOURCE, TABLE)
 MERGED = FoldPolicy(direct_bytes=2**40)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from eventstore.deciders import Decider, Event
 from eventstore.upcasting import Upcaster
 from schemas.records import RecordedEvent
-from tests.deciding import STREAM, Count, World, counter, schema, world
+from tests.support.store.deciding import STREAM, Count, World, counter, schema, world
 
 
 @dataclass(frozen=True, kw_only=True)

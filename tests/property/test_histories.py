@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.forged import History, Step, happened
+from tests.support.store.forged import History, Step, happened
 
 STREAMS = st.sampled_from(["order-1", "order-2", "seat-1"])
 EXPECTED = st.one_of(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from projections.log.layout import Lake
 from projections.state.installs import HEAL, hold
 from projections.state.tail import FoldPolicy
-from tests.bulk import NAME, HandLake
-from tests.folding import SOURCE, Done
+from tests.support.lake.bulk import NAME, HandLake
+from tests.support.lake.folding import SOURCE, Done
 
 KEYS = st.integers(0, 6)
 CHANGES = st.one_of(

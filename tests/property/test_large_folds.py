@@ -19,7 +19,16 @@ from projections.log.writer import ArrowWriter, Guard
 from projections.state import current as current_module
 from projections.state.current import CurrentTables, current_name
 from projections.state.large import LogRows, slices, split
-from tests.folding import SOURCE, TABLE, Done, State, apply, changes, registry, state_of
+from tests.support.lake.folding import (
+    SOURCE,
+    TABLE,
+    Done,
+    State,
+    apply,
+    changes,
+    registry,
+    state_of,
+)
 
 NAME = current_name(SOURCE, TABLE)
 CHANGE = st.builds(

@@ -20,15 +20,15 @@ from cdc.database import Connection
 from cdc.verify import hash_of
 from schemas.pg_text import text_to_lake
 from schemas.row_hash import table_hash
-from tests.pg_copies import copied
-from tests.pg_values import DELIMITERS, KINDS, NO_ARRAY, SETUP, array_of
+from tests.support.sources.pg_copies import copied
+from tests.support.sources.pg_values import DELIMITERS, KINDS, NO_ARRAY, SETUP, array_of
 
 Row = tuple[str | None, ...]
 
 
 @pytest.fixture(scope="module")
 def source(postgres_cluster: object) -> Iterator[Connection]:
-    from tests.postgres import Cluster, admin
+    from tests.support.store.postgres import Cluster, admin
 
     assert isinstance(postgres_cluster, Cluster)
     admin(postgres_cluster, "DROP DATABASE IF EXISTS pg_values")

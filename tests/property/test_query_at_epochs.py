@@ -17,8 +17,8 @@ from projections.serve.query import ask
 from projections.state.current import current_name
 from projections.state.installs import hold
 from projections.state.tail import FoldPolicy
-from tests.bulk import HandLake
-from tests.folding import SOURCE, TABLE, Done, state_of
+from tests.support.lake.bulk import HandLake
+from tests.support.lake.folding import SOURCE, TABLE, Done, state_of
 
 SQL = f'SELECT * FROM current."{SOURCE}.{TABLE}"'
 

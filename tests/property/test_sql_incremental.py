@@ -14,8 +14,18 @@ import sqlglot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.sql_projections import CASES
-from tests.sql_world import Airline, Fact, Reading, Row, World, canonical, kept, planned, rebuilt
+from tests.support.oracles.sql_projections import CASES
+from tests.support.oracles.sql_world import (
+    Airline,
+    Fact,
+    Reading,
+    Row,
+    World,
+    canonical,
+    kept,
+    planned,
+    rebuilt,
+)
 
 _TYPES = {"STRING": "VARCHAR"}
 _FUNCTIONS = (

@@ -16,8 +16,8 @@ from projections.state.tail import FoldPolicy
 from projections.verification.as_of import StateReader
 from projections.verification.hashing import LakeRows
 from schemas.row_hash import table_hash
-from tests.bulk import KEYS, NAME, HandLake
-from tests.folding import SOURCE, TABLE, Done, State, registry
+from tests.support.lake.bulk import KEYS, NAME, HandLake
+from tests.support.lake.folding import SOURCE, TABLE, Done, State, registry
 
 COLUMNS = ("id", "name", "part", "size")
 SCHEMA = pa.schema(

@@ -25,7 +25,7 @@ from projections.state.tail import FoldPolicy
 from projections.state.telling import tell
 from schemas.pg_types import SourceColumn
 from schemas.widening import common_type, followed_type
-from tests.ddl_rows import SOURCE, TABLE, Column, Folding, Item
+from tests.support.sources.ddl_rows import SOURCE, TABLE, Column, Folding, Item
 
 ROWS = pa.table(
     {

@@ -14,7 +14,7 @@ from kernel.positions import Lsn
 from projections.log.layout import Lake
 from projections.runner.catalog import PAUSED
 from replay.subject import entry_of
-from tests.handmade import HandMade, words
+from tests.support.lake.handmade import HandMade, words
 
 TYPED = "typed/events.thing.told"
 

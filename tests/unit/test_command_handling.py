@@ -23,7 +23,7 @@ from kernel.errors import (
 )
 from kernel.positions import Version
 from schemas.records import RecordedEvent
-from tests.deciding import STREAM, Count, World, add, counter, decide, world
+from tests.support.store.deciding import STREAM, Count, World, add, counter, decide, world
 
 NO_OFFSET = datetime(2013, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 

@@ -11,7 +11,7 @@ from projections.log.compaction import MANY_FILES, Upkeep, compact, vacuum
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
-from tests.waiting import until
+from tests.support.services.waiting import until
 
 
 def test_compaction_keeps_rows_versions_and_guards(lake: Lake) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from eventstore.deciders import Command, Event
 from eventstore.deciders.kit import Scenarios
-from tests.deciding import Count, counter, decide
+from tests.support.store.deciding import Count, counter, decide
 
 adds = Scenarios(counter())
 TWO = Event("added", {"by": 2})

@@ -11,7 +11,7 @@ import pytest
 from eventstore.memory import MemoryEventStore
 from eventstore.store import Direction, StreamPage
 from kernel.errors import NotFound, Unavailable
-from tests.deciding import STREAM, counter, world
+from tests.support.store.deciding import STREAM, counter, world
 
 ALL = 10**9
 

@@ -9,8 +9,8 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.state.installs import hold
 from projections.state.tail import FoldPolicy
-from tests.bulk import NAME, HandLake, some
-from tests.folding import SOURCE, TABLE, Done
+from tests.support.lake.bulk import NAME, HandLake, some
+from tests.support.lake.folding import SOURCE, TABLE, Done
 
 
 def test_p4_a_fold_between_two_reads_hides_no_row(

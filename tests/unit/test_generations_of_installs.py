@@ -14,8 +14,8 @@ from projections.log.tables import TableAt, Tables
 from projections.runner.progress import Progress
 from projections.state.installs import hold
 from projections.state.tidying import remove_old_generations
-from tests.bulk import NAME, HandLake, some
-from tests.folding import SOURCE, Done
+from tests.support.lake.bulk import NAME, HandLake, some
+from tests.support.lake.folding import SOURCE, Done
 
 DAY = timedelta(days=1)
 

@@ -25,7 +25,7 @@ from eventstore.verification.history import (
 from eventstore.verification.ledger import IdSet
 from kernel.errors import InvalidRequest
 from kernel.positions import Version
-from tests.forged import RUN, History, Step, happened
+from tests.support.store.forged import RUN, History, Step, happened
 
 
 def one(

@@ -17,7 +17,7 @@ from projections.runner.views import DeltaFrames
 from projections.serve.query import query
 from projections.state.history import HistoryTables
 from schemas.registry import MemoryRegistry
-from tests.handmade import HandMade
+from tests.support.lake.handmade import HandMade
 
 NAME = "typed/events.thing.told"
 

@@ -11,8 +11,8 @@ from kernel import failpoints
 from projections.log.layout import Lake
 from projections.state.installs import HEAL, hold
 from projections.state.tail import FoldPolicy
-from tests.bulk import NAME, HandLake, some
-from tests.folding import SOURCE, TABLE, Done
+from tests.support.lake.bulk import NAME, HandLake, some
+from tests.support.lake.folding import SOURCE, TABLE, Done
 
 TAILS = FoldPolicy(direct_bytes=0, freshness_s=3600.0)
 

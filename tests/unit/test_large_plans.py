@@ -15,7 +15,7 @@ from projections.state import current as current_module
 from projections.state.current import CurrentTables, current_name
 from projections.state.following import SchemaFollower
 from projections.state.large import LogRows, slices
-from tests.ddl_rows import SOURCE, TABLE, Column, Folding, Item
+from tests.support.sources.ddl_rows import SOURCE, TABLE, Column, Folding, Item
 
 
 @pytest.mark.parametrize(("kind", "values"), [("int8", [2**40, 2**40 + 1]), ("text", ["x", "y"])])

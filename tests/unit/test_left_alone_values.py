@@ -17,7 +17,7 @@ from projections.log.typed_changes import TypedChanges
 from projections.log.typed_columns import Visible
 from projections.log.writer import ArrowWriter, Guard
 from projections.state.current import CurrentTables, current_name
-from tests.folding import AT, SOURCE, TABLE, Done, changes, registry
+from tests.support.lake.folding import AT, SOURCE, TABLE, Done, changes, registry
 
 CURRENT = current_name(SOURCE, TABLE)
 

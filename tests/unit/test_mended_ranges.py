@@ -13,8 +13,8 @@ from projections.state import installing
 from projections.state.installs import HEAL, hold
 from projections.state.tail import FoldPolicy
 from projections.state.vanished import gone_keys
-from tests.bulk import NAME, HandLake, some
-from tests.folding import SOURCE, TABLE, Done
+from tests.support.lake.bulk import NAME, HandLake, some
+from tests.support.lake.folding import SOURCE, TABLE, Done
 
 
 def begun(hand: HandLake) -> HandLake:

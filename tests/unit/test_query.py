@@ -18,7 +18,7 @@ from projections.serve.lake_tables import commits, list_tables, table_names
 from projections.serve.query import ask, query, table_name
 from replay.generations import live_app
 from replay.swap import rollback, swap
-from tests.handmade import HandMade, words
+from tests.support.lake.handmade import HandMade, words
 
 TYPED = "typed/events.thing.told"
 CURRENT = "current/shop.public.orders"

@@ -9,8 +9,8 @@ from projections.log.layout import Lake
 from projections.runner.progress import Progress
 from projections.state.held import Hold
 from projections.state.installs import hold
-from tests.bulk import ENDS, NAME, ROWS, HandLake, some
-from tests.folding import AT, SOURCE, TABLE, Done
+from tests.support.lake.bulk import ENDS, NAME, ROWS, HandLake, some
+from tests.support.lake.folding import AT, SOURCE, TABLE, Done
 
 
 def drop(hand: HandLake) -> None:

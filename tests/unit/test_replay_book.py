@@ -16,7 +16,7 @@ from replay.book import READY, Replay, ReplayBook, State
 from replay.cancel import cancel
 from replay.generations import generation_name
 from replay.swap import rollback, swap
-from tests.handmade import HandMade, words
+from tests.support.lake.handmade import HandMade, words
 
 NAME = "report"
 

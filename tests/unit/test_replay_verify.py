@@ -12,7 +12,7 @@ from kernel.errors import Incompatible, NotFound
 from projections.log.layout import Lake
 from replay.book import ReplayBook, State
 from replay.verify import Comparison, comparable, verify
-from tests.handmade import HandMade, words
+from tests.support.lake.handmade import HandMade, words
 
 NAME = "report"
 LIVE = ((1, "a"), (2, "b"), (3, "c"))

@@ -9,8 +9,8 @@ import pytest
 from projections.log.layout import Lake
 from projections.runner.progress import Progress
 from schemas.key_ranges import KeyRange, cut_at
-from tests.bulk import HandLake, some
-from tests.folding import Done
+from tests.support.lake.bulk import HandLake, some
+from tests.support.lake.folding import Done
 
 LOW, MIDDLE, HIGH = cut_at([("4", ""), ("7", "")])
 

@@ -18,7 +18,7 @@ from projections.sql.catalog import (
 from projections.sql.explain import document, page
 from projections.sql.parse import parse_script
 from projections.sql.plan import InputKind, Plan, Strategy, TimeBounds, plan
-from tests.sql_world import CATALOG, planned
+from tests.support.oracles.sql_world import CATALOG, planned
 
 FROM = "FROM STREAM events.flight.departed e"
 AS_OF = "weather FOR SYSTEM_TIME AS OF e.occurred_at w"

@@ -21,7 +21,7 @@ from projections.log.superseded import trim
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.state.layers import tail_name
-from tests.waiting import until
+from tests.support.services.waiting import until
 
 NOW = 1_000_000.0
 NEVER = timedelta(0)

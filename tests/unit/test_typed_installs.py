@@ -17,8 +17,8 @@ from projections.log.typed_columns import Visible
 from projections.state.installing import generation_root
 from projections.state.installs import HEAL, hold
 from projections.state.typed_installs import TypedInstalls, moments
-from tests.bulk import NAME, HandLake, some
-from tests.folding import SOURCE, TABLE, Done, registry
+from tests.support.lake.bulk import NAME, HandLake, some
+from tests.support.lake.folding import SOURCE, TABLE, Done, registry
 
 TYPED = f"typed/{SOURCE}.{TABLE}"
 

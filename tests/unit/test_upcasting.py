@@ -17,7 +17,7 @@ from schemas.json_codec import JsonCodec
 from schemas.records import FORMAT_SEALED, RecordedEvent
 from schemas.registry import MemoryRegistry, RegisteredSchema
 from schemas.wire import frame
-from tests.deciding import schema
+from tests.support.store.deciding import schema
 
 AT = datetime(2013, 1, 1, tzinfo=UTC)
 Data = dict[str, Any]

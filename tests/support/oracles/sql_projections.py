@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tests.sql_world import START, Fact, Row, World
+from tests.support.oracles.sql_world import START, Fact, Row, World
 
 FROM = "FROM STREAM events.flight.departed AS e"
 SPAN = timedelta(minutes=1)

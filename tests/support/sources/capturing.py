@@ -44,7 +44,7 @@ from schemas.records import (
 )
 from schemas.registry import ConfluentRegistry
 from schemas.row_hash import table_hash
-from tests.waiting import until
+from tests.support.services.waiting import until
 
 SALT = "saltofthistest0123456789"
 _NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)

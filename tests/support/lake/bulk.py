@@ -1,7 +1,7 @@
 """A source made by hand, its stream and its bulk reads, and an ingest that takes both in.
 
-The table is that of `tests.folding`. LSNs count in tens; the stream's rows and ENDs are delivered
-apart, each in its order, as by two topics.
+The table is that of `folding`. LSNs count in tens; the stream's rows and ENDs are delivered apart,
+each in its order, as by two topics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ from projections.state.tail import FoldPolicy
 from schemas.key_ranges import Bound as KeyBound
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn
-from tests.folding import AT, SOURCE, TABLE, Done, State, apply, changes, registry, state_of
+from tests.support.lake.folding import (
+    AT,
+    SOURCE,
+    TABLE,
+    Done,
+    State,
+    apply,
+    changes,
+    registry,
+    state_of,
+)
 
 COLUMNS = (
     SourceColumn(name="id", type="int8", not_null=True),

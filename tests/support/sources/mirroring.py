@@ -33,7 +33,7 @@ from projections.state.held import Hold
 from projections.state.layers import read_whole
 from schemas.registry import ConfluentRegistry
 from schemas.row_hash import table_hash
-from tests.feeding import Epochs
+from tests.support.lake.feeding import Epochs
 
 
 @dataclass

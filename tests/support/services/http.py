@@ -19,7 +19,7 @@ from apps.service.config import ServiceConfig
 from apps.service.runtime import Runtime
 from apps.service.serving import server_of
 from schemas.registry import MemoryRegistry, SchemaRegistry
-from tests.waiting import until
+from tests.support.services.waiting import until
 
 _LIMITS = httpx.Limits(keepalive_expiry=2.0)
 """Connections that rest are let go before the service closes them, which it does after 5 s."""

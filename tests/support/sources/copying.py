@@ -27,9 +27,9 @@ from projections.state.installs import InstallBook
 from projections.state.layers import read_whole
 from schemas.registry import ConfluentRegistry
 from schemas.row_hash import table_hash
-from tests.feeding import Epochs
-from tests.source_workspaces import Workspace
-from tests.waiting import until
+from tests.support.lake.feeding import Epochs
+from tests.support.services.waiting import until
+from tests.support.sources.workspaces import Workspace
 
 CHUNK_BYTES = 256 * 1024
 """Small, so that a table of a test has many chunks."""

@@ -21,7 +21,7 @@ from projections.log.layout import Lake
 from stack.control import Options, down, up
 from stack.jars import resolve
 from stack.java import find_java
-from tests.port_blocks import PortBlock
+from tests.support.services.port_blocks import PortBlock
 
 PARTS = ("postgres", "kafka", "registry", "connect")
 

@@ -20,7 +20,7 @@ from apps.settings import Settings, load
 from projections.log.layout import Lake, changes_log
 from projections.log.tables import Tables
 from stack.control import kill_part, status
-from tests.waiting import until
+from tests.support.services.waiting import until
 
 SOURCE = "bank"
 ACCOUNTS = 400

@@ -12,7 +12,7 @@ from apps.torture.transacting import SCHEMA_ID, schema
 from apps.torture.workload import SAMPLE, SUBJECT
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
-from tests.postgres import Cluster
+from tests.support.store.postgres import Cluster
 
 BODY = SAMPLE
 

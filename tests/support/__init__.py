@@ -1,0 +1,1 @@
+"""What tests share, by what it stands for: services, store, sources, lake and oracles."""

@@ -1,0 +1,1 @@
+"""Running parts for tests: stacks, HTTP services, receivers, and waiting for states."""

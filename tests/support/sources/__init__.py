@@ -1,0 +1,1 @@
+"""Captured sources for tests: databases, random values, and what was read from them."""

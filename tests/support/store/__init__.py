@@ -1,0 +1,1 @@
+"""Event stores for tests: a PostgreSQL per run, groups, deciders, kills, and forged histories."""
