@@ -47,13 +47,6 @@ class Answer:
     tables: Mapping[str, DeltaVersion | None]
 
 
-def query(
-    lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None = None
-) -> pa.Table:
-    """Return the rows of a SELECT over the lake; see `ask`."""
-    return ask(lake, sql, epoch=epoch, at=at).rows
-
-
 def ask(lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None = None) -> Answer:
     """Answer a SELECT at one epoch: the given one, or the greatest that all its tables have.
 

@@ -18,7 +18,7 @@ from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.projector import Projector
-from projections.serve.query import query
+from projections.serve.query import ask
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel
@@ -95,7 +95,7 @@ def test_p6_a_rebuild_equals_what_was_kept_and_goes_on_as_the_table(
     again = verify(small.site, name)
     assert again.equal
     assert again.built_rows > 0
-    assert query(small.lake, f"SELECT max(_epoch) AS e FROM {name}").to_pylist() == [{"e": 3}]
+    assert ask(small.lake, f"SELECT max(_epoch) AS e FROM {name}").rows.to_pylist() == [{"e": 3}]
 
 
 def test_a_rollback_gives_the_table_back_to_its_old_generation(small: SmallLake) -> None:
@@ -294,7 +294,7 @@ def made_target(small: SmallLake, name: str, *, epoch: int = 2) -> object:
 
 
 def counted(small: SmallLake) -> dict[tuple[object, object], int]:
-    rows: pa.Table = query(small.lake, "SELECT carrier, window_start, flights FROM delays")
+    rows: pa.Table = ask(small.lake, "SELECT carrier, window_start, flights FROM delays").rows
     return {(row["carrier"], row["window_start"]): row["flights"] for row in rows.to_pylist()}
 
 

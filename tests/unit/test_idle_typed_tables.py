@@ -14,7 +14,7 @@ from projections.log.typed import TypedTables
 from projections.log.writer import Guard
 from projections.runner.derived import TYPED, DerivedTables
 from projections.runner.views import DeltaFrames
-from projections.serve.query import query
+from projections.serve.query import ask
 from projections.state.history import HistoryTables
 from schemas.registry import MemoryRegistry
 from tests.support.lake.handmade import HandMade
@@ -51,5 +51,5 @@ def test_an_idle_table_is_named_as_its_compaction_left_it(lake: Lake) -> None:
     named = made.manifest.projected()[TYPED].tables[NAME]
     assert (named.version, named.as_of_epoch) == (before + 1, 1)
     DeltaTable(lake.path(NAME)).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    count = query(lake, 'SELECT count(*) AS rows FROM typed."events.thing.told"')
+    count = ask(lake, 'SELECT count(*) AS rows FROM typed."events.thing.told"').rows
     assert count["rows"].to_pylist() == [100]

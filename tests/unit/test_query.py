@@ -15,7 +15,7 @@ from projections.log.frames import QUARANTINE
 from projections.log.layout import Lake
 from projections.log.writer import OP, UPSERT, Guard
 from projections.serve.lake_tables import commits, list_tables, table_names
-from projections.serve.query import ask, query, table_name
+from projections.serve.query import ask, table_name
 from replay.generations import live_app
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade, words
@@ -79,28 +79,28 @@ def test_all_tables_are_read_at_the_greatest_epoch_that_all_have(made: HandMade)
 def test_an_epoch_whose_files_were_removed_is_refused_with_the_remedy(made: HandMade) -> None:
     table = DeltaTable(made.lake.path("projection/report"))
     sql = "SELECT count(*) AS n FROM report"
-    assert query(made.lake, sql, epoch=Epoch(1)).to_pylist() == [{"n": 1}]
+    assert ask(made.lake, sql, epoch=Epoch(1)).rows.to_pylist() == [{"n": 1}]
     assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(NotFound, match="of projection/report is not kept any more") as refused:
-        query(made.lake, sql, epoch=Epoch(1))
+        ask(made.lake, sql, epoch=Epoch(1))
     assert "penstock epoch list" in refused.value.remedy
-    assert query(made.lake, sql, epoch=Epoch(3)).to_pylist() == [{"n": 3}]
+    assert ask(made.lake, sql, epoch=Epoch(3)).rows.to_pylist() == [{"n": 3}]
     with pytest.raises(InvalidRequest):
-        query(made.lake, "SELECT 1 / 'x' FROM report", epoch=Epoch(3))
+        ask(made.lake, "SELECT 1 / 'x' FROM report", epoch=Epoch(3))
 
 
 def test_a_pinned_epoch_is_that_or_a_refusal_that_names_the_table(made: HandMade) -> None:
     sql = "SELECT id FROM report ORDER BY id"
-    assert query(made.lake, sql, epoch=Epoch(2))["id"].to_pylist() == [1, 2]
+    assert ask(made.lake, sql, epoch=Epoch(2)).rows["id"].to_pylist() == [1, 2]
     joined = "SELECT 1 FROM report JOIN slow USING (id)"
     with pytest.raises(NotFound, match=r"slow took in epoch 2 together with others.* 1 and 3"):
-        query(made.lake, joined, epoch=Epoch(2))
+        ask(made.lake, joined, epoch=Epoch(2))
     made.epoch()
     with pytest.raises(NotFound, match="report is behind: it has taken in epoch 3, not 4") as error:
-        query(made.lake, sql, epoch=Epoch(4))
+        ask(made.lake, sql, epoch=Epoch(4))
     assert error.value.fields["table"] == "projection/report"
     with pytest.raises(NotFound, match="epoch 9 is not committed"):
-        query(made.lake, sql, epoch=Epoch(9))
+        ask(made.lake, sql, epoch=Epoch(9))
 
 
 def test_tables_without_a_common_epoch_are_refused(made: HandMade) -> None:
@@ -108,16 +108,16 @@ def test_tables_without_a_common_epoch_are_refused(made: HandMade) -> None:
     made.epoch()
     made.run("other", words((1, "x")), 4)
     with pytest.raises(NotFound, match="no epoch in common"):
-        query(made.lake, "SELECT * FROM report, other")
+        ask(made.lake, "SELECT * FROM report, other")
 
 
 def test_logs_and_current_tables_have_every_epoch(made: HandMade) -> None:
     sql = f'SELECT count(*) AS n FROM "{LOG}" JOIN current.shop.public.orders USING (id)'
     for epoch in (1, 2, 3):
-        assert query(made.lake, sql, epoch=Epoch(epoch)).to_pylist() == [{"n": epoch}]
+        assert ask(made.lake, sql, epoch=Epoch(epoch)).rows.to_pylist() == [{"n": epoch}]
     made.epoch(logs={"log/changes/late": words((1, "x"))})
     with pytest.raises(NotFound, match="log/changes/late has no rows at epoch 2"):
-        query(made.lake, 'SELECT * FROM log."changes/late"', epoch=Epoch(2))
+        ask(made.lake, 'SELECT * FROM log."changes/late"', epoch=Epoch(2))
 
 
 def test_a_time_means_what_was_committed_by_then(made: HandMade) -> None:
@@ -125,25 +125,25 @@ def test_a_time_means_what_was_committed_by_then(made: HandMade) -> None:
     assert ask(made.lake, "SELECT 1 FROM report", at=at).epoch == 2
     assert ask(made.lake, "SELECT 1 FROM slow", at=at).epoch == 1
     with pytest.raises(NotFound, match="no epoch was committed by"):
-        query(made.lake, "SELECT 1 FROM report", at=at - timedelta(days=1))
+        ask(made.lake, "SELECT 1 FROM report", at=at - timedelta(days=1))
     with pytest.raises(InvalidRequest, match="exclude each other"):
-        query(made.lake, "SELECT 1 FROM report", at=at, epoch=Epoch(1))
+        ask(made.lake, "SELECT 1 FROM report", at=at, epoch=Epoch(1))
 
 
 def test_a_swap_is_seen_at_its_epoch_and_not_before(made: HandMade) -> None:
     made.build("report", words((1, "built")), 3)
     swap(made.site, "report", lambda replay: replay)
     sql = "SELECT word FROM report"
-    assert query(made.lake, sql)["word"].to_pylist() == ["built"]
-    assert query(made.lake, sql, epoch=Epoch(3))["word"].to_pylist() == ["built"]
-    assert query(made.lake, sql, epoch=Epoch(2)).num_rows == 2
+    assert ask(made.lake, sql).rows["word"].to_pylist() == ["built"]
+    assert ask(made.lake, sql, epoch=Epoch(3)).rows["word"].to_pylist() == ["built"]
+    assert ask(made.lake, sql, epoch=Epoch(2)).rows.num_rows == 2
     rollback(made.site, "report")
-    assert query(made.lake, sql).num_rows == 3
-    assert query(made.lake, sql, epoch=Epoch(3)).num_rows == 3
+    assert ask(made.lake, sql).rows.num_rows == 3
+    assert ask(made.lake, sql, epoch=Epoch(3)).rows.num_rows == 3
 
 
 def test_hidden_columns_are_there(made: HandMade) -> None:
-    assert query(made.lake, "SELECT max(_epoch) AS e FROM report").to_pylist() == [{"e": 3}]
+    assert ask(made.lake, "SELECT max(_epoch) AS e FROM report").rows.to_pylist() == [{"e": 3}]
 
 
 def test_names_of_the_query_itself_are_not_tables(made: HandMade) -> None:
@@ -152,12 +152,12 @@ def test_names_of_the_query_itself_are_not_tables(made: HandMade) -> None:
         SELECT r.id, report.id AS again, n.i
         FROM more r JOIN report USING (id), range(1) n(i)
         WHERE EXISTS (SELECT 1 FROM slow s WHERE s.id = r.id) AND r.id = 2"""
-    assert query(made.lake, sql).to_pylist() == [{"id": 2, "again": 2, "i": 0}]
+    assert ask(made.lake, sql).rows.to_pylist() == [{"id": 2, "again": 2, "i": 0}]
 
 
 def test_the_same_table_twice_keeps_its_aliases(made: HandMade) -> None:
     sql = "SELECT a.id, b.id AS other FROM report a, report b WHERE a.id < b.id ORDER BY ALL"
-    assert [tuple(row.values()) for row in query(made.lake, sql).to_pylist()] == [
+    assert [tuple(row.values()) for row in ask(made.lake, sql).rows.to_pylist()] == [
         (1, 2),
         (1, 3),
         (2, 3),
@@ -181,28 +181,28 @@ def test_the_same_table_twice_keeps_its_aliases(made: HandMade) -> None:
 )
 def test_only_one_query_over_the_lake_is_taken(made: HandMade, sql: str) -> None:
     with pytest.raises(InvalidRequest):
-        query(made.lake, sql)
+        ask(made.lake, sql)
 
 
 def test_python_variables_cannot_be_read(made: HandMade) -> None:
     secret = pa.table({"a": [1]})
     with pytest.raises(NotFound, match="no table projection/secret"):
-        query(made.lake, "SELECT * FROM secret")
+        ask(made.lake, "SELECT * FROM secret")
     assert secret.num_rows == 1
 
 
 def test_an_unknown_table_names_the_nearest(made: HandMade) -> None:
     with pytest.raises(NotFound, match=r"did you mean projection/report\?"):
-        query(made.lake, "SELECT * FROM reports")
+        ask(made.lake, "SELECT * FROM reports")
     with pytest.raises(NotFound, match=r"did you mean current/shop.public.orders\?"):
-        query(made.lake, "SELECT * FROM current.shop.public.order")
+        ask(made.lake, "SELECT * FROM current.shop.public.order")
 
 
 def test_a_lake_without_epochs_says_so(tmp_path: Path) -> None:
     empty = HandMade(Lake.at(tmp_path))
     empty.writer.append(empty.lake.path(TYPED), words((1, "x")), Guard(TYPED, Epoch(1)))
     with pytest.raises(NotFound, match="nothing was ingested"):
-        query(empty.lake, "SELECT * FROM typed.events.thing.told")
+        ask(empty.lake, "SELECT * FROM typed.events.thing.told")
 
 
 def test_tables_without_epochs_are_read_as_they_are(made: HandMade) -> None:
@@ -213,7 +213,7 @@ def test_tables_without_epochs_are_read_as_they_are(made: HandMade) -> None:
     )
     made.writer.append(made.lake.quarantine, rejected, Guard("q", Epoch(1)))
     joined = "SELECT topic FROM quarantine.records JOIN report ON id = epoch"
-    assert query(made.lake, joined, epoch=Epoch(2)).to_pylist() == [{"topic": "t"}]
+    assert ask(made.lake, joined, epoch=Epoch(2)).rows.to_pylist() == [{"topic": "t"}]
 
 
 def test_every_table_is_listed_once_and_no_generation(made: HandMade) -> None:
@@ -237,7 +237,7 @@ def test_texts_are_found_in_a_table_that_was_merged(made: HandMade) -> None:
     version = made.writer.merge(path, rows, Guard(app, epoch), keys=["id"])
     made.note(app, {"projection/report": version}, epoch)
     sql = "SELECT a.id FROM report a JOIN report b USING (word) WHERE a.word = 'changed'"
-    assert query(made.lake, sql)["id"].to_pylist() == [2]
+    assert ask(made.lake, sql).rows["id"].to_pylist() == [2]
 
 
 def test_a_version_that_a_log_at_rest_forgot_is_not_missed(made: HandMade) -> None:
@@ -250,7 +250,7 @@ def test_a_version_that_a_log_at_rest_forgot_is_not_missed(made: HandMade) -> No
         if int(entry.stem) < table.version():
             entry.unlink()
     sql = f'SELECT count(*) AS rows FROM "{LOG}"'
-    assert query(made.lake, sql)["rows"].to_pylist() == [3]
-    assert query(made.lake, sql, epoch=Epoch(3))["rows"].to_pylist() == [3]
+    assert ask(made.lake, sql).rows["rows"].to_pylist() == [3]
+    assert ask(made.lake, sql, epoch=Epoch(3)).rows["rows"].to_pylist() == [3]
     with pytest.raises(NotFound, match="is not kept any more"):
-        query(made.lake, sql, epoch=Epoch(2))
+        ask(made.lake, sql, epoch=Epoch(2))
