@@ -88,13 +88,14 @@ def _values(bootstrap: str, topic: str) -> Iterator[bytes]:
             message = consumer.poll(_TIMEOUT_S)
             if message is None:
                 raise Unavailable(f"no answer from {bootstrap} while reading {topic}")
-            if message.error() is None:
-                if message.value() is not None:
-                    yield message.value()
-            elif message.error().name() == "_PARTITION_EOF":
+            value, error = message.value(), message.error()
+            if error is None:
+                if value is not None:
+                    yield value
+            elif error.name() == "_PARTITION_EOF":
                 open_parts -= 1
             else:
-                raise Unavailable(f"{topic}: {message.error()}")
+                raise Unavailable(f"{topic}: {error}")
     except KafkaException as error:
         raise Unavailable(f"Kafka at {bootstrap} does not answer: {error}") from error
     finally:

@@ -57,7 +57,7 @@ def publish(
     """
     try:
         stable.create_write_transaction(
-            adopted(built, folder),
+            [*adopted(built, folder)],
             mode="overwrite",
             schema=built.schema(),
             partition_by=[],

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 from pyspark.sql import SparkSession
 
@@ -71,7 +72,8 @@ def watched(
     finally:
         over.set()
         watcher.join()
-        context.setLocalProperty("spark.jobGroup.id", None)
+        # Spark's signature leaves out None, which is how a property is taken away.
+        context.setLocalProperty("spark.jobGroup.id", cast(str, None))
     if stopped.is_set() or not tick(_progress(rows, rows, time.monotonic() - started, behind_s)):
         raise Cancelled(f"{group} was cancelled")
 

@@ -147,10 +147,10 @@ def _published(site: Site, replay: Replay, catch_up: CatchUp) -> Replay:
         built = DeltaTable(site.lake.path(folder))
         site.tables.ensure(path, schema_of(built))
         stable = DeltaTable(path)
-        if stable.transaction_version(new) is not None:
+        swapped = stable.transaction_version(new)
+        if swapped is not None:
             # A swap that was interrupted after its commit.
-            at = Epoch(stable.transaction_version(new))
-            return replay.now(replay.state, epoch=at, detail=replay.detail)
+            return replay.now(replay.state, epoch=Epoch(swapped), detail=replay.detail)
         # A catch-up without new input commits nothing: the book may know better than the table.
         done = built.transaction_version(build_app(replay.name, replay.generation)) or 0
         epoch = Epoch(max(done, replay.epoch))

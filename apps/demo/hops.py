@@ -117,8 +117,9 @@ def _column(path: Path, columns: list[str]) -> pa.Table:
     return dataset_of(DeltaTable(str(path))).to_table(columns=columns)
 
 
-def _read_all(consumer: Consumer, *, partitions: int) -> tuple[int, set[bytes]]:
-    rows, ids, ended, silent = 0, set[bytes](), set[int](), 0
+def _read_all(consumer: Consumer, *, partitions: int) -> tuple[int, set[str | bytes | None]]:
+    rows, silent = 0, 0
+    ids, ended = set[str | bytes | None](), set[int | None]()
     while len(ended) < partitions:
         messages = consumer.consume(_BATCH, timeout=_POLL_S)
         silent = 0 if messages else silent + 1

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import DataFrame, functions
 from pyspark.storagelevel import StorageLevel
@@ -146,7 +147,7 @@ class BatchWriter:
     def _commit(self, said: DataFrame, batch: _Batch) -> tuple[int, DeltaVersion]:
         session = said.sparkSession
         horizon = micros(batch.now - self.tombstone_retention)
-        frames = {"new": batch.new, "known": batch.known}
+        frames: dict[str, Any] = {"new": batch.new, "known": batch.known}
         if batch.cleared is not None:
             frames["cleared"] = batch.cleared
         together = _kept(

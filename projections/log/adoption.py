@@ -156,7 +156,7 @@ def commit_staged(
             known = schema_of(table)
     try:
         table.create_write_transaction(
-            adds,
+            [*adds],
             mode="append",
             schema=table.schema(),
             partition_by=[],

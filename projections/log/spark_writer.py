@@ -15,7 +15,7 @@ from delta.tables import DeltaTable as SparkDeltaTable
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from kernel.errors import LeaseLost, Unavailable
@@ -142,8 +142,12 @@ def _merge(
     newer: Sequence[str],
 ) -> None:
     stored = schema_of(table).names
-    columns = {f"`{name}`": f"s.`{name}`" for name in source.columns if name != OP}
-    cleared = {f"`{name}`": "NULL" for name in stored if f"`{name}`" not in columns}
+    columns: dict[str, str | Column] = {
+        f"`{name}`": f"s.`{name}`" for name in source.columns if name != OP
+    }
+    cleared: dict[str, str | Column] = {
+        f"`{name}`": "NULL" for name in stored if f"`{name}`" not in columns
+    }
     upsert = f"s.`{OP}` = '{UPSERT}'"
     target = SparkDeltaTable.forPath(session, location_of(table)).alias("t")
     merge = target.merge(source.alias("s"), " AND ".join(f"t.`{k}` = s.`{k}`" for k in keys))

@@ -327,7 +327,8 @@ class TypedChanges:
         path = self._lake.path(name)
         self._tables.ensure(path, rows.schema)
         rows = fit(self._tables, path, rows)
-        table = self._tables.open(path)
+        # `fit` may have rewritten the table.
+        table = self._tables.ensure(path, rows.schema)
         mark = Transaction(f"{name}/parts", int(epoch))
         try:
             write_deltalake(

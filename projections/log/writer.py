@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, cast
 
 import pyarrow as pa
 from deltalake import (
@@ -218,8 +218,8 @@ class ArrowWriter:
         rows: pa.Table,
         guard: Guard,
         *,
-        mode: str,
-        schema_mode: str | None = None,
+        mode: Literal["append", "overwrite"],
+        schema_mode: Literal["merge", "overwrite"] | None = None,
         written_as: WriterProperties | None = None,
     ) -> None:
         shorten(guard.app_id, table)
@@ -227,10 +227,11 @@ class ArrowWriter:
             write_deltalake(
                 table,
                 rows,
-                mode=mode,  # "append" or "overwrite"
+                mode=mode,
                 schema_mode=schema_mode,
                 configuration=dict(TABLE_SETTINGS) if schema_mode == "overwrite" else None,
-                writer_properties=written_as,
+                # None stands for deltalake's own, which its overloads leave out.
+                writer_properties=cast(WriterProperties, written_as),
                 commit_properties=_properties(guard),
             )
         except CommitFailedError as error:

@@ -122,7 +122,7 @@ def _where(query: Query, key: Sequence[Output]) -> str:
 
 
 def _conditions(
-    query: Query, parts: Sequence[exp.Expression], key: Sequence[Output], *, live: bool = True
+    query: Query, parts: Sequence[exp.Expr], key: Sequence[Output], *, live: bool = True
 ) -> str:
     texts = [f"({render(part)})" for part in parts]
     texts += [f"({render(part.expression)}) IS NOT NULL" for part in key]
@@ -166,11 +166,11 @@ def _grouped(query: Query, key: Sequence[Output], drive: str) -> str:
     return f"SELECT {select} {drive}{_where(query, key)} GROUP BY {', '.join(groups)}{having}"
 
 
-def _aggregated(query: Query, node: exp.Expression, groups: set[str]) -> str:
+def _aggregated(query: Query, node: exp.Expr, groups: set[str]) -> str:
     """Write an expression over groups: aggregates exact, other columns as their newest value."""
     newest = ", ".join(f"{_driver(query)}.{column}" for column in ORDER)
 
-    def replaced(found: exp.Expression) -> exp.Expression:
+    def replaced(found: exp.Expr) -> exp.Expr:
         if same_text(found) in groups:
             return exp.Var(this=render(found))
         if isinstance(found, exp.Filter):
@@ -184,12 +184,12 @@ def _aggregated(query: Query, node: exp.Expression, groups: set[str]) -> str:
     return render(node.copy().transform(replaced))
 
 
-def _argument(aggregate: exp.Expression) -> exp.Expression:
-    inner = aggregate.this
+def _argument(aggregate: exp.Expr) -> exp.Expr:
+    inner: exp.Expr = aggregate.this
     return inner.expressions[0] if isinstance(inner, exp.Distinct) else inner
 
 
-def _aggregate(query: Query, aggregate: exp.Expression, only: exp.Expression | None) -> str:
+def _aggregate(query: Query, aggregate: exp.Expr, only: exp.Expr | None) -> str:
     """Write an aggregate so that it does not depend on the order in which rows are added.
 
     Adding floating-point numbers does: they are added in ascending order. An average of integers

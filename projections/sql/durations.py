@@ -47,7 +47,7 @@ def parse_duration(text: str) -> timedelta | None:
         return None
 
 
-def duration_of(node: exp.Expression) -> timedelta | None:
+def duration_of(node: exp.Expr) -> timedelta | None:
     """Read a duration from a literal or an INTERVAL in parsed SQL; None for anything else."""
     if isinstance(node, exp.Literal) and node.is_string:
         return parse_duration(node.name)

@@ -72,13 +72,13 @@ _UNSTABLE_NAMES = _words(
 )
 
 
-def check(script: Script, node: exp.Expression, *, at: int, aggregates: bool) -> None:
+def check(script: Script, node: exp.Expr, *, at: int, aggregates: bool) -> None:
     """Refuse what `node` contains beyond the dialect; aggregates only where they may stand."""
     for found in node.walk():
         _check_one(script, found, offset_of(found, offset_of(node, at)), aggregates)
 
 
-def _check_one(script: Script, found: exp.Expression, at: int, aggregates: bool) -> None:
+def _check_one(script: Script, found: exp.Expr, at: int, aggregates: bool) -> None:
     kind = type(found).__name__
     if isinstance(found, AGGREGATES):
         _check_aggregate(script, found, at, aggregates)
@@ -114,7 +114,7 @@ def _check_one(script: Script, found: exp.Expression, at: int, aggregates: bool)
         )
 
 
-def _refuse_other(script: Script, found: exp.Expression, at: int) -> None:
+def _refuse_other(script: Script, found: exp.Expr, at: int) -> None:
     for kind, (reason, fix) in _REASONS.items():
         if isinstance(found, kind):
             raise script.refusal(reason, at=at, fix=fix)
@@ -125,7 +125,7 @@ def _refuse_other(script: Script, found: exp.Expression, at: int) -> None:
     )
 
 
-def _check_aggregate(script: Script, found: exp.Expression, at: int, allowed: bool) -> None:
+def _check_aggregate(script: Script, found: exp.Expr, at: int, allowed: bool) -> None:
     name = _written(found)
     if not allowed:
         raise script.refusal(
@@ -146,7 +146,7 @@ def _check_aggregate(script: Script, found: exp.Expression, at: int, allowed: bo
         )
 
 
-def _written(found: exp.Expression) -> str:
+def _written(found: exp.Expr) -> str:
     if isinstance(found, exp.Anonymous):
         return f"{found.name.upper()}(…)"
     if isinstance(found, exp.Func):
@@ -154,7 +154,7 @@ def _written(found: exp.Expression) -> str:
     return type(found).__name__.upper()
 
 
-def conjuncts(node: exp.Expression | None) -> tuple[exp.Expression, ...]:
+def conjuncts(node: exp.Expr | None) -> tuple[exp.Expr, ...]:
     """Return the parts of a condition that are joined by AND, outermost brackets removed."""
     if node is None:
         return ()
@@ -166,23 +166,23 @@ def conjuncts(node: exp.Expression | None) -> tuple[exp.Expression, ...]:
     return (node,)
 
 
-def has_aggregate(node: exp.Expression) -> bool:
+def has_aggregate(node: exp.Expr) -> bool:
     """Whether an aggregate function stands anywhere in `node`."""
     return any(isinstance(found, exp.AggFunc) for found in node.walk())
 
 
-def unwrapped(node: exp.Expression) -> exp.Expression:
+def unwrapped(node: exp.Expr) -> exp.Expr:
     """Return the expression inside any number of brackets."""
     while isinstance(node, exp.Paren):
         node = node.this
     return node
 
 
-def same_text(node: exp.Expression) -> str:
+def same_text(node: exp.Expr) -> str:
     """Return a text by which resolved expressions are compared."""
     return render(unwrapped(node))
 
 
-def render(node: exp.Expression) -> str:
+def render(node: exp.Expr) -> str:
     """Write a resolved expression as Spark SQL."""
     return str(node.sql(dialect="spark", comments=False))

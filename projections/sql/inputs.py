@@ -26,13 +26,13 @@ class Lookup:
 
     source: Source
     left: bool
-    pairs: tuple[tuple[exp.Expression, exp.Expression], ...]
-    extra: tuple[exp.Expression, ...]
-    as_of: exp.Expression | None
+    pairs: tuple[tuple[exp.Expr, exp.Expr], ...]
+    extra: tuple[exp.Expr, ...]
+    as_of: exp.Expr | None
 
 
 def read_inputs(
-    script: Script, select: exp.Expression, catalog: Catalog, *, at: int
+    script: Script, select: exp.Expr, catalog: Catalog, *, at: int
 ) -> tuple[Scope, Source, tuple[Lookup, ...]]:
     """Read FROM and the joins. Raises `InvalidRequest` for what is unknown or not compiled."""
     clause = select.args.get("from_")
@@ -73,9 +73,7 @@ def read_inputs(
     return scope, driver, lookups
 
 
-def _source(
-    script: Script, node: exp.Expression, catalog: Catalog, *, index: int, at: int
-) -> Source:
+def _source(script: Script, node: exp.Expr, catalog: Catalog, *, index: int, at: int) -> Source:
     at = offset_of(node, at)
     streaming = isinstance(node, exp.Stream)
     table = node.this if streaming else node
@@ -156,7 +154,7 @@ def _relation(script: Script, catalog: Catalog, name: str, kind: InputKind, at: 
     )
 
 
-def _check_join(script: Script, join: exp.Expression, at: int) -> None:
+def _check_join(script: Script, join: exp.Expr, at: int) -> None:
     place = offset_of(join.this, at)
     side, kind = join.text("side").upper(), join.text("kind").upper()
     unknown = [
@@ -172,12 +170,12 @@ def _check_join(script: Script, join: exp.Expression, at: int) -> None:
         raise script.refusal("a JOIN without ON", at=place, fix=_JOIN_FORM)
 
 
-def _lookup(scope: Scope, join: exp.Expression, source: Source) -> Lookup:
+def _lookup(scope: Scope, join: exp.Expr, source: Source) -> Lookup:
     driver = scope.sources[0]
     at = offset_of(join.this, scope.at)
     parts = _conditions(scope, join, source, driver)
     keys = {name.lower(): name for name in source.relation.key}
-    pairs: dict[str, tuple[exp.Expression, exp.Expression]] = {}
+    pairs: dict[str, tuple[exp.Expr, exp.Expr]] = {}
     extra = []
     for part in parts:
         pair = _pair(scope, part, source, driver, keys)
@@ -209,9 +207,7 @@ def _lookup(scope: Scope, join: exp.Expression, source: Source) -> Lookup:
     )
 
 
-def _conditions(
-    scope: Scope, join: exp.Expression, source: Source, driver: Source
-) -> list[exp.Expression]:
+def _conditions(scope: Scope, join: exp.Expr, source: Source, driver: Source) -> list[exp.Expr]:
     written = list(conjuncts(join.args.get("on")))
     for name in join.args.get("using") or []:
         ours = exp.column(name.name, table=source.alias, quoted=True)
@@ -224,8 +220,8 @@ def _conditions(
 
 
 def _pair(
-    scope: Scope, part: exp.Expression, source: Source, driver: Source, keys: dict[str, str]
-) -> tuple[exp.Expression, exp.Expression] | None:
+    scope: Scope, part: exp.Expr, source: Source, driver: Source, keys: dict[str, str]
+) -> tuple[exp.Expr, exp.Expr] | None:
     if not isinstance(part, exp.EQ):
         return None
     left, right = unwrapped(part.this), unwrapped(part.expression)
@@ -241,9 +237,7 @@ def _pair(
     return None
 
 
-def _check_types(
-    scope: Scope, part: exp.Expression, ours: exp.Expression, theirs: exp.Expression
-) -> None:
+def _check_types(scope: Scope, part: exp.Expr, ours: exp.Expr, theirs: exp.Expr) -> None:
     """Refuse a comparison that converts the table's key: two keys could become one."""
     kinds = [
         type_of(side, lambda node: getattr(scope.column(node), "type", ""))
@@ -254,7 +248,8 @@ def _check_types(
         raise scope.script.refusal(
             f"the join compares {kinds[0]} with {kinds[1]}",
             at=offset_of(part, scope.at),
-            fix=f"Convert the other side: {ours.table}.{ours.name} = CAST(… AS {kinds[0]}).",
+            fix=f"Convert the other side: {ours.text('table')}.{ours.name} = "
+            f"CAST(… AS {kinds[0]}).",
         )
 
 
@@ -264,9 +259,7 @@ def _family(kind: str) -> str:
     return "time" if kind in TEMPORAL else kind
 
 
-def _as_of(
-    scope: Scope, table: exp.Expression, source: Source, driver: Source
-) -> exp.Expression | None:
+def _as_of(scope: Scope, table: exp.Expr, source: Source, driver: Source) -> exp.Expr | None:
     if source.kind is not InputKind.HISTORY:
         return None
     written = table.args["version"].expression

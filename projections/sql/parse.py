@@ -76,7 +76,7 @@ class ProjectionDecl:
     freshness: timedelta
     emit: str
     sink: str | None
-    query: exp.Expression = field(repr=False, compare=False)
+    query: exp.Expr = field(repr=False, compare=False)
     text: str
     fingerprint: str
     script: Text = field(repr=False, compare=False)
@@ -310,7 +310,7 @@ def _options(cursor: Cursor, known: tuple[str, ...], *, of: str) -> Options:
     return Options(cursor.script, given, known, of=of)
 
 
-def _query(script: Text, body: list[Token]) -> exp.Expression:
+def _query(script: Text, body: list[Token]) -> exp.Expr:
     for token, following in pairwise(body):
         if token.text.upper() == "SESSION" and following.token_type is TokenType.L_PAREN:
             raise script.refusal(

@@ -35,7 +35,7 @@ class Script:
         )
 
 
-def offset_of(node: exp.Expression, default: int) -> int:
+def offset_of(node: exp.Expr, default: int) -> int:
     """Return where the text of `node` begins: the least offset known inside it.
 
     Nodes without any text of their own (`*`, operators) are found by their operands.

@@ -196,7 +196,7 @@ def _moving_key(decl: ProjectionDecl, query: Query, part: Output) -> Exception:
     )
 
 
-def _short(node: exp.Expression) -> str:
+def _short(node: exp.Expr) -> str:
     return str(node.name) if isinstance(node, exp.Column) else same_text(node)
 
 

@@ -44,7 +44,7 @@ class Output:
     """One column of the result."""
 
     name: str
-    expression: exp.Expression
+    expression: exp.Expr
     at: int
 
 
@@ -58,23 +58,23 @@ class Query:
     scope: Scope
     driver: Source
     lookups: tuple[Lookup, ...]
-    where: tuple[exp.Expression, ...]
+    where: tuple[exp.Expr, ...]
     grouped: bool
-    groups: tuple[exp.Expression, ...]
+    groups: tuple[exp.Expr, ...]
     window: Window | None
-    having: exp.Expression | None
+    having: exp.Expr | None
     outputs: tuple[Output, ...]
 
-    def type_of(self, node: exp.Expression) -> str:
+    def type_of(self, node: exp.Expr) -> str:
         """Return the type of a resolved expression, or the empty text."""
         return type_of(node, self._column_type)
 
-    def driver_only(self) -> tuple[exp.Expression, ...]:
+    def driver_only(self) -> tuple[exp.Expr, ...]:
         """Return the conditions of WHERE that read the driving input alone."""
         own = {self.driver.alias}
         return tuple(part for part in self.where if self.scope.used(part) <= own)
 
-    def _column_type(self, node: exp.Expression) -> str:
+    def _column_type(self, node: exp.Expr) -> str:
         column = self.scope.column(node)
         return column.type if column is not None else ""
 
@@ -113,13 +113,13 @@ def read_query(decl: ProjectionDecl, catalog: Catalog) -> Query:
     )
 
 
-def _refuse_clauses(script: Script, select: exp.Expression, at: int) -> None:
+def _refuse_clauses(script: Script, select: exp.Expr, at: int) -> None:
     for clause, content in select.args.items():
         if not content or clause in _KNOWN_CLAUSES:
             continue
         where = content[0] if isinstance(content, list) else content
         start = offset_of(select, at)
-        place = offset_of(where, start) if isinstance(where, exp.Expression) else start
+        place = offset_of(where, start) if isinstance(where, exp.Expr) else start
         reason, fix = _REFUSED_CLAUSES.get(
             clause,
             (f"the clause {clause.strip('_').upper()} is not in the dialect", "Leave it out."),
@@ -127,12 +127,12 @@ def _refuse_clauses(script: Script, select: exp.Expression, at: int) -> None:
         raise script.refusal(reason, at=place, fix=fix)
 
 
-def _resolved(scope: Scope, node: exp.Expression, *, aggregates: bool) -> exp.Expression:
+def _resolved(scope: Scope, node: exp.Expr, *, aggregates: bool) -> exp.Expr:
     check(scope.script, node, at=scope.at, aggregates=aggregates)
     return scope.resolve(node)
 
 
-def _items(script: Script, select: exp.Expression, at: int) -> list[Output]:
+def _items(script: Script, select: exp.Expr, at: int) -> list[Output]:
     items = []
     for node in select.expressions:
         place = offset_of(node, at)
@@ -185,10 +185,10 @@ def _unique(script: Script, outputs: tuple[Output, ...]) -> None:
 
 def _group(
     scope: Scope,
-    select: exp.Expression,
+    select: exp.Expr,
     driver: Source,
     items: list[Output],
-) -> tuple[Window | None, list[exp.Expression]]:
+) -> tuple[Window | None, list[exp.Expr]]:
     group = select.args.get("group")
     if group is None:
         return None, []
@@ -236,7 +236,7 @@ def _window(scope: Scope, window: Window, driver: Source) -> Window:
     return Window(kind=window.kind, time=time, step=window.step, size=window.size)
 
 
-def _group_expression(scope: Scope, node: exp.Expression, items: list[Output]) -> exp.Expression:
+def _group_expression(scope: Scope, node: exp.Expr, items: list[Output]) -> exp.Expr:
     """Resolve a grouping expression: an ordinal, a name given by AS, or an expression.
 
     As in Spark, a column of the input comes before a name given by AS.
@@ -255,20 +255,20 @@ def _group_expression(scope: Scope, node: exp.Expression, items: list[Output]) -
     return unwrapped(_resolved(scope, node, aggregates=False))
 
 
-def _by_name(items: list[Output], name: str) -> exp.Expression | None:
+def _by_name(items: list[Output], name: str) -> exp.Expr | None:
     return next((item.expression for item in items if item.name.lower() == name.lower()), None)
 
 
 def _having(
     scope: Scope,
-    node: exp.Expression,
+    node: exp.Expr,
     items: list[Output],
-    groups: tuple[exp.Expression, ...],
-) -> exp.Expression:
+    groups: tuple[exp.Expr, ...],
+) -> exp.Expr:
     """Resolve HAVING; a name given by AS stands for its expression, except inside aggregates."""
     group_texts = {same_text(group) for group in groups}
 
-    def replaced(found: exp.Expression) -> exp.Expression:
+    def replaced(found: exp.Expr) -> exp.Expr:
         if isinstance(found, AGGREGATES):
             return found.copy()
         if not isinstance(found, exp.Column) or len(found.parts) != 1:
@@ -285,15 +285,15 @@ def _having(
 
 
 def _unless_ambiguous(
-    scope: Scope, found: exp.Expression, value: exp.Expression, group_texts: set[str]
-) -> exp.Expression:
+    scope: Scope, found: exp.Expr, value: exp.Expr, group_texts: set[str]
+) -> exp.Expr:
     column = same_text(scope.resolve(found))
     if column == same_text(scope.resolve(value)) or column in group_texts:
         return found
     raise _ambiguous(scope, found)
 
 
-def _ambiguous(scope: Scope, found: exp.Expression) -> InvalidRequest:
+def _ambiguous(scope: Scope, found: exp.Expr) -> InvalidRequest:
     return scope.script.refusal(
         f"{found.name} in HAVING is a column of the input and a name given by AS",
         at=offset_of(found, scope.at),

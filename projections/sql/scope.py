@@ -57,7 +57,7 @@ class Scope:
         self.at = at
         self.window = False
 
-    def resolve(self, node: exp.Expression) -> exp.Expression:
+    def resolve(self, node: exp.Expr) -> exp.Expr:
         """Return a copy in which every column is `alias`.`column`, in its own spelling."""
         return node.copy().transform(self._resolve_one)
 
@@ -67,11 +67,11 @@ class Scope:
             name.lower() in source.columns for source in self.sources
         )
 
-    def used(self, node: exp.Expression) -> set[str]:
+    def used(self, node: exp.Expr) -> set[str]:
         """Return the aliases that a resolved expression reads."""
         return {column.table for column in node.find_all(exp.Column)}
 
-    def column(self, node: exp.Expression) -> Column | None:
+    def column(self, node: exp.Expr) -> Column | None:
         """Return the column that a resolved expression is, if it is one and nothing more."""
         if not isinstance(node, exp.Column):
             return None
@@ -80,7 +80,7 @@ class Scope:
         source = next(source for source in self.sources if source.alias == node.table)
         return source.columns[node.name.lower()]
 
-    def _resolve_one(self, node: exp.Expression) -> exp.Expression:
+    def _resolve_one(self, node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
             return node
         at = offset_of(node, self.at)
@@ -110,9 +110,7 @@ class Scope:
             )
         return self._with_fields(_made(source.alias, column.name, at), fields, column, at)
 
-    def _with_fields(
-        self, made: exp.Expression, fields: list[str], column: Column, at: int
-    ) -> exp.Expression:
+    def _with_fields(self, made: exp.Expr, fields: list[str], column: Column, at: int) -> exp.Expr:
         kind = column.type.upper()
         if fields and kind and not kind.startswith(("STRUCT", "MAP", "ARRAY")):
             raise self.script.refusal(
@@ -161,7 +159,7 @@ class Scope:
         )
 
 
-def _made(alias: str, name: str, at: int) -> exp.Expression:
+def _made(alias: str, name: str, at: int) -> exp.Expr:
     column = exp.Column(
         this=exp.to_identifier(name, quoted=True), table=exp.to_identifier(alias, quoted=True)
     )

@@ -62,7 +62,7 @@ def normal(text: str) -> str:
     return _ALIASES.get(upper, upper)
 
 
-def type_of(node: exp.Expression, column: Callable[[exp.Expression], str]) -> str:
+def type_of(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
     """Return the Spark type of a resolved expression, or the empty text where it is not certain."""
     match node:
         case exp.Column():
@@ -93,7 +93,7 @@ def type_of(node: exp.Expression, column: Callable[[exp.Expression], str]) -> st
             return _by_class(node)
 
 
-def _by_class(node: exp.Expression) -> str:
+def _by_class(node: exp.Expr) -> str:
     if isinstance(node, _BOOLEANS):
         return "BOOLEAN"
     if isinstance(node, _STRINGS):
@@ -105,11 +105,12 @@ def _by_class(node: exp.Expression) -> str:
     return "INT" if isinstance(node, (*_INTS, *_MORE_INTS)) else ""
 
 
-def _argument(node: exp.Expression) -> exp.Expression:
-    return node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
+def _argument(node: exp.Expr) -> exp.Expr:
+    inner: exp.Expr = node.this
+    return inner.expressions[0] if isinstance(inner, exp.Distinct) else inner
 
 
-def _literal(node: exp.Expression) -> str:
+def _literal(node: exp.Expr) -> str:
     if node.is_string:
         return "STRING"
     text = node.name
@@ -118,7 +119,7 @@ def _literal(node: exp.Expression) -> str:
     return "DOUBLE" if "e" in text.lower() else ""
 
 
-def _total(node: exp.Expression, argument: str) -> str:
+def _total(node: exp.Expr, argument: str) -> str:
     if argument in FLOATING:
         return "DOUBLE"
     if argument in INTEGERS:
@@ -146,7 +147,7 @@ def _common(kinds: list[str]) -> str:
     return ""
 
 
-def _case(node: exp.Expression, column: Callable[[exp.Expression], str]) -> str:
+def _case(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
     branches = [branch.args["true"] for branch in node.args.get("ifs") or [node]]
     default = node.args.get("default") or node.args.get("false")
     if default is not None:

@@ -40,7 +40,7 @@ class Window:
     """One window function. `time` is resolved; `step` is the slide or step, or the size."""
 
     kind: WindowKind
-    time: exp.Expression
+    time: exp.Expr
     step: timedelta
     size: timedelta
 
@@ -58,14 +58,14 @@ class Window:
         return f"windows of {in_words(self.size)} {each} {in_words(self.step)}"
 
 
-def window_kind(node: exp.Expression) -> WindowKind | None:
+def window_kind(node: exp.Expr) -> WindowKind | None:
     """Return which window function a parsed expression is, if any."""
     if isinstance(node, exp.Anonymous) and node.name.upper() in WindowKind.__members__:
         return WindowKind[node.name.upper()]
     return None
 
 
-def read_window(script: Script, node: exp.Expression, kind: WindowKind, *, at: int) -> Window:
+def read_window(script: Script, node: exp.Expr, kind: WindowKind, *, at: int) -> Window:
     """Read a window function; its time expression is left as written."""
     at, form = offset_of(node, at), f"The form is {_FORMS[kind]}."
     arguments = list(node.expressions)

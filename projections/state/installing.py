@@ -245,7 +245,7 @@ def _swap(
             )
         else:
             stable.create_write_transaction(
-                adds,
+                [*adds],
                 mode="overwrite",
                 schema=built.schema(),
                 partition_by=[],

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from kernel import failpoints
@@ -18,8 +20,11 @@ from tests.architecture.tree import (
     sources,
 )
 
-PROMISES = (1, 2, 3, 4, 6, 8, 10)
-"""The promises that this version keeps, by their numbers in the design."""
+PROMISES = range(1, 12)
+"""The promises of the product, by their numbers."""
+REAL = {"integration", "faults", "e2e"}
+"""The folders of tests that run against real services or real tables of the lake."""
+PROVEN = re.compile(r"test((?:_p\d+)+)_")
 SILENCED = re.compile(r"#\s*(type:\s*ignore|mypy:|pyright:|pylint:|pragma:)")
 LATER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 SKIPS = {"skip", "skipif", "xfail", "importorskip", "skipTest", "skipUnless", "skipIf"}
@@ -37,6 +42,25 @@ def lines_matching(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
 
 def test_no_checker_is_silenced() -> None:
     assert not lines_matching(SILENCED, [*sources(), *checks()])
+
+
+def test_libraries_that_ship_types_are_checked_against_them() -> None:
+    rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
+    assert not [rule for rule in rules if "follow_imports" in rule or "ignore_errors" in rule]
+    ignored = {
+        module.removesuffix(".*")
+        for rule in rules
+        if rule.get("ignore_missing_imports")
+        for module in rule["module"]
+    }
+    typed = sorted(
+        module
+        for module in ignored
+        if (spec := find_spec(module)) is not None
+        for folder in spec.submodule_search_locations or []
+        if (Path(folder) / "py.typed").exists()
+    )
+    assert not typed, f"these ship types and are ignored: {typed}"
 
 
 def test_nothing_is_left_for_later() -> None:
@@ -75,18 +99,19 @@ def test_no_test_waits_by_the_clock_alone() -> None:
 
 
 def test_every_promise_has_a_test_with_its_number() -> None:
-    names = {
-        function.name
+    """Laws of pure functions are welcome beside it, but a promise is kept on the real path."""
+    proven = {
+        int(number)
         for path in checks()
+        if REAL & set(path.relative_to(ROOT).parts)
         for function in functions(parsed(path))
-        if function.name.startswith("test_")
+        if (found := PROVEN.match(function.name))
+        for number in found[1].removeprefix("_p").split("_p")
     }
-    missing = [
-        f"P{number}"
-        for number in PROMISES
-        if not any(name.startswith(f"test_p{number}_") for name in names)
-    ]
-    assert not missing, f"no test named test_p<number>_…: {missing}"
+    missing = [f"P{number}" for number in PROMISES if number not in proven]
+    assert not missing, f"no test named test_p<number>_… on the real path: {missing}"
+    unknown = sorted(proven - set(PROMISES))
+    assert not unknown, f"no promise has these numbers: {unknown}"
 
 
 def _failpoint_uses(paths: list[Path]) -> set[str]:
