@@ -28,11 +28,12 @@ $(STAMP): $(BIN)/uv pyproject.toml requirements.lock requirements-jre.lock
 	fi
 	@touch $(STAMP)
 
-demo: $(STAMP) ## Run the whole system on real flights and check every figure (ALL=1, KEEP=1)
-	$(BIN)/penstock demo $(if $(ALL),--all) $(if $(KEEP),--keep)
+demo: $(STAMP) ## Run the whole system on real flights and check every figure (FLIGHTS=3000, ALL=1, KEEP=1)
+	$(BIN)/penstock demo $(if $(ALL),--all,$(if $(FLIGHTS),--flights $(FLIGHTS))) $(if $(KEEP),--keep)
 
-test: $(STAMP) ## Run every test against the real stack
-	$(BIN)/python -m pytest
+TESTED := tests/results/make-test-all.json
+test: $(STAMP) ## Run the tests that every change must pass on the real stack (ALL=1: the whole matrix)
+	$(BIN)/python -m pytest --durations=15 $(if $(ALL),--record $(TESTED),-m "not matrix")
 
 lint: $(STAMP) ## Check style, types, layers and sizes
 	$(BIN)/ruff check .

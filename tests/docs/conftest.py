@@ -1,19 +1,14 @@
-"""A newcomer's stack: a workspace of its own, brought up and down by README's commands."""
+"""A newcomer: somebody who types README's commands, with the stack running."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from tests.docs.console import Command, run
-from tests.support.services.port_blocks import PortBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,21 +19,13 @@ class Newcomer:
     environment: Mapping[str, str]
 
 
-@pytest.fixture(scope="package")
-def newcomer() -> Iterator[Newcomer]:
-    """Run `penstock up`, with service and pipeline, for all pages; `penstock down` at the end."""
-    workspace = Path(tempfile.mkdtemp(prefix="penstock newcomer "))
+@pytest.fixture
+def newcomer(whole_stack: Path) -> Newcomer:
+    """Return somebody whose shell finds `penstock` and the workspace."""
     programs = Path(sys.executable).parent
     environment = {
         **os.environ,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "PENSTOCK_WORKSPACE": str(workspace),
+        "PENSTOCK_WORKSPACE": str(whole_stack),
     }
-    up = Command(text=f"penstock up --port-base {PortBlock.NEWCOMER:d}", expected=None)
-    down = Command(text="penstock down", expected=None)
-    try:
-        run(up, folder=workspace, environment=environment)
-        yield Newcomer(workspace=workspace, environment=environment)
-    finally:
-        run(down, folder=workspace, environment=environment)
-        shutil.rmtree(workspace, ignore_errors=True)
+    return Newcomer(workspace=whole_stack, environment=environment)

@@ -1,17 +1,25 @@
-"""A whole stack of a test's own, pipeline and all, with a bank that is captured while it works."""
+"""The whole stack, service and pipeline and all, as `penstock up` starts it: one per run.
+
+A pytest plugin module. What a newcomer types is tried on it, and a bank is captured while
+everything under it is killed.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psycopg
+import pytest
 from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
@@ -19,7 +27,8 @@ from apps.cli import build
 from apps.settings import Settings, load
 from projections.log.layout import Lake, changes_log
 from projections.log.tables import Tables
-from stack.control import kill_part, status
+from stack.control import kill_part, parts, reset
+from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
 
 SOURCE = "bank"
@@ -116,9 +125,7 @@ class WholeStack:
         until(back, f"{part} is back", deadline_s=180)
 
     def _state(self, part: str) -> dict[str, Any]:
-        parts = status(self.workspace)["parts"]
-        assert isinstance(parts, list)
-        (found,) = (each for each in parts if each["name"] == part)
+        (found,) = (each for each in parts(self.workspace) if each["name"] == part)
         return dict(found)
 
     def health(self) -> dict[str, Any]:
@@ -188,9 +195,28 @@ def start(workspace: Path, *words: str) -> None:
     assert started.returncode == 0, started.stderr[-4_000:]
 
 
-def bank_in(workspace: Path, port_base: int) -> WholeStack:
-    """Start every part; make the bank in the stack's own server and capture it."""
-    start(workspace, "--port-base", str(int(port_base)))
+@pytest.fixture(scope="session")
+def whole_stack() -> Iterator[Path]:
+    """Return the workspace of a running stack with every part."""
+    workspace = Path(tempfile.mkdtemp(prefix="penstock newcomer "))
+    try:
+        start(workspace, "--port-base", str(int(PortBlock.WHOLE)))
+        yield workspace
+    finally:
+        reset(workspace)
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def whole_bank(whole_stack: Path) -> WholeStack:
+    """Return the whole stack with the bank in its own server, captured and equal."""
+    found = captured_bank(whole_stack)
+    found.await_equal()
+    return found
+
+
+def captured_bank(workspace: Path) -> WholeStack:
+    """Make the bank in a running stack's own server and capture it."""
     admin = load(workspace).required("postgres.dsn")
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {SOURCE}".encode())
@@ -200,3 +226,9 @@ def bank_in(workspace: Path, port_base: int) -> WholeStack:
     words = ("--dsn", dsn, "--tables", ",".join(TABLES))
     found.command("source", "add", SOURCE, *words)
     return found
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests of the whole stack last: what it does when idle costs all others a tenth."""
+    items.sort(key=lambda item: "whole_stack" in getattr(item, "fixturenames", ()))
