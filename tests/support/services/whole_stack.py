@@ -114,7 +114,7 @@ class WholeStack:
         """
         self.revive(part, besides=kill_part(self.workspace, part))
 
-    def revive(self, part: str, *, besides: int | None = None) -> None:
+    def revive(self, part: str, *, besides: int | None = None, deadline_s: float = 180) -> None:
         """Wait until a part runs, in another process than `besides`."""
 
         def back() -> bool:
@@ -122,7 +122,7 @@ class WholeStack:
                 start(self.workspace)
             return self.pid(part) not in (None, besides)
 
-        until(back, f"{part} is back", deadline_s=180)
+        until(back, f"{part} is back", deadline_s=deadline_s)
 
     def _state(self, part: str) -> dict[str, Any]:
         (found,) = (each for each in parts(self.workspace) if each["name"] == part)
