@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 STAMP := $(VENV)/.synced
 
-.PHONY: help demo test lint fmt bench torture up down clean lock
+.PHONY: help demo test soak lint fmt bench torture up down clean lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -28,11 +28,19 @@ $(STAMP): $(BIN)/uv pyproject.toml requirements.lock requirements-jre.lock
 	fi
 	@touch $(STAMP)
 
-demo: $(STAMP) ## Run the whole system on real flights and check every figure (ALL=1, KEEP=1)
-	$(BIN)/penstock demo $(if $(ALL),--all) $(if $(KEEP),--keep)
+demo: $(STAMP) ## Run the whole system on real flights and check every figure (FLIGHTS=3000, ALL=1, KEEP=1)
+	$(BIN)/penstock demo $(if $(ALL),--all,$(if $(FLIGHTS),--flights $(FLIGHTS))) $(if $(KEEP),--keep)
 
-test: $(STAMP) ## Run every test against the real stack
-	$(BIN)/python -m pytest
+TESTED := tests/results/make-test-all.json
+test: $(STAMP) ## Run the tests that every change must pass on the real stack (ALL=1: the whole matrix)
+	$(BIN)/python -m pytest --durations=15 $(if $(ALL),--record $(TESTED),-m "not matrix")
+
+soak: KILLS ?= 50
+soak: MINUTES ?= 60
+soak: EVENTS ?= 1000000
+soak: SEED ?= 2013
+soak: $(STAMP) ## Torture the store, then kill parts of the whole stack for an hour (KILLS=50 MINUTES=60 EVENTS=1000000)
+	$(BIN)/python -m tests.soak --kills $(KILLS) --minutes $(MINUTES) --events $(EVENTS) --seed $(SEED)
 
 lint: $(STAMP) ## Check style, types, layers and sizes
 	$(BIN)/ruff check .

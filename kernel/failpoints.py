@@ -55,6 +55,7 @@ ALL = tuple(
     value for name, value in sorted(globals().items()) if name.isupper() and isinstance(value, str)
 )
 EPOCH_STEPS = tuple(name for name in ALL if name.startswith("epoch."))
+ARCHIVE_STEPS = tuple(name for name in ALL if name.startswith("archive."))
 
 
 class Crash(BaseException):

@@ -183,31 +183,40 @@ def kill_part(path: Path, name: str, number: int = signal.SIGKILL) -> int:
     return pid
 
 
+def parts(path: Path) -> list[dict[str, object]]:
+    """Return each part with state, pid, port and version. Cheap: who waits may ask all the time."""
+    workspace = Workspace.at(path)
+    supervised = workspace.supervisor_pid() is not None
+    return [
+        {
+            "name": name,
+            **part,
+            "state": part["state"] if supervised else "stopped",
+            "pid": _pid_of(workspace, name) if supervised else None,
+        }
+        for name, part in _states(workspace).items()
+    ]
+
+
 def status(path: Path) -> dict[str, object]:
     """Return what runs: the supervisor and each part with state, pid, port, version and memory.
 
     Memory is in megabytes over the part's whole process tree; shared pages count once where the
-    system tells, else once per process.
+    system tells, else once per process. To find out, the system walks all memory of each process.
     """
     workspace = Workspace.at(path)
     supervisor = workspace.supervisor_pid()
-    parts = [
-        {
-            "name": name,
-            **part,
-            "state": part["state"] if supervisor else "stopped",
-            "pid": (pid := _pid_of(workspace, name) if supervisor else None),
-            "memory_mb": None if pid is None else _memory_mb(pid),
-        }
-        for name, part in _states(workspace).items()
+    found = [
+        {**part, "memory_mb": None if part["pid"] is None else _memory_mb(int(str(part["pid"])))}
+        for part in parts(path)
     ]
-    ready = bool(parts) and all(part["state"] == "ready" for part in parts)
+    ready = bool(found) and all(part["state"] == "ready" for part in found)
     return {
         "workspace": str(workspace.root),
         "supervisor": supervisor,
         "state": ("ready" if ready else "unready") if supervisor else "stopped",
-        "memory_mb": sum(int(str(part["memory_mb"])) for part in parts if part["memory_mb"]),
-        "parts": parts,
+        "memory_mb": sum(int(str(part["memory_mb"])) for part in found if part["memory_mb"]),
+        "parts": found,
     }
 
 

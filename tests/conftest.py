@@ -13,5 +13,7 @@ settings.load_profile("penstock")
 pytest_plugins = [
     "tests.support.store.postgres",
     "tests.support.services.warm",
+    "tests.support.services.whole_stack",
+    "tests.support.services.run_record",
     "tests.support.sources.databases",
 ]

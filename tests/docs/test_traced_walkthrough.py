@@ -6,8 +6,9 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from apps.settings import load
-from tests.docs.conftest import Newcomer, traced_functions
+from tests.docs.conftest import Newcomer
 from tests.docs.console import Command, run
+from tests.docs.walkthrough import traced_functions
 
 TABLE = "CREATE TABLE lamps (id int PRIMARY KEY, watts int)"
 LAMPS = "INSERT INTO lamps SELECT i, 40 FROM generate_series(1, 20) i"

@@ -62,6 +62,16 @@ def chain(name: str) -> list[Step]:
     ]
 
 
+def traced_functions() -> set[str]:
+    """Return the functions that the page names, as `module:qualified.name`."""
+    return {
+        f"{step.file.removesuffix('.py').replace('/', '.')}:{step.function}"
+        for name in CHAINS
+        for step in chain(name)
+        if step.file is not None
+    }
+
+
 def signature(function: str, file: str) -> Signature:
     """Import `function` of `file` and read its annotations.
 

@@ -16,9 +16,9 @@ from tests.support.lake.small_lake import PROJECTIONS, SmallLake, some_departure
 NAMES = tuple(PROJECTIONS)
 
 
-@pytest.fixture
-def small(spark: SparkSession, lake: Lake) -> SmallLake:
-    made = SmallLake(spark, lake)
+@pytest.fixture(scope="module")
+def small(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
+    made = SmallLake(spark, Lake.at(tmp_path_factory.mktemp("engines") / "lake"))
     made.deploy(*NAMES)
     for first in (1, 31):
         made.epoch(some_departures(first, first, 30), some_readings(first, first, 10))

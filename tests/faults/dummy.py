@@ -113,9 +113,7 @@ class Bench:
         return plan
 
     def states(self) -> dict[str, dict[str, object]]:
-        parts = control.status(self.root)["parts"]
-        assert isinstance(parts, list)
-        return {part["name"]: part for part in parts}
+        return {str(part["name"]): part for part in control.parts(self.root)}
 
     def events(self) -> list[tuple[str, str]]:
         """Return (event, part) in order."""

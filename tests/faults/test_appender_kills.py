@@ -89,14 +89,20 @@ CONDITION = {"query": [{"tags": ["seat:1"]}], "after": 1}
 KNOWN = {"expected_version": 0}
 
 
+IN_ONE_MESSAGE: dict[str, Any] = {"appends": []}
+AFTER_A_LOOK = IN_ONE_MESSAGE | {"condition": CONDITION}
+
+
 @pytest.mark.parametrize(
-    ("failpoint", "committed"),
-    [(failpoints.APPEND_BEFORE_COMMIT, False), (failpoints.APPEND_AFTER_COMMIT, True)],
-)
-@pytest.mark.parametrize(
-    "extra",
-    [{"appends": []}, {"appends": [], "condition": CONDITION}],
-    ids=["in one message", "after a look"],
+    ("failpoint", "committed", "extra"),
+    [
+        (failpoints.APPEND_BEFORE_COMMIT, False, AFTER_A_LOOK),
+        (failpoints.APPEND_AFTER_COMMIT, True, IN_ONE_MESSAGE),
+        pytest.param(
+            failpoints.APPEND_BEFORE_COMMIT, False, IN_ONE_MESSAGE, marks=pytest.mark.matrix
+        ),
+        pytest.param(failpoints.APPEND_AFTER_COMMIT, True, AFTER_A_LOOK, marks=pytest.mark.matrix),
+    ],
 )
 def test_p1_p3_a_kill_around_the_commit_of_a_busy_writer(
     service: ServiceProcess,
@@ -150,6 +156,7 @@ def test_p11_a_writer_that_dies_with_a_fresh_lease_stands_in_nobodys_way(
     assert row[0] >= 2, "the dead writer's number is not used again"
 
 
+@pytest.mark.matrix
 def test_p1_p2_random_kills_under_load(service: ServiceProcess, postgres_dsn: str) -> None:
     """Six clients append while the service is killed at random; each retries until answered."""
     rng = random.Random(20130101)

@@ -110,6 +110,7 @@ def running(
     workspace("remove", workspace.source, "--yes")
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(900)
 def test_p9_a_stalled_lake_shows_its_lag_and_catches_up_by_itself(running: Running) -> None:
     until(running.equals_source, "the snapshot is there", deadline_s=240)

@@ -154,6 +154,7 @@ def test_p9_p4_a_slot_is_dropped_while_it_is_read(captured: Make) -> None:
     recovers(source, kept, f"slot {name} is gone")
 
 
+@pytest.mark.matrix
 def test_p9_p4_a_slot_is_invalidated_because_it_keeps_too_much(captured: Make) -> None:
     source = captured(sources.COPY)
     kept = equal_at_first(source)
@@ -183,6 +184,7 @@ def test_p9_p4_a_slot_is_invalidated_because_it_keeps_too_much(captured: Make) -
     recovers(source, kept, f"slot {name} has lost its WAL")
 
 
+@pytest.mark.matrix
 def test_p4_a_source_that_is_added_again_replaces_what_the_lake_has(captured: Make) -> None:
     source = captured(sources.CONNECTOR)
     kept = equal_at_first(source)

@@ -1,19 +1,17 @@
 """Whatever dies while tables are captured: afterwards lake and source are equal, row for row.
 
-One stack with all its parts for the whole module. A teller moves money all the time; each test
-breaks something, waits for recovery, and asks for equality at one LSN (P4, P8), for money that is
-constant in the lake (P5), and that the log has no row twice.
+A teller moves money all the time; each test breaks something on the whole stack, waits for
+recovery, and asks for equality at one LSN (P4, P8), for money that is constant in the lake (P5),
+and that the log has no row twice.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -23,35 +21,20 @@ from confluent_kafka.admin import AdminClient
 from apps.topics import KafkaTopics
 from kernel.errors import EXIT_UNHEALTHY
 from projections.log.tables import Tables
-from stack.control import kill_part, reset
-from tests.support.services.port_blocks import PortBlock
+from stack.control import kill_part
 from tests.support.services.waiting import until
-from tests.support.services.whole_stack import ACCOUNTS, SOURCE, TABLES, Teller, WholeStack, bank_in
+from tests.support.services.whole_stack import ACCOUNTS, SOURCE, TABLES, Teller, WholeStack
 
 pytestmark = pytest.mark.timeout(900)
 MANY = 100_000
 """Rows of the transaction in whose middle Connect dies."""
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[WholeStack]:
-    workspace = Path(tempfile.mkdtemp(prefix="penstock-faults-"))
-    # PostgreSQL refuses root and runs as a user that must be able to pass this folder.
-    workspace.chmod(0o711)
-    try:
-        found = bank_in(workspace, PortBlock.FAULTS)
-        found.await_equal()
-        yield found
-    finally:
-        reset(workspace)
-        shutil.rmtree(workspace, ignore_errors=True)
-
-
 @pytest.fixture
-def bank(running: WholeStack) -> WholeStack:
-    running.await_equal()
-    until(lambda: running.health().get("gaps") == {}, "nothing is missing")
-    return running
+def bank(whole_bank: WholeStack) -> WholeStack:
+    whole_bank.await_equal()
+    until(lambda: whole_bank.health().get("gaps") == {}, "nothing is missing")
+    return whole_bank
 
 
 @contextmanager
@@ -74,6 +57,53 @@ def whole(bank: WholeStack) -> None:
     assert bank.doubled() == 0
 
 
+def spoil_checkpoints(bank: WholeStack) -> None:
+    """Write nonsense over the checkpoints of the running query: they are only scratch."""
+    checkpoints = bank.workspace / ".penstock" / "checkpoints"
+    damaged = [path for path in checkpoints.rglob("*") if path.is_file()]
+    assert damaged, "a running query has a checkpoint"
+    for path in damaged:
+        path.write_bytes(b"\x00 not a checkpoint")
+
+
+def poisoned(bank: WholeStack) -> set[bytes]:
+    """Put a record that nobody can read into every partition of the source; return them."""
+    bootstrap = bank.settings.required("kafka.bootstrap")
+    topics = KafkaTopics(bootstrap).matching(rf"{SOURCE}\..+")
+    assert len(topics) >= 3
+    producer = Producer({"bootstrap.servers": bootstrap})
+    sent = set()
+    for topic, partitions in topics.items():
+        for partition in partitions:
+            value = f"poison {uuid.uuid4()}".encode()
+            producer.produce(topic, value, key=b"\x00\x00\x00\xff\xffx", partition=partition)
+            sent.add(value)
+    assert producer.flush(30) == 0
+    return sent
+
+
+def kept(bank: WholeStack) -> set[bytes]:
+    """Return the records in quarantine."""
+    rows = Tables().read(bank.lake.quarantine, columns=["value"])
+    return set() if rows is None else set(rows["value"].to_pylist())
+
+
+def test_p4_p8_p11_whatever_dies_comes_back_and_nothing_is_lost(bank: WholeStack) -> None:
+    """Every part dies once, the pipeline with its scratch spoilt, amid poison and work."""
+    sent = poisoned(bank)
+    with busy(bank) as teller:
+        for part in ("kafka", "postgres", "registry", "connect", "service", "pipeline"):
+            if part == "pipeline":
+                sent |= poisoned(bank)
+                spoil_checkpoints(bank)
+            bank.kill(part)
+            now = teller.done
+            until(lambda now=now: teller.done >= now + 50, "money moves", deadline_s=60)
+    whole(bank)
+    until(lambda: kept(bank) >= sent, "every poisoned record is kept", deadline_s=60)
+
+
+@pytest.mark.matrix
 @pytest.mark.parametrize("part", ["kafka", "postgres", "registry", "pipeline"])
 def test_p4_a_part_that_is_killed_comes_back_and_nothing_is_lost(
     bank: WholeStack, part: str
@@ -83,6 +113,7 @@ def test_p4_a_part_that_is_killed_comes_back_and_nothing_is_lost(
     whole(bank)
 
 
+@pytest.mark.matrix
 def test_p4_the_pipeline_dies_again_and_again(bank: WholeStack) -> None:
     with busy(bank) as teller:
         for _ in range(3):
@@ -92,6 +123,7 @@ def test_p4_the_pipeline_dies_again_and_again(bank: WholeStack) -> None:
     whole(bank)
 
 
+@pytest.mark.matrix
 def test_p5_connect_dies_amid_a_large_transaction(bank: WholeStack) -> None:
     topics = KafkaTopics(bank.settings.required("kafka.bootstrap"))
     places = {f"{SOURCE}.{TABLES[1]}": [0, 1]}
@@ -116,44 +148,7 @@ def test_p5_connect_dies_amid_a_large_transaction(bank: WholeStack) -> None:
     whole(bank)
 
 
-def test_p11_a_damaged_checkpoint_is_only_scratch(bank: WholeStack) -> None:
-    checkpoints = bank.workspace / ".penstock" / "checkpoints"
-    with busy(bank):
-        damaged = [path for path in checkpoints.rglob("*") if path.is_file()]
-        assert damaged, "a running query has a checkpoint"
-        for path in damaged:
-            path.write_bytes(b"\x00 not a checkpoint")
-        bank.kill("pipeline")
-    whole(bank)
-
-
-def test_p8_poison_in_every_topic_is_kept_and_stops_nothing(bank: WholeStack) -> None:
-    bootstrap = bank.settings.required("kafka.bootstrap")
-    topics = KafkaTopics(bootstrap).matching(rf"{SOURCE}\..+")
-    producer = Producer({"bootstrap.servers": bootstrap})
-    sent = []
-
-    def poison() -> None:
-        for topic, partitions in topics.items():
-            for partition in partitions:
-                value = f"poison {len(sent)}".encode()
-                producer.produce(topic, value, key=b"\x00\x00\x00\xff\xffx", partition=partition)
-                sent.append(value)
-        assert producer.flush(30) == 0
-
-    def kept() -> set[bytes]:
-        rows = Tables().read(bank.lake.quarantine, columns=["value"])
-        return set() if rows is None else set(rows["value"].to_pylist())
-
-    poison()
-    with busy(bank):
-        poison()
-    poison()
-    until(lambda: kept() >= set(sent), "every one of them is kept", deadline_s=60)
-    assert len(topics) >= 3
-    whole(bank)
-
-
+@pytest.mark.matrix
 def test_p9_records_that_expired_unread_are_a_named_state_with_a_way_back(
     bank: WholeStack,
 ) -> None:

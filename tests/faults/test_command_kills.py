@@ -51,7 +51,7 @@ def stored(dsn: str) -> int:
 @pytest.mark.parametrize(
     ("failpoint", "committed", "status"),
     [
-        (failpoints.APPEND_BEFORE_COMMIT, False, 201),
+        pytest.param(failpoints.APPEND_BEFORE_COMMIT, False, 201, marks=pytest.mark.matrix),
         (failpoints.APPEND_AFTER_COMMIT, True, 200),
     ],
 )

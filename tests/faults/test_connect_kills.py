@@ -30,7 +30,7 @@ from projections.runner.arrival import Arrival, sort_out
 from projections.runner.progress import Mark, Progress
 from projections.state.cut import Cut
 from schemas.records import Change, Operation, TransactionEnd
-from stack.control import kill_part, status
+from stack.control import kill_part, parts
 from tests.support.services.waiting import until
 from tests.support.sources.capturing import Captured, prepare
 
@@ -102,10 +102,8 @@ def rows_of(end: TransactionEnd) -> dict[str, int]:
 
 def _process(stack: Settings) -> int | None:
     """Return the id of Connect's process once it is ready."""
-    parts = status(stack.workspace)["parts"]
-    assert isinstance(parts, list)
-    ready = [p["pid"] for p in parts if p["name"] == "connect" and p["state"] == "ready"]
-    return ready[0] if ready else None
+    (part,) = (each for each in parts(stack.workspace) if each["name"] == "connect")
+    return int(str(part["pid"])) if part["state"] == "ready" else None
 
 
 def fresh(bank: Captured) -> list[Change]:
@@ -121,6 +119,7 @@ def fresh(bank: Captured) -> list[Change]:
     return found
 
 
+@pytest.mark.matrix
 def test_p4_a_kill_while_streaming_loses_and_doubles_nothing(
     stack: Settings, bank: Captured, writer: Writer
 ) -> None:
@@ -231,6 +230,7 @@ def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothin
     assert cut.waiting_for() is None
 
 
+@pytest.mark.matrix
 def test_p4_a_kill_during_the_snapshot_begins_it_anew(
     stack: Settings, bank: Captured, writer: Writer
 ) -> None:

@@ -97,6 +97,7 @@ def test_p10_a_crash_before_the_record_sends_again_under_the_same_id(
         assert service.stop() == 0
 
 
+@pytest.mark.matrix
 def test_p10_a_mail_has_the_same_message_id_after_a_crash(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_p10_a_mail_has_the_same_message_id_after_a_crash(
         assert service.stop() == 0
 
 
+@pytest.mark.matrix
 def test_p10_kills_at_random_lose_no_delivery(service: ServiceProcess, tmp_path: Path) -> None:
     """Every event arrives; only what was under way at a kill arrives twice."""
     with http_receiver() as receiver:

@@ -39,6 +39,7 @@ def builder_of(small: SmallLake) -> Builder:
     return Builder(small.spark, small.site, lambda _: None)
 
 
+@pytest.mark.matrix
 def test_p6_a_rebuilt_generation_equals_the_live_one_is_swapped_and_rolled_back(
     small: SmallLake,
 ) -> None:
@@ -71,7 +72,7 @@ def test_p10_a_crash_after_a_build_leaves_the_live_table_untouched(small: SmallL
     assert verify(small.site, NAME).equal
 
 
-@pytest.mark.parametrize("step", ["swap", "rollback"])
+@pytest.mark.parametrize("step", ["swap", pytest.param("rollback", marks=pytest.mark.matrix)])
 def test_p10_a_crash_in_a_swap_or_rollback_is_finished_by_the_same_command(
     step: str, small: SmallLake
 ) -> None:
@@ -97,6 +98,7 @@ def test_p10_a_crash_in_a_swap_or_rollback_is_finished_by_the_same_command(
     assert after.rows(TABLE) != expected
 
 
+@pytest.mark.matrix
 def test_p6_a_generation_that_took_late_rows_keeps_them_when_it_goes_on(
     small: SmallLake,
 ) -> None:

@@ -31,6 +31,7 @@ def asked(dsn: str, statement: str) -> tuple[object, ...]:
     return tuple(row)
 
 
+@pytest.mark.matrix
 def test_p1_p2_the_writer_is_killed_while_clients_write(
     own_cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -50,11 +50,22 @@ def _port_of(process: psutil.Process) -> str:
         return ""
 
 
+CONDITION: dict[str, Any] = {"query": [{"tags": ["seat:1"]}], "after": 1}
+
+
 @pytest.mark.parametrize(
-    "condition", [None, {"query": [{"tags": ["seat:1"]}], "after": 1}], ids=["plain", "conditional"]
-)
-@pytest.mark.parametrize(
-    "failpoint", [failpoints.APPEND_BEFORE_COMMIT, failpoints.APPEND_AFTER_COMMIT]
+    ("failpoint", "condition"),
+    [
+        (failpoints.APPEND_AFTER_COMMIT, CONDITION),
+        *(
+            pytest.param(failpoint, condition, marks=pytest.mark.matrix)
+            for failpoint, condition in (
+                (failpoints.APPEND_AFTER_COMMIT, None),
+                (failpoints.APPEND_BEFORE_COMMIT, None),
+                (failpoints.APPEND_BEFORE_COMMIT, CONDITION),
+            )
+        ),
+    ],
 )
 def test_p1_postgres_is_killed_around_the_commit(
     service: ServiceProcess, own_cluster: Cluster, failpoint: str, condition: dict[str, Any] | None

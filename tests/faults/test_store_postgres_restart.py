@@ -40,6 +40,7 @@ class Restarted:
         self.cluster.start()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("down", [shut_down, kill_postgres], ids=["restarted", "killed"])
 def test_p1_p11_postgres_comes_back_under_load(
     own_cluster: Cluster, tmp_path: Path, down: Callable[[Cluster], None]

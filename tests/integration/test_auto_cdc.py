@@ -98,7 +98,12 @@ KINDS: dict[str, tuple[Kind, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
+FIRST, *OTHERS = KINDS
+
+
+@pytest.mark.parametrize(
+    "name", [FIRST, *(pytest.param(name, marks=pytest.mark.matrix) for name in OTHERS)]
+)
 def test_p6_late_and_repeated_changes_become_what_the_model_says(
     name: str, spark: SparkSession, lake: Lake
 ) -> None:
@@ -137,6 +142,7 @@ def test_what_cannot_be_used_is_in_quarantine_once(spark: SparkSession, lake: La
         strict.run()
 
 
+@pytest.mark.matrix
 def test_a_delete_keeps_a_late_row_away_until_its_tombstone_is_old(
     spark: SparkSession, lake: Lake
 ) -> None:
@@ -221,6 +227,7 @@ def test_a_typed_table_is_followed_as_a_stream_and_once_means_once(
         assert once.run().changes == changed
 
 
+@pytest.mark.matrix
 def test_columns_that_come_later_are_added(spark: SparkSession, lake: Lake) -> None:
     flow(lake, changes(spark, [Said(key=1, sequence=1, name="ann")])).run()
     wider = changes(spark, [Said(key=2, sequence=2, name="bob")]).withColumn(

@@ -156,6 +156,7 @@ def total(mirror: Mirror, *, epoch: Epoch | None = None, at: datetime | None = N
     return int(found.rows["total"][0].as_py())
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_p5_a_banks_total_is_constant_in_every_epoch_and_at_any_time(
     bank: Mirror, stack: Settings

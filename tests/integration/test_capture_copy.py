@@ -61,7 +61,9 @@ def test_p4_p5_a_copy_equals_its_source_while_it_is_written_to(copied: Make) -> 
     assert all(not done.cuts.get(bank.name) for done in before)
 
 
-@pytest.mark.parametrize("snapshot", [sources.COPY, sources.CONNECTOR])
+@pytest.mark.parametrize(
+    "snapshot", [sources.COPY, pytest.param(sources.CONNECTOR, marks=pytest.mark.matrix)]
+)
 def test_p10_a_table_is_copied_again_without_readers_seeing_less(
     copied: Make, snapshot: str
 ) -> None:

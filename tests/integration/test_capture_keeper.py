@@ -121,7 +121,7 @@ def test_a_table_that_was_taken_out_of_the_publication_comes_back_and_is_copied(
     assert world.wanted() == [["public.people"]]
 
 
-@pytest.mark.parametrize("step", ["before", "after"])
+@pytest.mark.parametrize("step", [pytest.param("before", marks=pytest.mark.matrix), "after"])
 def test_a_copy_of_what_comes_back_is_asked_for_although_the_process_dies(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

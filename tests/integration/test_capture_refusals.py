@@ -120,6 +120,7 @@ def test_a_lock_names_its_holder(source: Prepare) -> None:
         assert "ALTER TABLE keyed ADD later int" in error.value.message
 
 
+@pytest.mark.matrix
 def test_an_open_transaction_that_the_slot_waits_for_is_named(source: Prepare) -> None:
     made = source("keyed")
     failed: list[PenstockError] = []

@@ -246,6 +246,7 @@ def test_a_server_that_was_set_back_and_another_one_are_told_apart(own_cluster: 
     assert _lost(dsn, known.losing("for this reason", "now"), end) == "for this reason"
 
 
+@pytest.mark.matrix
 def test_a_standby_that_took_over_must_have_what_was_read(own_cluster: Cluster) -> None:
     dsn = own_cluster.dsn("postgres")
     known = _known(dsn)

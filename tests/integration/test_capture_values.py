@@ -140,6 +140,7 @@ def test_every_type_travels_as_copy_prints_it(
     assert_equal(captured)
 
 
+@pytest.mark.matrix
 def test_a_large_array_that_an_update_left_alone_stays(
     stack: Settings, new_source: Callable[[str], str]
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_table_that_was_broken_by_hand_is_healed_by_the_command(shop: Mirror) 
     assert {"100", "110", "4000"} <= set(log["id"].to_pylist())
 
 
+@pytest.mark.matrix
 def test_a_table_whose_files_are_gone_is_told_and_the_others_are_compared(shop: Mirror) -> None:
     """As when comparing the tables before it took longer than its old versions are kept."""
     for file in Path(shop.path(ORDERS)).rglob("*.parquet"):

@@ -101,6 +101,7 @@ def watched(
         yield Watched(mirror, settings)
 
 
+@pytest.mark.matrix
 def test_nothing_differs_while_writers_write_and_a_restart_goes_on(watched: Watched) -> None:
     mirror = watched.mirror
     with mirror.following(), Writers(mirror.dsn, pause_s=0.02):
@@ -143,6 +144,7 @@ def test_a_table_broken_by_hand_is_found_healed_and_told_of(watched: Watched) ->
     assert 77_777 not in mirror.rows(ORDERS)["id"].to_pylist()
 
 
+@pytest.mark.matrix
 def test_what_healing_does_not_mend_is_not_verified_and_healed_no_more_than_thrice(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ def test_what_healing_does_not_mend_is_not_verified_and_healed_no_more_than_thri
     assert watched.verified(MOODS)
 
 
+@pytest.mark.matrix
 def test_a_table_that_could_not_be_compared_is_not_booked_as_verified(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_table_that_could_not_be_compared_is_not_booked_as_verified(
     assert watched.verified(MOODS) is None
 
 
+@pytest.mark.matrix
 def test_a_source_that_is_away_is_named_and_left_alone_for_a_while(watched: Watched) -> None:
     mirror = watched.mirror
     away = replace(mirror.source, dsn="host=127.0.0.1 port=1 dbname=x user=y connect_timeout=2")

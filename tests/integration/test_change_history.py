@@ -74,7 +74,11 @@ def work(seed: int, transactions: int) -> list[list[Fact]]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "bounded"), [(1, True), (2, False)], ids=["from the driver", "from executors"]
+    ("seed", "bounded"),
+    [
+        pytest.param(1, True, id="from the driver"),
+        pytest.param(2, False, id="from executors", marks=pytest.mark.matrix),
+    ],
 )
 def test_p6_history_equals_a_walk_through_the_transactions(
     seed: int, bounded: bool, spark: SparkSession, lake: Lake

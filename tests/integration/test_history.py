@@ -129,7 +129,9 @@ def expected_as_of(changes: list[Change], origin: str, at: datetime) -> int | No
     return max(held)[1] if held else None
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.matrix) for seed in (1, 2, 3))]
+)
 def test_p7_a_join_as_of_event_time_sees_the_version_that_held_and_none_later(
     seed: int, spark: SparkSession, lake: Lake
 ) -> None:
@@ -145,7 +147,7 @@ def test_p7_a_join_as_of_event_time_sees_the_version_that_held_and_none_later(
 
 
 @pytest.mark.parametrize("history", [BY_ROW, BY_CHANGE], ids=["by row", "by change"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.matrix)])
 def test_p6_history_folded_in_epochs_equals_history_folded_at_once(
     seed: int, history: HistoryOf, spark: SparkSession, lake: Lake
 ) -> None:

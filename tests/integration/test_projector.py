@@ -34,7 +34,7 @@ def facts(seed: int) -> tuple[list[Departure], list[Reading]]:
     return departures, readings
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.matrix)])
 def test_p6_projections_kept_in_epochs_equal_those_computed_at_once(
     seed: int, spark: SparkSession, lake: Lake
 ) -> None:

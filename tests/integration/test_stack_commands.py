@@ -21,6 +21,7 @@ from kernel.errors import (
     EXIT_UNHEALTHY,
     EXIT_USAGE,
 )
+from stack import control
 from stack.workspace import Workspace
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
@@ -117,16 +118,12 @@ def test_the_foreground_stops_all_on_ctrl_c(root: Path) -> None:
     ) as process:
         endpoints = Workspace.at(root).endpoints_file
         until(endpoints.exists, "it has begun")
-        until(lambda: answer_state(root) == "ready", "it is ready")
+        until(lambda: control.status(root)["state"] == "ready", "it is ready")
         pid = answer(root, "status")["parts"][0]["pid"]
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(30) == EXIT_OK
     assert not psutil.pid_exists(pid)
     assert not endpoints.exists()
-
-
-def answer_state(root: Path) -> str:
-    return str(json.loads(penstock(root, "status", "--json", check=None)[0])["state"])
 
 
 @pytest.mark.parametrize(

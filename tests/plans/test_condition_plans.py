@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -15,8 +15,9 @@ from eventstore.postgres.matching import GAVE_UP, probes_of
 from eventstore.postgres.queries import query
 from eventstore.store import AppendRequest
 from kernel.positions import Position
+from tests.support.store.postgres import Cluster, database
 
-EVENTS = 300_000
+EVENTS = 100_000
 PAGES = 60
 """What a probe may touch: a few index levels, in a store whose index on tags has thousands."""
 
@@ -35,14 +36,17 @@ UPDATE es.counter SET position = {EVENTS};
 """
 
 
-@pytest.fixture(params=["analysed", "never analysed"])
+@pytest.fixture(scope="module", params=["analysed", "never analysed"])
 def connection(
-    request: pytest.FixtureRequest, new_database: Callable[[], str]
+    request: pytest.FixtureRequest, postgres_cluster: Cluster
 ) -> Iterator[psycopg.Connection[Any]]:
     """A large store, with the writer's settings; the planner knows its size or has no idea."""
-    with psycopg.Connection.connect(
-        new_database(), autocommit=True, cursor_factory=psycopg.ClientCursor
-    ) as connection:
+    with (
+        database(postgres_cluster) as dsn,
+        psycopg.Connection.connect(
+            dsn, autocommit=True, cursor_factory=psycopg.ClientCursor
+        ) as connection,
+    ):
         connection.execute("ALTER TABLE es.tags SET (autovacuum_enabled = off)")
         connection.execute("ALTER TABLE es.events SET (autovacuum_enabled = off)")
         connection.execute(FILL.encode())

@@ -13,9 +13,9 @@ import pytest
 
 from eventstore.postgres.queries import query
 from tests.support.store.groups import world
-from tests.support.store.postgres import TEMPLATE, Cluster, admin
+from tests.support.store.postgres import Cluster, database
 
-EVENTS = 1_000_000
+EVENTS = 200_000
 FILL = f"""
 INSERT INTO es.events (position, store_id, id, stream, version, category, type, schema_id, data,
         occurred_at, recorded_at)
@@ -40,28 +40,27 @@ MOST_BLOCKS = {
     "group_parked": 30,
     "group_standings": 400,
 }
-"""Blocks of 8 KiB that one call may touch; the events alone fill some 20,000."""
+"""Blocks of 8 KiB that one call may touch; the events alone fill some 4,000."""
 
 
 @pytest.fixture(scope="module")
 def crowded(postgres_cluster: Cluster) -> Iterator[str]:
-    """A store with a million events and 20 groups that have 10,000 events parked each."""
-    name = f"t_{uuid.uuid4().hex[:16]}"
-    admin(postgres_cluster, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-    dsn = postgres_cluster.dsn(name)
+    """A store with 200,000 events and 20 groups that have 10,000 events parked each."""
+    with database(postgres_cluster) as dsn:
 
-    async def groups() -> None:
-        async with world(dsn) as w:
-            for number in range(20):
-                await w.create(f"g{number}")
+        async def groups() -> None:
+            async with world(dsn) as w:
+                for number in range(20):
+                    await w.create(f"g{number}")
 
-    asyncio.run(groups())
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in FILL.strip().split(";\n"):
-            connection.execute(statement.encode())
-        connection.execute("VACUUM ANALYZE es.events, es.deliveries, es.parked, es.subscriptions")
-    yield dsn
-    admin(postgres_cluster, f"DROP DATABASE {name} WITH (FORCE)")
+        asyncio.run(groups())
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for statement in FILL.strip().split(";\n"):
+                connection.execute(statement.encode())
+            connection.execute(
+                "VACUUM ANALYZE es.events, es.deliveries, es.parked, es.subscriptions"
+            )
+        yield dsn
 
 
 def blocks(node: dict[str, Any]) -> int:

@@ -19,13 +19,13 @@ from eventstore.postgres.store import PostgresEventStore
 from eventstore.store import EventFilter, EventPage
 from tests.support.store.postgres import Cluster, admin
 
-EVENTS = 300_000
+EVENTS = 150_000
 RARE = 40
 """Events at the end of history that have what is rare."""
 MEETING = EVENTS - RARE
 """The only event that is an order and has the tag part:1, both of which are frequent."""
 FEW_PAGES = 420
-"""Pages of 8 kB that a read may touch; the table alone has more than 6,000."""
+"""Pages of 8 kB that a read may touch; the table alone has more than 3,000."""
 
 LOAD = """
 INSERT INTO es.events (position, store_id, id, stream, version, category, type, schema_id, data,

@@ -18,8 +18,8 @@ class PortBlock(IntEnum):
     """First ports, 500 apart: as many as one module takes."""
 
     DEMO = _BASE
-    NEWCOMER = _BASE + 500
+    WHOLE = _BASE + 500
     WARM = _BASE + 1_000
     PARTS = _BASE + 1_500
     COMMANDS = _BASE + 2_000
-    FAULTS = _BASE + 2_500
+    SOAK = _BASE + 2_500

@@ -1,17 +1,26 @@
-"""A whole stack of a test's own, pipeline and all, with a bank that is captured while it works."""
+"""The whole stack, service and pipeline and all, as `penstock up` starts it: one per run.
+
+A pytest plugin module. What a newcomer types is tried on it, and a bank is captured while
+everything under it is killed.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psycopg
+import pytest
 from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
@@ -19,7 +28,9 @@ from apps.cli import build
 from apps.settings import Settings, load
 from projections.log.layout import Lake, changes_log
 from projections.log.tables import Tables
-from stack.control import kill_part, status
+from stack.control import kill_part, parts, reset
+from tests.docs.walkthrough import traced_functions
+from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
 
 SOURCE = "bank"
@@ -105,7 +116,7 @@ class WholeStack:
         """
         self.revive(part, besides=kill_part(self.workspace, part))
 
-    def revive(self, part: str, *, besides: int | None = None) -> None:
+    def revive(self, part: str, *, besides: int | None = None, deadline_s: float = 180) -> None:
         """Wait until a part runs, in another process than `besides`."""
 
         def back() -> bool:
@@ -113,12 +124,10 @@ class WholeStack:
                 start(self.workspace)
             return self.pid(part) not in (None, besides)
 
-        until(back, f"{part} is back", deadline_s=180)
+        until(back, f"{part} is back", deadline_s=deadline_s)
 
     def _state(self, part: str) -> dict[str, Any]:
-        parts = status(self.workspace)["parts"]
-        assert isinstance(parts, list)
-        (found,) = (each for each in parts if each["name"] == part)
+        (found,) = (each for each in parts(self.workspace) if each["name"] == part)
         return dict(found)
 
     def health(self) -> dict[str, Any]:
@@ -180,6 +189,7 @@ def start(workspace: Path, *words: str) -> None:
     penstock = Path(sys.executable).parent / "penstock"
     started = subprocess.run(
         [penstock, "up", "-w", workspace, *words],
+        env={**os.environ, **traced_calls(workspace)[1]},
         capture_output=True,
         text=True,
         timeout=300,
@@ -188,9 +198,41 @@ def start(workspace: Path, *words: str) -> None:
     assert started.returncode == 0, started.stderr[-4_000:]
 
 
-def bank_in(workspace: Path, port_base: int) -> WholeStack:
-    """Start every part; make the bank in the stack's own server and capture it."""
-    start(workspace, "--port-base", str(int(port_base)))
+def traced_calls(workspace: Path) -> tuple[Path, dict[str, str]]:
+    """Return a file for first calls of the walkthrough's functions, and what makes processes note them.
+
+    See `traced/sitecustomize.py`.
+    """
+    calls = workspace / "traced-calls"
+    return calls, {
+        "PYTHONPATH": str(Path(__file__).parent / "traced"),
+        "TRACED_CALLS": str(calls),
+        "TRACED_FUNCTIONS": " ".join(sorted(traced_functions())),
+    }
+
+
+@pytest.fixture(scope="session")
+def whole_stack() -> Iterator[Path]:
+    """Return the workspace of a running stack with every part."""
+    workspace = Path(tempfile.mkdtemp(prefix="penstock newcomer "))
+    try:
+        start(workspace, "--port-base", str(int(PortBlock.WHOLE)))
+        yield workspace
+    finally:
+        reset(workspace)
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def whole_bank(whole_stack: Path) -> WholeStack:
+    """Return the whole stack with the bank in its own server, captured and equal."""
+    found = captured_bank(whole_stack)
+    found.await_equal()
+    return found
+
+
+def captured_bank(workspace: Path) -> WholeStack:
+    """Make the bank in a running stack's own server and capture it."""
     admin = load(workspace).required("postgres.dsn")
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {SOURCE}".encode())
@@ -200,3 +242,9 @@ def bank_in(workspace: Path, port_base: int) -> WholeStack:
     words = ("--dsn", dsn, "--tables", ",".join(TABLES))
     found.command("source", "add", SOURCE, *words)
     return found
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests of the whole stack last: what it does when idle costs all others a tenth."""
+    items.sort(key=lambda item: "whole_stack" in getattr(item, "fixturenames", ()))

@@ -24,11 +24,9 @@ from apps.settings import Settings
 from cdc import capture, removal, sources
 from cdc.capture import Access
 from cdc.connect import ConnectClient
-from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.decode import ChangeDecoder
 from cdc.options import TableOptions
-from cdc.replication import slot
 from cdc.verify import compared_columns, hash_of
 from kernel.positions import KafkaOffset, lsn_from_text
 from schemas.columns import PRESENT, UNCHANGED_COLUMNS, decode_rows, key_columns
@@ -227,19 +225,22 @@ class Captured:
         until(whole, "the snapshot is whole", deadline_s=60)
 
     def await_stream(self) -> None:
-        """Wait until everything committed before this call is in Kafka, and take it in."""
-        name = replication_name(self.settings.name, self.source.name)
+        """Wait until everything committed before this call is here.
+
+        A transaction of its own ends behind all others; the slot says so only seconds later.
+        """
         with connected(self.dsn) as connection:
             row = connection.execute("SELECT pg_current_wal_lsn()::text AS lsn").fetchone()
             assert row is not None
             target = lsn_from_text(str(row["lsn"]))
-            connection.execute("SELECT pg_logical_emit_message(false, 'penstock.test', '')")
+            connection.execute("SELECT pg_logical_emit_message(true, 'test', '')")
 
-            def confirmed() -> bool:
-                at = slot(connection, name)
-                return at is not None and lsn_from_text(at.confirmed_lsn or "0/0") >= target
+        def ended() -> bool:
+            self.read()
+            return any(end.commit_lsn >= target for end in self.transactions)
 
-            until(confirmed, f"the slot confirms {target}", deadline_s=60)
+        until(ended, f"a transaction behind {target} ends", deadline_s=60)
+        # Rows are sent before the END of their transaction, but to other topics.
         self.read()
 
     def of(self, table: str, *operations: Operation) -> list[Change]:

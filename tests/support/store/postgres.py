@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -178,6 +179,17 @@ def new_database(postgres_cluster: Cluster) -> Iterator[Callable[[], str]]:
     yield make
     for name in made:
         admin(postgres_cluster, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def database(cluster: Cluster) -> Iterator[str]:
+    """Yield the DSN of a fresh, migrated database that tests of a module share."""
+    name = f"t_{uuid.uuid4().hex[:16]}"
+    admin(cluster, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    try:
+        yield cluster.dsn(name)
+    finally:
+        admin(cluster, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture
