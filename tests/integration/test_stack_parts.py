@@ -26,7 +26,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cdc.connect import ConnectClient
 from kernel.errors import Conflict, Misconfigured, Unavailable
 from stack import control
-from stack.planning import LOCAL_PARTS, Options
+from stack.plan import LOCAL_PARTS
+from stack.planning import Options
 from stack.workspace import Workspace
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
@@ -60,7 +61,7 @@ def get(url: str) -> Any:
 
 
 def parts(root: Path) -> dict[str, dict[str, Any]]:
-    found = control.status(root)["parts"]
+    found = control.status(root, memory=True)["parts"]
     assert isinstance(found, list)
     return {part["name"]: part for part in found}
 
@@ -81,7 +82,7 @@ def test_every_part_is_ready_and_tells_what_it_is(root: Path) -> None:
 
 
 def test_the_four_parts_leave_room_for_spark_within_five_gigabytes(root: Path) -> None:
-    assert int(str(control.status(root)["memory_mb"])) < 2500
+    assert int(str(control.status(root, memory=True)["memory_mb"])) < 2500
 
 
 def test_a_taken_port_was_avoided(root: Path) -> None:
