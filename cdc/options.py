@@ -24,6 +24,10 @@ _KNOWN = {"exclude", "mask", "hash", "withhold", "history", "deletes"}
 MASK = "********"
 """What a masked column holds in every row, null or not."""
 
+COPY, CONNECTOR = "copy", "connector"
+DEFAULT_SNAPSHOT = COPY
+"""Who reads the rows that are there already."""
+
 _WILD = re.compile(r"[*?]")
 
 

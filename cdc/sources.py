@@ -26,7 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from cdc.database import split_password, split_table, with_password
-from cdc.options import PLAIN, is_pattern, matches, options_of, parse_options, render_options
+from cdc.options import CONNECTOR as CONNECTOR
+from cdc.options import COPY as COPY
+from cdc.options import (
+    DEFAULT_SNAPSHOT,
+    PLAIN,
+    is_pattern,
+    matches,
+    options_of,
+    parse_options,
+    render_options,
+)
 from cdc.options import TableOptions as TableOptions
 from kernel.errors import InvalidRequest, Misconfigured, NotFound
 
@@ -40,8 +50,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 # It is part of a connector property's name: no other characters survive that.
 _SALT = re.compile(r"[A-Za-z0-9]{16,128}")
 _KNOWN = {"dsn", "password", "tables", "keys", "snapshot", "salt", "table"}
-COPY, CONNECTOR = "copy", "connector"
-DEFAULT_SNAPSHOT = COPY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,14 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
-
 from kernel.errors import Conflict, NotFound, Unavailable
 from stack.accounts import data_folder, postgres_account
 from stack.plan import Plan
 from stack.planning import Options, make_plan
 from stack.progress import Report, silent
 from stack.running import Running
+from stack.status import process_of, states_of
+from stack.status import status as status
 from stack.supervisor import EXIT_CLAIMED, Supervisor
 from stack.workspace import Workspace
 
@@ -128,7 +128,7 @@ def wait_ready(
     said: dict[str, str] = {part.name: "waiting" for part in plan.parts}
     while True:
         alive = workspace.supervisor_pid() is not None
-        states = _states(workspace, since=plan.number)
+        states = states_of(workspace, since=plan.number)
         for name in said:
             state = str(states.get(name, {}).get("state", "waiting"))
             if said[name] != state:
@@ -176,48 +176,11 @@ def down(path: Path, *, timeout_s: float = 90.0) -> bool:
 def kill_part(path: Path, name: str, number: int = signal.SIGKILL) -> int:
     """Send a signal to a part's own process, as a crash would. Return its process id."""
     workspace = Workspace.at(path)
-    pid = _pid_of(workspace, name)
+    pid = process_of(workspace, name)
     if pid is None:
         raise NotFound(f"no part called {name} runs in {workspace.root}")
     os.kill(pid, number)
     return pid
-
-
-def parts(path: Path) -> list[dict[str, object]]:
-    """Return each part with state, pid, port and version. Cheap: who waits may ask all the time."""
-    workspace = Workspace.at(path)
-    supervised = workspace.supervisor_pid() is not None
-    return [
-        {
-            "name": name,
-            **part,
-            "state": part["state"] if supervised else "stopped",
-            "pid": _pid_of(workspace, name) if supervised else None,
-        }
-        for name, part in _states(workspace).items()
-    ]
-
-
-def status(path: Path) -> dict[str, object]:
-    """Return what runs: the supervisor and each part with state, pid, port, version and memory.
-
-    Memory is in megabytes over the part's whole process tree; shared pages count once where the
-    system tells, else once per process. To find out, the system walks all memory of each process.
-    """
-    workspace = Workspace.at(path)
-    supervisor = workspace.supervisor_pid()
-    found = [
-        {**part, "memory_mb": None if part["pid"] is None else _memory_mb(int(str(part["pid"])))}
-        for part in parts(path)
-    ]
-    ready = bool(found) and all(part["state"] == "ready" for part in found)
-    return {
-        "workspace": str(workspace.root),
-        "supervisor": supervisor,
-        "state": ("ready" if ready else "unready") if supervisor else "stopped",
-        "memory_mb": sum(int(str(part["memory_mb"])) for part in found if part["memory_mb"]),
-        "parts": found,
-    }
 
 
 def reset(path: Path) -> list[Path]:
@@ -235,57 +198,3 @@ def reset(path: Path) -> list[Path]:
     for folder in removed:
         shutil.rmtree(folder)
     return removed
-
-
-def log_files(path: Path, part: str | None) -> list[Path]:
-    """Return the log of one part, or all logs. Raises `NotFound` for an unknown part."""
-    workspace = Workspace.at(path)
-    found = sorted(workspace.logs.glob("*.log"))
-    if part is None:
-        return found
-    if workspace.log_of(part) not in found:
-        raise NotFound(
-            f"no log of {part!r} in {workspace.logs}; there are: "
-            + (", ".join(file.stem for file in found) or "none")
-        )
-    return [workspace.log_of(part)]
-
-
-def _states(workspace: Workspace, since: int = 0) -> dict[str, dict[str, object]]:
-    """Return what the supervisor says of its parts; nothing before it has read plan `since`."""
-    try:
-        document = json.loads(workspace.state_file.read_text())
-    except FileNotFoundError:
-        return {}
-    if document["plan"] < since:
-        return {}
-    parts: dict[str, dict[str, object]] = document["parts"]
-    return parts
-
-
-def _pid_of(workspace: Workspace, name: str) -> int | None:
-    try:
-        return int(json.loads((workspace.run / f"{name}.pid").read_text())["pid"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _memory_mb(pid: int) -> int:
-    try:
-        root = psutil.Process(pid)
-        tree = [root, *root.children(recursive=True)]
-    except psutil.Error:
-        return 0
-    return round(sum(map(_resident_bytes, tree)) / 1e6)
-
-
-def _resident_bytes(process: psutil.Process) -> int:
-    """Return a process's share of memory: shared pages divided among those who share them."""
-    try:
-        return int(process.memory_full_info().pss)
-    except (psutil.Error, AttributeError):
-        pass
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return 0

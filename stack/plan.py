@@ -15,6 +15,9 @@ from typing import Any, Literal
 
 from kernel.errors import InvalidRequest
 
+LOCAL_PARTS = ("postgres", "kafka", "registry", "connect")
+"""The parts that the stack itself defines, in the order of starting."""
+
 ProbeKind = Literal["http", "kafka", "postgres", "port"]
 
 

@@ -13,13 +13,10 @@ from stack import parts as definitions
 from stack.accounts import postgres_place
 from stack.jars import resolve
 from stack.java import Java, find_java
-from stack.plan import Part, Plan, in_order, write_atomically
+from stack.plan import LOCAL_PARTS, Part, Plan, in_order, write_atomically
 from stack.ports import DEFAULT_BASE, choose
 from stack.progress import Report
 from stack.workspace import Workspace
-
-LOCAL_PARTS = ("postgres", "kafka", "registry", "connect")
-"""The parts that the stack itself defines, in the order of starting."""
 
 ExtraParts = Callable[[Mapping[str, int], Mapping[str, str]], Sequence[Part]]
 """Makes further parts from the chosen ports and the environment that they should get."""

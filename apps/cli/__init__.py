@@ -42,6 +42,8 @@ def build(only: str | None = None) -> typer.Typer:
         help="Facts in, trustworthy Delta tables out, replayable from any point.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        # Plain help: it fits the terminal, has no frames in pipes, and needs no second to load.
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 

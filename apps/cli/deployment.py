@@ -1,7 +1,8 @@
 """`penstock projection apply|list|status|pause|resume|drop`: what the pipeline keeps up to date.
 
 The commands append to the lake's catalog; a running pipeline follows within a second, a stopped one
-when it starts.
+when it starts. Commands import what reads the lake when they run: it takes seconds, which `--help`
+should not pay.
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ from typing import Annotated
 
 import typer
 
-from apps import deployment, settings
-from apps.caught_up import pipeline_state
+from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
 from kernel.errors import EXIT_NEEDS_CONFIRMATION
-from projections.runner.catalog import DROPPED, LIVE, PAUSED
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
 
@@ -39,6 +38,8 @@ def apply(files: Files, workspace: WorkspaceOption = None, as_json: JsonOption =
 
     A changed query is refused: it becomes a new generation by `penstock replay apply`.
     """
+    from apps import deployment
+
     declared = read_files(files)
     for error in declared.refused:
         raise error
@@ -50,6 +51,8 @@ def apply(files: Files, workspace: WorkspaceOption = None, as_json: JsonOption =
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List projections: generation, the epoch they have taken in, and rows."""
+    from apps import deployment
+
     found = deployment.standings(site_of(settings.load(workspace), fields=False))
     rows = [
         [s.name, s.status, s.generation, s.epoch, s.newest_epoch - (s.epoch or 0), s.rows]
@@ -61,6 +64,9 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Show one projection, with the pipeline's last error if it is running."""
+    from apps import deployment
+    from apps.caught_up import pipeline_state
+
     found = settings.load(workspace)
     shown = asdict(deployment.standing(site_of(found, fields=False), name))
     running = (pipeline_state(found) or {}).get("projections", {}).get(name, {})
@@ -71,11 +77,15 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
 
 def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Stop keeping a projection up to date; its table stays as it is."""
+    from projections.runner.catalog import PAUSED
+
     _set(name, PAUSED, workspace, as_json)
 
 
 def resume(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Go on with a paused projection, from where it stopped."""
+    from projections.runner.catalog import LIVE
+
     _set(name, LIVE, workspace, as_json)
 
 
@@ -92,10 +102,14 @@ def drop(
         if not as_json:
             print(f"  fix: penstock projection drop {name} --yes", file=sys.stderr)
         raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+    from projections.runner.catalog import DROPPED
+
     _set(name, DROPPED, workspace, as_json)
 
 
 def _set(name: str, status: str, workspace: WorkspaceOption, as_json: bool) -> None:
+    from apps import deployment
+
     entry = deployment.set_status(site_of(settings.load(workspace), fields=False), name, status)
     document = {"name": name, "status": entry.status, "generation": entry.generation}
     emit(document, as_json=as_json, text=f"{name} is {entry.status}")

@@ -2,7 +2,8 @@
 
 Names and types are looked up in a catalog document (`--catalog`, else `.penstock/catalog.json` of
 the workspace), or else in its lake. All files of one call are read together: sources may have a
-file of their own.
+file of their own. Commands import the SQL compiler when they run: it takes seconds, which `--help`
+should not pay.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,13 +21,11 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
 from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
-from apps.deployment import lake_catalog, waits_for_input
 from kernel.errors import EXIT_USAGE, InvalidRequest, Misconfigured, NotFound
-from projections.runner.relations import LakeCatalog
-from projections.sql.catalog import Catalog, DeclaredCatalog, catalog_from
-from projections.sql.explain import document, page
-from projections.sql.parse import ProjectionDecl, SourceDecl
-from projections.sql.plan import plan
+
+if TYPE_CHECKING:
+    from projections.sql.catalog import Catalog
+    from projections.sql.parse import ProjectionDecl, SourceDecl
 
 CATALOG_FILE = "catalog.json"
 
@@ -84,6 +83,10 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Show how projections are kept: inputs, strategy, state, late rows, cost and compiled SQL."""
+    from projections.sql.catalog import DeclaredCatalog
+    from projections.sql.explain import document, page
+    from projections.sql.plan import plan
+
     known = workspace_catalog(workspace, catalog)
     if known is None:
         raise NotFound(
@@ -111,6 +114,9 @@ def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | N
     None when there is neither. Raises `NotFound` for a named file that is absent, `Misconfigured`
     for one that is malformed.
     """
+    from apps.deployment import lake_catalog
+    from projections.sql.catalog import catalog_from
+
     found = settings.load(workspace)
     path = given or found.state_dir / CATALOG_FILE
     if not path.exists():
@@ -128,6 +134,11 @@ def _checked(
 ) -> dict[str, object]:
     if known is None:
         return {"name": decl.name, "ok": True, "fingerprint": decl.fingerprint}
+    from apps.deployment import waits_for_input
+    from projections.runner.relations import LakeCatalog
+    from projections.sql.catalog import DeclaredCatalog
+    from projections.sql.plan import plan
+
     try:
         made = plan(decl, DeclaredCatalog(known, sources))
     except InvalidRequest as error:

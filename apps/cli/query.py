@@ -1,4 +1,7 @@
-"""`penstock query`, `table`, `epoch`, `quarantine`: reading the lake, with the stack up or down."""
+"""`penstock query`, `table`, `epoch`, `quarantine`: reading the lake, with the stack up or down.
+
+Commands import what reads the lake when they run: it takes seconds, which `--help` should not pay.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pyarrow.compute as pc
 import typer
 
 from apps import settings
@@ -18,10 +20,9 @@ from apps.cli.output import emit, table
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch, KafkaOffset
 from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.manifest import Committed, Manifest
-from projections.serve import lake_tables
-from projections.serve.query import ask, table_name
+
+if TYPE_CHECKING:
+    from projections.runner.manifest import Committed, Manifest
 
 TableName = Annotated[
     str,
@@ -64,6 +65,8 @@ def query(
     current.shop.public.orders, typed.events.order.placed, "log/events/STORE". The lake is only
     read. It works with the stack stopped.
     """
+    from projections.serve.query import ask
+
     answer = ask(
         _lake(settings.load(workspace)),
         sql,
@@ -86,6 +89,8 @@ def query(
 
 def table_list(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List the lake's tables with version, rows and size."""
+    from projections.serve import lake_tables
+
     found = lake_tables.list_tables(_lake(settings.load(workspace)))
     rows = [[t.name, t.version, t.rows, t.bytes, t.files, t.committed_at] for t in found]
     headings = ["table", "version", "rows", "bytes", "files", "last commit"]
@@ -96,6 +101,9 @@ def table_path(
     name: TableName, workspace: WorkspaceOption = None, as_json: JsonOption = False
 ) -> None:
     """Print the folder of a table: any engine may open it as a Delta table."""
+    from projections.serve import lake_tables
+    from projections.serve.query import table_name
+
     found = lake_tables.describe(_lake(settings.load(workspace)), table_name([name]))
     emit({"name": found.name, "path": found.path}, as_json=as_json, text=found.path)
 
@@ -107,6 +115,9 @@ def table_history(
     as_json: JsonOption = False,
 ) -> None:
     """Show a table's commits: version, time, what was done, rows, by which engine."""
+    from projections.serve import lake_tables
+    from projections.serve.query import table_name
+
     found = lake_tables.commits(_lake(settings.load(workspace)), table_name([name]), limit=limit)
     rows = [[c.version, c.at, c.operation, c.rows, c.engine] for c in found]
     headings = ["version", "at", "operation", "rows", "engine"]
@@ -150,6 +161,8 @@ def quarantine_list(
     limit: Limit = 50, workspace: WorkspaceOption = None, as_json: JsonOption = False
 ) -> None:
     """List records that could not be used: where they came from, at which stage, and why."""
+    from projections.log.tables import Tables
+
     lake = _lake(settings.load(workspace))
     columns = ["epoch", "topic", "partition", "offset", "stage", "reason", "ingested_at"]
     found = Tables().read(lake.quarantine, columns=columns)
@@ -168,6 +181,10 @@ def quarantine_show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one record that could not be used, with its key, value and headers."""
+    import pyarrow.compute as pc
+
+    from projections.log.tables import Tables
+
     lake = _lake(settings.load(workspace))
     place = (
         (pc.field("topic") == topic)
@@ -194,6 +211,9 @@ def _lake(found: settings.Settings) -> Lake:
 
 
 def _manifest(found: settings.Settings) -> Manifest:
+    from projections.log.tables import Tables
+    from projections.runner.manifest import Manifest
+
     return Manifest(_lake(found), Tables())
 
 

@@ -1,11 +1,14 @@
-"""`penstock replay …`: build a projection again, compare, swap, roll back."""
+"""`penstock replay …`: build a projection again, compare, swap, roll back.
+
+Commands import the lake and Spark when they run: it takes seconds, which `--help` should not pay.
+"""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,19 +16,17 @@ from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from apps.cli.sites import site_of
-from apps.pipeline.session import start_session
 from kernel import failpoints
 from kernel.errors import EXIT_FAILED, EXIT_NEEDS_CONFIRMATION, InvalidRequest
-from replay.book import READY, Replay, ReplayBook, State
-from replay.build import Builder
-from replay.cancel import cancel
-from replay.planning import ReplayPlan, plan_replay
-from replay.progress import Progress
-from replay.subject import Site
-from replay.swap import Swapped, rollback, swap
-from replay.verify import Comparison, comparable, live_epoch, verify
-from stack.jars import resolve
-from stack.java import find_java
+
+if TYPE_CHECKING:
+    from replay.book import Replay
+    from replay.build import Builder
+    from replay.planning import ReplayPlan
+    from replay.progress import Progress
+    from replay.subject import Site
+    from replay.swap import Swapped
+    from replay.verify import Comparison
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
 Sql = Annotated[
@@ -62,6 +63,8 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a replay would read, write and change, and how to go back. Changes nothing."""
+    from replay.planning import plan_replay
+
     site = site_of(settings.load(workspace))
     found = plan_replay(site, name, text=_text(sql), include_late=include_late)
     emit(asdict(found), as_json=as_json, text=_plan_page(found))
@@ -95,6 +98,8 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show generations: state, epoch, progress of a build, result of a comparison."""
+    from replay.book import ReplayBook
+
     site = site_of(settings.load(workspace), fields=False)
     found = [r for r in ReplayBook(site.lake, site.tables).all() if name in (None, r.name)]
     rows = [[r.name, r.generation, r.base, r.state.value, r.epoch, r.at, _short(r)] for r in found]
@@ -112,6 +117,9 @@ def verify_(
 
     Exit code 1 when they differ; with --include-late differences are what was asked for.
     """
+    from replay.book import READY, ReplayBook
+    from replay.verify import comparable, live_epoch, verify
+
     found = settings.load(workspace)
     site = site_of(found)
     built = ReplayBook(site.lake, site.tables).newest(name, *READY, generation=generation)
@@ -138,6 +146,9 @@ def swap_(
 
     Without --yes only what `replay verify` accepted; exit code 3 otherwise.
     """
+    from replay.book import READY, ReplayBook, State
+    from replay.swap import swap
+
     found = settings.load(workspace)
     failpoints.arm_from_environment()
     site = site_of(found)
@@ -163,6 +174,8 @@ def rollback_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption
 
     The pipeline then brings it up to date, from its own epoch.
     """
+    from replay.swap import rollback
+
     failpoints.arm_from_environment()
     done = rollback(site_of(settings.load(workspace), fields=False), name)
     emit(asdict(done), as_json=as_json, text=_swapped(done))
@@ -175,6 +188,8 @@ def cancel_(
     as_json: JsonOption = False,
 ) -> None:
     """Stop a build, or drop a built generation that is not the table; its files are removed."""
+    from replay.cancel import cancel
+
     site = site_of(settings.load(workspace), fields=False)
     done = cancel(site, name, generation=generation)
     text = f"generation {done.generation} of {name} is cancelled; the live one was not touched"
@@ -182,6 +197,11 @@ def cancel_(
 
 
 def _builder(found: settings.Settings, site: Site) -> Builder:
+    from apps.pipeline.session import start_session
+    from replay.build import Builder
+    from stack.jars import resolve
+    from stack.java import find_java
+
     print("starting Spark", file=sys.stderr, flush=True)
     spark = start_session(
         resolve("spark").spark_jars(),
@@ -210,6 +230,8 @@ def _document(replay: Replay) -> dict[str, object]:
 
 
 def _short(replay: Replay) -> str:
+    from replay.book import State
+
     match replay.state:
         case State.BUILDING if "done" in replay.detail:
             return f"{replay.detail['done']} of {replay.detail['rows']} rows"

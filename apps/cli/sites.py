@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from apps.settings import Settings
 from kernel.errors import Unavailable
 from projections.log.layout import Lake
-from replay.subject import Site
-from schemas.columns import shape_of
-from schemas.registry import ConfluentRegistry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from replay.subject import Site
 
 
 def site_of(found: Settings, *, fields: bool = True) -> Site:
     """Open the lake, made if need be; with `fields` ask the registry, if it is up, for columns."""
+    # Commands import this module for their help too, which should not pay for what reads the lake.
+    from replay.subject import Site
+
     return Site(lake=Lake.at(found.lake), fields=_fields(found) if fields else {})
 
 
 def _fields(found: Settings) -> Mapping[str, pa.Schema]:
+    from schemas.columns import shape_of
+    from schemas.registry import ConfluentRegistry
+
     url = found.text("registry.url")
     schemas: dict[str, pa.Schema] = {}
     if not url:

@@ -1,29 +1,31 @@
-"""`penstock source …`: databases whose tables are captured."""
+"""`penstock source …`: databases whose tables are captured.
+
+Commands import the drivers and the lake when they run: it takes seconds, which `--help` should not
+pay.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apps import capture, gaps, settings
+from apps import settings
 from apps.cli import source_add, verification
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
-from apps.copy_progress import copies_of, render_copies
-from apps.verification.status import verifications_of
-from cdc import sources
-from cdc.capture import CaptureStatus
-from cdc.connect import ConnectClient
 from kernel.errors import (
     EXIT_NEEDS_CONFIRMATION,
     EXIT_PARTIAL,
     EXIT_UNHEALTHY,
 )
 from projections.log.layout import Lake
+
+if TYPE_CHECKING:
+    from cdc.capture import CaptureStatus
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 
@@ -45,6 +47,10 @@ def register(app: typer.Typer) -> None:
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List the declared sources and what each does."""
+    from apps import capture
+    from cdc import sources
+    from cdc.connect import ConnectClient
+
     found = settings.load(workspace)
     declared = sources.load_all(found.workspace)
     with ConnectClient(found.required("connect.url")) as connect:
@@ -67,6 +73,12 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     missing until `source resnapshot`), away (the database does not answer). Exit code 6 when it
     runs and a table stands still because of DDL: the reason, the difference and the command follow.
     """
+    from apps import capture, gaps
+    from apps.copy_progress import copies_of, render_copies
+    from apps.verification.status import verifications_of
+    from cdc import sources
+    from cdc.connect import ConnectClient
+
     found = settings.load(workspace)
     source = sources.load(found.workspace, name)
     with ConnectClient(found.required("connect.url")) as connect:
@@ -123,8 +135,12 @@ def _texts(value: object) -> list[str]:
 
 def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Stop reading. The slot stays, and the database keeps its WAL until you resume."""
+    from cdc import sources
+    from cdc.connect import ConnectClient
+
     found = settings.load(workspace)
-    connector = _connector(found, name)
+    sources.load(found.workspace, name)
+    connector = f"{found.name}-{name}"
     with ConnectClient(found.required("connect.url")) as connect:
         connect.pause(connector)
         state = connect.await_status(
@@ -135,6 +151,10 @@ def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = F
 
 def resume(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Go on after a pause, or restart what failed. A source that is slot-lost is refused."""
+    from apps import capture
+    from cdc import sources
+    from cdc.connect import ConnectClient
+
     found = settings.load(workspace)
     source = sources.load(found.workspace, name)
     with ConnectClient(found.required("connect.url")) as connect:
@@ -168,7 +188,11 @@ def resnapshot(
             only = f" --tables {','.join(chosen)}" if chosen else ""
             print(f"  fix: penstock source resnapshot {name}{only} --yes", file=sys.stderr)
         raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
-    if name == gaps.OUTBOX:
+    from apps import capture
+    from apps.gaps import OUTBOX
+    from cdc import sources
+
+    if name == OUTBOX:
         done = capture.resnapshot_outbox(found)
     else:
         source = sources.load(found.workspace, name)
@@ -191,6 +215,8 @@ def remove(
 
     What cannot be reached is named (exit code 6); the same command again takes it away.
     """
+    from apps import capture
+
     found = settings.load(workspace)
     source = capture.removable(found, name)
     if not yes:
@@ -246,8 +272,3 @@ def _status_document(state: CaptureStatus) -> dict[str, object]:
         "lost": None if watch is None else watch.lost,
         "snapshot": state.snapshot,
     }
-
-
-def _connector(found: settings.Settings, name: str) -> str:
-    sources.load(found.workspace, name)
-    return f"{found.name}-{name}"

@@ -1,4 +1,8 @@
-"""`penstock source add` and `check`: what must be true, what can be mended, and the start."""
+"""`penstock source add` and `check`: what must be true, what can be mended, and the start.
+
+Commands import the drivers and the lake when they run: it takes seconds, which `--help` should not
+pay.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apps import capture, settings
+from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
-from cdc import sources
-from cdc.admission import Check
-from cdc.capture import Started
-from cdc.database import split_table, with_password
-from cdc.options import TableOptions
-from cdc.repairs import Repair
+from cdc.options import DEFAULT_SNAPSHOT, TableOptions
 from kernel.errors import EXIT_FAILED, InvalidRequest
+
+if TYPE_CHECKING:
+    from cdc.admission import Check
+    from cdc.capture import Started
+    from cdc.repairs import Repair
+    from cdc.sources import Source
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 Fix = Annotated[
@@ -28,6 +33,9 @@ Fix = Annotated[
 FixAs = Annotated[
     str | None,
     typer.Option("--fix-as", metavar="DSN", help="Mend as this role instead; it is not kept."),
+]
+Snapshot = Annotated[
+    str, typer.Option(help="Who reads the rows that are there: copy or connector.")
 ]
 _COLUMNS = "TABLE:COLUMN,… (repeatable)"
 
@@ -56,9 +64,7 @@ def add(
         list[str] | None,
         typer.Option("--hash", metavar=_COLUMNS, help="Columns to hash with a salt, as --exclude."),
     ] = None,
-    snapshot: Annotated[
-        str, typer.Option(help="Who reads the rows that are there: copy or connector.")
-    ] = sources.DEFAULT_SNAPSHOT,
+    snapshot: Snapshot = DEFAULT_SNAPSHOT,
     check: Annotated[bool, typer.Option("--check", help="Only show what must be true.")] = False,
     fix: Fix = False,
     fix_as: FixAs = None,
@@ -72,6 +78,9 @@ def add(
     rows come first, then every change. The same command again changes nothing; what the file says
     otherwise is refused. `--fix` first mends what is missing; what it cannot mend stops it.
     """
+    from cdc import sources
+    from cdc.database import with_password
+
     found = settings.load(workspace)
     source, password = sources.declare(
         name,
@@ -81,16 +90,15 @@ def add(
         options=_options(exclude or (), mask or (), hash_ or ()),
         snapshot=snapshot,
     )
-    full = with_password(source.dsn, password)
-    rows, repairs = _checked(found, source, full, fix=fix, fix_as=fix_as)
+    dsn = with_password(source.dsn, password)
+    rows, repairs = _checked(found, source, dsn, fix=fix, fix_as=fix_as)
     if check:
         _show_checks(rows, repairs, as_json=as_json)
         return
     if not as_json:
         print(_text(rows, repairs), file=sys.stderr)
-    started = capture.add(found, source, password, timeout_s=timeout)
-    document = {"checks": [asdict(row) for row in rows], "repairs": [asdict(r) for r in repairs]}
-    _show_started(started, found.workspace / sources.FOLDER / f"{name}.toml", document, as_json)
+    started, file = _started(found, source, password, timeout)
+    _show_started(started, file, _check_document(rows, repairs), as_json=as_json)
 
 
 def check(
@@ -104,6 +112,8 @@ def check(
 
     A table that only matches a pattern is held back until its own rows are true; the source runs.
     """
+    from cdc import sources
+
     found = settings.load(workspace)
     source = sources.load(found.workspace, name)
     dsn = source.full_dsn(found.workspace)
@@ -112,8 +122,10 @@ def check(
 
 
 def _checked(
-    found: settings.Settings, source: sources.Source, dsn: str, *, fix: bool, fix_as: str | None
+    found: settings.Settings, source: Source, dsn: str, *, fix: bool, fix_as: str | None
 ) -> tuple[tuple[Check, ...], tuple[Repair, ...]]:
+    from apps import capture
+
     rows = capture.checks(found, source, dsn)
     if not fix and fix_as is None:
         return rows, ()
@@ -121,7 +133,19 @@ def _checked(
     return capture.checks(found, source, dsn), repairs
 
 
-def _show_started(started: Started, file: Path, more: Mapping[str, object], as_json: bool) -> None:
+def _started(
+    found: settings.Settings, source: Source, password: str | None, timeout_s: float
+) -> tuple[Started, Path]:
+    from apps import capture
+    from cdc.sources import FOLDER
+
+    started = capture.add(found, source, password, timeout_s=timeout_s)
+    return started, found.workspace / FOLDER / f"{source.name}.toml"
+
+
+def _show_started(
+    started: Started, file: Path, more: Mapping[str, object], *, as_json: bool
+) -> None:
     tables, held = tuple(started.scope.tables), dict(started.scope.held)
     lines = [f"{file.stem} runs: {len(tables)} tables, declared in {file}"]
     lines += [f"held back: {each}: {reason}" for each, reason in held.items()]
@@ -140,12 +164,18 @@ def _show_checks(rows: Sequence[Check], repairs: Sequence[Repair], *, as_json: b
     held = all(row.ok or row.advice for row in rows)
     document = {
         "admitted": held,
-        "checks": [asdict(row) for row in rows],
-        "repairs": [asdict(each) for each in repairs],
+        **_check_document(rows, repairs),
     }
     emit(document, as_json=as_json, text=_text(rows, repairs))
     if not held:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _check_document(rows: Sequence[Check], repairs: Sequence[Repair]) -> dict[str, object]:
+    return {
+        "checks": [asdict(row) for row in rows],
+        "repairs": [asdict(each) for each in repairs],
+    }
 
 
 def _text(rows: Sequence[Check], repairs: Sequence[Repair]) -> str:
@@ -163,6 +193,8 @@ def _text(rows: Sequence[Check], repairs: Sequence[Repair]) -> str:
 def _options(
     exclude: Sequence[str], mask: Sequence[str], hashed: Sequence[str]
 ) -> dict[str, TableOptions]:
+    from cdc.database import split_table
+
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for what, texts in (("exclude", exclude), ("mask", mask), ("hash", hashed)):
         for text in texts:

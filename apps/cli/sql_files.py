@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from kernel.errors import InvalidRequest
-from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 
-Decl = TypeVar("Decl", SourceDecl, ProjectionDecl)
+if TYPE_CHECKING:
+    from projections.sql.parse import ProjectionDecl, SourceDecl
+
+Decl = TypeVar("Decl", "SourceDecl", "ProjectionDecl")
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE.sql", help="SQL files, read together.")]
 
@@ -28,6 +30,9 @@ class Declared:
 
 def read_files(files: Sequence[Path]) -> Declared:
     """Read SQL files together; a file that cannot be read is among `refused`."""
+    # The SQL parser takes half a second to load, which `--help` should not pay.
+    from projections.sql.parse import parse_script
+
     sources: dict[str, SourceDecl] = {}
     projections: dict[str, ProjectionDecl] = {}
     refused: list[InvalidRequest] = []

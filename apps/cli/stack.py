@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apps import capture, settings
+from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import (
@@ -17,10 +17,14 @@ from kernel.errors import (
     EXIT_UNHEALTHY,
     InvalidRequest,
 )
-from stack import control, doctor, logs
-from stack.plan import Part, Probe
-from stack.planning import LOCAL_PARTS, Options
+from stack import logs
+from stack.plan import LOCAL_PARTS, Part, Probe
 from stack.ports import DEFAULT_BASE, NAMES
+from stack.status import log_files
+from stack.status import status as status_of
+
+if TYPE_CHECKING:
+    from stack.planning import Options
 
 APPLICATIONS = ("service", "pipeline")
 """The parts that are our own programs; the rest are other people's servers."""
@@ -57,6 +61,8 @@ def up(
     as_json: JsonOption = False,
 ) -> None:
     """Start the local stack, or attach to the one that runs; returns when all is ready."""
+    from stack import control
+
     found = settings.load(workspace)
     parts = chosen_parts(only, without)
     options = stack_options(
@@ -85,6 +91,8 @@ def up(
 
 def _captures(found: settings.Settings, report: Callable[[str], None]) -> None:
     """Let events and captured tables flow; the service has made the event store by now."""
+    from apps import capture
+
     capture.ensure_outbox(found)
     for name, error in capture.ensure_sources(found).items():
         if error is not None:
@@ -102,6 +110,8 @@ def stack_options(
     timeout_s: float = 600.0,
 ) -> Options:
     """Turn settings and a choice of parts into what `stack.control.up` takes."""
+    from stack.planning import Options
+
     ours = tuple(name for name in APPLICATIONS if name in parts)
     wanted = {} if port_base != DEFAULT_BASE else _ports_from_settings(found)
 
@@ -138,19 +148,28 @@ def chosen_parts(only: str | None, without: str | None) -> tuple[str, ...]:
 
 def down(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Stop the local stack, in order."""
+    from stack import control
+
     root = settings.load(workspace).workspace
     ran = control.down(root)
     emit({"stopped": ran}, as_json=as_json, text="stopped" if ran else "nothing was running")
 
 
-def status(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
-    """Show each part: state, process, port, version, memory. Exit code 5 unless all is ready."""
-    found = control.status(settings.load(workspace).workspace)
-    columns = ("name", "state", "pid", "port", "version", "memory_mb", "restarts", "reason")
+def status(
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Measure memory too, which takes a moment.")
+    ] = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show each part: state, process, port, version, restarts. Exit code 5 unless all is ready."""
+    found = status_of(settings.load(workspace).workspace, memory=memory)
+    columns = ["name", "state", "pid", "port", "version", "restarts", "reason"]
+    columns[5:5] = ["memory_mb"] if memory else []
     parts = found["parts"]
     assert isinstance(parts, list)
     rows = [[part[column] for column in columns] for part in parts]
-    summary = f"{found['state']}, {found['memory_mb']} MB in all"
+    summary = f"{found['state']}, {found['memory_mb']} MB in all" if memory else found["state"]
     emit(found, as_json=as_json, text=f"{table(columns, rows)}\n{summary}" if rows else "stopped")
     if found["state"] != "ready":
         raise typer.Exit(EXIT_UNHEALTHY)
@@ -164,7 +183,7 @@ def show_logs(
     as_json: JsonOption = False,
 ) -> None:
     """Show the last lines of the parts' logs."""
-    files = control.log_files(settings.load(workspace).workspace, part)
+    files = log_files(settings.load(workspace).workspace, part)
     for name, line in logs.tail(files, lines=lines, follow=follow):
         if as_json:
             print(json.dumps({"part": name, "line": line}), flush=True)
@@ -174,6 +193,8 @@ def show_logs(
 
 def examine(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Check this machine: what is required, what was found, how to mend it."""
+    from stack import doctor
+
     found = settings.load(workspace)
     checks = doctor.examine(
         found.workspace,
@@ -204,6 +225,8 @@ def reset(
         if not as_json:
             print("  fix: penstock reset --yes", file=sys.stderr)
         raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+    from stack import control
+
     removed = control.reset(root)
     emit(
         {"removed": [str(path) for path in removed]},
@@ -213,6 +236,8 @@ def reset(
 
 
 def _application(name: str, port: int, env: Mapping[str, str]) -> Part:
+    from stack.plan import Part
+
     needs = {
         "service": ("postgres", "registry"),
         "pipeline": ("postgres", "kafka", "registry"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,8 +13,6 @@ import orjson
 import typer
 
 from apps import settings
-from apps.archive.run import archive as run_archive
-from apps.archive.run import shower
 from apps.cli.client import ServiceClient
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
@@ -126,6 +123,12 @@ def archive(
     """
     if before is not None and stream is None:
         raise InvalidRequest("--before is about one stream", remedy="Name the stream.")
+    # The log takes a second to load, which the other commands should not pay.
+    import asyncio
+
+    from apps.archive.run import archive as run_archive
+    from apps.archive.run import shower
+
     failpoints.arm_from_environment()
     found = settings.load(workspace)
     report = asyncio.run(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
-from apps.verification.commands import verify as verify_source
-from apps.verification.reports import TableReport
-from apps.verification.status import TableVerification
-from cdc import sources
-from cdc.database import split_table
 from kernel.errors import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from apps.verification.reports import TableReport
+    from apps.verification.status import TableVerification
 
 _SHOWN_RANGES = 10
 
@@ -42,6 +41,11 @@ def verify(
     A range that differs is narrowed to keys and columns. Exit code 1 when a table differs or could
     not be compared; 0 when all are equal, or were healed and are equal now.
     """
+    # Comparing loads the drivers and the lake, which `--help` should not pay for.
+    from apps.verification.commands import verify as verify_source
+    from cdc import sources
+    from cdc.database import split_table
+
     found = settings.load(workspace)
     source = sources.load(found.workspace, name)
     wanted = [".".join(split_table(each)) for each in only or ()]

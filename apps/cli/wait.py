@@ -6,15 +6,16 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from apps import settings
-from apps.caught_up import Behind
-from apps.caught_up import wait as wait_until
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
+
+if TYPE_CHECKING:
+    from apps.caught_up import Behind
 
 SHOW_EVERY_S = 1.0
 SHOW_SAME_EVERY_S = 10.0
@@ -38,6 +39,9 @@ def wait(
 
     Exit code 5 when the time is over, naming what is behind. Paused projections are not waited for.
     """
+    # Reading the lake takes a second to load, which `--help` should not pay.
+    from apps.caught_up import wait as wait_until
+
     del caught_up  # there is nothing else to wait for in this version
     done = wait_until(settings.load(workspace), timeout_s=timeout, show=_shower())
     text = f"caught up at epoch {done.epoch}, position {done.head}, after {done.waited_s:.1f} s"

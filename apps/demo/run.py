@@ -28,7 +28,7 @@ from apps.demo.oracle import KEYS
 from apps.demo.posting_order import FlightRiver
 from apps.demo.scene import Scene
 from stack import control
-from stack.planning import LOCAL_PARTS
+from stack.plan import LOCAL_PARTS
 
 
 def run(options: Options, narration: Narration) -> bool:

@@ -31,7 +31,7 @@ from cdc import sources
 from kernel.errors import Unavailable
 from projections.log.layout import Lake
 from stack import control
-from stack.planning import LOCAL_PARTS
+from stack.plan import LOCAL_PARTS
 from stack.planning import Options as StackOptions
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from stack import control
+from stack import control, status
 from stack.plan import Part, Plan, Probe, Restarts
 from stack.workspace import Workspace
 
@@ -113,7 +113,7 @@ class Bench:
         return plan
 
     def states(self) -> dict[str, dict[str, object]]:
-        return {str(part["name"]): part for part in control.parts(self.root)}
+        return {str(part["name"]): part for part in status.parts(self.root)}
 
     def events(self) -> list[tuple[str, str]]:
         """Return (event, part) in order."""

@@ -30,7 +30,8 @@ from projections.runner.arrival import Arrival, sort_out
 from projections.runner.progress import Mark, Progress
 from projections.state.cut import Cut
 from schemas.records import Change, Operation, TransactionEnd
-from stack.control import kill_part, parts
+from stack.control import kill_part
+from stack.status import parts
 from tests.support.services.waiting import until
 from tests.support.sources.capturing import Captured, prepare
 

@@ -64,6 +64,8 @@ def test_a_life_from_up_to_reset(root: Path) -> None:
     assert {"name", "state", "pid", "port", "version", "memory_mb", "restarts", "reason"} <= set(
         part
     )
+    assert part["memory_mb"] is None
+    assert answer(root, "status", "--memory")["memory_mb"] > 10
     assert "postgres" in penstock(root, "status")[0]
 
     lines = penstock(root, "logs", "postgres", "-n", "200")[0]

@@ -25,8 +25,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdc.connect import ConnectClient
 from kernel.errors import Conflict, Misconfigured, Unavailable
-from stack import control
-from stack.planning import LOCAL_PARTS, Options
+from stack import control, status
+from stack.plan import LOCAL_PARTS
+from stack.planning import Options
 from stack.workspace import Workspace
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
@@ -60,11 +61,11 @@ def get(url: str) -> Any:
 
 
 def parts(root: Path) -> dict[str, dict[str, Any]]:
-    return {str(part["name"]): part for part in control.parts(root)}
+    return {str(part["name"]): part for part in status.parts(root)}
 
 
 def test_every_part_is_ready_and_tells_what_it_is(root: Path) -> None:
-    told: Any = control.status(root)["parts"]
+    told: Any = control.status(root, memory=True)["parts"]
     found = {part["name"]: part for part in told}
     assert set(found) == set(LOCAL_PARTS)
     for name, part in found.items():
@@ -80,7 +81,7 @@ def test_every_part_is_ready_and_tells_what_it_is(root: Path) -> None:
 
 
 def test_the_four_parts_leave_room_for_spark_within_five_gigabytes(root: Path) -> None:
-    assert int(str(control.status(root)["memory_mb"])) < 2500
+    assert int(str(control.status(root, memory=True)["memory_mb"])) < 2500
 
 
 def test_a_taken_port_was_avoided(root: Path) -> None:

@@ -28,7 +28,8 @@ from apps.cli import build
 from apps.settings import Settings, load
 from projections.log.layout import Lake, changes_log
 from projections.log.tables import Tables
-from stack.control import kill_part, parts, reset
+from stack.control import kill_part, reset
+from stack.status import parts
 from tests.docs.walkthrough import traced_functions
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
@@ -199,7 +200,7 @@ def start(workspace: Path, *words: str) -> None:
 
 
 def traced_calls(workspace: Path) -> tuple[Path, dict[str, str]]:
-    """Return a file for first calls of the walkthrough's functions, and what makes processes note them.
+    """Return a file for calls of the walkthrough's functions, and what makes processes note them.
 
     See `traced/sitecustomize.py`.
     """

@@ -1,0 +1,94 @@
+"""What a workspace's stack says of itself: states, processes, logs, and memory when asked for.
+
+It reads the supervisor's files and imports nothing that starts a stack: `penstock status` is asked
+often, and should cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kernel.errors import NotFound
+from stack.workspace import Workspace
+
+
+def status(path: Path, *, memory: bool = False) -> dict[str, object]:
+    """Return what runs: the supervisor and each part with state, pid, port and version.
+
+    With `memory` also the megabytes that each part's processes hold, which costs more than all the
+    rest; None without.
+    """
+    workspace = Workspace.at(path)
+    supervisor = workspace.supervisor_pid()
+    found = parts(path)
+    held = _memory_mb(found) if memory else {}
+    ready = bool(found) and all(part["state"] == "ready" for part in found)
+    return {
+        "workspace": str(workspace.root),
+        "supervisor": supervisor,
+        "state": ("ready" if ready else "unready") if supervisor else "stopped",
+        "memory_mb": sum(held.values()) if memory else None,
+        "parts": [{**part, "memory_mb": held.get(str(part["name"]))} for part in found],
+    }
+
+
+def parts(path: Path) -> list[dict[str, object]]:
+    """Return each part with name, state, pid, port and version."""
+    workspace = Workspace.at(path)
+    supervised = workspace.supervisor_pid() is not None
+    return [
+        {
+            "name": name,
+            **part,
+            "state": part["state"] if supervised else "stopped",
+            "pid": process_of(workspace, name) if supervised else None,
+        }
+        for name, part in states_of(workspace).items()
+    ]
+
+
+def log_files(path: Path, part: str | None) -> list[Path]:
+    """Return the log of one part, or all logs. Raises `NotFound` for an unknown part."""
+    workspace = Workspace.at(path)
+    found = sorted(workspace.logs.glob("*.log"))
+    if part is None:
+        return found
+    if workspace.log_of(part) not in found:
+        raise NotFound(
+            f"no log of {part!r} in {workspace.logs}; there are: "
+            + (", ".join(file.stem for file in found) or "none")
+        )
+    return [workspace.log_of(part)]
+
+
+def states_of(workspace: Workspace, since: int = 0) -> dict[str, dict[str, object]]:
+    """Return what the supervisor says of its parts; nothing before it has read plan `since`."""
+    try:
+        document = json.loads(workspace.state_file.read_text())
+    except FileNotFoundError:
+        return {}
+    if document["plan"] < since:
+        return {}
+    parts: dict[str, dict[str, object]] = document["parts"]
+    return parts
+
+
+def process_of(workspace: Workspace, name: str) -> int | None:
+    """Return the process id of a part, as its shim wrote it down."""
+    try:
+        return int(json.loads((workspace.run / f"{name}.pid").read_text())["pid"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _memory_mb(parts_now: Sequence[Mapping[str, object]]) -> dict[str, int]:
+    # Only a caller who asks for memory pays for psutil.
+    from stack.memory import resident_mb
+
+    return {
+        str(part["name"]): resident_mb(int(str(part["pid"])))
+        for part in parts_now
+        if part["pid"] is not None
+    }
