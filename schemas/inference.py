@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import orjson
 
 from kernel.errors import SchemaViolation
 from schemas.json_codec import INFERRED_KEY, INFERRED_VALUE
-from schemas.json_values import describe
+from schemas.json_values import SCALARS, describe, is_whole
 
 MAX_DEPTH = 16
 MAX_FIELDS = 500
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LONG = range(-(2**63), 2**63)
 
 _Schema = Any
 """An Avro schema as JSON; None while nothing but nulls was seen."""
@@ -63,15 +63,17 @@ def _widen_scalar(inner: _Schema, value: object, path: str) -> _Schema:
     match value:
         case bool():
             kind = "boolean"
-        case int():
-            if value not in _LONG:
-                raise _violation(path, f"{value} does not fit 64 bits")
+        case int() | Decimal() if not isinstance(value, Decimal) or is_whole(value):
             kind = "double" if inner == "double" else "long"
-        case float():
+        case float() | Decimal():
             kind = "double"
         case _:
             kind = "string"
     if inner in (None, kind) or (inner == "long" and kind == "double"):
+        try:
+            SCALARS[kind](value)
+        except SchemaViolation as error:
+            raise _violation(path, str(error.fields["complaint"])) from None
         return kind
     raise _clash(path, inner, value)
 

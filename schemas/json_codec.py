@@ -31,12 +31,23 @@ from typing import Any, cast
 
 import fastavro
 
-from kernel.errors import SchemaViolation
+from kernel.errors import Incompatible, SchemaViolation
 from schemas.compatibility import parse
 from schemas.json_values import SCALARS, describe, inside, logical_converter, misfit
 
 Convert = Callable[[Any], Any]
 _PRIMITIVES = frozenset(SCALARS)
+# What fastavro raises for bytes that another schema wrote, or none.
+_UNREADABLE = (
+    EOFError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    TypeError,
+    MemoryError,
+    RecursionError,
+    struct.error,
+)
 
 
 class JsonCodec:
@@ -69,10 +80,17 @@ class JsonCodec:
     def decode(self, body: bytes) -> dict[str, Any]:
         """Return the values of an Avro body: JSON ones, and dates, times, UUIDs, decimals, bytes
         that `json_default` and orjson turn into texts.
+
+        Raises `Incompatible` for bytes that the schema did not write.
         """
-        return cast(
-            dict[str, Any], fastavro.schemaless_reader(io.BytesIO(body), self._reader, None)
-        )
+        try:
+            value = fastavro.schemaless_reader(io.BytesIO(body), self._reader, None)
+        except _UNREADABLE as error:
+            raise Incompatible(
+                f"the data are not what their schema says: {type(error).__name__} {error}",
+                remedy="Whoever appended them did not encode them: see POST /v1/encode.",
+            ) from error
+        return cast(dict[str, Any], value)
 
     def decode_many(self, bodies: Sequence[bytes]) -> list[dict[str, Any]]:
         """Return what `decode` gives for each body, in a third of the time.
@@ -86,7 +104,7 @@ class JsonCodec:
         body = io.BytesIO(b"".join([_varint(len(bodies)), *bodies, b"\0"]))
         try:
             read = fastavro.schemaless_reader(body, self._many, None)
-        except (EOFError, ValueError, IndexError, struct.error):
+        except _UNREADABLE:
             return [self.decode(each) for each in bodies]
         values = cast(list[dict[str, Any]], read)
         if len(values) != len(bodies) or body.read(1):

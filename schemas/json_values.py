@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -20,6 +21,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DATE: Final = date(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SHOWN_CHARS: Final = 60
+EXACT_REMEDY: Final = "send it as text, or give the field a decimal schema"
+# What fastavro can read back: a date of the years 1 to 9999, a time within one day.
+_DATES: Final = range((date.min - _EPOCH_DATE).days, (date.max - _EPOCH_DATE).days + 1)
+_DAY_US: Final = 24 * 60 * 60 * 1_000_000
+_TIMES_US: Final = range(_DATES.start * _DAY_US, _DATES.stop * _DAY_US)
 
 
 def misfit(complaint: str, inner: str = "") -> SchemaViolation:
@@ -40,7 +46,7 @@ def describe(value: object) -> str:
             return "null"
         case bool():
             return f"the boolean {str(value).lower()}"
-        case int() | float():
+        case int() | float() | Decimal():
             return f"the number {value}"
         case str():
             shown = value if len(value) <= _SHOWN_CHARS else value[:_SHOWN_CHARS] + "…"
@@ -62,29 +68,68 @@ def _boolean(value: Any) -> bool:
     raise misfit(f"expected true or false, found {describe(value)}")
 
 
+def is_whole(value: object) -> bool:
+    """Return whether a number was written without fraction, and is too large for 64 bits."""
+    return isinstance(value, Decimal) and value.as_tuple().exponent == 0
+
+
 def _whole(kind: str, allowed: range) -> Convert:
     def convert(value: Any) -> int:
-        if type(value) is int:
-            if value in allowed:
-                return value
-            raise misfit(f"{value} does not fit {kind}")
+        if type(value) is int and value in allowed:
+            return value
+        if type(value) is int or is_whole(value):
+            raise misfit(f"{value} does not fit {kind}: {EXACT_REMEDY}")
         raise misfit(f"expected a whole number ({kind}), found {describe(value)}")
 
     return convert
 
 
-_EXACT_IN_DOUBLE = 2**53
-"""Whole numbers up to here are doubles without loss (IEEE 754 binary64)."""
+_LONGEST_DOUBLE: Final = 800
+"""No double has more significant digits than 767 when it is written in full."""
+_SINGLE: Final = struct.Struct("<f")
 
 
-def _number(value: Any) -> float:
+def _double(value: Any) -> float:
     if type(value) is float:
         return value
-    if type(value) is int:
-        if abs(value) <= _EXACT_IN_DOUBLE:
-            return float(value)
-        raise misfit(f"{value} may lose digits as a floating-point number")
+    number = _decimal_number(value)
+    try:
+        found = float(number)
+    except OverflowError:
+        found = float("inf")
+    return _if_same(found, number, "double")
+
+
+def _single(value: Any) -> float:
+    number = _decimal_number(value)
+    try:
+        (found,) = _SINGLE.unpack(_SINGLE.pack(number))
+    except OverflowError:
+        found = float("inf")
+    return _if_same(found, number, "float")
+
+
+def _decimal_number(value: Any) -> Decimal:
+    if type(value) is int or type(value) is Decimal:
+        return Decimal(value)
+    if type(value) is float:
+        return Decimal(repr(value))
     raise misfit(f"expected a number, found {describe(value)}")
+
+
+def _if_same(found: float, number: Decimal, kind: str) -> float:
+    """Return a floating-point number, if it is what the text of the number says: written with as
+    many digits, or with as few as tell it from its neighbours, it is that text again.
+    """
+    digits = len(number.as_tuple().digits)
+    exact = Decimal(found)
+    if number in (exact, Decimal(repr(found))) or (
+        exact.is_finite()
+        and digits < _LONGEST_DOUBLE
+        and Decimal(format(found, f".{digits - 1}e")) == number
+    ):
+        return found
+    raise misfit(f"{number} would become {found!r} as a {kind}: {EXACT_REMEDY}")
 
 
 def _string(value: Any) -> str:
@@ -105,8 +150,8 @@ SCALARS: Final[dict[str, Convert]] = {
     "boolean": _boolean,
     "int": _whole("int", _INT),
     "long": _whole("long", _LONG),
-    "float": _number,
-    "double": _number,
+    "float": _single,
+    "double": _double,
     "string": _string,
     "bytes": _bytes,
 }
@@ -125,9 +170,9 @@ def logical_converter(schema: dict[str, Any]) -> Convert | None:
         case "date", "int":
             return _date
         case "time-millis", "int":
-            return _time(1000, _INT)
+            return _time(1000)
         case "time-micros", "long":
-            return _time(1, _LONG)
+            return _time(1)
         case "timestamp-millis", "long":
             return _timestamp(1000, zoned=True)
         case "timestamp-micros", "long":
@@ -145,28 +190,25 @@ def logical_converter(schema: dict[str, Any]) -> Convert | None:
 
 
 def _decimal(precision: int, scale: int, size: int | None) -> Convert:
-    limit: int = 10**precision
-
     def convert(value: Any) -> bytes:
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
+        if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
             raise misfit(f"expected a decimal as text or number, found {describe(value)}")
         try:
-            number = Decimal(str(value))
+            number = value if isinstance(value, Decimal | int) else Decimal(str(value))
         except InvalidOperation:
             raise misfit(f"expected a decimal, found {describe(value)}") from None
+        number = Decimal(number)
         if not number.is_finite():
             raise misfit(f"expected a finite decimal, found {describe(value)}")
         sign, digits, exponent = number.as_tuple()
         assert isinstance(exponent, int)
-        unscaled = int("".join(map(str, digits)))
         shift = exponent + scale
-        if shift > precision + 1 and unscaled:
-            raise misfit(f"{value} does not fit decimal({precision}, {scale})")
-        unscaled, rest = (
-            (unscaled * int(10**shift), 0) if shift >= 0 else divmod(unscaled, int(10**-shift))
-        )
-        if rest or unscaled >= limit:
-            raise misfit(f"{value} does not fit decimal({precision}, {scale})")
+        kept, dropped = (digits, ()) if shift >= 0 else (digits[:shift], digits[shift:])
+        if any(dropped) or (number and number.adjusted() + scale >= precision):
+            raise misfit(f"{describe(value)} does not fit decimal({precision}, {scale})")
+        unscaled = int("".join(map(str, kept)) or "0") if number else 0
+        if unscaled and shift > 0:
+            unscaled *= int(10**shift)
         signed = -unscaled if sign else unscaled
         length = size or (signed.bit_length() // 8 + 1)
         return signed.to_bytes(length, "big", signed=True)
@@ -175,7 +217,7 @@ def _decimal(precision: int, scale: int, size: int | None) -> Convert:
 
 
 def _date(value: Any) -> int:
-    if type(value) is int and value in _INT:
+    if type(value) is int and value in _DATES:
         return value
     try:
         return (date.fromisoformat(_string(value)) - _EPOCH_DATE).days
@@ -183,9 +225,9 @@ def _date(value: Any) -> int:
         raise misfit(f"expected a date as 2013-01-31, found {describe(value)}: {error}") from None
 
 
-def _time(unit_us: int, allowed: range) -> Convert:
+def _time(unit_us: int) -> Convert:
     def convert(value: Any) -> int:
-        if type(value) is int and value in allowed:
+        if type(value) is int and 0 <= value < _DAY_US // unit_us:
             return value
         try:
             moment = time.fromisoformat(_string(value))
@@ -203,18 +245,25 @@ def _timestamp(unit_us: int, *, zoned: bool) -> Convert:
     wanted = "with an offset, as 2013-01-01T05:15:00Z" if zoned else "without an offset"
 
     def convert(value: Any) -> int:
-        if type(value) is int and value in _LONG:
-            return value
-        try:
-            moment = datetime.fromisoformat(_string(value))
-        except ValueError as error:
-            raise misfit(f"expected a time {wanted}, found {describe(value)}: {error}") from None
-        if (moment.tzinfo is not None) is not zoned:
-            raise misfit(f"expected a time {wanted}, found {describe(value)}")
-        since = (moment if zoned else moment.replace(tzinfo=UTC)) - _EPOCH
-        return _exactly(since // _MICROSECOND, unit_us, value)
+        if type(value) is int:
+            microseconds = value * unit_us
+        else:
+            microseconds = _since_epoch(value, wanted, zoned=zoned)
+        if microseconds not in _TIMES_US:
+            raise misfit(f"{describe(value)} is not within the years 1 to 9999")
+        return _exactly(microseconds, unit_us, value)
 
     return convert
+
+
+def _since_epoch(value: Any, wanted: str, *, zoned: bool) -> int:
+    try:
+        moment = datetime.fromisoformat(_string(value))
+    except ValueError as error:
+        raise misfit(f"expected a time {wanted}, found {describe(value)}: {error}") from None
+    if (moment.tzinfo is not None) is not zoned:
+        raise misfit(f"expected a time {wanted}, found {describe(value)}")
+    return ((moment if zoned else moment.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
 
 
 def _exactly(microseconds: int, unit_us: int, value: Any) -> int:

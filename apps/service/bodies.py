@@ -16,10 +16,12 @@ from apps.service.limits import BodyLimits, check_count, check_depth, check_size
 from apps.service.problems import refusal
 from eventstore.conditions import Condition
 from eventstore.ids import new_id
+from eventstore.metadata import check_metadata
 from eventstore.names import category_of, check_tag, check_type
 from eventstore.store import Expected
 from kernel.errors import InvalidRequest
 from kernel.positions import Version
+from schemas.json_text import parse
 from schemas.records import NewEvent
 
 _EVENT_KEYS: Final = frozenset({"id", "type", "data", "metadata", "tags", "occurred_at"})
@@ -68,9 +70,9 @@ class _Reading:
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse JSON, or refuse with 400."""
+    """Parse JSON to exactly what it says (`schemas.json_text`), or refuse with 400."""
     try:
-        return orjson.loads(body)
+        return parse(body)
     except orjson.JSONDecodeError as error:
         raise refusal(
             400,
@@ -273,20 +275,7 @@ def _tags(tags: object, place: str, at_most: int) -> tuple[str, ...]:
 def _check_metadata(metadata: object, place: str, *, nul: bool) -> None:
     if not isinstance(metadata, dict):
         raise InvalidRequest(f"{place}.metadata: expected an object")
-    if nul and _has_nul(metadata):
-        raise InvalidRequest(f"{place}.metadata: the character U+0000 cannot be stored")
-
-
-def _has_nul(value: object) -> bool:
-    match value:
-        case str():
-            return "\x00" in value
-        case dict():
-            return any(_has_nul(key) or _has_nul(item) for key, item in value.items())
-        case list():
-            return any(_has_nul(item) for item in value)
-        case _:
-            return False
+    check_metadata(metadata, f"{place}.metadata", nul=nul)
 
 
 def _object(value: Any, keys: frozenset[str], place: str) -> Mapping[str, Any]:

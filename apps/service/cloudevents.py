@@ -21,6 +21,7 @@ from apps.service.bodies import parse_json
 from apps.service.problems import refusal
 from eventstore.names import category_of
 from kernel.errors import InvalidRequest
+from schemas.json_text import dump, parse
 
 EVENT: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
@@ -62,7 +63,7 @@ def append_body(headers: Mapping[bytes, bytes], stream: str, body: bytes) -> byt
         }
         _check_data_type(content_type.decode("latin-1"), "content-type")
         event = _event(attributes | {"data": parse_json(body)}, stream, "$")
-        return orjson.dumps({"events": [event]})
+        return dump({"events": [event]})
     return body
 
 
@@ -114,13 +115,13 @@ def _own(kept: Mapping[str, Any]) -> dict[str, Any]:
 def _structured(content_type: str, stream: str, body: bytes) -> bytes:
     media = content_type.partition(";")[0].strip()
     if media == EVENT:
-        return orjson.dumps({"events": [_event(parse_json(body), stream, "$")]})
+        return dump({"events": [_event(parse_json(body), stream, "$")]})
     if media == BATCH:
         batch = parse_json(body)
         if not isinstance(batch, list):
             raise InvalidRequest("$: expected a list of CloudEvents")
         events = [_event(each, stream, f"$[{index}]") for index, each in enumerate(batch)]
-        return orjson.dumps({"events": events})
+        return dump({"events": events})
     raise _unsupported(media, "content-type")
 
 
@@ -218,7 +219,7 @@ def _metadata(text: object, place: str) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        metadata = orjson.loads(text) if isinstance(text, str) else None
+        metadata = parse(text.encode()) if isinstance(text, str) else None
     except orjson.JSONDecodeError:
         metadata = None
     if not isinstance(metadata, dict):

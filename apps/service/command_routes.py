@@ -17,7 +17,7 @@ from apps.service.limits import check_depth
 from apps.service.models import json_body
 from apps.service.preconditions import Preconditioned, precondition_of
 from apps.service.reads import runtime_of
-from apps.service.render import dump, event_documents
+from apps.service.render import dump, event_fragments
 from apps.service.tracing import tracing_of
 from eventstore.deciders.handling import CommandRequest
 from eventstore.ids import new_id
@@ -84,7 +84,7 @@ async def send_command(request: Request, category: str, id: str, command: str) -
         "stream": handled.stream,
         "version": handled.version,
         "position": handled.position,
-        "events": await event_documents(handled.events, opened.intake),
+        "events": await event_fragments(handled.events, opened.intake),
     }
     created = handled.events and not handled.repeated
     return Response(

@@ -15,6 +15,9 @@ from kernel.errors import Misconfigured
 
 MODES = ("infer", "strict")
 
+MAX_JSON_DEPTH = 200
+"""JSON is rendered up to 254 levels deep, some of which an answer puts around the data."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
@@ -77,6 +80,11 @@ def service_config(settings: Settings) -> ServiceConfig:
         decider_threads=settings.number("service.decider_threads"),
         decider_seconds=settings.number("service.decider_seconds"),
     )
+    if config.limits.json_depth > MAX_JSON_DEPTH:
+        raise Misconfigured(
+            f"service.max_json_depth is {config.limits.json_depth}, more than {MAX_JSON_DEPTH}",
+            remedy="What is nested deeper could be taken, and not be shown again.",
+        )
     if not config.token and not _is_loopback(config.host):
         raise Misconfigured(
             f"service.host {config.host} can be reached by others, and no token is set",

@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from apps.service.connections import WatchedProtocol, connection_of
 from apps.service.http import Receive, Scope, Send
 from apps.service.ndjson import NDJSON
-from apps.service.render import EventData, dump, event_document
+from apps.service.render import EventData, event_json
 from apps.service.runtime import Runtime
 from eventstore.feed import CaughtUp, Checkpoint, FeedItem, Idle
 from kernel.positions import Position
@@ -131,7 +131,7 @@ def _last(items: list[FeedItem], before: Position) -> Position:
 async def _message(item: FeedItem, form: Form, data: EventData) -> bytes:
     match item:
         case RecordedEvent():
-            return form.event(item.position, dump(await event_document(item, data)))
+            return form.event(item.position, await event_json(item, data))
         case CaughtUp(position=position):
             return form.named("caught-up", position)
         case Checkpoint(position=position):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import orjson
-
 from apps.service.problems import refusal
 from kernel.errors import InvalidRequest
+from schemas.json_text import dump
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ def check_sizes(body_bytes: int, events: Sequence[object], place: str, at_most: 
     if body_bytes <= at_most:
         return
     for index, event in enumerate(events):
-        size = len(orjson.dumps(event))
+        size = len(dump(event))
         if size > at_most:
             raise refusal(
                 413,

@@ -18,11 +18,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import orjson
 
-from apps.service.render import EventData, dump, event_document
+from apps.service.render import EventData, event_json
 from eventstore.intake import Intake
 from eventstore.postgres.reading import PlainRow
-from kernel.errors import Incompatible
-from schemas.json_codec import json_default
+from kernel.errors import ContractViolation, Incompatible, NotFound
+from schemas.json_codec import JsonCodec, json_default
 from schemas.records import FORMAT_AVRO, RecordedEvent
 
 NDJSON = "application/x-ndjson"
@@ -62,53 +62,95 @@ def wants_lines(accept: str | None) -> bool:
 
 
 async def lines_of(rows: Sequence[PlainRow], intake: Intake) -> bytes:
-    """Render rows as lines, the documents being those of `render.event_document`.
+    """Render rows as lines, the documents being those of `render.event_json`.
 
-    Raises `Incompatible` for an unknown data format, `Unavailable` like `Intake.codec`.
+    Raises `Unavailable` like `Intake.codec`.
     """
     if not rows:
         return b""
     data = await _decoded(rows, intake)
-    documents = [
-        {
-            _MARK: 0,
-            "id": row[0],
-            "stream": row[1],
-            "category": row[2],
-            "version": row[3],
-            "position": row[4],
-            "type": row[5],
-            "schema_id": row[6],
-            "data": decoded,
-            "metadata": _EMPTY_OBJECT if row[9] is None else orjson.Fragment(row[9]),
-            "tags": _EMPTY_LIST if row[10] is None else orjson.Fragment(row[10]),
-            "occurred_at": row[11],
-            "recorded_at": row[12],
-        }
-        for row, decoded in zip(rows, data, strict=True)
-    ]
-    dumped = orjson.dumps(documents, json_default, _OPTIONS)
+    documents = [_document(row, decoded) for row, decoded in zip(rows, data, strict=True)]
+    try:
+        dumped = orjson.dumps(documents, json_default, _OPTIONS)
+    except orjson.JSONEncodeError:
+        alone = map(_dumped_alone, rows, documents)
+        dumped = b"[" + b",".join(alone) + b"]"
     return b"{" + dumped[len(_BETWEEN) : -1].replace(_BETWEEN, b"\n{") + b"\n"
 
 
-async def _decoded(rows: Sequence[PlainRow], intake: Intake) -> list[dict[str, Any]]:
+def _document(row: PlainRow, decoded: dict[str, Any] | _Unreadable) -> dict[str, Any]:
+    document = {
+        _MARK: 0,
+        "id": row[0],
+        "stream": row[1],
+        "category": row[2],
+        "version": row[3],
+        "position": row[4],
+        "type": row[5],
+        "schema_id": row[6],
+        "data": decoded,
+        "metadata": _EMPTY_OBJECT if row[9] is None else orjson.Fragment(row[9]),
+        "tags": _EMPTY_LIST if row[10] is None else orjson.Fragment(row[10]),
+        "occurred_at": row[11],
+        "recorded_at": row[12],
+    }
+    if isinstance(decoded, _Unreadable):
+        document |= {"data": None, "metadata": _EMPTY_OBJECT, "unreadable": decoded.why}
+    return document
+
+
+def _dumped_alone(row: PlainRow, document: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(document, json_default, _OPTIONS)
+    except orjson.JSONEncodeError as error:
+        return orjson.dumps(_document(row, _Unreadable(str(error))), json_default, _OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """Takes the place of data that cannot be shown, and says why."""
+
+    why: str
+
+
+async def _decoded(rows: Sequence[PlainRow], intake: Intake) -> list[dict[str, Any] | _Unreadable]:
     places: dict[int, list[int]] = defaultdict(list)
+    data: list[dict[str, Any] | _Unreadable] = [{}] * len(rows)
     for index, row in enumerate(rows):
-        if row[_FORMAT] != FORMAT_AVRO:
-            raise Incompatible(f"event {row[0]} has the unknown data format {row[_FORMAT]}")
-        places[row[_SCHEMA]].append(index)
-    data: list[dict[str, Any]] = [{}] * len(rows)
+        if row[_FORMAT] == FORMAT_AVRO:
+            places[row[_SCHEMA]].append(index)
+        else:
+            data[index] = _Unreadable(f"event {row[0]} has the unknown data format {row[_FORMAT]}")
     for schema_id, indexes in places.items():
-        codec = await intake.codec(schema_id)
-        decoded = codec.decode_many([rows[index][_DATA] for index in indexes])
-        for index, value in zip(indexes, decoded, strict=True):
+        bodies = [rows[index][_DATA] for index in indexes]
+        for index, value in zip(indexes, await _values(schema_id, bodies, intake), strict=True):
             data[index] = value
     return data
 
 
+async def _values(
+    schema_id: int, bodies: Sequence[bytes], intake: Intake
+) -> Sequence[dict[str, Any] | _Unreadable]:
+    try:
+        codec = await intake.codec(schema_id)
+    except (ContractViolation, NotFound) as error:
+        return [_Unreadable(error.message)] * len(bodies)
+    try:
+        return codec.decode_many(bodies)
+    except Incompatible:
+        return [_value(codec, body) for body in bodies]
+
+
+def _value(codec: JsonCodec, body: bytes) -> dict[str, Any] | _Unreadable:
+    try:
+        return codec.decode(body)
+    except Incompatible as error:
+        return _Unreadable(error.message)
+
+
 async def upcast_lines(events: Sequence[RecordedEvent], data: EventData) -> bytes:
     """Render events one by one, as `data` gives them: what upcasters take time for."""
-    return b"".join([dump(await event_document(event, data)) + b"\n" for event in events])
+    return b"".join([await event_json(event, data) + b"\n" for event in events])
 
 
 async def stream_lines(

@@ -24,7 +24,7 @@ from apps.service.ndjson import (
     upcast_lines,
     wants_lines,
 )
-from apps.service.render import EventData, dump, event_document, event_documents
+from apps.service.render import EventData, dump, event_fragments, event_json
 from apps.service.runtime import Opened, Runtime
 from eventstore.feed import FeedItem, follow
 from eventstore.postgres.reading import PlainRow
@@ -83,7 +83,7 @@ async def read_stream(
     document = {
         "stream": stream,
         "version": page.version,
-        "events": await event_documents(page.events, _data(opened, upcast)),
+        "events": await event_fragments(page.events, _data(opened, upcast)),
     }
     return Response(dump(document), media_type=_JSON, headers={"etag": f'"{page.version}"'})
 
@@ -232,7 +232,7 @@ async def _gathered(
         if len(events) >= limit or after >= page.head:
             break
     document = {
-        "events": await event_documents(events, data),
+        "events": await event_fragments(events, data),
         "head": max(page.head, after if events else 0),
         "next_after": after,
     }
@@ -309,8 +309,7 @@ async def read_event(request: Request, event_id: UUID, upcast: Upcast = False) -
     """Return one event by its id."""
     opened = runtime_of(request).opened
     event = await opened.store.event(event_id)
-    document = await event_document(event, _data(opened, upcast))
-    return Response(dump(document), media_type=_JSON)
+    return Response(await event_json(event, _data(opened, upcast)), media_type=_JSON)
 
 
 def _data(opened: Opened, upcast: bool) -> EventData:

@@ -7,10 +7,12 @@ from typing import Any, Protocol
 
 import orjson
 
+from kernel.errors import ContractViolation, Incompatible, NotFound
 from schemas.json_codec import json_default
 from schemas.records import RecordedEvent
 
 _OPTIONS = orjson.OPT_UTC_Z
+_REASON_CHARS = 500
 
 
 class EventData(Protocol):
@@ -22,7 +24,10 @@ class EventData(Protocol):
 
 
 async def event_document(event: RecordedEvent, data: EventData) -> dict[str, Any]:
-    """Return an event as it is shown to callers, its data decoded."""
+    """Return an event as it is shown to callers, its data decoded.
+
+    Raises what `data.decode` raises.
+    """
     return {
         "id": event.id,
         "stream": event.stream,
@@ -39,9 +44,42 @@ async def event_document(event: RecordedEvent, data: EventData) -> dict[str, Any
     }
 
 
-async def event_documents(events: Iterable[RecordedEvent], data: EventData) -> list[dict[str, Any]]:
-    """Return events as they are shown to callers, in order."""
-    return [await event_document(event, data) for event in events]
+async def event_json(event: RecordedEvent, data: EventData) -> bytes:
+    """Render an event as it is shown to callers.
+
+    One that cannot be rendered is shown without data, and says why under `unreadable`: readers get
+    on with what follows. Raises `Unavailable` when its schema cannot be asked for just now.
+    """
+    try:
+        return dump(await event_document(event, data))
+    except (Incompatible, NotFound, ContractViolation, orjson.JSONEncodeError) as error:
+        return dump(unreadable_document(event, str(error)))
+
+
+def unreadable_document(event: RecordedEvent, why: str) -> dict[str, Any]:
+    """Return an event whose content cannot be shown: all that can be said of it."""
+    return {
+        "id": event.id,
+        "stream": event.stream,
+        "category": event.category,
+        "version": event.version,
+        "position": event.position,
+        "type": event.type,
+        "schema_id": event.schema_id,
+        "data": None,
+        "metadata": {},
+        "tags": event.tags,
+        "occurred_at": event.occurred_at,
+        "recorded_at": event.recorded_at,
+        "unreadable": why[:_REASON_CHARS],
+    }
+
+
+async def event_fragments(
+    events: Iterable[RecordedEvent], data: EventData
+) -> list[orjson.Fragment]:
+    """Return events as they are shown to callers, in order, each rendered by itself."""
+    return [orjson.Fragment(await event_json(event, data)) for event in events]
 
 
 def dump(document: object) -> bytes:

@@ -78,7 +78,7 @@ class AckBody(_Body):
 class ParkBody(AckBody):
     """Events that the consumer gives up on."""
 
-    reason: Annotated[str, Field(min_length=1, max_length=2_000)]
+    reason: Annotated[str, Field(min_length=1, max_length=2_000, pattern=r"^[^\x00]+$")]
     consumer: _Text | None = None
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Annotated
+from uuid import UUID
 
+import orjson
 from fastapi import APIRouter, Query, Request, Response
 
 from apps.service.http import read_body
 from apps.service.models import Model, described, parsed
 from apps.service.reads import runtime_of
-from apps.service.render import dump, event_document
+from apps.service.render import dump, event_json
 from apps.service.subscription_bodies import (
     AckBody,
     NackBody,
@@ -23,6 +25,7 @@ from apps.service.subscription_bodies import (
 )
 from eventstore.groups.model import MAX_IDS
 from eventstore.groups.port import SubscriptionGroups
+from schemas.records import RecordedEvent
 
 router = APIRouter(prefix="/v1/subscriptions")
 MAX_WAIT_S = 60
@@ -83,6 +86,11 @@ async def next_events(
     before its `ack_by`, or it is given again. `caught_up` says that the whole store was looked at.
     """
     opened = runtime_of(request).opened
+    rendered: dict[UUID, orjson.Fragment] = {}
+
+    async def render(event: RecordedEvent) -> None:
+        rendered[event.id] = orjson.Fragment(await event_json(event, opened.intake))
+
     given = await opened.groups.next(
         name,
         consumer=consumer,
@@ -90,13 +98,14 @@ async def next_events(
         per_stream=per_stream,
         wait_s=wait,
         gone=request.is_disconnected,
+        ready=render,
     )
     document = {
         "events": [
             {
                 "attempt": delivery.attempt,
                 "ack_by": delivery.ack_by,
-                "event": await event_document(delivery.event, opened.intake),
+                "event": rendered[delivery.event.id],
             }
             for delivery in given.deliveries
         ],

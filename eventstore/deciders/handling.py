@@ -50,6 +50,7 @@ from kernel.errors import (
     VersionConflict,
 )
 from kernel.retry import Backoff
+from schemas.json_text import dump
 from schemas.records import NewEvent, RecordedEvent
 
 ATTEMPTS = Backoff(attempts=8, base_s=0.005, cap_s=0.25)
@@ -286,7 +287,7 @@ def event_id(key: str, number: int) -> UUID:
 def fingerprint(request: CommandRequest) -> str:
     """Tell commands apart that came with the same key."""
     content = [request.stream, request.name, request.data]
-    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+    return sha256(dump(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
 def _new_events(made: Sequence[Event], request: CommandRequest) -> list[NewEvent]:

@@ -10,6 +10,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
 
+from schemas.json_values import SCALARS as JSON_SCALARS
 from schemas.json_values import describe, misfit
 
 _INT = range(-(2**63), 2**64)
@@ -51,7 +52,11 @@ def _number() -> Shape:
             raise misfit(f"expected a number, found {describe_any(value)}")
         return value
 
-    return Shape(check, check)
+    def thaw(value: Any) -> Any:
+        # A number that was sent with more digits than the shortest text of its double.
+        return check(JSON_SCALARS["double"](value) if type(value) is Decimal else value)
+
+    return Shape(check, thaw)
 
 
 def _text(kind: type, what: str, parse: Callable[[Any], Any]) -> Shape:
@@ -84,7 +89,7 @@ def _instant(text: str) -> datetime:
 
 
 def _decimal(value: Any) -> Decimal:
-    if type(value) not in (str, int, float):
+    if type(value) not in (str, int, float, Decimal):
         raise ValueError("no number")
     number = Decimal(str(value))
     if not number.is_finite():

@@ -10,6 +10,7 @@ from uuid import UUID
 from eventstore.groups.model import Given, Parked, Settled, Standing, Terms
 from eventstore.store import EventFilter
 from kernel.positions import Position
+from schemas.records import RecordedEvent
 
 
 class SubscriptionGroups(Protocol):
@@ -54,12 +55,15 @@ class SubscriptionGroups(Protocol):
         per_stream: int = 1,
         wait_s: float = 0.0,
         gone: Callable[[], Awaitable[bool]] | None = None,
+        ready: Callable[[RecordedEvent], Awaitable[None]] | None = None,
     ) -> Given:
         """Give up to `limit` events to a consumer, or wait for some; in order of position.
 
         Of one stream up to `per_stream` consecutive events are given together; no more of it until
-        they are finished. Handle and acknowledge them in order. `gone` tells that nobody waits any
-        more. Raises `Overloaded` when too many wait.
+        they are finished. Handle and acknowledge them in order. What is given again is given alone,
+        so that an event which its consumer never survives takes no others with it. `gone` tells
+        that nobody waits any more. `ready` is told of each event before it counts as given: when
+        that raises, none is. Raises `Overloaded` when too many wait.
         """
         ...
 

@@ -94,7 +94,11 @@ class Round:
             )
 
     def givable(self, limit: int, per_stream: int = 1) -> list[Entry]:
-        """Return what may be given now, in order of position, so many of one stream at most."""
+        """Return what may be given now, in order of position, so many of one stream at most.
+
+        What was given before and came back goes alone: of a batch that fails whole, nobody knows
+        which event is at fault, and the others must not be parked with it.
+        """
         free = min(limit, self._terms.max_in_flight - self.in_flight)
         stopped = {e.stream for e in self._entries.values() if e.consumer is not None}
         counts: Counter[str] = Counter()
@@ -108,6 +112,8 @@ class Round:
             if entry.due_at > self.now or entry.deliveries >= self._terms.max_deliveries:
                 stopped.add(entry.stream)
                 continue
+            if entry.deliveries > 0:
+                return ready or [entry]
             ready.append(entry)
             counts[entry.stream] += 1
             if counts[entry.stream] >= per_stream:
@@ -117,7 +123,10 @@ class Round:
     def missing(self, limit: int, per_stream: int = 1) -> int:
         """Return how many more events a consumer that takes `limit` could be given."""
         free = min(limit, self._terms.max_in_flight - self.in_flight)
-        return max(0, free - len(self.givable(limit, per_stream)))
+        ready = self.givable(limit, per_stream)
+        if any(entry.deliveries > 0 for entry in ready):
+            return 0
+        return max(0, free - len(ready))
 
     def give(self, consumer: str, limit: int, per_stream: int = 1) -> list[Entry]:
         """Hand out what may be given now."""

@@ -50,6 +50,7 @@ from kernel.errors import BeyondHead, InvalidRequest, SubscriptionDiffers
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 
+Ready = Callable[[RecordedEvent], Awaitable[None]]
 _PAGES = 4
 """Reads of the store within one transaction: bounds how long the group's row is locked."""
 _SCAN_S = 1.0
@@ -174,6 +175,7 @@ class PostgresSubscriptionGroups:
         per_stream: int = 1,
         wait_s: float = 0.0,
         gone: Callable[[], Awaitable[bool]] | None = None,
+        ready: Ready | None = None,
     ) -> Given:
         """Give events to a consumer, or wait for some; see `SubscriptionGroups.next`."""
         check_consumer(consumer)
@@ -188,7 +190,7 @@ class PostgresSubscriptionGroups:
             while True:
                 known, stirred = self._head.position, place.stirred
                 async with place.turn:
-                    look = await self._look(name, consumer, limit, per_stream)
+                    look = await self._look(name, consumer, limit, per_stream, ready)
                 left = (scan_until if look.more else give_up) - time()
                 over = left <= 0 or self._head.closed
                 if look.given.deliveries or over or (gone is not None and await gone()):
@@ -261,7 +263,9 @@ class PostgresSubscriptionGroups:
         self._waiters.stir(name)
         return int(replayed), int(remaining)
 
-    async def _look(self, name: str, consumer: str, limit: int, per_stream: int) -> _Look:
+    async def _look(
+        self, name: str, consumer: str, limit: int, per_stream: int, ready: Ready | None
+    ) -> _Look:
         fresh: dict[Position, RecordedEvent] = {}
         more = caught_up = False
         async with self._rounds.round(name, None) as open_round:
@@ -287,9 +291,14 @@ class PostgresSubscriptionGroups:
                 if caught_up:
                     break
             given = round_.give(consumer, limit, per_stream)
-            events = fresh | await self._again(open_round.connection, given, fresh)
+            wanted_now = {entry.position for entry in given}
+            events = {at: event for at, event in fresh.items() if at in wanted_now}
+            events |= await self._again(open_round.connection, given, fresh)
             round_.drop_missing([entry for entry in given if entry.position not in events])
             due_in = round_.due_in()
+            if ready is not None:
+                for event in events.values():
+                    await ready(event)
         if round_.newly_parked:
             self._waiters.stir(name)
         deliveries = tuple(

@@ -1,0 +1,62 @@
+"""What the metadata of an event may hold: what PostgreSQL and JSON give back as it went in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from kernel.errors import InvalidRequest
+
+_WHOLE: Final = range(-(2**63), 2**63)
+_BOUND: Final = float(2**63)
+_REMEDY: Final = "Send it as text."
+
+
+def check_metadata(metadata: Mapping[str, Any], place: str, *, nul: bool = True) -> None:
+    """Raise `InvalidRequest` for what cannot be stored and shown again, with its place.
+
+    Numbers lie within 64 bits, and a fraction is one that a double holds unchanged: PostgreSQL
+    keeps any number, but who reads it back may not. `nul`: whether a NUL may occur at all.
+    """
+    for key, value in metadata.items():
+        _check(value, f"{place}.{key}", nul)
+        if nul and "\x00" in key:
+            raise _nul(place)
+
+
+def _check(value: Any, place: str, nul: bool) -> None:
+    match value:
+        case str():
+            if nul and "\x00" in value:
+                raise _nul(place)
+        case dict():
+            check_metadata(value, place, nul=nul)
+        case list():
+            for index, item in enumerate(value):
+                _check(item, f"{place}[{index}]", nul)
+        case bool() | None:
+            pass
+        case int():
+            if value not in _WHOLE:
+                raise _number(value, place)
+        case float():
+            if not -_BOUND < value < _BOUND:
+                raise _number(value, place)
+        case Decimal():
+            raise _number(value, place)
+        case _:
+            raise InvalidRequest(f"{place}: {type(value).__name__} is no value of JSON")
+
+
+def _nul(place: str) -> InvalidRequest:
+    return InvalidRequest(f"{place}: the character U+0000 cannot be stored")
+
+
+def _number(value: object, place: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{place}: the number {value} would not come back as it was sent: metadata holds numbers "
+        "of 64 bits, and fractions that a double holds unchanged",
+        remedy=_REMEDY,
+        path=place,
+    )
