@@ -10,7 +10,7 @@ from apps.settings import Settings
 from kernel.errors import Unavailable
 from projections.log.layout import Lake
 from replay.subject import Site
-from schemas.columns import shape_of
+from schemas.columns import event_shape
 from schemas.registry import ConfluentRegistry
 
 
@@ -29,7 +29,7 @@ def _fields(found: Settings) -> Mapping[str, pa.Schema]:
         for subject in registry.subjects():
             latest = registry.latest(subject)
             if latest is not None and subject.count(".") == 1:
-                schemas[subject] = shape_of(latest.schema).schema
+                schemas[subject] = event_shape(latest.schema).schema
     except Unavailable:
         return {}
     finally:
