@@ -14,11 +14,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel import failpoints
-from kernel.errors import LeaseLost, Unavailable
+from kernel.errors import LeaseLost
 from projections.log.datasets import dataset_of, schema_of
 from projections.log.steps import Retyped, SetAside, Step, apply, read_as, touches_rows
 from projections.log.tables import TABLE_SETTINGS, Tables
-from projections.log.writer import Guard, reached
+from projections.log.writer import Guard, reached, write_error
 from schemas.widening import common_type
 
 BATCH_ROWS = 64_000
@@ -112,7 +112,7 @@ def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard | None
     except CommitFailedError as error:
         raise LeaseLost(f"another writer committed to {path} meanwhile: {error}") from error
     except (DeltaError, OSError) as error:
-        raise Unavailable(f"writing {path} with new columns failed: {error}") from error
+        raise write_error(f"writing {path} with new columns", error) from error
     tables.forget(path)
     failpoints.hit(failpoints.EVOLVE_AFTER_COMMIT)
     return True

@@ -17,7 +17,6 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from kernel import failpoints
-from kernel.errors import Unavailable
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
 from projections.log.datasets import dataset_since, schema_of
@@ -44,7 +43,7 @@ from projections.log.typed_columns import (
     truncates_name,
 )
 from projections.log.unchanged import Stored, any_of, rows_of_keys, rows_without_keys
-from projections.log.writer import OP, ArrowWriter, Guard, reached
+from projections.log.writer import OP, ArrowWriter, Guard, reached, write_error
 from projections.state.following import SchemaFollower
 from projections.state.large import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
 from projections.state.layers import read_whole
@@ -355,7 +354,7 @@ class TypedChanges:
                 commit_properties=CommitProperties(app_transactions=[mark]),
             )
         except (DeltaError, OSError) as error:
-            raise Unavailable(f"writing to {path} failed: {error}") from error
+            raise write_error(f"writing to {path}", error) from error
         failpoints.hit(failpoints.TYPED_AFTER_PART)
 
     def _whole(self, name: str) -> DeltaTable:
@@ -370,7 +369,7 @@ class TypedChanges:
             # Rows of installs stand before all rows of a transaction: they are whole.
             table.delete(f"{EPOCH} > {done} AND {SEQ_LO} >= 0")
         except (DeltaError, OSError) as error:
-            raise Unavailable(f"writing to {path} failed: {error}") from error
+            raise write_error(f"writing to {path}", error) from error
         return table
 
 

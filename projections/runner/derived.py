@@ -33,7 +33,7 @@ from projections.runner.retries import Retries
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import InputKind, Plan
 from projections.state.current import current_name
-from projections.state.held import NO_ORDER, Hold, hold_of, retry_command
+from projections.state.held import NO_ORDER, Hold, failure_hold, retry_command
 from projections.state.history import OWN_NAMES, HistoryOf, HistoryTables, outgrown
 from projections.state.installing import generation_root
 from projections.state.installs import Install, InstallBook
@@ -142,7 +142,7 @@ class DerivedTables:
         """Book what was done, and hold what failed from epoch `first` on."""
         made |= attempts.done
         for name, error in attempts.failed.items():
-            held[name] = hold_of(error, from_epoch=first)
+            held[name] = failure_hold(error, from_epoch=first)
             self._retries.failed(name)
 
     def _retry(

@@ -54,7 +54,7 @@ class Hold:
         raise ValueError(f"not a kept hold: {kept!r}")
 
 
-def hold_of(error: BaseException, *, from_epoch: int) -> Hold:
+def failure_hold(error: BaseException, *, from_epoch: int) -> Hold:
     """Return the hold of a table whose fold, typing or history failed."""
     said = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
     return Hold(order=NO_ORDER, reason=said[:800], from_epoch=from_epoch)

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +17,10 @@ from kernel.errors import NotFound, Unavailable
 from projections.log.layout import Lake
 from projections.runner.derived import Brought
 from projections.serve.query import query
-from schemas.registry import MemoryRegistry
-from tests.support.lake.telling import ToldLake
+from tests.support.lake.telling import BreakingRegistry, ToldLake
 
 TYPES = ("placed", "paid", "sent")
 PLACES = ("schema lost", "schema away", "decoding", "log of the table", "folder of the table")
-
-
-@dataclass
-class BreakingRegistry(MemoryRegistry):
-    """A registry that fails for some schemas in a way that a test chose."""
-
-    broken: dict[int, Exception | str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def schema(self, schema_id: int) -> str:
-        found = self.broken.get(schema_id)
-        if isinstance(found, Exception):
-            raise found
-        return found or super().schema(schema_id)
 
 
 @contextmanager

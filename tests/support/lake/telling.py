@@ -36,6 +36,22 @@ STORE = "0b0f7a0e-0000-4000-8000-000000000002"
 AT = datetime(2013, 1, 1, tzinfo=UTC)
 
 
+@dataclass
+class BreakingRegistry(MemoryRegistry):
+    """A registry that fails for some schemas in a way that a test chose."""
+
+    broken: dict[int, Exception | str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def schema(self, schema_id: int) -> str:
+        found = self.broken.get(schema_id)
+        if isinstance(found, Exception):
+            raise found
+        return found or super().schema(schema_id)
+
+
 class SilentBroker:
     """Stands in for Kafka, where the records come from elsewhere."""
 
