@@ -159,13 +159,14 @@ class ChangeDecoder:
             # A delete's image holds its key only, unless the table has full identity.
             return default
         shape = envelope_shape(schema)
-        index = shape.schema.get_field_index(column)
-        if index < 0:
+        if column not in shape.fields:
             raise _Unusable(f"{table} has no column {column}, which is declared as its event time")
         value = envelope["after"][column]
         if value is None or is_unchanged(value):
             return default
-        return _moment(shape.types[index].array([value])[0].as_py(), f"{table}.{column}")
+        return _moment(
+            shape.types[shape.fields.index(column)].array([value])[0].as_py(), f"{table}.{column}"
+        )
 
     def _message(self, record: KafkaRecord, value: bytes) -> SourceMessage | None:
         told, _ = self._read(value)

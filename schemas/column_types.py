@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from kernel.errors import SchemaViolation
 from schemas import debezium
+from schemas.lake_columns import lake_columns
 from schemas.pg_exact import Reading
 from schemas.pg_moments import MICROS_MAX, MICROS_MIN, time_text
 from schemas.pg_text import read_column
@@ -38,6 +39,15 @@ _PLAIN: Mapping[str, pa.DataType] = {
     "fixed": pa.binary(),
     "enum": pa.string(),
 }
+
+
+_OPEN: Mapping[str, Any] = {}
+"""Stands for a record whose own fields are being read."""
+
+NOTHING = pa.null()
+"""Type of what no value is known of: nulls only, and objects, lists and maps of nothing else.
+
+Parquet cannot hold an object without fields. Such a field is no column until a value is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +101,7 @@ def column_type(avro: Any, named: dict[str, Any]) -> ColumnType:
     if isinstance(avro, list):
         return _union(avro, named)
     if isinstance(avro, str):
-        if avro in _PLAIN:
-            return ColumnType(_PLAIN[avro])
-        if avro in named:
-            return column_type(named[avro], named)
-        raise SchemaViolation(f"Avro type {avro!r} is not defined in the schema")
+        return ColumnType(_PLAIN[avro]) if avro in _PLAIN else _reference(avro, named)
     name = full_name(avro)
     if name is not None:
         named[name] = avro
@@ -105,12 +111,28 @@ def column_type(avro: Any, named: dict[str, Any]) -> ColumnType:
     return semantic(avro) if semantic is not None else _structural(avro, named)
 
 
+def opened(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names known where a record's own fields begin: the record's, as open."""
+    return {str(name): _OPEN for name in (full_name(record), record.get("name")) if name}
+
+
 def full_name(avro: Mapping[str, Any]) -> str | None:
     """Return the full name of a named type's definition, None for unnamed types."""
     if avro.get("type") not in ("record", "enum", "fixed"):
         return None
     name, namespace = str(avro["name"]), avro.get("namespace")
     return f"{namespace}.{name}" if namespace and "." not in name else name
+
+
+def _reference(name: str, named: dict[str, Any]) -> ColumnType:
+    """Read a type that was defined before. A record within itself has no end of columns: text."""
+    simple = name.rpartition(".")[2]
+    found = named.get(name, named.get(simple))
+    if found is None:
+        raise SchemaViolation(f"Avro type {name!r} is not defined in the schema")
+    if found is _OPEN:
+        return ColumnType(pa.string(), _json_text)
+    return column_type(found, named)
 
 
 def _union(branches: list[Any], named: dict[str, Any]) -> ColumnType:
@@ -131,6 +153,8 @@ def _structural(avro: Mapping[str, Any], named: dict[str, Any]) -> ColumnType:
             return _list(avro, named)
         case "map":
             values = column_type(avro["values"], named)
+            if values.arrow == NOTHING:
+                return ColumnType(NOTHING)
             return ColumnType(pa.map_(pa.string(), values.arrow), _each_pair(values.convert))
         case "int" if avro.get("connect.type") in ("int16", "int8"):
             return ColumnType(pa.int16())
@@ -180,19 +204,33 @@ def _list(avro: Mapping[str, Any], named: dict[str, Any]) -> ColumnType:
         item = _numeric(source)
     else:
         item = column_type(avro["items"], named)
+    if item.arrow == NOTHING:
+        return ColumnType(NOTHING)
     return ColumnType(pa.list_(item.arrow), _each(item.convert))
 
 
 def _struct(avro: Mapping[str, Any], named: dict[str, Any]) -> ColumnType:
-    fields = {str(f["name"]): column_type(f["type"], named) for f in avro["fields"]}
-    arrow = pa.struct([pa.field(name, kind.arrow) for name, kind in fields.items()])
-    if all(kind.convert is None for kind in fields.values()):
+    open_ = opened(avro)
+    defined = {name: named[name] for name in open_}
+    named |= open_
+    types = [column_type(f["type"], named) for f in avro["fields"]]
+    named |= defined
+    own = [str(f["name"]) for f in avro["fields"]]
+    fields = {
+        name: (column, kind)
+        for name, column, kind in zip(own, lake_columns(own), types, strict=True)
+        if kind.arrow != NOTHING
+    }
+    if not fields:
+        return ColumnType(NOTHING)
+    arrow = pa.struct([pa.field(column, kind.arrow) for column, kind in fields.values()])
+    if all(name == column and kind.convert is None for name, (column, kind) in fields.items()):
         return ColumnType(arrow)
 
     def convert(record: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            name: value if kind.convert is None or value is None else kind.convert(value)
-            for name, kind in fields.items()
+            column: value if kind.convert is None or value is None else kind.convert(value)
+            for name, (column, kind) in fields.items()
             for value in (record[name],)
         }
 

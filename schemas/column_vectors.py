@@ -24,13 +24,17 @@ _MARK_BYTES = debezium.PLACEHOLDER.encode()
 
 
 def columns_of(
-    framed: pa.Array, schema_json: str, part: str, schema: pa.Schema, types: Sequence[ColumnType]
+    framed: pa.Array,
+    schema_json: str,
+    part: str,
+    fields: Sequence[str],
+    types: Sequence[ColumnType],
 ) -> tuple[list[pa.Array], pa.Array] | None:
     """Return a record's (`self`) or an image's columns, in order, and whether each row is there."""
     if len(framed) < FEW:
         return None
-    prefix: Path = () if part == "self" else (part,)
-    wanted: list[Path] = [(*prefix, name) for name in schema.names]
+    prefix: Path = (part,) if part in ("before", "after") else ()
+    wanted: list[Path] = [(*prefix, name) for name in fields]
     found = read_columns(framed, schema_json, [*wanted, prefix] if prefix else wanted)
     if found is None:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -18,9 +18,10 @@ import fastavro
 import pyarrow as pa
 
 from kernel.errors import SchemaViolation
-from schemas.column_types import ColumnType, column_type, full_name
+from schemas.column_types import NOTHING, ColumnType, column_type, full_name, opened
 from schemas.column_vectors import columns_of
 from schemas.debezium import PLACEHOLDER, UNCHANGED, Unchanged, is_unchanged
+from schemas.lake_columns import OF_CHANGES, OF_EVENTS, lake_columns
 from schemas.pg_exact import EXACT, exact_texts, with_exact
 from schemas.wire import HEADER_BYTES
 
@@ -34,23 +35,30 @@ __all__ = [
     "decode_rows",
     "decode_value",
     "envelope_shape",
+    "event_shape",
     "key_columns",
+    "named_in_lake",
     "shape_of",
 ]
 
 PRESENT = "__present"
 UNCHANGED_COLUMNS = "__unchanged"
-Part = Literal["self", "before", "after"]
+Part = Literal["self", "event", "before", "after"]
 
 _MARK = PLACEHOLDER.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordShape:
-    """The columns of a record, in its own order. All are nullable: a row may be absent."""
+    """The columns of a record, in its own order. All are nullable: a row may be absent.
+
+    `fields` are what the record itself calls its columns. A field of which no value is known yet
+    (`column_types.NOTHING`) is none of them.
+    """
 
     schema: pa.Schema
     types: tuple[ColumnType, ...]
+    fields: tuple[str, ...]
 
 
 @lru_cache(maxsize=4096)
@@ -59,7 +67,16 @@ def shape_of(schema_json: str) -> RecordShape:
 
     Raises `SchemaViolation` when the text is no Avro record schema.
     """
-    return _shape(_record(schema_json), {})
+    return _shape(_record(schema_json), ())
+
+
+@lru_cache(maxsize=4096)
+def event_shape(schema_json: str) -> RecordShape:
+    """Return the Arrow shape of an event's data, under its names in a typed table.
+
+    Raises `SchemaViolation` when the text is no Avro record schema.
+    """
+    return _shape(_record(schema_json), OF_EVENTS)
 
 
 @lru_cache(maxsize=4096)
@@ -73,13 +90,28 @@ def envelope_shape(schema_json: str) -> RecordShape:
         if field["name"] == "before" and isinstance(field["type"], list):
             rows = [branch for branch in field["type"] if isinstance(branch, dict)]
             if rows:
-                return _shape(rows[0], {})
+                return _shape(rows[0], OF_CHANGES)
     raise SchemaViolation(f"{envelope.get('name')} is not a change envelope: it has no row image")
 
 
+_SHAPES: Mapping[Part, Callable[[str], RecordShape]] = {
+    "self": shape_of,
+    "event": event_shape,
+    "before": envelope_shape,
+    "after": envelope_shape,
+}
+
+
 def key_columns(key_schema_json: str) -> tuple[str, ...]:
-    """Return the names of the key columns, in the key's order."""
+    """Return what a source calls its key columns, in the key's order."""
     return tuple(str(field["name"]) for field in _record(key_schema_json)["fields"])
+
+
+def named_in_lake(envelope_json: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return what columns of a captured table, by their names there, are called in the lake."""
+    shape = envelope_shape(envelope_json)
+    columns = dict(zip(shape.fields, shape.schema.names, strict=True))
+    return tuple(columns.get(name, name) for name in names)
 
 
 def decode_value(framed: bytes, schema_json: str) -> Any:
@@ -95,32 +127,34 @@ def decode_rows(
 ) -> pa.Table:
     """Decode framed records of one schema to a table, one row each, in order.
 
-    `part` picks the record itself, or the before- or after-image of a change envelope. A record or
+    `part` picks the record itself (`event`: under its names in a typed table), or the before- or
+    after-image of a change envelope. A record or
     image that is absent is a row of nulls. Adds `__present` (bool) and, only when a row has a
     column that its UPDATE did not send, `__unchanged` (list of those columns' names, null where
     there are none); such a column is null in that row and keeps its earlier value. An image with a
     value that its column cannot hold has its text in `_exact` (`schemas.pg_exact`).
     Raises `SchemaViolation` when bytes do not fit the schema.
     """
-    shape = shape_of(schema_json) if part == "self" else envelope_shape(schema_json)
+    shape = _SHAPES[part](schema_json)
     binary = framed if isinstance(framed, pa.Array) else pa.array(framed, pa.binary())
-    quick = columns_of(binary, schema_json, part, shape.schema, shape.types)
+    quick = columns_of(binary, schema_json, part, shape.fields, shape.types)
     if quick is not None:
-        return pa.Table.from_arrays(quick[0], schema=shape.schema).append_column(PRESENT, quick[1])
+        return pa.Table.from_arrays([*quick[0], quick[1]], schema=_with_present(shape))
     framed = binary.to_pylist()
-    if part == "self":
+    if part in ("self", "event"):
         parser = _parser(schema_json)
         rows = [None if item is None else _read(item, parser) for item in framed]
     else:
         parser = _parser(schema_json, part)
         rows = [None if item is None else _read(item, parser)[part] for item in framed]
-    unchanged = _take_unchanged(framed, rows)
+    names = dict(zip(shape.fields, shape.schema.names, strict=True))
+    unchanged = _take_unchanged(framed, rows, names)
     columns, exact = _columns(shape, rows)
-    table = pa.Table.from_arrays(columns, schema=shape.schema)
-    if part != "self":
-        table = with_exact(table, _kept_exact(shape, unchanged, exact, len(rows)))
     present = pa.array([row is not None for row in rows], pa.bool_())
-    table = table.append_column(PRESENT, present)
+    # A record may have no columns at all: then this one says how many rows there are.
+    table = pa.Table.from_arrays([*columns, present], schema=_with_present(shape))
+    if part in ("before", "after"):
+        table = with_exact(table, _kept_exact(shape, unchanged, exact, len(rows)))
     if unchanged is None:
         return table
     return table.append_column(UNCHANGED_COLUMNS, pa.array(unchanged, pa.list_(pa.string())))
@@ -132,8 +166,8 @@ def _columns(
     """Return the columns, and the texts of values that they cannot hold, by row and column."""
     columns: list[pa.Array] = []
     exact: dict[int, dict[str, str]] = {}
-    for name, kind in zip(shape.schema.names, shape.types, strict=True):
-        values = [None if row is None else row[name] for row in rows]
+    for name, own, kind in zip(shape.schema.names, shape.fields, shape.types, strict=True):
+        values = [None if row is None else row[own] for row in rows]
         columns.append(kind.array(values))
         for place, text in kind.lost_texts(values).items():
             exact.setdefault(place, {})[name] = text
@@ -162,9 +196,12 @@ def _kept_exact(
 
 
 def _take_unchanged(
-    framed: Sequence[bytes | None], rows: list[dict[str, Any] | None]
+    framed: Sequence[bytes | None], rows: list[dict[str, Any] | None], columns: Mapping[str, str]
 ) -> list[list[str] | None] | None:
-    """Null the columns that carry the mark, and name them per row; None when there are none."""
+    """Null the columns that carry the mark, and name them per row; None when there are none.
+
+    `columns` says what each is called in the lake.
+    """
     found: list[list[str] | None] | None = None
     for index, (item, row) in enumerate(zip(framed, rows, strict=True)):
         # A scan of the bytes spares nearly all rows the look at each column; a list of numbers
@@ -174,7 +211,7 @@ def _take_unchanged(
         names = [name for name, value in row.items() if is_unchanged(value)]
         if names:
             found = found if found is not None else [None] * len(rows)
-            found[index] = names
+            found[index] = [columns[name] for name in names]
             for name in names:
                 row[name] = None
     return found
@@ -184,11 +221,24 @@ def _has_list(row: dict[str, Any]) -> bool:
     return any(type(value) is list for value in row.values())
 
 
-def _shape(record: dict[str, Any], named: dict[str, Any]) -> RecordShape:
+def _shape(record: dict[str, Any], ours: Collection[str]) -> RecordShape:
     names = [str(field["name"]) for field in record["fields"]]
-    types = tuple(column_type(field["type"], named) for field in record["fields"])
-    fields = [pa.field(name, kind.arrow) for name, kind in zip(names, types, strict=True)]
-    return RecordShape(schema=pa.schema(fields), types=types)
+    named = opened(record)
+    types = [column_type(field["type"], named) for field in record["fields"]]
+    known = [
+        (name, column, kind)
+        for name, column, kind in zip(names, lake_columns(names, ours), types, strict=True)
+        if kind.arrow != NOTHING
+    ]
+    return RecordShape(
+        schema=pa.schema([pa.field(column, kind.arrow) for _, column, kind in known]),
+        types=tuple(kind for _, _, kind in known),
+        fields=tuple(name for name, _, _ in known),
+    )
+
+
+def _with_present(shape: RecordShape) -> pa.Schema:
+    return shape.schema.append(pa.field(PRESENT, pa.bool_()))
 
 
 def _record(schema_json: str) -> dict[str, Any]:

@@ -54,6 +54,35 @@ def common_type(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
     return None
 
 
+def event_type(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
+    """Return the type as which an event's field is read that was `old` and is `new`; None: neither.
+
+    As Avro reads it: a whole number among fractions becomes a double, an object has the fields of
+    both. What `common_type` gives is given here, too.
+    """
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return _merged(old, new)
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        item = event_type(old.value_type, new.value_type)
+        return None if item is None else pa.list_(item)
+    if pa.types.is_map(old) and pa.types.is_map(new):
+        item = event_type(old.item_type, new.item_type)
+        return None if item is None else pa.map_(pa.string(), item)
+    if all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (old, new)):
+        return common_type(old, new) or pa.float64()
+    return common_type(old, new)
+
+
+def _merged(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
+    kinds: dict[str, pa.DataType] = {item.name: item.type for item in old}
+    for item in new:
+        kind = event_type(kinds.get(item.name, item.type), item.type)
+        if kind is None:
+            return None
+        kinds[item.name] = kind
+    return pa.struct(list(kinds.items()))
+
+
 def _item(old: SourceColumn, new: SourceColumn) -> pa.DataType | None:
     if (old.type, old.kind, old.modifier) == (new.type, new.kind, new.modifier):
         return lake_type(new)

@@ -24,7 +24,7 @@ def site_of(found: Settings, *, fields: bool = True) -> Site:
 
 
 def _fields(found: Settings) -> Mapping[str, pa.Schema]:
-    from schemas.columns import shape_of
+    from schemas.columns import event_shape
     from schemas.registry import ConfluentRegistry
 
     url = found.text("registry.url")
@@ -36,7 +36,7 @@ def _fields(found: Settings) -> Mapping[str, pa.Schema]:
         for subject in registry.subjects():
             latest = registry.latest(subject)
             if latest is not None and subject.count(".") == 1:
-                schemas[subject] = shape_of(latest.schema).schema
+                schemas[subject] = event_shape(latest.schema).schema
     except Unavailable:
         return {}
     finally:

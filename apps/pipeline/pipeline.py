@@ -38,6 +38,7 @@ from projections.runner.ingest import Ingest
 from projections.runner.manifest import Committed, Manifest
 from projections.runner.progress import Progress
 from projections.runner.projector import Run
+from projections.runner.retries import Patience
 from projections.state.current import CurrentTables
 from projections.state.held import hold_document
 from projections.state.installs import InstallBook
@@ -103,6 +104,7 @@ class Pipeline:
         self._projecting = Projecting(spark, self._lake, self._registry, on_run=self._ran)
         self._verifying = Verifying(settings, self._registry, metrics.verify)
         self._stop = threading.Event()
+        self._patience = Patience()
         self._captures: tuple[str, ...] = ()
         self._last: Committed | None = None
         self.ingest = PartState()
@@ -200,6 +202,7 @@ class Pipeline:
                 prefix=self._settings.text("kafka.topic_prefix"),
             ),
             current=current,
+            patience=self._patience,
         )
         self._last = ingest.last
         if ingest.last is not None:

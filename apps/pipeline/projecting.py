@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,15 +10,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from kernel.errors import PenstockError
+from kernel.errors import PenstockError, SchemaViolation
 from kernel.positions import Epoch
 from projections.log.compaction import compact
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
 from projections.runner.catalog import LIVE, DeployedCatalog, Deployment
-from projections.runner.derived import Brought, DerivedTables
-from projections.runner.manifest import Committed, Manifest
+from projections.runner.derived import Brought, DerivedTables, held_input, within_budget
+from projections.runner.manifest import Manifest
 from projections.runner.projector import Projector, Run, live_target
 from projections.runner.relations import LakeCatalog
 from projections.runner.views import DeltaFrames
@@ -25,11 +26,9 @@ from projections.sql.catalog import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl
 from projections.sql.plan import InputKind, Plan, plan
 from projections.state.history import HistoryTables
-from schemas.columns import shape_of
+from schemas.columns import event_shape
 from schemas.registry import SchemaRegistry
 
-MAX_EVENTS_PER_STEP = 60_000
-"""Derived tables are brought forward by at most about this many log rows at a time."""
 FIELDS_TTL_S = 10.0
 HISTORY = InputKind.HISTORY
 COMPACT_EVERY = 64
@@ -44,6 +43,7 @@ class ProjectionState:
     name: str
     epoch: int = 0
     error: str | None = None
+    held: bool = False
     runs: int = 0
     last_ms: float = 0.0
     due_at: float = 0.0
@@ -98,14 +98,14 @@ class Projecting:
         Raises what derived tables raise: without them no projection can go on.
         """
         seen = (self._manifest.version(), self._deployed.version())
-        if seen == self._settled:
+        if seen == self._settled and not self._derived.due():
             return False
         last = self._manifest.last()
         if last is None:
             return False
         deployment = self._current_deployment()
         brought = self._derived.at()
-        up_to = self._within_budget(brought, last)
+        up_to = within_budget(self._manifest, brought.epoch, last)
         catalog = self._catalog(deployment, brought)
         plans = self._plans(deployment, catalog)
         joined = [i.name for made in plans.values() for i in made.inputs if i.kind is HISTORY]
@@ -119,15 +119,15 @@ class Projecting:
         # One that was asked for just now, or whose folder was removed to have it computed anew.
         missing = any(
             name not in brought.tables or self._tables.open(self._lake.path(name)) is None
-            for name in histories
+            for name in histories.keys() - brought.held
         )
-        if behind or missing:
+        if behind or missing or self._derived.due():
             self._compact(brought, deployment)
             brought = self._derived.bring(brought, up_to, list(histories.values()))
             catalog = self._catalog(deployment, brought)
         ran = False
         for name, made in plans.items():
-            ran |= self._run(name, made, deployment, catalog, brought.epoch)
+            ran |= self._run(name, made, deployment, catalog, brought)
         if not ran and brought.epoch == last.epoch and self._all_at(brought.epoch, deployment):
             # Nothing can change before the manifest or the catalog does.
             self._settled = seen
@@ -148,20 +148,10 @@ class Projecting:
 
     def _all_at(self, epoch: Epoch, deployment: Deployment) -> bool:
         return all(
-            self.states[name].epoch >= epoch
+            self.states[name].epoch >= epoch or self.states[name].held
             for name, (entry, _) in deployment.projections.items()
             if entry.status == LIVE
         )
-
-    def _within_budget(self, brought: Brought, last: Committed) -> Committed:
-        rows = 0
-        chosen = last
-        for epoch in self._manifest.between(brought.epoch, last.epoch):
-            rows += epoch.counts.get("events", 0) + epoch.counts.get("changes", 0)
-            chosen = epoch
-            if rows >= MAX_EVENTS_PER_STEP:
-                break
-        return chosen
 
     def _run(
         self,
@@ -169,14 +159,21 @@ class Projecting:
         made: Plan,
         deployment: Deployment,
         catalog: LakeCatalog,
-        up_to: Epoch,
+        brought: Brought,
     ) -> bool:
+        up_to = brought.epoch
         entry, decl = deployment.projections[name]
         state = self.states.setdefault(name, ProjectionState(name))
         if entry.status != LIVE or state.epoch >= up_to or time.monotonic() < state.due_at:
             return False
         target = live_target(self._lake, name, entry.generation, include_late=entry.include_late)
         state.due_at = time.monotonic() + decl.freshness.total_seconds()
+        held = held_input(made, brought)
+        state.held = held is not None
+        if held is not None:
+            # What its input lacks would be missed for good: rows come under the epochs they missed.
+            state.error = held
+            return False
         try:
             run = self._projector.run(made, target, catalog, up_to)
         except PenstockError as error:
@@ -208,6 +205,9 @@ class Projecting:
         except PenstockError as error:
             state.error = f"waits: {error.message}"
             return None
+        except Exception as error:
+            state.error = f"{type(error).__name__}: {str(error)[:500]}"
+            return None
 
     def _current_deployment(self) -> Deployment:
         if self._deployment is None or self._deployment.version != self._deployed.version():
@@ -217,6 +217,7 @@ class Projecting:
                 del self.states[name]
             for state in self.states.values():
                 state.epoch, state.due_at = 0, 0.0
+            self._derived.try_now()
         return self._deployment
 
     def _catalog(self, deployment: Deployment, brought: Brought) -> LakeCatalog:
@@ -236,6 +237,7 @@ class Projecting:
         for subject in self._registry.subjects():
             latest = self._registry.latest(subject)
             if latest is not None and subject.count(".") == 1:
-                found[subject] = shape_of(latest.schema).schema
+                with contextlib.suppress(SchemaViolation):  # No event has such a schema.
+                    found[subject] = event_shape(latest.schema).schema
         self._fields = _Fields(read_at=time.monotonic(), schemas=found)
         return found

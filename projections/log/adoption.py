@@ -20,8 +20,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
-from kernel.errors import LeaseLost, Unavailable
+from kernel.errors import LeaseLost
 from projections.log.datasets import files_below, schema_of
+from projections.log.writer import write_error
 
 ROW_GROUP_BYTES = 32 * 2**20
 """Arrow bytes that are collected before a row group is written."""
@@ -165,7 +166,7 @@ def commit_staged(
     except CommitFailedError as error:
         raise LeaseLost(f"{table.table_uri}: somebody else writes {app}: {error}") from error
     except DeltaError as error:
-        raise Unavailable(f"committing {app} to {table.table_uri} failed: {error}") from error
+        raise write_error(f"committing {app} to {table.table_uri}", error) from error
 
 
 def _of_file(

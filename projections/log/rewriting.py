@@ -7,21 +7,24 @@ after, and versions of before stay readable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel import failpoints
-from kernel.errors import LeaseLost, Unavailable
+from kernel.errors import LeaseLost
 from projections.log.datasets import dataset_of, schema_of
-from projections.log.steps import Retyped, SetAside, Step, apply, touches_rows
+from projections.log.steps import Retyped, SetAside, Step, apply, read_as, touches_rows
 from projections.log.tables import TABLE_SETTINGS, Tables
-from projections.log.writer import Guard, reached
+from projections.log.writer import Guard, reached, write_error
 from schemas.widening import common_type
 
 BATCH_ROWS = 64_000
+
+Widen = Callable[[pa.DataType, pa.DataType], pa.DataType | None]
+"""Returns the type that holds the values of both, None where there is none."""
 
 
 def must_evolve(table: DeltaTable, steps: Sequence[Step]) -> bool:
@@ -30,27 +33,44 @@ def must_evolve(table: DeltaTable, steps: Sequence[Step]) -> bool:
     return touches_rows(steps, before) or apply(before.empty_table(), steps).schema != before
 
 
-def fit(tables: Tables, path: str, rows: pa.Table) -> pa.Table:
+def fit(tables: Tables, path: str, rows: pa.Table, widen: Widen = common_type) -> pa.Table:
     """Make a table able to take rows, and return them in its types.
 
-    A column of another type is widened; where no type holds both, the stored one is set aside.
-    Doing it twice has the effect of once.
+    A column of another type is widened, as `widen` says; where no type holds both, the stored one
+    is set aside. Doing it twice has the effect of once.
     """
     table = tables.open(path)
     assert table is not None, f"{path} is to be appended to"
-    stored = schema_of(table)
-    kinds: dict[str, pa.DataType] = {}
-    steps: list[Step] = []
-    for item in rows.schema:
-        known = stored.field(item.name).type if item.name in stored.names else item.type
-        kinds[item.name] = common_type(known, item.type) or item.type
-        if common_type(known, item.type) is None:
-            steps.append(SetAside(item.name, known))
-        elif kinds[item.name] != known:
-            steps.append(Retyped(item.name, kinds[item.name]))
+    steps, rows = _fitted(schema_of(table), rows, widen)
     if steps:
         evolve(tables, path, steps, None)
-    return rows.cast(pa.schema(list(kinds.items())))
+    return rows
+
+
+def joined(parts: Sequence[pa.Table], widen: Widen) -> pa.Table:
+    """Put rows of several schemas together, those that were written first in front, as `fit`."""
+    whole, *others = parts
+    for part in others:
+        steps, rows = _fitted(whole.schema, part, widen)
+        whole = pa.concat_tables([apply(whole, steps), rows], promote_options="default")
+    return whole
+
+
+def _fitted(stored: pa.Schema, rows: pa.Table, widen: Widen) -> tuple[list[Step], pa.Table]:
+    """Return the steps that make stored columns able to take rows, and the rows in their types."""
+    steps: list[Step] = []
+    for place, item in enumerate(rows.schema):
+        known = stored.field(item.name).type if item.name in stored.names else item.type
+        kind = widen(known, item.type)
+        if kind is None:
+            steps.append(SetAside(item.name, known))
+            continue
+        if kind != known:
+            steps.append(Retyped(item.name, kind))
+        if kind != item.type:
+            column = rows[item.name].cast(options=read_as(kind))
+            rows = rows.set_column(place, pa.field(item.name, kind), column)
+    return steps, rows
 
 
 def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard | None) -> bool:
@@ -92,7 +112,7 @@ def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard | None
     except CommitFailedError as error:
         raise LeaseLost(f"another writer committed to {path} meanwhile: {error}") from error
     except (DeltaError, OSError) as error:
-        raise Unavailable(f"writing {path} with new columns failed: {error}") from error
+        raise write_error(f"writing {path} with new columns", error) from error
     tables.forget(path)
     failpoints.hit(failpoints.EVOLVE_AFTER_COMMIT)
     return True

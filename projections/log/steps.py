@@ -147,6 +147,11 @@ class Evolution:
 NOTHING = Evolution()
 
 
+def read_as(kind: pa.DataType) -> pc.CastOptions:
+    """Return how values are read as a wider type: a whole number as the double next to it."""
+    return pc.CastOptions(target_type=kind, allow_float_truncate=True)
+
+
 def apply(rows: pa.Table, steps: Iterable[Step]) -> pa.Table:
     """Apply steps to rows that were written before them."""
     for step in steps:
@@ -162,7 +167,7 @@ def apply(rows: pa.Table, steps: Iterable[Step]) -> pa.Table:
                 pass
             case Retyped(name, kind):
                 if name in rows.schema.names and rows.schema.field(name).type != kind:
-                    rows = _put(rows, name, rows[name].cast(kind))
+                    rows = _put(rows, name, rows[name].cast(options=read_as(kind)))
             case Relabelled(name, labels):
                 if name in rows.schema.names:
                     rows = _put(rows, name, _relabelled(rows[name], labels))

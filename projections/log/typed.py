@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 
 from kernel.errors import Incompatible
 from kernel.positions import Epoch
+from projections.log.attempts import Attempts
 from projections.log.layout import Lake, events_log
+from projections.log.rewriting import fit, joined
 from projections.log.tables import TableAt, Tables
 from projections.log.typed_changes import TypedChanges
 from projections.log.typed_columns import (
@@ -31,11 +33,14 @@ from projections.log.typed_columns import (
     SEQ_LO,
     TIME,
     Visible,
+    Wanted,
+    every,
 )
-from projections.log.writer import ArrowWriter, Guard
-from schemas.columns import decode_rows
+from projections.log.writer import ArrowWriter, Guard, reached
+from schemas.columns import PRESENT, decode_rows
 from schemas.records import FORMAT_AVRO
 from schemas.registry import SchemaLookup
+from schemas.widening import event_type
 
 
 class TypedTables:
@@ -51,24 +56,29 @@ class TypedTables:
         self._schemas = schemas
         self.add_changes = TypedChanges(lake, tables, schemas).add
 
-    def add_events(self, store: str, visible: Visible, epoch: Epoch) -> dict[str, TableAt]:
-        """Append the events of one store that became visible up to `epoch`."""
+    def add_events(
+        self, store: str, visible: Visible, epoch: Epoch, *, wanted: Wanted = every
+    ) -> Attempts:
+        """Append the events of one store that became visible up to `epoch`, to tables `wanted`."""
+        attempts = Attempts()
         if not visible.anything:
-            return {}
+            return attempts
         position = pc.field("position")
         rows = self._tables.read(
             self._lake.path(events_log(store)),
             where=(position > visible.before) & (position <= visible.up_to),
         )
         if rows is None:
-            return {}
-        at: dict[str, TableAt] = {}
+            return attempts
         for category, kind in _groups(rows, ["category", "type"]):
-            mask = pc.and_(pc.equal(rows["category"], category), pc.equal(rows["type"], kind))
-            typed = self._events(rows.filter(mask), visible)
             name = f"typed/events.{category}.{kind}"
-            at[name] = self._append(name, typed, epoch)
-        return at
+            if not wanted(name):
+                continue
+            mask = pc.and_(pc.equal(rows["category"], category), pc.equal(rows["type"], kind))
+            with attempts.of(name):
+                typed = self._events(rows.filter(mask), visible)
+                attempts.done[name] = self._append(name, typed, epoch)
+        return attempts
 
     def _append(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
         path = self._lake.path(name)
@@ -77,18 +87,18 @@ class TypedTables:
         if done is not None:
             # A crash may have left this table ahead of the common cursor.
             typed = typed.filter(pc.greater(typed[EPOCH], done))
-        version = self._writer.append(path, typed, Guard(name, epoch))
+        guard = Guard(name, epoch)
+        if handle is not None and not reached(handle, guard):
+            typed = fit(self._tables, path, typed, event_type)
+        version = self._writer.append(path, typed, guard)
         return TableAt(version=version, as_of_epoch=epoch)
 
     def _events(self, rows: pa.Table, visible: Visible) -> pa.Table:
         unknown = [f for f in pc.unique(rows["data_format"]).to_pylist() if f != FORMAT_AVRO]
         if unknown:
             raise Incompatible(f"data format {unknown} cannot be read by this version")
-        by_schema = _per_schema(rows, self._schemas)
-        return pa.concat_tables(
-            [_event_columns(part, data, visible) for part, data in by_schema],
-            promote_options="permissive",
-        )
+        by_schema = _per_schema(rows.sort_by("position"), self._schemas)
+        return joined([_event_columns(part, data, visible) for part, data in by_schema], event_type)
 
 
 def _event_columns(part: pa.Table, data: pa.Table, visible: Visible) -> pa.Table:
@@ -111,19 +121,15 @@ def _event_columns(part: pa.Table, data: pa.Table, visible: Visible) -> pa.Table
         SEQ_LO: pa.array([0] * part.num_rows, pa.int64()),
         INGESTED_AT: part["ingested_at"],
     }
-    for name, column in known.items():
-        if name in data.schema.names:
-            # The store's own column wins; the event's field of that name keeps its value.
-            data = data.rename_columns({name: f"data_{name}"})
-        data = data.append_column(name, column)
-    return data
+    # The data may have no columns at all: then these say how many rows there are.
+    columns = {**dict(zip(data.schema.names, data.columns, strict=True)), **known}
+    return pa.table({name: column for name, column in columns.items() if name != PRESENT})
 
 
 def _per_schema(rows: pa.Table, schemas: SchemaLookup) -> Iterator[tuple[pa.Table, pa.Table]]:
     for schema_id in pc.unique(rows["schema_id"]).to_pylist():
         part = rows.filter(pc.equal(rows["schema_id"], schema_id))
-        data = decode_rows(part["data"].to_pylist(), schemas.schema(schema_id), "self")
-        yield part, data.drop_columns(["__present"])
+        yield part, decode_rows(part["data"].to_pylist(), schemas.schema(schema_id), "event")
 
 
 def _groups(rows: pa.Table, columns: list[str]) -> list[tuple[str, ...]]:

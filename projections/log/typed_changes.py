@@ -17,8 +17,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from kernel import failpoints
-from kernel.errors import Unavailable
 from kernel.positions import Epoch
+from projections.log.attempts import Attempts
 from projections.log.datasets import dataset_since, schema_of
 from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
@@ -38,10 +38,12 @@ from projections.log.typed_columns import (
     TIME,
     TRANSACTION,
     Visible,
+    Wanted,
+    every,
     truncates_name,
 )
 from projections.log.unchanged import Stored, any_of, rows_of_keys, rows_without_keys
-from projections.log.writer import OP, ArrowWriter, Guard, reached
+from projections.log.writer import OP, ArrowWriter, Guard, reached, write_error
 from projections.state.following import SchemaFollower
 from projections.state.large import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
 from projections.state.layers import read_whole
@@ -104,7 +106,8 @@ class TypedChanges:
         brought: Mapping[str, TableAt] | None = None,
         staged: Mapping[str, tuple[str, int]] = _NONE,
         held: Collection[str] = (),
-    ) -> dict[str, TableAt]:
+        wanted: Wanted = every,
+    ) -> Attempts:
         """Append the row changes of one source that became visible up to `epoch`.
 
         `pending_from` is the first epoch whose log rows may belong to them, `snapshot_lsn` names
@@ -112,11 +115,12 @@ class TypedChanges:
         the versions of the current tables just before: unchanged TOAST values come from there, or
         for a table that is new from path and version of its rows as they were copied (`staged`),
         or for one that stands still (`held`) from its facts. `brought` gives the versions of the
-        typed tables just before.
+        typed tables just before. Only tables `wanted` are touched.
         """
+        attempts = Attempts()
         log = self._tables.open(self._lake.path(changes_log(source)))
         if log is None or not visible.anything:
-            return {}
+            return attempts
         seen_at = self._seen_at(source, visible)
         stamp = partial(_stamped, seen_at, visible, snapshot_lsn)
         where = _wanted(seen_at, visible, snapshot_lsn)
@@ -125,31 +129,43 @@ class TypedChanges:
         rows = stamp(dataset_since(log, "epoch", pending_from).to_table(filter=where))
         messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))
         rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
-        truncates = [rows, *(stamp(own.read(_IS_TRUNCATE)) for own in large.values())]
-        made = self._truncated(source, truncates, epoch)
+        with attempts.of(truncates_name(source)):
+            if wanted(truncates_name(source)):
+                parts = [rows, *(stamp(own.read(_IS_TRUNCATE)) for own in large.values())]
+                attempts.done |= self._truncated(source, parts, epoch)
         tables = _by_table(rows.filter(~_IS_TRUNCATE))
-        tables |= {name: own.narrowed(~_IS_TRUNCATE).planned() for name, own in large.items()}
+        named = Attempts()
+        for table, own_rows in large.items():
+            with named.of(table):
+                tables[table] = own_rows.narrowed(~_IS_TRUNCATE).planned()
+        tables = {t: own for t, own in tables.items() if wanted(f"typed/{source}.{t}")}
         if messages.num_rows:
             tables[SCHEMA_TABLE] = messages
         columns = partial(self._columns, source, brought or {})
-        facts = self._follower.facts(source, tables, seen_at, columns, from_epoch=pending_from)
+        facts = self._follower.facts(
+            source, tables, seen_at, columns, from_epoch=pending_from, attempts=named
+        )
+        attempts.failed |= {f"typed/{source}.{table}": e for table, e in named.failed.items()}
         for table, (own, evolution) in facts.items():
             name = f"typed/{source}.{table}"
+            if not wanted(name) or name in attempts.failed:
+                continue
             known = f"current/{source}.{table}"
             stored = partial(self._stored, known, name, current, staged, evolution)
             if table in held:
                 stored = partial(self._last_facts, name, 0, stored)
-            moved = self._evolve(name, evolution, messages, epoch)
-            if table in large:
-                made[name] = self._append_large(
-                    name, large[table], stamp, stored, evolution, epoch, since=visible.after_epoch
-                )
-            elif own.num_rows:
-                images = self._images(own, stored, evolution)
-                made[name] = self._append(name, images, epoch)
-            elif moved is not None:
-                made[name] = moved
-        return made
+            with attempts.of(name):
+                moved = self._evolve(name, evolution, messages, epoch)
+                if table in large:
+                    since = visible.after_epoch
+                    moved = self._append_large(
+                        name, large[table], stamp, stored, evolution, epoch, since=since
+                    )
+                elif own.num_rows:
+                    moved = self._append(name, self._images(own, stored, evolution), epoch)
+                if moved is not None:
+                    attempts.done[name] = moved
+        return attempts
 
     def _seen_at(self, source: str, visible: Visible) -> dict[str, int]:
         """Return the transactions that became visible, and the epochs in which they did."""
@@ -339,7 +355,7 @@ class TypedChanges:
                 commit_properties=CommitProperties(app_transactions=[mark]),
             )
         except (DeltaError, OSError) as error:
-            raise Unavailable(f"writing to {path} failed: {error}") from error
+            raise write_error(f"writing to {path}", error) from error
         failpoints.hit(failpoints.TYPED_AFTER_PART)
 
     def _whole(self, name: str) -> DeltaTable:
@@ -354,7 +370,7 @@ class TypedChanges:
             # Rows of installs stand before all rows of a transaction: they are whole.
             table.delete(f"{EPOCH} > {done} AND {SEQ_LO} >= 0")
         except (DeltaError, OSError) as error:
-            raise Unavailable(f"writing to {path} failed: {error}") from error
+            raise write_error(f"writing to {path}", error) from error
         return table
 
 

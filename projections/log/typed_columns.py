@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -38,6 +38,15 @@ EVENT_COLUMNS = pa.schema(
     ]
 )
 """What every typed event has beside its own fields."""
+
+
+Wanted = Callable[[str], bool]
+"""Says of a typed table, by its name, whether it takes part."""
+
+
+def every(name: str) -> bool:
+    """Want all tables."""
+    return True
 
 
 class Visible:

@@ -26,7 +26,7 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from kernel.errors import LeaseLost, Unavailable
+from kernel.errors import Incompatible, LeaseLost, Unavailable
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.busy import shorten
 from projections.log.datasets import schema_of
@@ -36,6 +36,9 @@ from projections.log.tables import TABLE_SETTINGS, Tables
 OP = "__op"
 UPSERT = "upsert"
 DELETE = "delete"
+
+_STORAGE = ("os error", "ObjectStore", "object store", "Object at", "Generic S3", "Generic Local")
+"""What deltalake's errors say when storage is their cause; they have no kinds."""
 
 R = TypeVar("R", contravariant=True)
 
@@ -140,7 +143,7 @@ class ArrowWriter:
         except CommitFailedError as error:
             raise _conflict(guard or Guard(path, Epoch(0)), error) from error
         except (DeltaError, OSError) as error:
-            raise Unavailable(f"updating {table.table_uri} failed: {error}") from error
+            raise write_error(f"updating {table.table_uri}", error) from error
         if guard is not None and table.version() == before:
             self.append(path, schema_of(table).empty_table(), guard)
 
@@ -210,7 +213,7 @@ class ArrowWriter:
         except CommitFailedError as error:
             raise _conflict(guard, error) from error
         except (DeltaError, OSError) as error:
-            raise Unavailable(f"merge into {table.table_uri} failed: {error}") from error
+            raise write_error(f"merge into {table.table_uri}", error) from error
 
     def _write(
         self,
@@ -237,9 +240,16 @@ class ArrowWriter:
         except CommitFailedError as error:
             raise _conflict(guard, error) from error
         except (DeltaError, OSError) as error:
-            raise Unavailable(
-                f"writing {rows.num_rows} rows to {table.table_uri} failed: {error}"
-            ) from error
+            what = f"writing {rows.num_rows} rows to {table.table_uri}"
+            raise write_error(what, error) from error
+
+
+def write_error(what: str, error: Exception) -> Unavailable | Incompatible:
+    """Tell a storage that fails, which may pass, from rows and a table that do not go together."""
+    said = f"{what} failed: {error}"
+    if isinstance(error, OSError) or any(hint in said for hint in _STORAGE):
+        return Unavailable(said)
+    return Incompatible(said, remedy="Read the cause: these rows fail in the same way again.")
 
 
 def _properties(guard: Guard) -> CommitProperties:

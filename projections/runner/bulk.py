@@ -17,6 +17,7 @@ from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
 from projections.runner.manifest import Manifest
 from projections.runner.progress import Progress
+from projections.runner.retries import Patience
 from projections.state.cut import Cut
 from projections.state.installing import Installer
 from projections.state.installs import ALL, HOLD, INSTALL, Entry, Install, InstallBook, install_of
@@ -35,10 +36,18 @@ class Taken:
 class BulkInstalls:
     """Looks after the announcements of one lake for ingest."""
 
-    def __init__(self, lake: Lake, tables: Tables, manifest: Manifest, installer: Installer):
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        manifest: Manifest,
+        installer: Installer,
+        patience: Patience | None = None,
+    ) -> None:
         self._book = InstallBook(lake, tables)
         self._manifest = manifest
         self._installer = installer
+        self._patience = patience or Patience()
 
     def waiting(self, progress: Progress) -> tuple[int, ...]:
         """Return the numbers that were announced and not taken in yet."""
@@ -81,6 +90,10 @@ class BulkInstalls:
             except InstallDeclined as reason:
                 self._decline(install, reason, progress)
                 continue
+            except Exception as error:
+                self._patience.lasts(install.id, error)
+                self._decline(install, error, progress)
+                continue
             self._done(install, progress, taken)
             taken.replaced.add(install.table)
             progress.held.get(source, {}).pop(install.table, None)
@@ -102,6 +115,10 @@ class BulkInstalls:
                 taken.tables |= self._installer.mend(install, ends, epoch)
             except InstallDeclined as reason:
                 self._decline(install, reason, progress)
+                continue
+            except Exception as error:
+                self._patience.lasts(install.id, error)
+                self._decline(install, error, progress)
                 continue
             self._done(install, progress, taken)
 
@@ -132,6 +149,6 @@ class BulkInstalls:
         taken.numbers.append(install.number)
 
     @staticmethod
-    def _decline(install: Install, reason: InstallDeclined, progress: Progress) -> None:
+    def _decline(install: Install, reason: Exception, progress: Progress) -> None:
         progress.installs.add(install.number)
         progress.declined[str(install.number)] = str(reason)

@@ -2,12 +2,16 @@
 
 The common cursor is the manifest's `typed` row. It only saves work: every table's own guard
 decides what it still lacks, so that losing the row repeats nothing.
+
+A table that fails is held: it keeps the epoch before, with its cause, and all others go on. It is
+tried again by itself, from that epoch, after pauses that grow, and at once when somebody asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,32 +20,51 @@ from pyspark.sql import DataFrame
 from kernel import failpoints
 from kernel.errors import NotFound
 from kernel.positions import Epoch
+from projections.log.attempts import Attempts, part_of
 from projections.log.datasets import schema_of
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables, greatest
 from projections.log.typed import TypedTables
-from projections.log.typed_columns import Visible
+from projections.log.typed_columns import Visible, Wanted
 from projections.runner.catalog import DeployedCatalog
 from projections.runner.manifest import Committed, Manifest, Projected
 from projections.runner.progress import Progress
+from projections.runner.retries import Retries
 from projections.runner.views import DeltaFrames, Range
+from projections.sql.plan import InputKind, Plan
 from projections.state.current import current_name
+from projections.state.held import NO_ORDER, Hold, failure_hold, retry_command
 from projections.state.history import OWN_NAMES, HistoryOf, HistoryTables, outgrown
 from projections.state.installing import generation_root
 from projections.state.installs import Install, InstallBook
 from projections.state.typed_installs import TypedInstalls
 
 TYPED = "typed"
+MAX_ROWS_PER_STEP = 60_000
+"""Derived tables are brought forward by at most about this many log rows at a time."""
+MAX_EPOCHS_PER_STEP = 2_000
 BOUNDED_BYTES = 32 * 2**20
 """Typed files up to this size give a change of a history that is committed from this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """All derived tables at one epoch, with their versions."""
+    """All derived tables at one epoch, with their versions.
+
+    `held` do not have the epoch; a name may stand for all tables below it. Of such a table
+    `tables` has the version that it had before.
+    """
 
     epoch: Epoch
     tables: Mapping[str, TableAt]
+    held: Mapping[str, Hold] = field(default_factory=dict)
+
+    def hold_on(self, name: str) -> tuple[str, Hold] | None:
+        """Return what keeps a table or any table below a name from having the epoch."""
+        for held, hold in self.held.items():
+            if part_of(name, held) or part_of(held, name):
+                return held, hold
+        return None
 
 
 class DerivedTables:
@@ -66,72 +89,174 @@ class DerivedTables:
         self._deployed = DeployedCatalog(lake, tables)
         self._book = InstallBook(lake, tables)
         self._brought: Brought | None = None
+        self._retries = Retries()
 
     def at(self) -> Brought:
         """Return how far typed tables have come. This object is their only writer."""
         if self._brought is not None:
             return self._brought
         run = self._manifest.projected().get(TYPED)
-        return Brought(epoch=run.epoch if run else Epoch(0), tables=run.tables if run else {})
+        if run is None:
+            return Brought(epoch=Epoch(0), tables={})
+        return Brought(epoch=run.epoch, tables=run.tables, held=run.held)
+
+    def due(self) -> bool:
+        """Say whether a held table is to be tried again now."""
+        return any(self._retries.due(name) for name in self.at().held)
+
+    def try_now(self) -> None:
+        """Try held tables again at the next occasion, whatever pause they are in."""
+        self._retries.clear()
 
     def bring(self, before: Brought, up_to: Committed, histories: Sequence[HistoryOf]) -> Brought:
-        """Append everything that became visible after `before` up to an epoch, then fold."""
-        made = dict(before.tables)
+        """Append everything that became visible after `before` up to an epoch, then fold.
+
+        What fails is held and keeps nothing else back. Raises `LeaseLost`.
+        """
+        made, held = dict(before.tables), dict(before.held)
+        self._retry(before, up_to, made, held)
         if up_to.epoch > before.epoch:
-            made |= self._bring_typed(before, up_to)
+            attempts = Attempts()
+            self._bring_typed(attempts, before, before.epoch, up_to, partial(_free, tuple(held)))
+            self._took(attempts, Epoch(before.epoch + 1), made, held)
             failpoints.hit(failpoints.TYPED_AFTER_APPEND)
         for history in histories:
-            folded = self._fold(history, up_to.epoch)
-            if folded is not None:
-                made[history.name] = folded
-                failpoints.hit(failpoints.HISTORY_AFTER_FOLD)
-        made = {name: self._as_now(name, at) for name, at in made.items()}
-        if made != dict(before.tables) or up_to.epoch > before.epoch:
-            done = Projected(epoch=up_to.epoch, name=TYPED, tables=made)
-            self._manifest.project(done)
-        self._brought = Brought(epoch=up_to.epoch, tables=made)
+            self._bring_history(history, up_to.epoch, made, held)
+        now = Brought(epoch=up_to.epoch, tables=made, held=held)
+        made = {n: at if _covered(n, held) else self._as_now(n, at) for n, at in made.items()}
+        changed = made != dict(before.tables) or held != dict(before.held)
+        if changed or up_to.epoch > before.epoch:
+            own = {name: at for name, at in made.items() if not _covered(name, held)}
+            done = Projected(epoch=up_to.epoch, name=TYPED, tables=own, held=held)
+            self._manifest.project(done, again=up_to.epoch == before.epoch)
+        self._brought = replace(now, tables=made)
         return self._brought
 
-    def _bring_typed(self, before: Brought, up_to: Committed) -> dict[str, TableAt]:
-        after = before.epoch
+    def _took(
+        self,
+        attempts: Attempts,
+        first: Epoch,
+        made: dict[str, TableAt],
+        held: dict[str, Hold],
+    ) -> None:
+        """Book what was done, and hold what failed from epoch `first` on."""
+        made |= attempts.done
+        for name, error in attempts.failed.items():
+            held[name] = failure_hold(error, from_epoch=first)
+            self._retries.failed(name)
+
+    def _retry(
+        self,
+        before: Brought,
+        up_to: Committed,
+        made: dict[str, TableAt],
+        held: dict[str, Hold],
+    ) -> None:
+        """Bring held typed tables up to where the others are, as far as one step goes."""
+        if not before.epoch:
+            return
+        others = self._manifest.at(before.epoch)
+        for name, hold in before.held.items():
+            if not name.startswith("typed/") or not self._retries.due(name):
+                continue
+            after = Epoch(hold.from_epoch - 1)
+            reached = within_budget(self._manifest, after, others)
+            attempts = Attempts()
+            rest = tuple(other for other in held if other != name)
+            self._bring_typed(attempts, before, after, reached, partial(_own, name, rest))
+            del held[name]
+            self._took(attempts, Epoch(hold.from_epoch), made, held)
+            if not attempts.failed:
+                self._retries.forget(name)
+                if reached.epoch < before.epoch:
+                    held[name] = replace(hold, from_epoch=reached.epoch + 1)
+
+    def _bring_typed(
+        self,
+        attempts: Attempts,
+        before: Brought,
+        after: Epoch,
+        up_to: Committed,
+        wanted: Wanted,
+    ) -> None:
         epochs = self._manifest.between(after, up_to.epoch)
         start = self._manifest.at(after) if after else None
-        made: dict[str, TableAt] = {}
         for store in up_to.heads:
             visible = Visible(
                 start.heads.get(store, 0) if start else 0,
                 [(e.epoch, e.heads.get(store, 0)) for e in epochs],
             )
-            made |= self._typed.add_events(store, visible, up_to.epoch)
+            with attempts.of("typed/events"):
+                attempts.take(self._typed.add_events(store, visible, up_to.epoch, wanted=wanted))
         progress = Progress.from_json(up_to.progress)
-        held = Progress.from_json(start.progress).held if start else {}
         installs = self._installs(epochs)
-        deployment = self._deployed.deployment() if installs else None
-        for install, epoch in installs:
-            assert deployment is not None, "there are installs"
-            column = deployment.event_times(install.source).get(install.table)
-            made |= self._copied.add(install, epoch, event_time=column)
+        self._bring_installs(attempts, installs, wanted)
         for source in up_to.cuts:
             visible = Visible(
                 max(start.cuts.get(source, 0) if start else 0, _begun(source, installs)),
                 [(e.epoch, e.cuts.get(source, 0)) for e in epochs],
             )
-            made |= self._typed.add_changes(
-                source,
-                visible,
-                up_to.epoch,
-                pending_from=start.pending_from.get(source, 1) if start else 1,
-                snapshot_lsn=progress.cut(source).snapshot_lsn,
-                current=start.tables if start else {},
-                brought=before.tables,
-                held=held.get(source, {}),
-                staged={
-                    current_name(source, i.table): (generation_root(self._lake, i), i.version)
-                    for i, _ in installs
-                    if i.source == source
-                },
-            )
-        return made
+            failed = tuple(attempts.failed)
+            with attempts.of(f"typed/{source}"):
+                found = self._typed.add_changes(
+                    source,
+                    visible,
+                    up_to.epoch,
+                    pending_from=start.pending_from.get(source, 1) if start else 1,
+                    snapshot_lsn=progress.cut(source).snapshot_lsn,
+                    current=start.tables if start else {},
+                    brought=before.tables,
+                    held=Progress.from_json(start.progress).held.get(source, {}) if start else (),
+                    staged=self._staged(source, installs),
+                    wanted=partial(_wanted_beside, wanted, failed),
+                )
+                attempts.take(found)
+
+    def _bring_installs(
+        self, attempts: Attempts, installs: Sequence[tuple[Install, Epoch]], wanted: Wanted
+    ) -> None:
+        deployment = self._deployed.deployment() if installs else None
+        for install, epoch in installs:
+            assert deployment is not None, "there are installs"
+            name = f"typed/{install.source}.{install.table}"
+            if wanted(name) and name not in attempts.failed:
+                column = deployment.event_times(install.source).get(install.table)
+                with attempts.of(name):
+                    attempts.done |= self._copied.add(install, epoch, event_time=column)
+
+    def _staged(
+        self, source: str, installs: Sequence[tuple[Install, Epoch]]
+    ) -> dict[str, tuple[str, int]]:
+        """Return path and version of a source's rows as they were copied, by `current` table."""
+        return {
+            current_name(source, i.table): (generation_root(self._lake, i), i.version)
+            for i, _ in installs
+            if i.source == source
+        }
+
+    def _bring_history(
+        self, history: HistoryOf, epoch: Epoch, made: dict[str, TableAt], held: dict[str, Hold]
+    ) -> None:
+        """Fold a history, unless what it is folded from is held or its own pause is not over."""
+        name, from_epoch = history.name, epoch
+        if name in held:
+            from_epoch = Epoch(held[name].from_epoch)
+        inputs = (history.typed, history.truncates or history.typed)
+        for base in (item for item in inputs if _covered(item, held)):
+            hold = Hold(order=NO_ORDER, reason=f"{base} is held", from_epoch=from_epoch)
+            held[name] = hold
+            return
+        if name in held and not self._retries.due(name):
+            return
+        attempts = Attempts()
+        with attempts.of(name):
+            folded = self._fold(history, epoch)
+            held.pop(name, None)
+            self._retries.forget(name)
+            if folded is not None:
+                made[name] = folded
+                failpoints.hit(failpoints.HISTORY_AFTER_FOLD)
+        self._took(attempts, from_epoch, made, held)
 
     def _as_now(self, name: str, at: TableAt) -> TableAt:
         """Return a table's newest version: a compaction makes one, and nobody keeps the old."""
@@ -207,6 +332,50 @@ class DerivedTables:
             return None
         frame = self._frames.frame(path, within)
         return frame.filter(frame["table"] == history.table) if frame is not None else None
+
+
+def within_budget(manifest: Manifest, after: Epoch, last: Committed) -> Committed:
+    """Return the epoch up to which one step brings derived tables: at most `last`."""
+    rows, chosen = 0, last
+    until = Epoch(min(last.epoch, after + MAX_EPOCHS_PER_STEP))
+    for epoch in manifest.between(after, until):
+        rows += epoch.counts.get("events", 0) + epoch.counts.get("changes", 0)
+        chosen = epoch
+        if rows >= MAX_ROWS_PER_STEP:
+            break
+    return chosen
+
+
+def held_input(plan: Plan, brought: Brought) -> str | None:
+    """Say which held table a plan reads, why it is held and what releases it; None for none."""
+    for item in plan.inputs:
+        kind = "typed" if item.kind is InputKind.STREAM else "history"
+        found = brought.hold_on(f"{kind}/{item.name}")
+        if found is not None:
+            name, hold = found
+            return (
+                f"waits for {name}, held since epoch {hold.from_epoch}: {hold.reason}"
+                f" | fix: {retry_command(name)}"
+            )
+    return None
+
+
+def _covered(name: str, held: Iterable[str]) -> bool:
+    return any(part_of(name, each) for each in held)
+
+
+def _free(held: Sequence[str], name: str) -> bool:
+    return not _covered(name, held)
+
+
+def _own(own: str, rest: Sequence[str], name: str) -> bool:
+    """Say whether a table is tried again with the hold `own`, and not with a closer one."""
+    closer = [other for other in rest if part_of(other, own)]
+    return part_of(name, own) and not _covered(name, closer)
+
+
+def _wanted_beside(wanted: Wanted, failed: Sequence[str], name: str) -> bool:
+    return wanted(name) and not _covered(name, failed)
 
 
 def _begun(source: str, installs: Sequence[tuple[Install, Epoch]]) -> int:

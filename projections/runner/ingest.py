@@ -18,8 +18,9 @@ A crash between any two steps repeats the step and ends in the same rows; each h
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,27 +29,24 @@ from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
 
 from kernel import failpoints
 from kernel.errors import NotFound, StoreDiverged
 from kernel.positions import Epoch, Offsets
-from projections.log.datasets import dataset_since, schema_of
-from projections.log.frames import AVRO_SCHEMAS, TRANSACTIONS_TABLE, UTC_MICROS
+from projections.log.frames import AVRO_SCHEMAS, UTC_MICROS
 from projections.log.layout import Lake, changes_log, events_log
-from projections.log.steps import Evolution
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, sort_out
 from projections.runner.bulk import BulkInstalls
+from projections.runner.folding import Folding
 from projections.runner.manifest import Bound, Committed, Manifest, first_progress
 from projections.runner.progress import Progress
+from projections.runner.retries import Patience
 from projections.state.current import CurrentTables, current_name
-from projections.state.cut import Advance
 from projections.state.following import SchemaFollower
 from projections.state.held import Held
 from projections.state.installing import Installer
-from projections.state.large import LogRows, split
 from schemas.registry import SchemaLookup
 
 
@@ -99,7 +97,9 @@ class Ingest:
         lateness: Lateness,
         broker: Broker,
         current: CurrentTables | None = None,
+        patience: Patience | None = None,
     ) -> None:
+        """`patience` is kept over restarts of ingest: it counts how often a table failed."""
         self._lake = lake
         self._tables = tables
         self._manifest = manifest
@@ -108,9 +108,17 @@ class Ingest:
         self._broker = broker
         self._writer = ArrowWriter(tables)
         self._current = current or CurrentTables(lake, tables, schemas)
-        self._follower = SchemaFollower(lake, tables, schemas)
         installer = Installer(lake=lake, tables=tables, schemas=schemas, current=self._current)
-        self._bulk = BulkInstalls(lake, tables, manifest, installer)
+        patience = patience or Patience()
+        self._bulk = BulkInstalls(lake, tables, manifest, installer, patience)
+        self._folding = Folding(
+            lake=lake,
+            tables=tables,
+            current=self._current,
+            follower=SchemaFollower(lake, tables, schemas),
+            bulk=self._bulk,
+            patience=patience,
+        )
         self._last = manifest.last()
         self._current.resume(self._last.tables if self._last else {})
         self._progress = first_progress(self._last)
@@ -158,7 +166,9 @@ class Ingest:
         read = self._read(bound)
         for source, cut in progress.cuts.items():
             cut.settle(read, partial(self._broker.ends, source))
-        folded, taken = self._fold(progress, arrival, epoch, installs)  # 5
+        folded, taken = self._folding.fold(
+            progress, arrival.changes, epoch, installs, self._last
+        )  # 5
         tables |= folded
         watch.lap("fold")
         failpoints.hit(failpoints.EPOCH_AFTER_FOLD)
@@ -194,16 +204,22 @@ class Ingest:
     def waiting_for(self) -> dict[str, str]:
         """Say per source what holds its cut, for status and alarms."""
         held = {source: cut.waiting_for() for source, cut in self._progress.cuts.items()}
-        return {source: reason for source, reason in held.items() if reason is not None}
+        waits = {source: reason for source, reason in held.items() if reason is not None}
+        return waits | self._folding.stuck
 
     def _keep_schemas(self, ids: set[int], epoch: Epoch) -> None:
         new = sorted(ids - self._kept_schemas)
-        if not new:
+        rows = []
+        for each in new:
+            # A schema that the registry has lost holds the tables that need it, and no others.
+            with contextlib.suppress(NotFound):
+                schema = self._schemas.schema(each)
+                rows.append({"epoch": epoch, "schema_id": each, "schema": schema})
+        if not rows:
             return
-        rows = [{"epoch": epoch, "schema_id": i, "schema": self._schemas.schema(i)} for i in new]
         table = pa.Table.from_pylist(rows, schema=AVRO_SCHEMAS)
         self._writer.append(self._lake.avro_schemas, table, Guard("log/_schemas", epoch))
-        self._kept_schemas |= set(new)
+        self._kept_schemas |= set(table["schema_id"].to_pylist())
 
     def _read_kept_schemas(self) -> set[int]:
         rows = self._tables.read(self._lake.avro_schemas, columns=["schema_id"])
@@ -245,95 +261,6 @@ class Ingest:
                         store=store,
                         position=row["position"],
                     )
-
-    def _fold(
-        self, progress: Progress, arrival: Arrival, epoch: Epoch, installs: tuple[int, ...]
-    ) -> tuple[dict[str, TableAt], tuple[int, ...]]:
-        """Return the tables that moved on, and the numbers of the installs that became tables."""
-        at = self._current.moved()
-        numbers: list[int] = []
-        for source in sorted({*progress.cuts, *arrival.changes, *self._bulk.sources(installs)}):
-            advance = progress.cut(source).advance()
-            taken = self._bulk.take(source, installs, progress, epoch)
-            at |= taken.tables
-            if advance.anything and advance.from_epoch is not None:
-                at |= self._fold_changes(source, progress, advance, epoch, taken.replaced)
-            self._bulk.mend(taken, progress, epoch)
-            at |= taken.tables
-            numbers += taken.numbers
-        return at, tuple(numbers)
-
-    def _fold_changes(
-        self,
-        source: str,
-        progress: Progress,
-        advance: Advance,
-        epoch: Epoch,
-        replaced: Collection[str],
-    ) -> dict[str, TableAt]:
-        """Fold the changes of one source; tables that were replaced have them already."""
-        assert advance.from_epoch is not None, "there is something to fold"
-        folds: dict[str, tuple[pa.Table | LogRows, Evolution]] = {}
-        small, large = self._foldable(source, progress, advance, epoch)
-        plans = self._follower.plans(
-            source,
-            small | {table: rows.planned() for table, rows in large.items()},
-            frozenset(advance.transactions),
-            partial(self._columns, source),
-            from_epoch=advance.from_epoch,
-        )
-        held = progress.held.setdefault(source, {})
-        cut = progress.cut(source)
-        for table, (rows, planned) in plans.items():
-            if table in held or table in replaced or not cut.folds(table):
-                continue
-            if planned.hold is not None:
-                # The table stays as of the epoch before; the log has its rows.
-                held[table] = planned.hold.at(epoch)
-            elif rows.num_rows or planned.evolution:
-                folds[table] = large.get(table, rows), planned.evolution
-        return self._current.fold_all(source, folds, epoch)
-
-    def _columns(self, source: str, table: str) -> pa.Schema | None:
-        """Return a table's columns as of the last committed epoch."""
-        name = current_name(source, table)
-        at = self._last.tables.get(name) if self._last else None
-        if at is None or self._last is None:
-            return None
-        path = self._lake.path(name)
-        try:
-            return self._tables.columns(path, at.version)
-        except DeltaError:
-            # The log may have forgotten it, after a fold of the tail at the start for instance.
-            newest = self._tables.open(path)
-            if newest is None or (newest.transaction_version(f"{name}/columns") or 0) > (
-                self._last.epoch
-            ):
-                raise
-            return schema_of(newest)
-
-    def _foldable(
-        self, source: str, progress: Progress, advance: Advance, epoch: Epoch
-    ) -> tuple[dict[str, pa.Table], dict[str, LogRows]]:
-        """Read from the log the rows that became foldable, per table; what is large, not yet."""
-        of_transactions = pc.is_in(
-            pc.field("transaction_id"), pa.array(advance.transactions, pa.string())
-        )
-        wanted = of_transactions & ~pc.field("snapshot")
-        if advance.snapshot:
-            at_lsn = pc.field("commit_order") == progress.cut(source).snapshot_lsn
-            wanted = wanted | (pc.field("snapshot") & at_lsn)
-        in_epochs = (pc.field("epoch") >= advance.from_epoch) & (pc.field("epoch") <= epoch)
-        path = self._lake.path(changes_log(source))
-        log = self._tables.open(path)
-        if log is None:
-            raise NotFound(f"the log of {source} is missing from the lake")
-        wanted = in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE)
-        wanted, large = split(log, wanted, since=advance.from_epoch or 0)
-        rows = dataset_since(log, "epoch", advance.from_epoch or 0).to_table(filter=wanted)
-        names = pc.unique(rows["table"]).to_pylist()
-        small = {name: rows.filter(pc.equal(rows["table"], name)) for name in sorted(names)}
-        return small, large
 
     def _committed(
         self,

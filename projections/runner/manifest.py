@@ -25,6 +25,7 @@ from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables, greatest
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.progress import Progress
+from projections.state.held import Hold
 
 BOUND, COMMITTED, PROJECTION = "bound", "committed", "projection"
 
@@ -46,9 +47,10 @@ SCHEMA = pa.schema(
         ("timings_ms", pa.string()),
         ("at", UTC_MICROS),
         ("installs", pa.string()),
+        ("held", pa.string()),
     ]
 )
-"""`installs` came later: rows without it took none."""
+"""`installs` and `held` came later: rows without them took none, and held none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +95,15 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projected:
-    """A projection's table (or another derived one) after a run up to `epoch`."""
+    """A projection's table (or another derived one) after a run up to `epoch`.
+
+    `held` are derived tables that do not have the epoch; `tables` has none of them.
+    """
 
     epoch: Epoch
     name: str
     tables: Mapping[str, TableAt]
+    held: Mapping[str, Hold] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
@@ -157,8 +163,8 @@ class Manifest:
         }
         self._append(row, Guard(f"{self._app_id}/committed", done.epoch))
 
-    def project(self, done: Projected) -> None:
-        """Note how far a derived table has come."""
+    def project(self, done: Projected, *, again: bool = False) -> None:
+        """Note how far a derived table has come; `again`: anew for an epoch that it had noted."""
         row = {
             "epoch": done.epoch,
             "kind": PROJECTION,
@@ -166,8 +172,15 @@ class Manifest:
             "tables": _tables_json(done.tables),
             "counts": _compact(done.counts),
             "timings_ms": _compact(done.timings_ms),
+            "held": _compact({name: hold.to_json() for name, hold in done.held.items()}),
         }
-        self._append(row, Guard(f"{self._app_id}/{done.name}", done.epoch))
+        if again:
+            app = f"{self._app_id}/{done.name}/again"
+            table = self._tables.open(self._lake.epochs)
+            count = (table.transaction_version(app) if table is not None else None) or 0
+            self._append(row, Guard(app, Epoch(count + 1)))
+        else:
+            self._append(row, Guard(f"{self._app_id}/{done.name}", done.epoch))
 
     def version(self) -> int:
         """Return the manifest's table version; -1 before the first epoch. Cheap."""
@@ -230,12 +243,13 @@ class Manifest:
 
     def projected(self) -> dict[str, Projected]:
         """Return, per derived table, how far it has come."""
-        newest: dict[str, Projected] = {}
-        for row in self._rows(pc.field("kind") == PROJECTION):
-            run = _projected(row)
-            if run.name not in newest or run.epoch > newest[run.name].epoch:
-                newest[run.name] = run
-        return newest
+        rows = self._rows(pc.field("kind") == PROJECTION)
+        newest: dict[str, dict[str, object]] = {}
+        for row in rows:
+            name = str(row["name"])
+            if name not in newest or _noted_at(row) > _noted_at(newest[name]):
+                newest[name] = row
+        return {name: _projected(row) for name, row in newest.items()}
 
     def history_of(self, name: str) -> list[Projected]:
         """Return every run of one derived table, ascending by epoch."""
@@ -310,6 +324,19 @@ def _numbers(row: Mapping[str, object]) -> tuple[int, ...] | None:
     return None if kept is None else tuple(json.loads(str(kept)))
 
 
+def _noted_at(row: Mapping[str, object]) -> tuple[int, datetime]:
+    """Return the order of notes about one table: an epoch may have been noted again."""
+    at = row["at"]
+    assert isinstance(at, datetime)
+    return int(str(row["epoch"])), at
+
+
+def _held(row: Mapping[str, object]) -> dict[str, Hold]:
+    kept = row.get("held")
+    found = {} if kept is None else json.loads(str(kept))
+    return {name: Hold.from_json(hold) for name, hold in found.items()}
+
+
 def _projected(row: Mapping[str, object]) -> Projected:
     return Projected(
         epoch=Epoch(int(str(row["epoch"]))),
@@ -317,4 +344,5 @@ def _projected(row: Mapping[str, object]) -> Projected:
         tables=_tables_at(row["tables"]),
         counts=json.loads(str(row["counts"])),
         timings_ms=json.loads(str(row["timings_ms"])),
+        held=_held(row),
     )

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from kernel import failpoints
 from kernel.positions import Epoch
+from projections.log.attempts import Attempts
 from projections.log.datasets import schema_of
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
 from projections.log.layout import Lake
@@ -186,25 +187,28 @@ class CurrentTables:
         source: str,
         folds: Mapping[str, tuple[pa.Table | LogRows, Evolution]],
         epoch: Epoch,
-    ) -> dict[str, TableAt]:
+    ) -> Attempts:
         """Fold several tables of one source, some at a time: most of it is waiting for files.
 
         `folds` has rows and evolution by table, as `fold` and `fold_large` take them; large ones
-        go one by one. Raises what the first one that fails raises, once all have ended.
+        go one by one. What fails, by table, keeps no other from being folded. Raises `LeaseLost`.
         """
-        at: dict[str, TableAt] = {}
-        started: list[Future[Mapping[str, TableAt]]] = []
+        attempts = Attempts()
+        started: dict[str, Future[Mapping[str, TableAt]]] = {}
         with ThreadPoolExecutor(FOLDS_AT_ONCE, thread_name_prefix="fold") as pool:
             for table, (rows, evolution) in folds.items():
-                if isinstance(rows, LogRows):
-                    at |= self.fold_large(source, table, rows, epoch, evolution)
-                elif len(folds) == 1:
-                    at |= self.fold(source, table, rows, epoch, evolution)
-                else:
-                    started.append(pool.submit(self.fold, source, table, rows, epoch, evolution))
-        for each in started:
-            at |= each.result()
-        return at
+                with attempts.of(table):
+                    if isinstance(rows, LogRows):
+                        attempts.done |= self.fold_large(source, table, rows, epoch, evolution)
+                    elif len(folds) == 1:
+                        attempts.done |= self.fold(source, table, rows, epoch, evolution)
+                    else:
+                        work = (source, table, rows, epoch, evolution)
+                        started[table] = pool.submit(self.fold, *work)
+        for table, each in started.items():
+            with attempts.of(table):
+                attempts.done |= each.result()
+        return attempts
 
     def _evolve(self, name: str, path: str, evolution: Evolution, epoch: Epoch) -> bool:
         """Bring the rows that are there to the new columns; return whether that did anything."""

@@ -7,10 +7,12 @@ tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from projections.log.attempts import Attempts
 from projections.log.frames import MESSAGES_TABLE, SCHEMA_TABLE
 from projections.log.layout import Lake, changes_log
 from projections.log.steps import Evolution
@@ -42,17 +44,22 @@ class SchemaFollower:
         columns: Columns,
         *,
         from_epoch: int,
+        attempts: Attempts | None = None,
     ) -> dict[str, tuple[pa.Table, Planned]]:
         """Return, per table that has rows or DDL, the rows to fold and how.
 
         `rows` are the log rows to fold per table, with those of table `_schema`, all of the
-        transactions `fresh`, logged since `from_epoch`. Raises `SchemaViolation` for a message
-        that cannot be read.
+        transactions `fresh`, logged since `from_epoch`. Where there are `attempts`, they take the
+        errors of single tables. Raises `SchemaViolation` for a message that cannot be read.
         """
-        return {
-            table: (own, plan(told, own, stored, self._schemas))
-            for table, told, own, stored in self._each(source, rows, fresh, columns, from_epoch)
-        }
+        plans: dict[str, tuple[pa.Table, Planned]] = {}
+        for table, told, own in self._each(source, rows, fresh, from_epoch):
+            with _of(attempts, table):
+                stored = columns(table)
+                # Without rows and without columns here it is a table that nobody captures.
+                if table in rows or stored is not None:
+                    plans[table] = own, plan(told, own, stored, self._schemas)
+        return plans
 
     def facts(
         self,
@@ -62,30 +69,28 @@ class SchemaFollower:
         columns: Columns,
         *,
         from_epoch: int,
+        attempts: Attempts | None = None,
     ) -> dict[str, tuple[pa.Table, Evolution]]:
         """Return, per table, the rows that typed tables take in and how; as `plans`."""
-        return {
-            table: (own, plan_facts(told, own, stored, self._schemas))
-            for table, told, own, stored in self._each(source, rows, fresh, columns, from_epoch)
-        }
+        facts: dict[str, tuple[pa.Table, Evolution]] = {}
+        for table, told, own in self._each(source, rows, fresh, from_epoch):
+            with _of(attempts, table):
+                stored = columns(table)
+                if table in rows or stored is not None:
+                    facts[table] = own, plan_facts(told, own, stored, self._schemas)
+        return facts
 
     def _each(
         self,
         source: str,
         rows: Mapping[str, pa.Table],
         fresh: Container[str],
-        columns: Columns,
         from_epoch: int,
-    ) -> Iterator[tuple[str, list[Told], pa.Table, pa.Schema | None]]:
+    ) -> Iterator[tuple[str, list[Told], pa.Table]]:
         told = self._told(source, rows.get(SCHEMA_TABLE), fresh, from_epoch)
         for table in sorted({*rows, *told} - {SCHEMA_TABLE, MESSAGES_TABLE}):
-            stored = columns(table)
-            if table in rows:
-                yield table, told.get(table, []), rows[table], stored
-            elif stored is not None:
-                empty = rows[SCHEMA_TABLE].schema.empty_table()
-                yield table, told[table], empty, stored
-            # Else it is a table that nobody captures.
+            own = rows[table] if table in rows else rows[SCHEMA_TABLE].schema.empty_table()
+            yield table, told.get(table, []), own
 
     def messages(self, source: str) -> pa.Table | None:
         """Read every DDL message of a source from its log."""
@@ -103,3 +108,7 @@ class SchemaFollower:
         # What comes behind the range to fold is not known yet.
         known = pc.less_equal(messages["commit_order"], pc.max(own["commit_order"]))
         return tell(messages.filter(known), fresh, from_epoch=from_epoch)
+
+
+def _of(attempts: Attempts | None, table: str) -> AbstractContextManager[None]:
+    return nullcontext() if attempts is None else attempts.of(table)

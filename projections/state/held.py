@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from kernel.errors import PenstockError
 from projections.log.steps import Order
+
+NO_ORDER: Order = (0, 0)
+"""Order of a hold that no change of the source caused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,17 @@ class Hold:
                     order=(high, low), reason=reason, diff=tuple(map(str, diff)), from_epoch=epoch
                 )
         raise ValueError(f"not a kept hold: {kept!r}")
+
+
+def failure_hold(error: BaseException, *, from_epoch: int) -> Hold:
+    """Return the hold of a table whose fold, typing or history failed."""
+    said = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    return Hold(order=NO_ORDER, reason=said[:800], from_epoch=from_epoch)
+
+
+def retry_command(name: str) -> str:
+    """Return the command that has a held typed or history table tried again now."""
+    return f"penstock table retry {name}"
 
 
 def release_command(source: str, table: str) -> str:

@@ -28,6 +28,7 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from kernel.errors import LeaseLost, PenstockError
 from kernel.positions import Epoch
+from projections.log.attempts import Attempts
 from projections.log.datasets import schema_of
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
@@ -123,7 +124,9 @@ class TailTables:
         """Take up the tails that the manifest names, after a start."""
         for name in known:
             if name.startswith(FOLDER):
-                self._load("current/" + name.removeprefix(FOLDER))
+                own = "current/" + name.removeprefix(FOLDER)
+                with Attempts().of(own):  # What fails here fails again where the table is folded.
+                    self._load(own)
 
     def wants(self, base: DeltaTable | None) -> bool:
         """Say whether a table is large enough for a tail."""

@@ -1,0 +1,48 @@
+"""Work on several tables, of which one that fails keeps no other from being done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from kernel.errors import LeaseLost
+from projections.log.tables import TableAt
+
+log = logging.getLogger("penstock.tables")
+
+
+@dataclass(slots=True)
+class Attempts:
+    """What was done and what failed, by the tables' names.
+
+    A name may stand for all tables below it: `typed/shop` for those of source `shop`.
+    """
+
+    done: dict[str, TableAt] = field(default_factory=dict)
+    failed: dict[str, Exception] = field(default_factory=dict)
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Keep an error of the block as that of one table, and go on behind the block.
+
+        Raises `LeaseLost`: another writer took over, which ends the work on every table.
+        """
+        try:
+            yield
+        except LeaseLost:
+            raise
+        except Exception as error:
+            log.error("%s fails: %s", name, error, exc_info=error)
+            self.failed[name] = error
+
+    def take(self, others: Attempts) -> None:
+        """Add what other attempts did and failed at."""
+        self.done |= others.done
+        self.failed |= others.failed
+
+
+def part_of(name: str, whole: str) -> bool:
+    """Say whether a name is another one or stands below it: `typed/shop.a` in `typed/shop`."""
+    return name == whole or name.startswith(f"{whole}.")

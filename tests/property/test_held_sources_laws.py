@@ -1,0 +1,184 @@
+"""What one captured table or source holds keeps no other table and no other source."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kernel.errors import NotFound, Unavailable
+from projections.log.frames import DECODED
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.ingest import Ingest
+from projections.runner.manifest import Bound, Committed, Manifest
+from projections.runner.retries import Patience
+from schemas.wire import frame
+from tests.support.lake.bulk import HandSource
+from tests.support.lake.folding import ENVELOPE, KEY, TABLE, Done, state_of
+from tests.support.lake.telling import BreakingRegistry, SilentBroker
+
+TABLES = ("shop.public.items", "shop.public.goods", "mart.public.items")
+PLACES = ("schema lost", "storage", "folder of the table", "ddl")
+DDL = {"kind": "message", "table": "_schema", "operation": "m", "counts": "no JSON at all"}
+
+
+@dataclass
+class Sources:
+    """Three tables of two sources, each fed by a hand-made stream of its own."""
+
+    lake: Lake
+    tables: Tables = field(default_factory=Tables)
+    patience: Patience = field(default_factory=Patience)
+
+    def __post_init__(self) -> None:
+        self.streams = {name: HandSource() for name in TABLES}
+        self.taken = dict.fromkeys(TABLES, 0)
+        self.lsn = 0
+        self.registry = BreakingRegistry()
+        for number, schema in enumerate((ENVELOPE, KEY), start=1):
+            assert self.registry.register(f"items-{number}", json.dumps(schema)) == number
+        for number in range(3, 6):
+            text = json.dumps(ENVELOPE | {"doc": f"of table {number}"})
+            assert self.registry.register(f"table-{number}", text) == number
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin as a new process would, but for the patience that the pipeline keeps."""
+        self.tables = Tables()
+        self.manifest = Manifest(self.lake, self.tables)
+        self.ingest = Ingest(
+            self.lake,
+            self.tables,
+            self.manifest,
+            self.registry,
+            lateness=lambda _: timedelta(0),
+            broker=SilentBroker(),
+            patience=self.patience,
+        )
+
+    def epoch(
+        self, done: dict[str, list[Done]], spoiled: Callable[[list[dict[str, Any]]], None]
+    ) -> Committed:
+        """Commit a transaction per table, spoil the decoded rows, and take them in."""
+        rows: list[dict[str, Any]] = []
+        for number, name in enumerate(TABLES, start=3):
+            source, _, table = name.partition(".")
+            stream = self.streams[name]
+            stream.commit(*done.get(name, []))
+            own = [*stream.rows[self.taken[name] :], stream.ends[-1]]
+            self.taken[name] = len(stream.rows)
+            for row in own:
+                row = row | {"source": source, "topic": f"{name}.{row['kind']}"}
+                row["transaction_id"] = f"{name}:{row['transaction_id']}"
+                # Two tables of one source commit at places of their own.
+                row["lsn"] = self.lsn + number * 1_000 + int(row["lsn"]) - stream.lsn
+                if row["kind"] == "change":
+                    value = row["value"]
+                    row |= {"table": table, "schema_id": number, "value": frame(number, value[5:])}
+                else:
+                    row["counts"] = row["counts"].replace(TABLE, table)
+                    row |= {"topic": f"{source}.transaction", "offset": self.lsn + number}
+                rows.append(row)
+        if self.lsn == 0:
+            rows += [_begun("shop"), _begun("mart")]
+        self.lsn += 10_000
+        spoiled(rows)
+        rows.sort(key=lambda row: (row["kind"] == "end", row["lsn"]))
+        bound = Bound(
+            epoch=self.ingest.next_epoch, run_id="t", batch_id=0, start={}, end={"t": {"0": 1}}
+        )
+        decoded = pa.Table.from_pylist(rows, schema=DECODED)
+        for _ in range(20):
+            try:
+                return self.ingest.run_epoch(bound, lambda: decoded)
+            except Unavailable:
+                self.restart()
+        raise AssertionError("the epoch never ended")
+
+    def state(self, name: str, at: Committed) -> object:
+        known = at.tables.get(f"current/{name}")
+        version = None if known is None else known.version
+        return state_of(Tables().read(self.lake.path(f"current/{name}"), version=version))
+
+
+def _begun(source: str) -> dict[str, Any]:
+    """Return the end of a snapshot without tables: the source begins with its stream."""
+    place = {"topic": f"{source}.begun", "partition": 0, "offset": 0, "lsn": 0}
+    return {"kind": "snapshot", "source": source, "counts": '{"rows": 0}', **place}
+
+
+def nothing(rows: list[dict[str, Any]]) -> None:
+    """Spoil nothing."""
+
+
+def plant(sources: Sources, place: str, victim: str) -> Callable[[list[dict[str, Any]]], None]:
+    """Make a table, or the whole source where it is DDL, fail at a place."""
+    number = 3 + TABLES.index(victim)
+    path = Path(sources.lake.path(f"current/{victim}"))
+    match place:
+        case "schema lost":
+            sources.registry.broken[number] = NotFound("no such schema")
+        case "storage":
+            sources.registry.broken[number] = Unavailable("storage does not answer")
+        case "ddl":
+            return lambda rows: rows.append(_message(rows, victim))
+        case _:
+            shutil.rmtree(path, ignore_errors=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"a file where a folder should be")
+            sources.restart()
+    return nothing
+
+
+def _message(rows: list[dict[str, Any]], victim: str) -> dict[str, Any]:
+    end = next(r for r in rows if r["kind"] == "end" and victim in r["transaction_id"])
+    end["counts"] = json.dumps(json.loads(end["counts"]) | {"_messages": 1})
+    place = {"lsn": end["lsn"] - 1, "commit_order": end["lsn"], "total_order": 99}
+    names = ("source", "transaction_id", "recorded_at", "partition", "offset")
+    return {**DDL, **place, **{n: end[n] for n in names}, "topic": "messages", "snapshot": False}
+
+
+@settings(max_examples=12)
+@example(place="ddl", victim=TABLES[1], first=True)
+@example(place="storage", victim=TABLES[0], first=False)
+@given(
+    place=st.sampled_from(PLACES),
+    victim=st.sampled_from(TABLES),
+    first=st.booleans(),
+)
+def test_what_one_table_or_source_holds_keeps_no_other(
+    place: str, victim: str, first: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        sources = Sources(Lake.at(Path(folder)))
+        rows = {name: [Done("c", 1, name=name), Done("c", 2)] for name in TABLES}
+        # A registry that is away keeps all new schemas from being read, not those of one table.
+        first = first and place != "storage"
+        if not first:
+            sources.epoch(rows, nothing)
+        spoil = plant(sources, place, victim)
+        done = sources.epoch(rows if first else {n: [Done("u", 1)] for n in TABLES}, spoil)
+        more = {name: [Done("u", 2, size=5), Done("d", 1)] for name in TABLES}
+        done = sources.epoch(more, nothing)
+        source = victim.partition(".")[0]
+        if place == "ddl":
+            stands = {name for name in TABLES if name.startswith(source)}
+            assert "cannot be read" in sources.ingest.waiting_for()[source]
+            assert done.cuts[source] < sources.lsn
+        else:
+            stands = {victim}
+            (hold,) = sources.ingest.held()[source].values()
+            assert (hold.from_epoch, bool(hold.reason)) == (1 if first else 2, True)
+        for name in set(TABLES) - stands:
+            assert sources.state(name, done) == sources.streams[name].state, name
+            assert done.tables[f"current/{name}"].as_of_epoch == done.epoch

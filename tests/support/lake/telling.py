@@ -1,0 +1,158 @@
+"""A lake that is told events as JSON: from the service's intake to epochs and typed tables.
+
+Everything between them is the product's own; Kafka and PostgreSQL alone are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pyarrow as pa
+
+from eventstore.codecs import Codecs
+from eventstore.decode import decode_event
+from eventstore.intake import Intake, MemorySchemaCache
+from eventstore.store import EncodedEvent
+from kernel.positions import KafkaOffset, Offsets
+from projections.log.decode import decode, row_of
+from projections.log.frames import DECODED
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.log.typed import TypedTables
+from projections.runner.derived import Brought, DerivedTables
+from projections.runner.ingest import Ingest
+from projections.runner.manifest import Bound, Committed, Manifest
+from projections.runner.views import DeltaFrames
+from projections.state.history import HistoryTables
+from schemas.records import KafkaRecord, NewEvent
+from schemas.registry import MemoryRegistry
+
+STORE = "0b0f7a0e-0000-4000-8000-000000000002"
+AT = datetime(2013, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class BreakingRegistry(MemoryRegistry):
+    """A registry that fails for some schemas in a way that a test chose."""
+
+    broken: dict[int, Exception | str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def schema(self, schema_id: int) -> str:
+        found = self.broken.get(schema_id)
+        if isinstance(found, Exception):
+            raise found
+        return found or super().schema(schema_id)
+
+
+class SilentBroker:
+    """Stands in for Kafka, where the records come from elsewhere."""
+
+    def publish(self, offsets: Offsets) -> None:
+        """Take note of nothing."""
+
+    def ends(self, source: str) -> Offsets:
+        """Say that there is nothing."""
+        return {}
+
+
+@dataclass
+class ToldLake:
+    """Events of category `order`, one epoch at a time."""
+
+    lake: Lake
+    tables: Tables = field(default_factory=Tables)
+    registry: MemoryRegistry = field(default_factory=MemoryRegistry)
+    position: int = 0
+    _records: list[KafkaRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.manifest = Manifest(self.lake, self.tables)
+        self.intake = Intake(self.registry, MemorySchemaCache(), "infer", Codecs())
+        self.ingest = Ingest(
+            self.lake,
+            self.tables,
+            self.manifest,
+            self.registry,
+            lateness=lambda _: timedelta(0),
+            broker=SilentBroker(),
+        )
+        self.typed = TypedTables(self.lake, self.tables, self.registry)
+        self.derived = DerivedTables(
+            self.lake,
+            self.tables,
+            self.manifest,
+            self.typed,
+            # There are no histories.
+            cast("HistoryTables", None),
+            cast("DeltaFrames", None),
+        )
+
+    def tell(self, type_: str, data: Mapping[str, Any]) -> int:
+        """Append an event; return its position. Raises what an append of it raises."""
+        event = NewEvent(
+            id=uuid.uuid4(), type=type_, data=dict(data), metadata={}, tags=(), occurred_at=AT
+        )
+        (encoded,) = asyncio.run(self.intake.encode("order", [event]))
+        self.position += 1
+        self._records.append(_record(encoded, self.position))
+        return self.position
+
+    def epoch(self) -> Committed:
+        """Make an epoch of what was told since the last one."""
+        rows = [row_of(record, decode(record, decode_event)) for record in self._records]
+        self._records.clear()
+        bound = Bound(
+            epoch=self.ingest.next_epoch,
+            run_id="t",
+            batch_id=0,
+            start={},
+            end={"events.order": {"0": self.position}},
+        )
+        decoded = pa.Table.from_pylist(rows, schema=DECODED)
+        return self.ingest.run_epoch(bound, lambda: decoded)
+
+    def bring(self) -> Brought:
+        """Bring typed tables up to the last epoch."""
+        last = self.manifest.last()
+        assert last is not None, "there is an epoch"
+        return self.derived.bring(self.derived.at(), last, [])
+
+    def rows(self, type_: str) -> list[dict[str, Any]]:
+        """Return a type's rows in the order of their positions."""
+        found = Tables().read(self.lake.path(f"typed/events.order.{type_}"))
+        return [] if found is None else found.sort_by("position").to_pylist()
+
+
+def _record(event: EncodedEvent, position: int) -> KafkaRecord:
+    headers = {
+        "id": str(event.id),
+        "store_id": STORE,
+        "type": event.type,
+        "stream": "order-9",
+        "category": "order",
+        "version": str(position - 1),
+        "position": str(position),
+        "schema_id": str(event.schema_id),
+        "data_format": "0",
+        "metadata": "{}",
+        "tags": "[]",
+        "occurred_at": AT.isoformat(),
+        "recorded_at": AT.isoformat(),
+    }
+    return KafkaRecord(
+        topic="events.order",
+        partition=0,
+        offset=KafkaOffset(position - 1),
+        timestamp=AT,
+        key=b"order-9",
+        value=event.data,
+        headers={name: text.encode() for name, text in headers.items()},
+    )
