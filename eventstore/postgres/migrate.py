@@ -1,7 +1,8 @@
 """Numbered SQL files, applied once each, under one lock.
 
-Several services may start at the same moment: the first migrates, the others wait and find
-nothing to do. A file that was applied must never change; its checksum is compared each time.
+A start that finds all of them applied reads, and takes neither the lock nor any right. Several
+services may start at the same moment: the first migrates, the others wait and find nothing to do.
+A file that was applied must never change; its checksum is compared each time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from psycopg import sql
 from eventstore.postgres.connect import connect, wrapped
 from eventstore.postgres.locks import MIGRATE_LOCK
 from kernel.errors import ChecksumMismatch, Incompatible, Misconfigured
+
+_Connection = psycopg.AsyncConnection[tuple[object, ...]]
 
 _HISTORY = """
 CREATE SCHEMA IF NOT EXISTS es;
@@ -56,14 +59,18 @@ def migrations() -> tuple[Migration, ...]:
 async def migrate(dsn: str, known: tuple[Migration, ...] | None = None) -> list[str]:
     """Bring the database to the newest schema and return the names of the applied files.
 
-    Needs a login that may create schemas and roles. Raises `Unavailable` when PostgreSQL does
-    not answer, `ChecksumMismatch` when an applied file has changed since, `Incompatible` when the
-    database was migrated by a newer version, `Misconfigured` when rights are missing.
+    A database that is there already is only read: that needs no more than membership in
+    `penstock_service`. Otherwise it needs a login that may create schemas and roles. Raises
+    `Unavailable` when PostgreSQL does not answer, `ChecksumMismatch` when an applied file has
+    changed since, `Incompatible` when the database was migrated by a newer version,
+    `Misconfigured` when rights are missing.
     """
     steps = migrations() if known is None else known
     async with await connect(dsn, role=None) as connection:
         with wrapped("migrating the event store"):
             try:
+                if not _missing(steps, await _applied(connection)):
+                    return []
                 async with connection.transaction():
                     return await _apply(connection, steps)
             except psycopg.errors.InsufficientPrivilege as error:
@@ -73,32 +80,40 @@ async def migrate(dsn: str, known: tuple[Migration, ...] | None = None) -> list[
                 ) from error
 
 
-async def _apply(
-    connection: psycopg.AsyncConnection[tuple[object, ...]], steps: tuple[Migration, ...]
-) -> list[str]:
+async def _apply(connection: _Connection, steps: tuple[Migration, ...]) -> list[str]:
     await connection.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATE_LOCK,))
     await connection.execute(_HISTORY)
+    missing = _missing(steps, await _applied(connection))
+    for step in missing:
+        await connection.execute(sql.SQL(step.text))
+        await connection.execute(
+            "INSERT INTO es.migrations (number, name, sha256) VALUES (%s, %s, %s)",
+            (step.number, step.name, step.sha256),
+        )
+    return [step.name for step in missing]
+
+
+async def _applied(connection: _Connection) -> dict[int, str]:
+    """Return the checksums of the applied migrations by number; none in a new database."""
+    found = await connection.execute("SELECT to_regclass('es.migrations')")
+    if await found.fetchone() in (None, (None,)):
+        return {}
     rows = await connection.execute("SELECT number, sha256 FROM es.migrations ORDER BY number")
-    applied = {cast(int, number): checksum for number, checksum in await rows.fetchall()}
+    return {cast(int, number): cast(str, checksum) for number, checksum in await rows.fetchall()}
+
+
+def _missing(steps: tuple[Migration, ...], applied: dict[int, str]) -> list[Migration]:
+    """Return the steps that are still to be applied. Raises for a history that is not ours."""
     newest = max((step.number for step in steps), default=0)
     if applied and max(applied) > newest:
         raise Incompatible(
             f"the event store is at migration {max(applied)}, this version knows {newest}",
             remedy="Run the version of Penstock that last migrated this database, or a newer one.",
         )
-    done = []
     for step in steps:
-        if step.number in applied:
-            if applied[step.number] != step.sha256:
-                raise ChecksumMismatch(
-                    f"migration {step.name} was changed after it had been applied",
-                    remedy="Restore the file; put the change into a migration with a new number.",
-                )
-            continue
-        await connection.execute(sql.SQL(step.text))
-        await connection.execute(
-            "INSERT INTO es.migrations (number, name, sha256) VALUES (%s, %s, %s)",
-            (step.number, step.name, step.sha256),
-        )
-        done.append(step.name)
-    return done
+        if applied.get(step.number, step.sha256) != step.sha256:
+            raise ChecksumMismatch(
+                f"migration {step.name} was changed after it had been applied",
+                remedy="Restore the file; put the change into a migration with a new number.",
+            )
+    return [step for step in steps if step.number not in applied]

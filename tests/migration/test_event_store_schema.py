@@ -10,10 +10,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
 import eventstore.postgres
 from eventstore.postgres.migrate import migrate, migrations
 from kernel.errors import ChecksumMismatch, Incompatible, Misconfigured
+from tests.support.services.http import service_in_thread
 from tests.support.store.postgres import BIN
 
 SCHEMA = Path(eventstore.postgres.__file__).parent / "schema.sql"
@@ -89,3 +91,23 @@ def test_a_login_without_rights_is_told_so(postgres_dsn: str) -> None:
     with pytest.raises(Misconfigured, match="permission denied") as caught:
         asyncio.run(migrate(postgres_dsn.replace("postgres@", "powerless@")))
     assert "may create schemas" in caught.value.remedy
+
+
+def test_a_service_whose_login_owns_nothing_starts_on_a_store_that_is_up_to_date(
+    postgres_dsn: str,
+) -> None:
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS tenant")
+        connection.execute("CREATE ROLE tenant LOGIN IN ROLE penstock_service")
+        database = connection.info.dbname
+        connection.execute(
+            sql.SQL("REVOKE CREATE, TEMPORARY ON DATABASE {} FROM PUBLIC").format(
+                sql.Identifier(database)
+            )
+        )
+    tenant = postgres_dsn.replace("postgres@", "tenant@")
+    assert asyncio.run(migrate(tenant)) == []
+    with service_in_thread(tenant) as http:
+        body = {"events": [{"type": "placed", "data": {"total": 1}}]}
+        assert http.post("/v1/streams/order-1", json=body).status_code == 201
+        assert http.get("/v1/events").json()["head"] == 1
