@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kernel.errors import NotFound, Unavailable
 from projections.log.layout import Lake
 from projections.runner.derived import Brought
-from projections.serve.query import query
+from projections.serve.query import ask
 from tests.support.lake.telling import BreakingRegistry, ToldLake
 
 TYPES = ("placed", "paid", "sent")
@@ -100,7 +100,7 @@ def test_others_go_on_and_a_released_table_lacks_nothing(
         assert held(told.bring()) == {}
         wanted = [(p, p - 1) for p, k in enumerate(kinds, 1) if k == victim]
         assert values(told, victim) == wanted
-        query(told.lake, f'SELECT count(*) FROM typed."events.order.{victim}"')
+        ask(told.lake, f'SELECT count(*) FROM typed."events.order.{victim}"').rows
 
 
 def held(brought: Brought) -> dict[str, int]:
@@ -117,9 +117,9 @@ def test_a_hold_outlives_the_process_and_its_table_is_behind_for_readers(lake: L
         told.bring()
         noted = told.manifest.projected()["typed"]
         assert noted.held["typed/events.order.paid"].reason == "no such schema"
-        assert query(lake, 'SELECT max(n) AS n FROM typed."events.order.placed"')["n"][0].as_py()
+        assert ask(lake, 'SELECT max(n) AS n FROM typed."events.order.placed"').rows["n"][0].as_py()
         with pytest.raises(NotFound, match=r"typed/events\.order\.paid is behind"):
-            query(lake, 'SELECT * FROM typed."events.order.paid"', epoch=noted.epoch)
+            ask(lake, 'SELECT * FROM typed."events.order.paid"', epoch=noted.epoch).rows
     again = ToldLake(lake, registry=told.registry)
     assert held(again.bring()) == {}
     assert values(again, "paid") == [(2, 1), (4, 3)]
