@@ -100,7 +100,7 @@ def test_others_go_on_and_a_released_table_lacks_nothing(
         assert held(told.bring()) == {}
         wanted = [(p, p - 1) for p, k in enumerate(kinds, 1) if k == victim]
         assert values(told, victim) == wanted
-        ask(told.lake, f'SELECT count(*) FROM typed."events.order.{victim}"').rows
+        ask(told.lake, f'SELECT count(*) FROM typed."events.order.{victim}"')
 
 
 def held(brought: Brought) -> dict[str, int]:
@@ -119,7 +119,7 @@ def test_a_hold_outlives_the_process_and_its_table_is_behind_for_readers(lake: L
         assert noted.held["typed/events.order.paid"].reason == "no such schema"
         assert ask(lake, 'SELECT max(n) AS n FROM typed."events.order.placed"').rows["n"][0].as_py()
         with pytest.raises(NotFound, match=r"typed/events\.order\.paid is behind"):
-            ask(lake, 'SELECT * FROM typed."events.order.paid"', epoch=noted.epoch).rows
+            ask(lake, 'SELECT * FROM typed."events.order.paid"', epoch=noted.epoch)
     again = ToldLake(lake, registry=told.registry)
     assert held(again.bring()) == {}
     assert values(again, "paid") == [(2, 1), (4, 3)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernel.errors import SchemaViolation
 from projections.log.layout import Lake
-from projections.serve.query import query
+from projections.serve.query import ask
 from tests.support.lake.telling import ToldLake
 
 NAMES = st.sampled_from(["a", "b", "stream", "version_", "_epoch", "type", "c"])
@@ -106,5 +106,5 @@ def test_an_object_of_which_nothing_is_known_is_read_by_sql(
     told.tell("cancelled", data)
     told.epoch()
     told.bring()
-    found = query(lake, 'SELECT stream, version FROM typed."events.order.cancelled"')
+    found = ask(lake, 'SELECT stream, version FROM typed."events.order.cancelled"').rows
     assert found.to_pylist() == [{"stream": "order-9", "version": 0}]
