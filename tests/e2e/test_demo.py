@@ -20,6 +20,8 @@ from stack import control
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
 
+# `.ci/run` runs the demo itself.
+pytestmark = pytest.mark.matrix
 FLIGHTS = 1_500
 TIMEOUT_S = 900
 BIN = Path(sys.executable).parent

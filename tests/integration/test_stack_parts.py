@@ -1,29 +1,19 @@
-"""The real parts, from one command, on an awkward machine.
-
-The workspace's path has a space and lies in folders that are closed to other accounts, which is
-how home folders look; as root, PostgreSQL then has to keep its data elsewhere.
-"""
+"""The real parts: what they tell, what they are set to, and which requests are refused."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
-import stat
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cdc.connect import ConnectClient
+from apps.settings import Settings
 from kernel.errors import Conflict, Misconfigured, Unavailable
 from stack import control, status
 from stack.plan import LOCAL_PARTS
@@ -36,17 +26,8 @@ BASE = int(PortBlock.PARTS)
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A workspace with all parts running, in a closed home."""
-    home = tmp_path_factory.mktemp("home")
-    home.chmod(0o700)
-    workspace = home / "my clone" / "work"
-    # Taken beforehand: the stack has to make way.
-    with socket.create_server(("127.0.0.1", BASE + 2)):
-        control.up(workspace, Options(port_base=BASE, parts=LOCAL_PARTS))
-    yield workspace
-    control.reset(workspace)
-    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+def root(stack: Settings) -> Path:
+    return stack.workspace
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +59,6 @@ def test_every_part_is_ready_and_tells_what_it_is(root: Path) -> None:
         "registry": "3.0.9",
         "connect": "3.7.0.Final",
     }
-
-
-def test_the_four_parts_leave_room_for_spark_within_five_gigabytes(root: Path) -> None:
-    assert int(str(control.status(root, memory=True)["memory_mb"])) < 2500
-
-
-def test_a_taken_port_was_avoided(root: Path) -> None:
-    assert parts(root)["postgres"]["port"] == BASE + 12
-    assert parts(root)["kafka"]["port"] == BASE + 3
 
 
 def test_postgres_is_ready_for_capture(endpoints: dict[str, Any]) -> None:
@@ -134,71 +106,11 @@ def test_connect_has_the_plugins_that_capture_needs(endpoints: dict[str, Any]) -
     }
 
 
-def test_schemas_outlive_a_killed_registry_and_a_killed_database(
-    root: Path, endpoints: dict[str, Any]
-) -> None:
-    schema = json.dumps({"schema": '"string"'}).encode()
-    request = urllib.request.Request(
-        f"{endpoints['registry.url']}/apis/ccompat/v7/subjects/kept/versions",
-        data=schema,
-        headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
-    )
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        assert json.load(answer)["id"] > 0
-    before = {name: parts(root)[name]["restarts"] for name in ("registry", "postgres")}
-    for name in before:
-        control.kill_part(root, name)
-    until(
-        lambda: all(parts(root)[name]["restarts"] > count for name, count in before.items()),
-        "both deaths are noticed",
-    )
-    until(
-        lambda: all(part["state"] == "ready" for part in parts(root).values()),
-        "all is ready again",
-        deadline_s=90,
-    )
-    assert "kept" in get(f"{endpoints['registry.url']}/apis/ccompat/v7/subjects")
-
-
-def test_topics_outlive_a_killed_broker_and_connect_finds_back(
-    root: Path, endpoints: dict[str, Any]
-) -> None:
-    admin = AdminClient({"bootstrap.servers": endpoints["kafka.bootstrap"]})
-    for future in admin.create_topics([NewTopic("durable", num_partitions=1)]).values():
-        future.result(timeout=20)
-    before = parts(root)["kafka"]["restarts"]
-    control.kill_part(root, "kafka")
-    until(lambda: parts(root)["kafka"]["restarts"] > before, "the death is noticed")
-    until(
-        lambda: all(part["state"] == "ready" for part in parts(root).values()),
-        "all is ready again",
-        deadline_s=90,
-    )
-    assert "durable" in admin.list_topics(timeout=20).topics
-    with ConnectClient(endpoints["connect.url"]) as connect:
-        assert connect.names() == ()
-
-
 def test_a_second_up_attaches_and_keeps_the_ports(root: Path, endpoints: dict[str, Any]) -> None:
     before = control.status(root)
-    again = control.up(root, Options(port_base=BASE, parts=LOCAL_PARTS, offline=True))
+    again = control.up(root, Options(port_base=PortBlock.WARM, parts=LOCAL_PARTS, offline=True))
     assert again == endpoints
     assert control.status(root)["supervisor"] == before["supervisor"]
-
-
-def test_a_killed_supervisor_leaves_no_server_and_up_brings_all_back(
-    root: Path, endpoints: dict[str, Any]
-) -> None:
-    supervisor = Workspace.at(root).supervisor_pid()
-    assert supervisor is not None
-    servers = [
-        process
-        for part in parts(root).values()
-        for process in (psutil.Process(part["pid"]), *psutil.Process(part["pid"]).children())
-    ]
-    os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not any(map(psutil.Process.is_running, servers)), "all servers have ended")
-    assert control.up(root, Options(port_base=BASE, parts=LOCAL_PARTS)) == endpoints
 
 
 def test_another_database_for_a_running_stack_is_refused(root: Path) -> None:
