@@ -15,17 +15,14 @@ from apps.pipeline.heads import PostgresHeads
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import Pipeline
 from apps.settings import Settings
-from cdc.columns import set_text_output
-from cdc.database import connected
-from cdc.verify import compared_columns, hash_of
 from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.tables import Tables
 from projections.runner.manifest import Manifest
 from projections.state.current import current_name
 from projections.state.layers import read_whole
-from schemas.row_hash import table_hash
 from tests.support.services.waiting import until
+from tests.support.sources.source_database import SourceDatabase
 from tests.support.sources.workspaces import Workspace
 
 TABLE = "public.parcels"
@@ -40,7 +37,7 @@ LITTLE = 64 * 1024
 """Bytes of WAL that a database writes by itself, between two heartbeats of the connector."""
 
 
-class Running:
+class Running(SourceDatabase):
     """A pipeline in this process, over one captured source."""
 
     def __init__(self, spark: SparkSession, workspace: Workspace, dsn: str) -> None:
@@ -73,11 +70,7 @@ class Running:
         if last is None or name not in last.tables:
             return False
         rows = read_whole(self.workspace.lake, Tables(), name, at=last.tables)
-        with connected(self.dsn) as connection:
-            set_text_output(connection)
-            columns = compared_columns(connection, TABLE)
-            wanted = hash_of(connection, TABLE, columns)
-        return rows is not None and table_hash(rows, [c.name for c in columns]) == wanted
+        return rows is not None and not self.differences(TABLE, rows)
 
     def wal(self, statement: str) -> int:
         """Return a WAL position of the source database."""

@@ -33,6 +33,7 @@ from stack.status import parts
 from tests.docs.walkthrough import traced_functions
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
+from tests.support.sources.source_database import SourceDatabase
 
 SOURCE = "bank"
 ACCOUNTS = 400
@@ -81,7 +82,7 @@ class Teller(threading.Thread):
 
 
 @dataclass
-class WholeStack:
+class WholeStack(SourceDatabase):
     """A running workspace that captures the bank, and the questions that tests ask of it."""
 
     workspace: Path
@@ -145,12 +146,6 @@ class WholeStack:
             "query", f'SELECT sum(balance)::BIGINT AS n FROM current."{SOURCE}.public.accounts"'
         )["rows"]
         return int(rows[0]["n"])
-
-    def execute(self, *statements: str) -> None:
-        """Run statements in one transaction of the bank."""
-        with psycopg.connect(self.dsn) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
 
     def await_equal(self, *, deadline_s: float = 240) -> None:
         """Wait until source and lake are equal at one LSN, table by table."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-import psycopg
 import pyarrow as pa
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -24,11 +23,9 @@ from apps.settings import Settings
 from cdc import capture, removal, sources
 from cdc.capture import Access
 from cdc.connect import ConnectClient
-from cdc.database import connected
 from cdc.decode import ChangeDecoder
 from cdc.options import TableOptions
-from cdc.verify import compared_columns, hash_of
-from kernel.positions import KafkaOffset, lsn_from_text
+from kernel.positions import KafkaOffset
 from schemas.columns import PRESENT, UNCHANGED_COLUMNS, decode_rows, key_columns
 from schemas.pg_exact import EXACT, carried_exact
 from schemas.records import (
@@ -41,8 +38,8 @@ from schemas.records import (
     TransactionEnd,
 )
 from schemas.registry import ConfluentRegistry
-from schemas.row_hash import table_hash
 from tests.support.services.waiting import until
+from tests.support.sources.source_database import SourceDatabase
 
 SALT = "saltofthistest0123456789"
 _NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
@@ -153,7 +150,7 @@ def _record(message: Message) -> KafkaRecord:
 
 
 @dataclass
-class Captured:
+class Captured(SourceDatabase):
     """A captured source under test, with every fact that has come from it."""
 
     settings: Settings
@@ -189,12 +186,6 @@ class Captured:
         self.connect.close()
         self.registry.close()
 
-    def execute(self, *statements: str) -> None:
-        """Run statements, all in one transaction."""
-        with psycopg.connect(self.dsn) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
-
     def read(self) -> None:
         """Take in what has come."""
         for record in self.reader.poll():
@@ -229,17 +220,13 @@ class Captured:
 
         A transaction of its own ends behind all others; the slot says so only seconds later.
         """
-        with connected(self.dsn) as connection:
-            row = connection.execute("SELECT pg_current_wal_lsn()::text AS lsn").fetchone()
-            assert row is not None
-            target = lsn_from_text(str(row["lsn"]))
-            connection.execute("SELECT pg_logical_emit_message(true, 'test', '')")
+        mark = self.mark()
 
         def ended() -> bool:
             self.read()
-            return any(end.commit_lsn >= target for end in self.transactions)
+            return any(end.commit_lsn > mark for end in self.transactions)
 
-        until(ended, f"a transaction behind {target} ends", deadline_s=60)
+        until(ended, f"a transaction behind {mark} ends", deadline_s=60)
         # Rows are sent before the END of their transaction, but to other topics.
         self.read()
 
@@ -274,13 +261,7 @@ class Captured:
 
     def differing(self, table: str) -> list[str]:
         """Return the columns in which the fold and the source's own SELECT differ."""
-        current = self.current(table)
-        with connected(self.dsn) as connection:
-            return [
-                column.name
-                for column in compared_columns(connection, table)
-                if table_hash(current, [column.name]) != hash_of(connection, table, [column])
-            ]
+        return self.differences(table, self.current(table))
 
     def _key(self, change: Change) -> tuple[object, ...]:
         assert change.key_schema_id is not None

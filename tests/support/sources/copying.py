@@ -19,23 +19,21 @@ from apps.pipeline.snapshots import TableCopier
 from apps.settings import Settings
 from cdc import sources
 from cdc.connect import ConnectClient
-from cdc.database import connected
-from cdc.verify import compared_columns, hash_of
 from projections.log.tables import Tables
 from projections.state.current import current_name
 from projections.state.installs import InstallBook
 from projections.state.layers import read_whole
 from schemas.registry import ConfluentRegistry
-from schemas.row_hash import table_hash
 from tests.support.lake.feeding import Epochs
 from tests.support.services.waiting import until
+from tests.support.sources.source_database import SourceDatabase
 from tests.support.sources.workspaces import Workspace
 
 CHUNK_BYTES = 256 * 1024
 """Small, so that a table of a test has many chunks."""
 
 
-class Copied:
+class Copied(SourceDatabase):
     """One source of a workspace of its own; `close` leaves nothing behind."""
 
     def __init__(
@@ -117,11 +115,8 @@ class Copied:
 
     def catch_up(self) -> None:
         """Run epochs until everything that is committed now is folded."""
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            query = "SELECT pg_logical_emit_message(true, 'penstock.test', '') - '0/0'::pg_lsn"
-            row = connection.execute(query.encode()).fetchone()
-        assert row is not None
-        self.run_until(lambda: self.cut() > int(row[0]), f"the cut is beyond {row[0]}")
+        mark = self.mark()
+        self.run_until(lambda: self.cut() > mark, f"the cut is beyond {mark}")
 
     def cut(self) -> int:
         """Return the source's cut."""
@@ -136,22 +131,8 @@ class Copied:
 
     def differing(self, *, newest: bool = False) -> list[str]:
         """Return the tables that differ from the source."""
-        found: list[str] = []
-        for table in self.tables:
-            current = self.current(table, newest=newest)
-            with connected(self.dsn) as connection:
-                columns = compared_columns(connection, table)
-                names = [column.name for column in columns]
-                wanted = hash_of(connection, table, columns)
-            if current is None or table_hash(current, names) != wanted:
-                found.append(table)
-        return found
-
-    def execute(self, *statements: str) -> None:
-        """Run statements in one transaction."""
-        with psycopg.connect(self.dsn) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
+        found = {table: self.current(table, newest=newest) for table in self.tables}
+        return [t for t, rows in found.items() if rows is None or self.differences(t, rows)]
 
 
 class Writer(threading.Thread):

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import psycopg
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
@@ -25,19 +24,18 @@ from cdc.database import connected
 from cdc.options import PLAIN
 from cdc.sources import CONNECTOR, Source, declare
 from cdc.table_checks import key_columns
-from cdc.verify import compared_columns, hash_of
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable
 from projections.state.held import Hold
 from projections.state.layers import read_whole
 from schemas.registry import ConfluentRegistry
-from schemas.row_hash import table_hash
 from tests.support.lake.feeding import Epochs
+from tests.support.sources.source_database import SourceDatabase
 
 
 @dataclass
-class Mirror:
+class Mirror(SourceDatabase):
     """One captured source and the lake that mirrors it."""
 
     dsn: str
@@ -56,20 +54,11 @@ class Mirror:
         """The lake."""
         return self.epochs.lake
 
-    def execute(self, *statements: str) -> None:
-        """Run statements in one transaction."""
-        with psycopg.connect(self.dsn) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
-
     def catch_up(self) -> None:
         """Run epochs until everything written before is folded."""
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            query = "SELECT pg_logical_emit_message(true, 'test', '') - '0/0'::pg_lsn"
-            row = connection.execute(query.encode()).fetchone()
-        assert row is not None
+        mark = self.mark()
         end = time.monotonic() + 120
-        while self.cut() < int(row[0]):
+        while self.cut() <= mark:
             assert time.monotonic() < end, self.epochs.ingest.waiting_for()
             self.epochs.run()
 
@@ -126,21 +115,7 @@ class Mirror:
 
     def differing(self, table: str) -> list[str]:
         """Return what differs between a table and its source: rows, or columns by name."""
-        current = self.current(table)
-        with connected(self.dsn) as connection:
-            columns = compared_columns(connection, table)
-            missing = [c.name for c in columns if c.name not in current.column_names]
-            if missing:
-                return missing
-            names = [column.name for column in columns]
-            if table_hash(current, names) == hash_of(connection, table, columns):
-                return []
-            differing = [
-                column.name
-                for column in columns
-                if table_hash(current, [column.name]) != hash_of(connection, table, [column])
-            ]
-            return differing or ["rows"]
+        return self.differences(table, self.current(table))
 
     def assert_equal(self) -> None:
         """Compare every captured table with its source, row hash for row hash."""
