@@ -8,7 +8,7 @@ from functools import cache
 
 from apps.cli.stack import APPLICATIONS
 from kernel import failpoints
-from stack.planning import LOCAL_PARTS
+from stack.plan import LOCAL_PARTS
 from tests.architecture.tree import checks, parsed
 
 PARTS = {*LOCAL_PARTS, *APPLICATIONS}

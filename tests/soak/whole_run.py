@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field
 import httpx
 
 from apps.cli.stack import APPLICATIONS
-from stack.control import kill_part, status
-from stack.planning import LOCAL_PARTS
+from stack.control import kill_part
+from stack.plan import LOCAL_PARTS
+from stack.status import status
 from tests.support.services.waiting import until
 from tests.support.services.whole_stack import ACCOUNTS, Teller, WholeStack
 
@@ -161,7 +162,7 @@ class WholeRun:
         assert self.bank.accounts() == 100 * ACCOUNTS, "money has come or gone"
         assert self.bank.doubled() == 0, "the log has a row twice"
         self.result.comparisons += 1
-        found = status(self.bank.workspace)["parts"]
+        found = status(self.bank.workspace, memory=True)["parts"]
         assert isinstance(found, list)
         self.result.memory_mb.append({part["name"]: part["memory_mb"] or 0 for part in found})
         say(f"comparison {self.result.comparisons}: equal; MB {self.result.memory_mb[-1]}")
