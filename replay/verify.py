@@ -16,6 +16,7 @@ from projections.log.tables import kept
 from replay.book import READY, Replay, ReplayBook, State
 from replay.generations import generation_name, live_app
 from replay.subject import Site, declaration, entry_of
+from schemas.identifiers import duckdb_name
 
 EXAMPLES = 5
 
@@ -167,7 +168,7 @@ def _visible(schema: pa.Schema) -> list[str]:
 
 def _hashed(side: str, key: Sequence[str], columns: Sequence[str]) -> str:
     """Give every row a hash over its columns' text, by name: order of columns does not matter."""
-    packed = ", ".join(f"{_q(name)} := {_q(name)}" for name in sorted(columns))
+    packed = ", ".join(f"{duckdb_name(name)} := {duckdb_name(name)}" for name in sorted(columns))
     keys = _list(key)
     return (
         f"CREATE TEMP TABLE {side} AS SELECT {keys}, "
@@ -200,7 +201,9 @@ def _drift(
 ) -> dict[str, float]:
     if not floats:
         return {}
-    columns = ", ".join(f"max(abs(l.{_q(name)} - b.{_q(name)}))" for name in floats)
+    columns = ", ".join(
+        f"max(abs(l.{duckdb_name(name)} - b.{duckdb_name(name)}))" for name in floats
+    )
     row = connection.execute(
         f"SELECT {columns} FROM live_rows l JOIN built_rows b USING ({_list(key)})"
     ).fetchone()
@@ -231,9 +234,5 @@ def _examples(
     return tuple(found[place] for place in sorted(found))
 
 
-def _q(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _list(names: Sequence[str]) -> str:
-    return ", ".join(_q(name) for name in names)
+    return ", ".join(duckdb_name(name) for name in names)

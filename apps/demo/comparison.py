@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
+from schemas.identifiers import duckdb_name
+
 _SAMPLES = 3
 
 
@@ -65,8 +67,9 @@ def compare(
     db.register("expected", expected)
     db.register("actual", actual.select(expected.column_names))
     same = " AND ".join(_same(column, tolerance or {}) for column in expected.column_names)
-    joined = " AND ".join(f'e."{column}" IS NOT DISTINCT FROM a."{column}"' for column in key)
-    keys = ", ".join(f'"{column}"' for column in key)
+    names = [duckdb_name(column) for column in key]
+    joined = " AND ".join(f"e.{name} IS NOT DISTINCT FROM a.{name}" for name in names)
+    keys = ", ".join(names)
     db.execute(
         "CREATE TABLE verdict AS SELECT CASE WHEN a.found IS NULL THEN 'missing' "
         f"WHEN e.found IS NULL THEN 'extra' WHEN NOT ({same}) THEN 'differs' END AS verdict, "
@@ -100,7 +103,7 @@ def compare(
 
 
 def _same(column: str, tolerance: Mapping[str, float]) -> str:
-    left, right = f'e."{column}"', f'a."{column}"'
+    left, right = f"e.{duckdb_name(column)}", f"a.{duckdb_name(column)}"
     exact = f"{left} IS NOT DISTINCT FROM {right}"
     if column not in tolerance:
         return exact

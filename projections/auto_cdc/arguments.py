@@ -12,6 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from kernel.errors import InvalidRequest
 from projections.auto_cdc.names import OWN
+from schemas.identifiers import spark_name
 
 Names = Sequence[str] | Sequence[Column] | Sequence[str | Column]
 """Columns, by name or as `Column`; identifiers without qualifiers."""
@@ -134,7 +135,7 @@ def expression(given: str | Column) -> Column:
 
 
 def _names(rows: DataFrame, given: Names, argument: str) -> list[str]:
-    columns = [functions.col(_quoted(n)) if isinstance(n, str) else n for n in given]
+    columns = [functions.col(_column(n)) if isinstance(n, str) else n for n in given]
     names: list[str] = []
     for column, said in zip(columns, given, strict=True):
         try:
@@ -153,8 +154,8 @@ def _names(rows: DataFrame, given: Names, argument: str) -> list[str]:
     return names
 
 
-def _quoted(name: str) -> str:
-    return name if name.startswith("`") else f"`{name}`"
+def _column(name: str) -> str:
+    return name if name.startswith("`") else spark_name(name)
 
 
 def _selection(rows: DataFrame, among: Sequence[str], choice: Choice) -> list[str]:

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.storagelevel import StorageLevel
 
 from kernel import failpoints
@@ -39,6 +39,7 @@ from projections.auto_cdc.names import (
 )
 from projections.auto_cdc.tables import BOUNDED_ROWS, FlowTables
 from projections.state.quoting import as_json
+from schemas.identifiers import spark_name
 
 TEND_EVERY = 64
 """Batches between two times that a flow looks after its files and old tombstones."""
@@ -147,17 +148,18 @@ class BatchWriter:
     def _commit(self, said: DataFrame, batch: _Batch) -> tuple[int, DeltaVersion]:
         session = said.sparkSession
         horizon = micros(batch.now - self.tombstone_retention)
-        frames: dict[str, Any] = {"new": batch.new, "known": batch.known}
+        frames = {"new": batch.new, "known": batch.known}
         if batch.cleared is not None:
             frames["cleared"] = batch.cleared
         together = _kept(
-            session.sql(
+            _over(
+                session,
                 sql.gathered(batch.shape, horizon=horizon, cleared=batch.cleared is not None),
                 **frames,
             )
         )
         winners = together.filter("NOT _loser")
-        facts = _kept(session.sql(sql.remembered(batch.shape, horizon=horizon), facts=winners))
+        facts = _kept(_over(session, sql.remembered(batch.shape, horizon=horizon), facts=winners))
         try:
             refused = self._quarantine(said, together, batch)
             failpoints.hit(failpoints.AUTO_CDC_AFTER_REFUSED)
@@ -220,7 +222,7 @@ class BatchWriter:
     def _publish(self, facts: DataFrame, batch: _Batch) -> DeltaVersion:
         path, session, shape = self.tables.place.path, facts.sparkSession, batch.shape
         compute = sql.latest_rows if shape.scd_type == 1 else sql.version_rows
-        rows = session.sql(compute(shape), facts=facts)
+        rows = _over(session, compute(shape), facts=facts)
         if batch.whole:
             return self.tables.overwrite(path, rows, batch.epoch)
         identity = shape.keys if shape.scd_type == 1 else (*shape.keys, START_AT)
@@ -228,10 +230,21 @@ class BatchWriter:
         touched = batch.new.select(_named(keys)).union(batch.known.select(_named(keys)))
         stored = _shaped(self.tables.read(session, path), rows)
         stored = stored.join(touched.dropDuplicates(), keys, "left_semi")
-        changed = session.sql(
-            sql.difference(identity, tuple(rows.columns)), computed=rows, stored=stored
+        changed = _over(
+            session,
+            sql.difference(identity, tuple(rows.columns)),
+            computed=rows,
+            stored=stored,
         )
         return self.tables.merge(path, changed, batch.epoch, keys=identity, small=batch.small)
+
+
+def _over(session: SparkSession, query: str, **frames: Any) -> DataFrame:
+    """Run a query over frames that it names in braces; names of columns may have braces too."""
+    plain = query.replace("{", "{{").replace("}", "}}")
+    for name in frames:
+        plain = plain.replace(f"{{{{{name}}}}}", f"{{{name}}}")
+    return session.sql(plain, **frames)
 
 
 def _kept(frame: DataFrame) -> DataFrame:
@@ -239,7 +252,7 @@ def _kept(frame: DataFrame) -> DataFrame:
 
 
 def _named(names: list[str]) -> list[str]:
-    return ["`" + name.replace("`", "``") + "`" for name in names]
+    return [spark_name(name) for name in names]
 
 
 def _last_truncate(new: DataFrame, stored: DataFrame) -> tuple[DataFrame | None, int]:

@@ -25,7 +25,8 @@ from projections.auto_cdc.names import (
     TRUNCATE,
     micros,
 )
-from projections.state.quoting import as_json, equal, listed, quoted
+from projections.state.quoting import as_json, equal, listed
+from schemas.identifiers import spark_name
 
 NULL_KEY, NULL_SEQUENCE, REUSED = "null_key", "null_sequence", "sequence_reused"
 
@@ -39,7 +40,7 @@ def facts_of(
     """
     deleted, truncate = _flag(arguments.deletes), _flag(arguments.truncates)
     said = rows.select(
-        *(rows[quoted(name)] for name in shape.columns),
+        *(rows[spark_name(name)] for name in shape.columns),
         expression(arguments.sequence_by).alias(SEQUENCE),
         (deleted & ~truncate).alias(DELETED),
         truncate.alias(TRUNCATE),
@@ -47,10 +48,10 @@ def facts_of(
         functions.lit(epoch).cast("bigint").alias(EPOCH),
     )
     for name in shape.values:
-        kept = functions.when(~said[DELETED], said[quoted(name)])
+        kept = functions.when(~said[DELETED], said[spark_name(name)])
         said = said.withColumn(name, kept)
     content = f"concat('0', md5({as_json(shape.values)}))" if shape.values else "'0'"
-    no_key = " OR ".join(f"{quoted(key)} IS NULL" for key in shape.keys)
+    no_key = " OR ".join(f"{spark_name(key)} IS NULL" for key in shape.keys)
     return said.withColumns(
         {
             CONTENT: functions.expr(f"CASE WHEN {DELETED} THEN '1' ELSE {content} END"),
@@ -78,7 +79,7 @@ def gathered(shape: Shape, *, horizon: int, cleared: bool) -> str:
     """
     marks = (SEQUENCE, DELETED, CONTENT, ID, TAKEN_US)
     columns = listed((*shape.columns, *marks, EPOCH))
-    merged = ", ".join(_merged(n) if n in shape.partial else quoted(n) for n in shape.columns)
+    merged = ", ".join(_merged(n) if n in shape.partial else spark_name(n) for n in shape.columns)
     aged = f" AND NOT ({DELETED} AND {TAKEN_US} < {horizon})" if shape.scd_type == 1 else ""
     after = f" AND {SEQUENCE} > (SELECT {SEQUENCE} FROM {{cleared}})" if cleared else ""
     place = f"PARTITION BY {ID} ORDER BY {CONTENT} DESC, _known DESC, {TAKEN_US}"
@@ -98,16 +99,14 @@ def gathered(shape: Shape, *, horizon: int, cleared: bool) -> str:
 
 def _said(name: str) -> str:
     """Select what the rows of one place say of a column whose nulls say nothing."""
-    value = quoted(name)
+    value = spark_name(name)
     order = f"CASE WHEN {value} IS NOT NULL THEN CAST({value} AS STRING) END"
-    return f"max_by({value}, {order}) OVER (PARTITION BY {ID}) AS {quoted('_said ' + name)}"
+    return f"max_by({value}, {order}) OVER (PARTITION BY {ID}) AS {spark_name('_said ' + name)}"
 
 
 def _merged(name: str) -> str:
-    said = quoted("_said " + name)
-    return (
-        f"CASE WHEN _r = 1 AND NOT {DELETED} THEN {said} ELSE {quoted(name)} END AS {quoted(name)}"
-    )
+    said, value = spark_name("_said " + name), spark_name(name)
+    return f"CASE WHEN _r = 1 AND NOT {DELETED} THEN {said} ELSE {value} END AS {value}"
 
 
 def remembered(shape: Shape, *, horizon: int) -> str:
@@ -143,7 +142,8 @@ def remembered(shape: Shape, *, horizon: int) -> str:
 def latest_rows(shape: Shape) -> str:
     """Compute the rows of SCD type 1 from remembered facts (`{facts}`)."""
     values = "".join(
-        f", max_by({quoted(n)}, {_says(n) if n in shape.partial else SEQUENCE}) AS {quoted(n)}"
+        f", max_by({spark_name(n)}, {_says(n) if n in shape.partial else SEQUENCE})"
+        f" AS {spark_name(n)}"
         for n in shape.values
     )
     keys = listed(shape.keys)
@@ -155,7 +155,7 @@ def latest_rows(shape: Shape) -> str:
 def _says(name: str) -> str:
     """Give the sequence of a fact that says something of a column, since the key's last delete."""
     return (
-        f"CASE WHEN {quoted(name)} IS NOT NULL AND NOT {DELETED} "
+        f"CASE WHEN {spark_name(name)} IS NOT NULL AND NOT {DELETED} "
         f"AND (_since IS NULL OR {SEQUENCE} > _since) THEN {SEQUENCE} END"
     )
 
@@ -170,9 +170,9 @@ def version_rows(shape: Shape) -> str:
     by_key = f"PARTITION BY {keys} ORDER BY {SEQUENCE}"
     lives = f"PARTITION BY {keys}, _life ORDER BY {SEQUENCE}"
     filled = "".join(
-        f", last_value({quoted(n)}) IGNORE NULLS OVER ({lives}) AS {quoted(n)}"
+        f", last_value({spark_name(n)}) IGNORE NULLS OVER ({lives}) AS {spark_name(n)}"
         if n in shape.partial
-        else f", {quoted(n)}"
+        else f", {spark_name(n)}"
         for n in shape.values
     )
     tracked = f"struct({listed(shape.tracked)})" if shape.tracked else "1"
@@ -197,7 +197,7 @@ def version_rows(shape: Shape) -> str:
 def difference(identity: tuple[str, ...], columns: tuple[str, ...]) -> str:
     """Say what turns `{stored}` rows into the `{computed}` ones: upserts, deletes by identity."""
     chosen = ", ".join(
-        f"CASE WHEN c._there THEN c.{quoted(n)} ELSE s.{quoted(n)} END AS {quoted(n)}"
+        f"CASE WHEN c._there THEN c.{spark_name(n)} ELSE s.{spark_name(n)} END AS {spark_name(n)}"
         for n in columns
     )
     new, old = listed(columns, "c"), listed(columns, "s")

@@ -21,6 +21,7 @@ from projections.log.spark_writer import SparkWriter
 from projections.log.tables import Tables
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
 from projections.runner.views import DeltaFrames
+from schemas.identifiers import datafusion_name
 
 BOUNDED_ROWS = 20_000
 """Changes up to this many are committed from this process, more from the executors."""
@@ -158,7 +159,8 @@ class FlowTables:
         compact(Lake(self.place.path), self._tables, [FACTS, QUARANTINE])
         facts = self._tables.open(self.place.facts)
         if facts is not None and forget_before is not None:
-            facts.delete(f'"{DELETED}" AND "{TAKEN_US}" < {micros(forget_before)}')
+            taken = f"{datafusion_name(TAKEN_US)} < {micros(forget_before)}"
+            facts.delete(f"{datafusion_name(DELETED)} AND {taken}")
             self._tables.forget(self.place.facts)
 
     def overwrite(self, path: str, rows: DataFrame, epoch: Epoch) -> DeltaVersion:

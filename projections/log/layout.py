@@ -5,8 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from schemas.identifiers import name_at, path_of
+
 KINDS = ("log", "typed", "current", "history", "projection", "quarantine", "corrections")
 
+# Names in these come from captured databases; the longer folder before the shorter one.
+_OF_CAPTURED = (
+    "log/snapshots/_gone/",
+    "log/snapshots/",
+    "current/_staging/",
+    "current/_tail/",
+    "current/",
+    "history/",
+    "typed/",
+)
 _OF_INGEST = ("log/changes/", "log/events/", "current/_tail/")
 
 
@@ -24,7 +36,15 @@ class Lake:
 
     def path(self, name: str) -> str:
         """Return the root of the table that is named by kind and name, as `current/shop.orders`."""
-        return f"{self.root}/{name}"
+        folder = _folder_of(name)
+        rest = name.removeprefix(folder)
+        return f"{self.root}/{folder}{path_of(rest) if folder else rest}"
+
+    def name_at(self, place: str) -> str:
+        """Return the name of the table at a place below the root: the inverse of `path`."""
+        folder = _folder_of(place)
+        rest = place.removeprefix(folder)
+        return f"{folder}{name_at(rest) if folder else rest}"
 
     def written_by_ingest(self, path: str) -> bool:
         """Say whether only ingest writes rows to the table at `path`."""
@@ -49,6 +69,10 @@ class Lake:
     def quarantine(self) -> str:
         """Records that could not be used, with bytes, place and reason."""
         return self.path("quarantine/records")
+
+
+def _folder_of(name: str) -> str:
+    return next((folder for folder in _OF_CAPTURED if name.startswith(folder)), "")
 
 
 def events_log(store_id: str) -> str:

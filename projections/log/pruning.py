@@ -13,6 +13,8 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.identifiers import datafusion_name
+
 RANGES = 8
 
 
@@ -23,7 +25,7 @@ def within(rows: pa.Table, keys: list[str], alias: str) -> str | None:
     """
     for key in keys:
         column = rows[key].drop_null()
-        quoted = f'{alias}."{key}"'
+        quoted = datafusion_name(key, of=alias)
         if len(column) == 0:
             continue
         if pa.types.is_integer(column.type):

@@ -23,6 +23,7 @@ from kernel.positions import DeltaVersion
 from projections.log.datasets import location_of, schema_of
 from projections.log.tables import Tables
 from projections.log.writer import DELETE, OP, UPSERT, Guard, reached
+from schemas.identifiers import spark_name
 
 CONFLICTS = ("Concurrent", "DELTA_CONCURRENT")
 """Delta's own names for another writer's commit that got in between."""
@@ -143,18 +144,21 @@ def _merge(
 ) -> None:
     stored = schema_of(table).names
     columns: dict[str, str | Column] = {
-        f"`{name}`": f"s.`{name}`" for name in source.columns if name != OP
+        spark_name(name): f"s.{spark_name(name)}" for name in source.columns if name != OP
     }
     cleared: dict[str, str | Column] = {
-        f"`{name}`": "NULL" for name in stored if f"`{name}`" not in columns
+        spark_name(name): "NULL" for name in stored if spark_name(name) not in columns
     }
-    upsert = f"s.`{OP}` = '{UPSERT}'"
+    op = f"s.{spark_name(OP)}"
+    upsert = f"{op} = '{UPSERT}'"
     target = SparkDeltaTable.forPath(session, location_of(table)).alias("t")
-    merge = target.merge(source.alias("s"), " AND ".join(f"t.`{k}` = s.`{k}`" for k in keys))
+    merge = target.merge(
+        source.alias("s"), " AND ".join(f"t.{spark_name(k)} = s.{spark_name(k)}" for k in keys)
+    )
     if any(name not in stored for name in source.columns if name != OP):
         merge = merge.withSchemaEvolution()
     (
-        merge.whenMatchedDelete(f"s.`{OP}` = '{DELETE}'")
+        merge.whenMatchedDelete(f"{op} = '{DELETE}'")
         .whenMatchedUpdate(
             condition=f"{upsert} AND {_not_older(newer)}" if newer else upsert,
             set=columns | cleared,
@@ -171,7 +175,7 @@ def _columns(rows: DataFrame) -> pa.Schema:
 
 def _not_older(columns: Sequence[str]) -> str:
     """Compare tuples: Spark orders structs field by field."""
-    new, old = (", ".join(f"{side}.`{name}`" for name in columns) for side in "st")
+    new, old = (", ".join(f"{side}.{spark_name(name)}" for name in columns) for side in "st")
     return f"struct({new}) >= struct({old})"
 
 

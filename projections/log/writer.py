@@ -32,6 +32,7 @@ from projections.log.busy import shorten
 from projections.log.datasets import schema_of
 from projections.log.pruning import within
 from projections.log.tables import TABLE_SETTINGS, Tables
+from schemas.identifiers import datafusion_name
 
 OP = "__op"
 UPSERT = "upsert"
@@ -139,7 +140,7 @@ class ArrowWriter:
         properties = None if guard is None else _properties(guard)
         before = table.version()
         try:
-            table.update({column: "true"}, commit_properties=properties)
+            table.update({datafusion_name(column): "true"}, commit_properties=properties)
         except CommitFailedError as error:
             raise _conflict(guard or Guard(path, Epoch(0)), error) from error
         except (DeltaError, OSError) as error:
@@ -186,16 +187,25 @@ class ArrowWriter:
         keys: Sequence[str],
         newer: Sequence[str],
     ) -> None:
-        match_keys = " AND ".join(f't."{k}" = s."{k}"' for k in keys)
+        match_keys = " AND ".join(
+            f"{datafusion_name(key, of='t')} = {datafusion_name(key, of='s')}" for key in keys
+        )
         bounds = within(rows, list(keys), "t")
         if bounds is not None:
             match_keys += f" AND ({bounds})"
-        columns = {f'"{n}"': f's."{n}"' for n in rows.schema.names if n != OP}
+        columns = {
+            datafusion_name(n): datafusion_name(n, of="s") for n in rows.schema.names if n != OP
+        }
         # A row replaces the stored one whole: what it does not have is null from then on.
-        columns |= {f'"{n}"': "NULL" for n in schema_of(table).names if f'"{n}"' not in columns}
-        upsert = f"s.\"{OP}\" = '{UPSERT}'"
+        columns |= {
+            datafusion_name(n): "NULL"
+            for n in schema_of(table).names
+            if datafusion_name(n) not in columns
+        }
+        op = datafusion_name(OP, of="s")
+        upsert = f"{op} = '{UPSERT}'"
         update_when = f"{upsert} AND {_not_older(newer)}" if newer else upsert
-        delete_when = f"s.\"{OP}\" = '{DELETE}'"
+        delete_when = f"{op} = '{DELETE}'"
         try:
             (
                 table.merge(
@@ -266,7 +276,8 @@ def _conflict(guard: Guard, error: Exception) -> LeaseLost:
 def _not_older(columns: Sequence[str]) -> str:
     """Compare tuples in SQL: (s.a, s.b) >= (t.a, t.b)."""
     *firsts, last = columns
-    condition = f's."{last}" >= t."{last}"'
+    condition = f"{datafusion_name(last, of='s')} >= {datafusion_name(last, of='t')}"
     for name in reversed(firsts):
-        condition = f's."{name}" > t."{name}" OR (s."{name}" = t."{name}" AND ({condition}))'
+        new, old = datafusion_name(name, of="s"), datafusion_name(name, of="t")
+        condition = f"{new} > {old} OR ({new} = {old} AND ({condition}))"
     return f"({condition})"

@@ -34,6 +34,7 @@ from projections.runner.manifest import Manifest, Projected
 from projections.runner.relations import LakeCatalog
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import Input, InputKind, Plan, Strategy
+from schemas.identifiers import spark_name
 
 ORDER = ("_time", "_seq_hi", "_seq_lo")
 
@@ -283,9 +284,9 @@ class Projector:
         shaped = [
             frame.selectExpr(
                 *(
-                    f"CAST(`{n}` AS {t}) AS `{n}`"
+                    f"CAST({spark_name(n)} AS {t}) AS {spark_name(n)}"
                     if n in frame.columns
-                    else f"CAST(NULL AS {t}) AS `{n}`"
+                    else f"CAST(NULL AS {t}) AS {spark_name(n)}"
                     for n, t in types.items()
                 ),
                 *hidden,

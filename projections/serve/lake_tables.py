@@ -14,6 +14,7 @@ from pyarrow import fs
 
 from kernel.errors import NotFound
 from projections.log.layout import KINDS, Lake
+from schemas.identifiers import GOES_ON
 
 SINGLE = ("epochs", "catalog", "replays", "verifications")
 """Tables at the lake's root: the manifest, what is deployed, what was replayed and verified."""
@@ -59,7 +60,7 @@ def table_names(lake: Lake) -> list[str]:
     files, root = _files(lake)
     found = [name for name in SINGLE if _is_table(files, f"{root}/{name}")]
     for kind in KINDS:
-        found += _beneath(files, root, kind, 1)
+        found += map(lake.name_at, _beneath(files, root, kind, 1))
     return sorted(found)
 
 
@@ -122,7 +123,7 @@ def _beneath(files: fs.FileSystem, root: str, folder: str, depth: int) -> Iterat
         name = f"{folder}/{entry.base_name}"
         if _is_table(files, f"{root}/{name}"):
             yield name
-        elif depth < _DEEPEST:
+        elif depth < _DEEPEST or name.endswith(GOES_ON):
             yield from _beneath(files, root, name, depth + 1)
 
 

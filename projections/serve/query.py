@@ -31,11 +31,12 @@ from projections.log.writer import OP, UPSERT
 from projections.serve.lake_tables import SINGLE, unknown_table
 from projections.serve.versions import UNVERSIONED, EpochVersions
 from projections.state.layers import beyond, newest_of, tail_name
+from schemas.identifiers import duckdb_name
 
 _CURRENT = "current/"
 _BY_EPOCHS = (_CURRENT, "log/")
 """Tables whose commits carry their epoch under the table's own name."""
-_PLACED = re.compile(r"(?P<kind>[^./]+)[./](?P<rest>.+)")
+_PLACED = re.compile(r"(?P<kind>[^./]+)[./](?P<rest>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +211,7 @@ def _run(
 
 def _laid_over(view: str, keys: Sequence[str]) -> str:
     """Make a view of base rows that the tail does not touch, and the tail's newest rows."""
-    names = [exp.to_identifier(key, quoted=True).sql(dialect="duckdb") for key in keys]
+    names = [duckdb_name(key) for key in keys]
     same = " AND ".join(f"b.{name} IS NOT DISTINCT FROM t.{name}" for name in names)
     return (
         f"CREATE VIEW {view} AS SELECT b.* FROM {view}_base b ANTI JOIN {view}_tail t ON {same} "

@@ -18,13 +18,9 @@ from projections.sql.query import Output, Query
 from projections.sql.shape import ORDER, InputKind
 from projections.sql.types import FLOATING, INTEGERS
 from projections.sql.windows import windowed
+from schemas.identifiers import spark_name
 
 AFFECTED = "affected"
-
-
-def quoted(name: str) -> str:
-    """Return an identifier in backquotes."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def newest_sql(query: Query, key: Sequence[Output], *, view: str) -> str:
@@ -38,7 +34,7 @@ def rows_sql(query: Query, key: Sequence[Output], *, affected: bool) -> str:
     drive = f"FROM {_drive(query, query.driver.view)}"
     if affected:
         same = " AND ".join(
-            f"{AFFECTED}.{quoted(part.name)} = ({render(part.expression)})" for part in key
+            f"{AFFECTED}.{spark_name(part.name)} = ({render(part.expression)})" for part in key
         )
         drive += f" LEFT SEMI JOIN {AFFECTED} ON {same}"
     drive += "".join(_join(lookup) for lookup in query.lookups)
@@ -65,7 +61,7 @@ def affected_sql(query: Query, key: Sequence[Output]) -> str:
     for lookup in query.lookups:
         drive = _drive(query, query.driver.view)
         parts.append(f"SELECT {keys} FROM {drive}{_touched(lookup)}" + _conditions(query, own, key))
-    names = ", ".join(quoted(part.name) for part in key)
+    names = ", ".join(spark_name(part.name) for part in key)
     return f"SELECT DISTINCT {names} FROM ({' UNION ALL '.join(parts)})"
 
 
@@ -82,7 +78,7 @@ def uncertain_sums(query: Query) -> tuple[str, ...]:
 
 
 def _driver(query: Query) -> str:
-    return quoted(query.driver.alias)
+    return spark_name(query.driver.alias)
 
 
 def _drive(query: Query, view: str) -> str:
@@ -92,7 +88,7 @@ def _drive(query: Query, view: str) -> str:
 
 
 def _join(lookup: Lookup) -> str:
-    alias = quoted(lookup.source.alias)
+    alias = spark_name(lookup.source.alias)
     conditions = [*_looked_up(lookup, alias), f"NOT {alias}._deleted"]
     conditions += [f"({render(part)})" for part in lookup.extra]
     side = "LEFT" if lookup.left else "INNER"
@@ -100,7 +96,7 @@ def _join(lookup: Lookup) -> str:
 
 
 def _touched(lookup: Lookup) -> str:
-    alias = quoted(lookup.source.alias)
+    alias = spark_name(lookup.source.alias)
     return (
         f" INNER JOIN {lookup.source.view}_new AS {alias}"
         f" ON {' AND '.join(_looked_up(lookup, alias))}"
@@ -132,7 +128,7 @@ def _conditions(
 
 
 def _select(outputs: Sequence[Output]) -> str:
-    return ", ".join(f"{render(part.expression)} AS {quoted(part.name)}" for part in outputs)
+    return ", ".join(f"{render(part.expression)} AS {spark_name(part.name)}" for part in outputs)
 
 
 def _newest(query: Query, key: Sequence[Output], drive: str, *, extra: list[str]) -> str:
@@ -143,7 +139,7 @@ def _newest(query: Query, key: Sequence[Output], drive: str, *, extra: list[str]
     rank = f"row_number() OVER (PARTITION BY {partition} ORDER BY {order}) AS __rank"
     inner = ", ".join([_select(query.outputs), *extra, rank])
     names = ", ".join(
-        [quoted(part.name) for part in query.outputs] + (list(ORDER) if extra else [])
+        [spark_name(part.name) for part in query.outputs] + (list(ORDER) if extra else [])
     )
     return f"SELECT {names} FROM (SELECT {inner} {drive}{_where(query, key)}) WHERE __rank = 1"
 
@@ -157,7 +153,7 @@ def _grouped(query: Query, key: Sequence[Output], drive: str) -> str:
         groups += columns
         texts |= set(columns)
     select = ", ".join(
-        f"{_aggregated(query, output.expression, texts)} AS {quoted(output.name)}"
+        f"{_aggregated(query, output.expression, texts)} AS {spark_name(output.name)}"
         for output in query.outputs
     )
     having = ""

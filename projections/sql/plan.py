@@ -27,6 +27,7 @@ from projections.sql.shape import (
 )
 from projections.sql.types import FLOATING
 from projections.sql.windows import WindowKind, bounds_of
+from schemas.identifiers import spark_name
 
 __all__ = ["Input", "InputKind", "Plan", "Strategy", "TimeBounds", "plan"]
 
@@ -201,7 +202,7 @@ def _short(node: exp.Expr) -> str:
 
 
 def _window_text(query: Query, name: str) -> str:
-    return f"{sql.quoted(query.driver.alias)}.{sql.quoted(WINDOW_COLUMNS[name])}"
+    return f"{spark_name(query.driver.alias)}.{spark_name(WINDOW_COLUMNS[name])}"
 
 
 def _inputs(query: Query, key: tuple[Output, ...]) -> tuple[Input, ...]:
@@ -223,7 +224,7 @@ def _bounds(query: Query, key: tuple[Output, ...]) -> TimeBounds | None:
     column = query.scope.column(unwrapped(query.window.time))
     if column is None:
         return None
-    texts = {same_text(part.expression): sql.quoted(part.name) for part in key}
+    texts = {same_text(part.expression): spark_name(part.name) for part in key}
     start, end = (texts.get(_window_text(query, name)) for name in WINDOW_COLUMNS)
     return bounds_of(query.window, column.name, start, end)
 

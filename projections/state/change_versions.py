@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from projections.state.quoting import as_json, listed, quoted
+from projections.state.quoting import as_json, listed
+from schemas.identifiers import spark_name
 
 PREVIOUS_KEY, NEXT_KEY, TRANSACTION = "_previous_key", "_next_key", "_transaction"
 LINKS = (TRANSACTION, PREVIOUS_KEY, NEXT_KEY)
@@ -24,7 +25,7 @@ def touched_by_changes(key: Sequence[str]) -> str:
           UNION
           SELECT {keys} FROM history_stored
           WHERE valid_to IS NULL AND NOT _deleted AND (SELECT count(*) FROM history_truncates) > 0
-        ) k ON {" AND ".join(f"o.{quoted(n)} = k.{quoted(n)}" for n in key)}"""
+        ) k ON {" AND ".join(f"o.{spark_name(n)} = k.{spark_name(n)}" for n in key)}"""
 
 
 def versions_by_change(key: Sequence[str], columns: Sequence[str]) -> str:
@@ -90,8 +91,10 @@ def _facts(key: Sequence[str], columns: Sequence[str]) -> str:
     version before what comes in.
     """
     keys = listed(key)
-    on = " AND ".join(f"i.{quoted(n)} = m.{quoted(n)}" for n in key)
-    nulls = ", ".join(f"k.{quoted(c)}" if c in key else f"NULL AS {quoted(c)}" for c in columns)
+    on = " AND ".join(f"i.{spark_name(n)} = m.{spark_name(n)}" for n in key)
+    nulls = ", ".join(
+        f"k.{spark_name(c)}" if c in key else f"NULL AS {spark_name(c)}" for c in columns
+    )
     return f"""
         SELECT {listed(columns)}, valid_from AS _at, _deleted, '' AS _kind, 0 AS _rank,
                _seq_hi, _seq_lo, {listed(LINKS)}

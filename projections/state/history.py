@@ -36,8 +36,9 @@ from projections.log.spark_writer import SparkWriter
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import OP, ArrowWriter, Guard
 from projections.state.change_versions import LINKS, touched_by_changes, versions_by_change
-from projections.state.quoting import equal, listed, quoted
+from projections.state.quoting import equal, listed
 from projections.state.row_versions import versions_by_row
+from schemas.identifiers import spark_name
 
 VALID_FROM, VALID_TO, DELETED = "valid_from", "valid_to", "_deleted"
 OWN_NAMES = (VALID_FROM, VALID_TO)
@@ -200,8 +201,8 @@ def _difference(history: HistoryOf, columns: Sequence[str], epoch: Epoch) -> str
     new, old = listed(compared, "n"), listed(compared, "o")
     out = [*columns, VALID_FROM, VALID_TO, DELETED, "_seq_hi", "_seq_lo"]
     chosen = ", ".join(
-        f"CASE WHEN n.valid_from IS NULL THEN o.{quoted(c)} ELSE n.{quoted(c)} END AS {quoted(c)}"
-        for c in out
+        f"CASE WHEN n.valid_from IS NULL THEN o.{c} ELSE n.{c} END AS {c}"
+        for c in map(spark_name, out)
     )
     return f"""
         SELECT {chosen}, CAST({int(epoch)} AS BIGINT) AS _epoch,

@@ -29,6 +29,7 @@ from projections.log.spark_writer import SparkWriter
 from projections.log.tables import Tables
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
 from projections.state.layers import EPOCH, KEYS, marked, newest_of
+from schemas.identifiers import spark_name
 from schemas.records import Operation
 
 LARGE_ROWS = 150_000
@@ -104,7 +105,7 @@ class SparkStagedMerge:
         table = self._tables.open(staged)
         assert table is not None, "it was just staged"
         rows = self._spark.read.format("delta").load(location_of(table))
-        of_key = Window.partitionBy(*(functions.col(f"`{key}`") for key in keys))
+        of_key = Window.partitionBy(*(functions.col(spark_name(key)) for key in keys))
         number = functions.row_number().over(of_key.orderBy(functions.col(EPOCH).desc()))
         newest = rows.withColumn("__n", number).filter("__n = 1").drop("__n", EPOCH, KEYS)
         if not replace:
@@ -123,7 +124,7 @@ class Staging:
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._slices = 0
-        self.path = lake.path(f"current/_staging/{name.removeprefix('current/')}/{epoch}")
+        self.path = f"{lake.path('current/_staging/' + name.removeprefix('current/'))}/{epoch}"
         self.remove()
 
     def add(self, newest: pa.Table, keys: Sequence[str]) -> None:

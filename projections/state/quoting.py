@@ -1,24 +1,21 @@
-"""Names of columns as Spark SQL takes them."""
+"""Lists of columns as Spark SQL takes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-
-def quoted(name: str) -> str:
-    """Quote one name."""
-    return "`" + name.replace("`", "``") + "`"
+from schemas.identifiers import spark_name
 
 
 def listed(names: Sequence[str], alias: str | None = None) -> str:
     """Quote several, separated by commas, each behind an alias where one is given."""
     prefix = f"{alias}." if alias else ""
-    return ", ".join(prefix + quoted(name) for name in names)
+    return ", ".join(prefix + spark_name(name) for name in names)
 
 
 def equal(names: Sequence[str], left: str, right: str) -> str:
     """Compare columns of two aliases; null equals null."""
-    return " AND ".join(f"{left}.{quoted(n)} <=> {right}.{quoted(n)}" for n in names)
+    return " AND ".join(f"{left}.{spark_name(n)} <=> {right}.{spark_name(n)}" for n in names)
 
 
 def as_json(names: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from projections.log.writer import Guard, reached
 from projections.state.current import DELETED
 from projections.state.installs import Install
 from schemas.columns import decode_rows
+from schemas.identifiers import duckdb_name
 from schemas.registry import SchemaLookup
 
 INSTALL = "_install"
@@ -73,8 +74,12 @@ class Vanished:
             connection.register("built", for_duckdb(dataset_of(built), keys))
             connection.register("touched", pa.concat_tables(touched) if touched else _none(shape))
             unseen = f"{_absent(keys, 'touched')} AND {_absent(keys, 'built')}"
-            hard = f' AND NOT coalesce("{DELETED}", false)' if DELETED in before.names else ""
-            names = ", ".join(_quoted(key) for key in keys)
+            hard = (
+                f" AND NOT coalesce({duckdb_name(DELETED)}, false)"
+                if DELETED in before.names
+                else ""
+            )
+            names = ", ".join(duckdb_name(key) for key in keys)
             for batch in _batches(connection, f"SELECT {names} FROM known k WHERE {unseen}{hard}"):
                 self.keep(batch)
             if soft:
@@ -99,7 +104,7 @@ class Vanished:
         unseen: str,
     ) -> None:
         shared = [name for name in after.names if name in before.names and name != DELETED]
-        names = ", ".join(_quoted(name) for name in shared)
+        names = ", ".join(duckdb_name(name) for name in shared)
         query = f"SELECT {names} FROM known k WHERE {unseen}"
         guard = Guard("vanished", Epoch(self._install.number or 1))
         if reached(built, guard):
@@ -124,12 +129,8 @@ def gone_keys(
 
 
 def _absent(keys: list[str], other: str) -> str:
-    same = " AND ".join(f"o.{_quoted(k)} IS NOT DISTINCT FROM k.{_quoted(k)}" for k in keys)
+    same = " AND ".join(f"o.{duckdb_name(k)} IS NOT DISTINCT FROM k.{duckdb_name(k)}" for k in keys)
     return f"NOT EXISTS (SELECT 1 FROM {other} o WHERE {same})"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _batches(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[pa.Table]:

@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 
 from projections.log.datasets import missing_file, scanner_of
 from projections.verification.cells import normal, sized, text_sql
+from schemas.identifiers import duckdb_name
 from schemas.key_ranges import (
     WHOLE,
     Bound,
@@ -152,7 +153,7 @@ class LakeRows:
         self, connection: duckdb.DuckDBPyConnection, within: KeyRange, parts: list[Any]
     ) -> str:
         """Register base and layers, and return the query for the rows that count."""
-        columns = ", ".join(map(_quoted, self._all))
+        columns = ", ".join(map(duckdb_name, self._all))
         chosen: list[str] = []
         layers = list(self.state.layers)
         for number, layer in enumerate(layers):
@@ -162,7 +163,7 @@ class LakeRows:
                 schema=self._schema(extra=layer.deleted),
             )
             connection.register(f"layer{number}", rows)
-        keys = ", ".join(map(_quoted, self.state.key))
+        keys = ", ".join(map(duckdb_name, self.state.key))
         if self.state.base is not None:
             reader = pa.RecordBatchReader.from_batches(
                 self._schema(), self._batches(self.state.base, within, soft=self.state.soft)
@@ -175,7 +176,7 @@ class LakeRows:
             above = "".join(
                 f" ANTI JOIN layer{n} USING ({keys})" for n in range(number + 1, len(layers))
             )
-            kept = f" WHERE NOT {_quoted(layer.deleted)}" if layer.deleted else ""
+            kept = f" WHERE NOT {duckdb_name(layer.deleted)}" if layer.deleted else ""
             within_range = self._within(within)
             chosen.append(
                 f"SELECT {columns} FROM (SELECT * FROM layer{number}{above}){kept or ' WHERE true'}"
@@ -233,7 +234,7 @@ class LakeRows:
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _cell(self, name: str) -> str:
-        return sized(text_sql(self.state.kind_of(name), _quoted(name)))
+        return sized(text_sql(self.state.kind_of(name), duckdb_name(name)))
 
     def _cells(self, names: Sequence[str]) -> str:
         return " || ',' || ".join(map(self._cell, names))
@@ -256,7 +257,7 @@ class LakeRows:
     def _below(self, bound: Bound) -> str:
         """Compare the whole key with a bound: less."""
         assert self.ordered is not None, "ranges need an ordered key"
-        keys = ", ".join(_quoted(column.name) for column in self.ordered)
+        keys = ", ".join(duckdb_name(column.name) for column in self.ordered)
         values = ", ".join(
             _literal(text, column) for text, column in zip(bound, self.ordered, strict=True)
         )
@@ -270,10 +271,6 @@ class LakeRows:
 
 def _half(start: int) -> str:
     return f"sum(('0x' || substr(h, {start}, 16))::UBIGINT)"
-
-
-def _quoted(name: str | None) -> str:
-    return '"' + str(name).replace('"', '""') + '"'
 
 
 def _literal(text: str, column: KeyColumn) -> str:
