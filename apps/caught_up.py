@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import httpx
 import psycopg
 
+from apps.access import bearing
 from apps.pipeline.heads import PostgresHeads
 from apps.settings import Settings
 from cdc import sources
@@ -195,7 +196,9 @@ def pipeline_state(settings: Settings) -> Mapping[str, Any] | None:
     if not url:
         return None
     try:
-        state: Mapping[str, Any] = httpx.get(f"{url}/health/ready", timeout=5.0).json()
+        state: Mapping[str, Any] = httpx.get(
+            f"{url}/health/ready", headers=bearing(settings, url), timeout=5.0
+        ).json()
     except (httpx.HTTPError, ValueError):
         return None
     return state

@@ -1,7 +1,8 @@
 """Settings: one typed object from flags, environment, `penstock.toml`, the running stack, defaults.
 
 Precedence, first wins: explicit override, environment `PENSTOCK_SECTION_KEY`, `penstock.toml`,
-the endpoints that a running local stack has written to `.penstock/endpoints.json`, default.
+the endpoints that a running local stack has written to `.penstock/endpoints.json` and the token
+that was made for the workspace (`.penstock/token`), default.
 An unknown key is an error that names the nearest known one.
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 from kernel.errors import Misconfigured
 
 ENDPOINTS_FILE = Path(".penstock/endpoints.json")
+TOKEN_FILE = Path(".penstock/token")
 CONFIG_FILE = "penstock.toml"
 
 DEFAULTS: Mapping[str, object] = {
@@ -31,7 +33,9 @@ DEFAULTS: Mapping[str, object] = {
     "connect.url": "",
     "service.host": "127.0.0.1",
     "service.port": 7070,
+    "service.auth": "token",
     "service.token": "",
+    "service.hosts": "",
     "service.max_body_bytes": 4 * 1024 * 1024,
     "service.max_event_bytes": 256 * 1024,
     "service.max_events": 1_000,
@@ -39,8 +43,13 @@ DEFAULTS: Mapping[str, object] = {
     "service.max_tags": 16,
     "service.max_page": 1_000,
     "service.max_subscriptions": 50,
+    "service.max_streams": 500,
+    "service.max_connections": 800,
+    "service.max_header_bytes": 32 * 1024,
     "service.slow_client_seconds": 30,
-    "service.idle_client_seconds": 60,
+    "service.idle_client_seconds": 10,
+    "service.request_seconds": 60,
+    "service.import_silence_seconds": 60,
     "service.standby_seconds": 1,
     "service.import_chunk_events": 500,
     "service.decider_threads": 4,
@@ -138,11 +147,30 @@ def load(workspace: Path | None = None, **overrides: object) -> Settings:
     root = Path(workspace or os.environ.get("PENSTOCK_WORKSPACE") or ".").resolve()
     values = {key: Setting(value=value, origin="default") for key, value in DEFAULTS.items()}
     values |= _known(_endpoints(root), origin="running stack")
+    if token := kept_token(root):
+        values["service.token"] = Setting(value=token, origin=str(TOKEN_FILE))
     values |= _known(_file(root / CONFIG_FILE), origin=CONFIG_FILE)
     values |= _known(_environment(os.environ), origin="environment")
     flags = {key.replace("__", "."): value for key, value in overrides.items() if value is not None}
     values |= _known(flags, origin="flag")
     return Settings(root, values)
+
+
+def kept_token(workspace: Path) -> str:
+    """Return the token that was made for a workspace, nothing where none was.
+
+    Raises `Misconfigured` for a file of somebody else's.
+    """
+    path = workspace / TOKEN_FILE
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise Misconfigured(
+            f"the workspace's token cannot be read: {error}",
+            remedy="Work as the user who started the service, or set PENSTOCK_TOKEN.",
+        ) from error
 
 
 def _known(found: Mapping[str, object], *, origin: str) -> dict[str, Setting]:

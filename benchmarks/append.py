@@ -32,10 +32,10 @@ EVENT = {"type": "placed", "data": {"total": 12.5, "customer": "c-123", "lines":
 
 def run(context: Context) -> Figures:
     """Append for ten seconds in each way; return rates and latencies."""
-    url = context.once("service", lambda: _service(context.folder))
-    single = _load(url, connections=CONNECTIONS, events=1)
-    alone = _load(url, connections=1, events=1)
-    batch = _load(url, connections=BATCH_CONNECTIONS, events=BATCH_EVENTS)
+    service = context.once("service", lambda: _service(context.folder))
+    single = _load(service, connections=CONNECTIONS, events=1)
+    alone = _load(service, connections=1, events=1)
+    batch = _load(service, connections=BATCH_CONNECTIONS, events=BATCH_EVENTS)
     return {
         "single_appends_per_s": single["requests_per_s"],
         "single_p50_ms": single["p50_ms"],
@@ -49,17 +49,23 @@ def run(context: Context) -> Figures:
 
 
 @contextmanager
-def _service(folder: Path) -> Iterator[str]:
+def _service(folder: Path) -> Iterator[tuple[str, str]]:
     workspace = folder / "append"
     # PostgreSQL runs as a user of its own, who must be able to pass these folders.
     folder.chmod(0o711)
     workspace.mkdir(mode=0o711)
     try:
         _penstock("up", workspace, "--only", PARTS, "--port-base", PORT_BASE)
-        url = load(workspace).required("service.url")
-        answer = httpx.post(f"{url}/v1/streams/order-warm", json={"events": [EVENT]}, verify=False)
+        found = load(workspace)
+        url, token = found.required("service.url"), found.text("service.token")
+        answer = httpx.post(
+            f"{url}/v1/streams/order-warm",
+            json={"events": [EVENT]},
+            headers={"authorization": f"Bearer {token}"},
+            verify=False,
+        )
         answer.raise_for_status()
-        yield url
+        yield url, token
     finally:
         _penstock("down", workspace)
 
@@ -71,10 +77,10 @@ def _penstock(command: str, workspace: Path, *options: str) -> None:
     )
 
 
-def _load(url: str, *, connections: int, events: int) -> dict[str, float]:
+def _load(service: tuple[str, str], *, connections: int, events: int) -> dict[str, float]:
     body = json.dumps({"events": [EVENT] * events})
     ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks.loader", url, str(connections), str(SECONDS), body],
+        [sys.executable, "-m", "benchmarks.loader", *service, str(connections), str(SECONDS), body],
         check=True,
         capture_output=True,
         text=True,

@@ -1,6 +1,6 @@
 """Posts appends over keep-alive connections as fast as answers come, each to a stream of many.
 
-    python -m benchmarks.loader URL CONNECTIONS SECONDS BODY
+    python -m benchmarks.loader URL TOKEN CONNECTIONS SECONDS BODY
 
 Prints one JSON document: requests per second and latencies. Any answer but 201 ends it.
 """
@@ -67,14 +67,15 @@ class Connection(asyncio.Protocol):
 class Requests:
     """The requests still to be sent, and what was measured."""
 
-    def __init__(self, host: str, body: str, seconds: float) -> None:
+    def __init__(self, host: str, body: str, seconds: float, *, token: str = "") -> None:
         self.latencies: list[float] = []
         self.failure: str | None = None
         self.until = time.perf_counter() + seconds
         self._numbers = itertools.count()
         content = body.encode()
         self._rest = (
-            f" HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+            f" HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
+            "Content-Type: application/json\r\n"
             f"Content-Length: {len(content)}\r\n\r\n"
         ).encode() + content
 
@@ -83,10 +84,12 @@ class Requests:
         return b"POST /v1/streams/order-%d" % (next(self._numbers) % STREAMS) + self._rest
 
 
-async def load(url: str, connections: int, seconds: float, body: str) -> dict[str, float]:
+async def load(
+    url: str, token: str, connections: int, seconds: float, body: str
+) -> dict[str, float]:
     """Keep `connections` busy for some seconds and return the figures."""
     parts = urlsplit(url)
-    requests = Requests(parts.netloc, body, seconds)
+    requests = Requests(parts.netloc, body, seconds, token=token)
     ends = [asyncio.Event() for _ in range(connections)]
     loop = asyncio.get_running_loop()
     begun = time.perf_counter()
@@ -108,5 +111,5 @@ async def load(url: str, connections: int, seconds: float, body: str) -> dict[st
 
 
 if __name__ == "__main__":
-    _url, _connections, _seconds, _body = sys.argv[1:]
-    print(json.dumps(uvloop.run(load(_url, int(_connections), float(_seconds), _body))))
+    _url, _token, _connections, _seconds, _body = sys.argv[1:]
+    print(json.dumps(uvloop.run(load(_url, _token, int(_connections), float(_seconds), _body))))

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
+from apps.access import bearing
 from apps.settings import Settings
 from kernel.errors import (
     Conflict,
@@ -31,13 +32,12 @@ class ServiceClient:
         host = settings.text("service.host")
         host = f"[{host}]" if ":" in host else host
         url = settings.text("service.url") or f"http://{host}:{settings.number('service.port')}"
-        token = settings.text("service.token")
         local = urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
         self.url = url
         self._http = httpx.Client(
             base_url=url,
             timeout=_TIMEOUT_S,
-            headers={"authorization": f"Bearer {token}"} if token else {},
+            headers=bearing(settings, url),
             trust_env=not local,
             # Without TLS there is no need to read all certificates of the machine.
             verify=url.startswith("https:"),

@@ -15,6 +15,7 @@ from apps import settings
 from apps.cli.client import ServiceClient
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
+from eventstore.names import category_of
 from kernel.errors import InvalidRequest
 
 _COLUMNS = ("position", "stream", "version", "type", "occurred_at", "data")
@@ -57,7 +58,7 @@ def append(
         as_json=as_json,
         text=f"{answer['stream']}: versions {answer['first_version']} to "
         f"{answer['last_version']}, positions {answer['first_position']} to "
-        f"{answer['last_position']}",
+        f"{answer['last_position']}, category {category_of(stream)}",
     )
 
 

@@ -6,8 +6,10 @@ import logging
 import signal
 import sys
 
+from apps.access import access_of
+from apps.pipeline.endpoint import serve
 from apps.pipeline.heads import PostgresHeads
-from apps.pipeline.metrics import PipelineMetrics, serve
+from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import Pipeline
 from apps.pipeline.session import start_session, warm
 from apps.settings import load
@@ -24,6 +26,7 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     failpoints.arm_from_environment()
     settings = load()
+    access = access_of(settings, "pipeline")
     spark = start_session(
         resolve("spark").spark_jars(),
         scratch=settings.state_dir / "spark",
@@ -36,7 +39,11 @@ def main() -> None:
     heads = PostgresHeads(settings.required("postgres.dsn"))
     pipeline = Pipeline(spark, settings, metrics, heads)
     server = serve(
-        settings.text("pipeline.host"), settings.number("pipeline.port"), metrics, pipeline.health
+        settings.text("pipeline.host"),
+        settings.number("pipeline.port"),
+        access,
+        metrics,
+        pipeline.health,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: pipeline.stop())

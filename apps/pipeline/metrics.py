@@ -1,15 +1,11 @@
-"""What the pipeline tells Prometheus, and the small HTTP server that serves it."""
+"""What the pipeline tells Prometheus."""
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import (
-    CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Counter,
     Gauge,
@@ -113,39 +109,3 @@ class PipelineMetrics:
     def render(self) -> bytes:
         """Return the exposition text."""
         return bytes(generate_latest(self.registry))
-
-
-Health = Callable[[], tuple[bool, Mapping[str, object]]]
-"""Says whether the pipeline is ready, and what state its parts are in."""
-
-
-def serve(host: str, port: int, metrics: PipelineMetrics, health: Health) -> ThreadingHTTPServer:
-    """Serve `/health/live`, `/health/ready` and `/metrics` from a thread; returns the server."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            match self.path:
-                case "/health/live":
-                    self._answer(200, "application/json", b'{"live":true}')
-                case "/health/ready":
-                    ready, state = health()
-                    body = json.dumps({"ready": ready, **state}, default=str).encode()
-                    self._answer(200 if ready else 503, "application/json", body)
-                case "/metrics":
-                    self._answer(200, CONTENT_TYPE_LATEST, metrics.render())
-                case _:
-                    self._answer(404, "application/json", b'{"title":"not found"}')
-
-        def _answer(self, status: int, kind: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Stay silent: probes come every second."""
-
-    server = ThreadingHTTPServer((host, port), Handler)
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return server

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
@@ -22,11 +22,23 @@ from apps.service import (
 )
 from apps.service.edge import Edge
 from apps.service.openapi import completed
+from apps.service.parameters import known_parameters
 from apps.service.problems import CONTENT_TYPE, HttpRefusal, problem_of, refusal
+from apps.service.requests import runtime_of
 from apps.service.runtime import Runtime
 from kernel.errors import InvalidRequest, PenstockError
 
 VERSION = "0.1.0"
+_ROUTERS = (
+    (reads.router, "events"),
+    (imports.router, "events"),
+    (encoding.router, "events"),
+    (lifecycle_routes.router, "streams"),
+    (schema_routes.router, "schemas"),
+    (command_routes.router, "entities"),
+    (subscription_routes.router, "subscriptions"),
+    (health.router, "operation"),
+)
 
 
 class Application(FastAPI):
@@ -60,14 +72,8 @@ def build(runtime: Runtime) -> Edge:
         docs_url=None,
     )
     app.state.runtime = runtime
-    app.include_router(reads.router, tags=["events"])
-    app.include_router(imports.router, tags=["events"])
-    app.include_router(encoding.router, tags=["events"])
-    app.include_router(lifecycle_routes.router, tags=["streams"])
-    app.include_router(schema_routes.router, tags=["schemas"])
-    app.include_router(command_routes.router, tags=["entities"])
-    app.include_router(subscription_routes.router, tags=["subscriptions"])
-    app.include_router(health.router, tags=["operation"])
+    for router, tag in _ROUTERS:
+        app.include_router(router, tags=[tag], dependencies=[Depends(known_parameters)])
     for kind in (PenstockError, HttpRefusal, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _answer)
     return Edge(app, runtime)
@@ -75,7 +81,7 @@ def build(runtime: Runtime) -> Edge:
 
 async def _answer(request: Request, error: Exception) -> Response:
     problem = problem_of(_translated(error))
-    reads.runtime_of(request).metrics.refusals.labels(problem.type).inc()
+    runtime_of(request).metrics.refusals.labels(problem.type).inc()
     headers = dict(problem.headers) | {"content-type": CONTENT_TYPE}
     return Response(problem.body(), status_code=problem.status, headers=headers)
 

@@ -15,12 +15,23 @@ import orjson
 
 from apps.service.bodies import StreamBody, append_bodies, stream_body
 from apps.service.cloudevents import append_body
-from apps.service.http import JSON, Answer, Receive, Scope, Send, read_body, respond
+from apps.service.http import (
+    JSON,
+    Answer,
+    Receive,
+    Scope,
+    Send,
+    category_header,
+    read_body,
+    respond,
+)
+from apps.service.parameters import check_parameters
 from apps.service.preconditions import Preconditioned, precondition_of
 from apps.service.problems import refusal
 from apps.service.requests import context_of
 from apps.service.runtime import Opened, Runtime
 from eventstore.conditions import Condition
+from eventstore.names import category_of
 from eventstore.store import (
     Appended,
     AppendRequest,
@@ -74,7 +85,11 @@ def answer_to(runtime: Runtime, begun: Begun) -> Answer:
     return Answer(
         _status(appended),
         orjson.dumps(_answer(answer)),
-        ((b"content-type", JSON), (b"etag", b'"%d"' % answer.last_version)),
+        (
+            (b"content-type", JSON),
+            (b"etag", b'"%d"' % answer.last_version),
+            (b"penstock-category", category_of(answer.stream).encode()),
+        ),
     )
 
 
@@ -93,13 +108,16 @@ async def append_to_stream(runtime: Runtime, scope: Scope, receive: Receive, sen
 async def append_to_streams(runtime: Runtime, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve `POST /v1/append`."""
     begun = time.perf_counter()
+    check_parameters(scope["query_string"])
     body = await read_body(scope, receive, runtime.config.max_body_bytes)
     opened = runtime.opened
     parsed = append_bodies(body, context_of(runtime.config, dict(scope["headers"])))
     appended = await _append(opened, parsed.entries, parsed.condition)
     runtime.metrics.append_seconds.observe(time.perf_counter() - begun)
     document = {"appends": [_answer(answer) for answer in appended.appends]}
-    await respond(send, _status(appended), orjson.dumps(document))
+    named = category_header(*(answer.stream for answer in appended.appends))
+    headers = [(name.encode(), value.encode()) for name, value in named.items()]
+    await respond(send, _status(appended), orjson.dumps(document), headers)
 
 
 async def _append(
@@ -118,10 +136,11 @@ def _parsed(runtime: Runtime, scope: Scope, body: bytes) -> tuple[StreamBody, Ex
 
     Raises also when there is no store yet, or no room on its disk.
     """
+    check_parameters(scope["query_string"])
     opened = runtime.opened
     headers = dict(scope["headers"])
     stream = scope["path"][len(STREAMS_PREFIX) :]
-    body = append_body(headers, stream, body)
+    body = append_body(headers, stream, body, runtime.config.limits.json_depth)
     parsed = stream_body(stream, body, context_of(runtime.config, headers))
     expected = precondition_of(headers)
     if expected is not None and parsed.expected is not None:

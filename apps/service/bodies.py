@@ -12,7 +12,7 @@ import orjson
 
 from apps.service.conditions import condition_of
 from apps.service.idempotency import event_id, key_metadata
-from apps.service.limits import BodyLimits, check_count, check_depth, check_sizes
+from apps.service.limits import BodyLimits, check_count, check_depth, check_sizes, too_deep
 from apps.service.problems import refusal
 from eventstore.conditions import Condition
 from eventstore.ids import new_id
@@ -69,10 +69,14 @@ class _Reading:
     nul: bool
 
 
-def parse_json(body: bytes) -> Any:
-    """Parse JSON to exactly what it says (`schemas.json_text`), or refuse with 400."""
+def parse_json(body: bytes, depth: int) -> Any:
+    """Parse JSON to exactly what it says (`schemas.json_text`), or refuse it: with 400 what is
+    none, with 422 what nests deeper than `depth`.
+    """
     try:
-        return parse(body)
+        document = parse(body)
+    except RecursionError:
+        raise too_deep(depth) from None
     except orjson.JSONDecodeError as error:
         raise refusal(
             400,
@@ -81,19 +85,20 @@ def parse_json(body: bytes) -> Any:
             f"{error.msg}: line {error.lineno} column {error.colno}" if body else "no body",
             "Send one JSON document in UTF-8. " + _EXAMPLE,
         ) from None
+    check_depth(document, body, depth)
+    return document
 
 
 def stream_body(stream: str, body: bytes, context: RequestContext) -> StreamBody:
     """Parse the body of `POST /v1/streams/{stream}`."""
-    document = parse_json(body)
-    check_depth(document, body, context.limits.json_depth)
+    document = parse_json(body, context.limits.json_depth)
     return _entry(stream, document, _BODY_KEYS, "$", _reading(body, [document], context))
 
 
 def append_bodies(body: bytes, context: RequestContext) -> AppendBody:
     """Parse the body of `POST /v1/append`: entries for different streams, and a condition."""
-    document = _object(parse_json(body), frozenset({"appends", "condition"}), "$")
-    check_depth(document, body, context.limits.json_depth)
+    document = parse_json(body, context.limits.json_depth)
+    document = _object(document, frozenset({"appends", "condition"}), "$")
     condition = document.get("condition")
     entries = document.get("appends")
     if not isinstance(entries, list) or not entries:
@@ -116,8 +121,7 @@ def append_bodies(body: bytes, context: RequestContext) -> AppendBody:
 
 def encode_body(body: bytes, context: RequestContext) -> StreamBody:
     """Parse the body of `POST /v1/encode`: an append to one stream, its name included."""
-    document = parse_json(body)
-    check_depth(document, body, context.limits.json_depth)
+    document = parse_json(body, context.limits.json_depth)
     stream = _stream_of(document, "$")
     keys = frozenset({"stream", "events"})
     return _entry(stream, document, keys, "$", _reading(body, [document], context))
@@ -130,8 +134,7 @@ def imported_event(line: bytes, number: int, context: RequestContext) -> tuple[s
     of its line.
     """
     place = f"line {number}"
-    document = parse_json(line)
-    check_depth(document, line, context.limits.json_depth)
+    document = parse_json(line, context.limits.json_depth)
     stream = _stream_of(document, place)
     event = {name: value for name, value in document.items() if name != "stream"}
     if event.get("id") is None and context.key is None:

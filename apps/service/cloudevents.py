@@ -50,11 +50,11 @@ _MAPPED: Final = (
 _SEQUENCE_DIGITS: Final = 19
 
 
-def append_body(headers: Mapping[bytes, bytes], stream: str, body: bytes) -> bytes:
+def append_body(headers: Mapping[bytes, bytes], stream: str, body: bytes, depth: int) -> bytes:
     """Return the body of an append: as it is, or made out of the CloudEvents that it holds."""
     content_type = headers.get(b"content-type", b"")
     if content_type.startswith(b"application/cloudevents"):
-        return _structured(content_type.decode("latin-1"), stream, body)
+        return _structured(content_type.decode("latin-1"), stream, body, depth)
     if b"ce-specversion" in headers or b"ce-id" in headers:
         attributes = {
             name[3:].decode("latin-1"): unquote(value.decode("latin-1"))
@@ -62,7 +62,7 @@ def append_body(headers: Mapping[bytes, bytes], stream: str, body: bytes) -> byt
             if name.startswith(b"ce-")
         }
         _check_data_type(content_type.decode("latin-1"), "content-type")
-        event = _event(attributes | {"data": parse_json(body)}, stream, "$")
+        event = _event(attributes | {"data": parse_json(body, depth)}, stream, "$")
         return dump({"events": [event]})
     return body
 
@@ -112,12 +112,12 @@ def _own(kept: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _structured(content_type: str, stream: str, body: bytes) -> bytes:
+def _structured(content_type: str, stream: str, body: bytes, depth: int) -> bytes:
     media = content_type.partition(";")[0].strip()
     if media == EVENT:
-        return dump({"events": [_event(parse_json(body), stream, "$")]})
+        return dump({"events": [_event(parse_json(body, depth), stream, "$")]})
     if media == BATCH:
-        batch = parse_json(body)
+        batch = parse_json(body, depth)
         if not isinstance(batch, list):
             raise InvalidRequest("$: expected a list of CloudEvents")
         events = [_event(each, stream, f"$[{index}]") for index, each in enumerate(batch)]

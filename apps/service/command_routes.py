@@ -13,11 +13,10 @@ from apps.deciders import Deciders
 from apps.service.bodies import moment_of, parse_json
 from apps.service.http import read_body
 from apps.service.idempotency import idempotency_key
-from apps.service.limits import check_depth
 from apps.service.models import json_body
 from apps.service.preconditions import Preconditioned, precondition_of
-from apps.service.reads import runtime_of
 from apps.service.render import dump, event_fragments
+from apps.service.requests import runtime_of
 from apps.service.tracing import tracing_of
 from eventstore.deciders.handling import CommandRequest
 from eventstore.ids import new_id
@@ -146,8 +145,7 @@ def _stream(category: str, id_: str) -> str:
 def _data(body: bytes, json_depth: int) -> dict[str, Any]:
     if not body:
         return {}
-    data = parse_json(body)
-    check_depth(data, body, json_depth)
+    data = parse_json(body, json_depth)
     if not isinstance(data, dict):
         raise InvalidRequest("$: expected an object, the data of the command")
     return data

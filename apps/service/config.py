@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from apps.access import Access, access_of
 from apps.service.connections import ClientLimits
 from apps.service.limits import BodyLimits
 from apps.settings import Settings
@@ -21,13 +21,13 @@ MAX_JSON_DEPTH = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
-    """The service's settings. An empty `token` lets everybody in, on loopback only."""
+    """The service's settings."""
 
     dsn: str
     registry_url: str
     host: str = "127.0.0.1"
     port: int = 7070
-    token: str = ""
+    access: Access = field(default_factory=Access)
     max_body_bytes: int = 4 * 1024 * 1024
     limits: BodyLimits = field(default_factory=BodyLimits)
     clients: ClientLimits = field(default_factory=ClientLimits)
@@ -38,6 +38,7 @@ class ServiceConfig:
     heartbeat_s: float = 15.0
     lease_ttl_s: float = 10.0
     standby_s: float = 1.0
+    import_silence_s: float = 60.0
     import_chunk_events: int = 500
     decider_threads: int = 4
     decider_seconds: float = 5.0
@@ -57,7 +58,7 @@ def service_config(settings: Settings) -> ServiceConfig:
         registry_url=settings.required("registry.url"),
         host=settings.text("service.host"),
         port=settings.number("service.port"),
-        token=settings.text("service.token"),
+        access=access_of(settings, "service"),
         max_body_bytes=settings.number("service.max_body_bytes"),
         limits=BodyLimits(
             events=settings.number("service.max_events"),
@@ -70,12 +71,17 @@ def service_config(settings: Settings) -> ServiceConfig:
             subscriptions=settings.number("service.max_subscriptions"),
             slow_s=settings.number("service.slow_client_seconds"),
             idle_s=settings.number("service.idle_client_seconds"),
+            request_s=settings.number("service.request_seconds"),
+            streams=settings.number("service.max_streams"),
+            connections=settings.number("service.max_connections"),
+            header_bytes=settings.number("service.max_header_bytes"),
         ),
         mode=cast(Mode, mode),
         min_free_bytes=settings.number("storage.min_free_bytes"),
         workspace=settings.workspace,
         lake=settings.lake,
         standby_s=settings.number("service.standby_seconds"),
+        import_silence_s=settings.number("service.import_silence_seconds"),
         import_chunk_events=settings.number("service.import_chunk_events"),
         decider_threads=settings.number("service.decider_threads"),
         decider_seconds=settings.number("service.decider_seconds"),
@@ -85,16 +91,4 @@ def service_config(settings: Settings) -> ServiceConfig:
             f"service.max_json_depth is {config.limits.json_depth}, more than {MAX_JSON_DEPTH}",
             remedy="What is nested deeper could be taken, and not be shown again.",
         )
-    if not config.token and not _is_loopback(config.host):
-        raise Misconfigured(
-            f"service.host {config.host} can be reached by others, and no token is set",
-            remedy="Set PENSTOCK_TOKEN to a long random text, or service.host to 127.0.0.1.",
-        )
     return config
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,11 +1,10 @@
-"""The outermost layer: who may come in, where appends go, how errors leave.
+"""The outermost layer: where appends go, how errors leave; `admission` says who may come in.
 
 Errors of every route, the framework's own included, leave as problem documents and are counted.
 """
 
 from __future__ import annotations
 
-import hmac
 import logging
 from collections.abc import MutableMapping
 from typing import Any, Protocol
@@ -17,12 +16,11 @@ from apps.service.appends import (
     append_to_streams,
 )
 from apps.service.cloudevents_reads import answer_cloud_events, wants_cloud_events
-from apps.service.http import Answer, Receive, Scope, Send, header, problem_answer, respond
-from apps.service.problems import problem_of, refusal
+from apps.service.http import Answer, Receive, Scope, Send, problem_answer, respond
+from apps.service.problems import problem_of
 from apps.service.runtime import Runtime
 
 _log = logging.getLogger("penstock.service")
-_OPEN_PREFIX = "/health/"
 
 
 class Asgi(Protocol):
@@ -39,8 +37,6 @@ class Edge:
     def __init__(self, inner: Asgi, runtime: Runtime) -> None:
         self._inner = inner
         self.runtime = runtime
-        token = runtime.config.token
-        self._bearer = f"Bearer {token}".encode() if token else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -55,7 +51,7 @@ class Edge:
             await send(message)
 
         try:
-            self.admit(scope)
+            self.runtime.admission.check(scope)
             await self._route(scope, receive, watched)
         except Exception as error:
             answer = self.answer_to(error, scope)
@@ -84,18 +80,3 @@ class Edge:
             await answer_cloud_events(self._inner, self.runtime, scope, receive, send)
             return
         await self._inner(scope, receive, send)
-
-    def admit(self, scope: Scope) -> None:
-        """Let the bearer of the token in; health needs none, so that probes carry no secret."""
-        if self._bearer is None or scope["path"].startswith(_OPEN_PREFIX):
-            return
-        given = header(scope, b"authorization") or ""
-        if not hmac.compare_digest(given.encode("latin-1"), self._bearer):
-            raise refusal(
-                401,
-                "unauthorized",
-                "A token is needed",
-                "the Authorization header is missing or wrong",
-                "Send: Authorization: Bearer TOKEN, with the value of PENSTOCK_TOKEN.",
-                ("www-authenticate", "Bearer"),
-            )

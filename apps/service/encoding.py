@@ -8,8 +8,7 @@ from fastapi import APIRouter, Request, Response
 from apps.service.bodies import encode_body
 from apps.service.http import JSON, read_body
 from apps.service.models import json_body
-from apps.service.reads import runtime_of
-from apps.service.requests import context_of
+from apps.service.requests import context_of, runtime_of
 from eventstore.postgres.in_transaction import given_event
 
 router = APIRouter(prefix="/v1")

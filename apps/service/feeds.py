@@ -86,17 +86,16 @@ class FeedResponse(StreamingResponse):
         """Send the feed until the client or the service leaves, or the client is too slow."""
         runtime = self._runtime
         async with aclosing(self._feed):
-            client = runtime.subscriptions.enter(scope)
-            runtime.metrics.subscribers.inc()
-            connection = connection_of(scope)
-            if connection is not None:
-                connection.polite = True
-            self.body_iterator = self._messages(connection)
-            try:
-                await super().__call__(scope, receive, send)
-            finally:
-                runtime.metrics.subscribers.dec()
-                runtime.subscriptions.leave(client)
+            with runtime.streams.entered(scope):
+                runtime.metrics.subscribers.inc()
+                connection = connection_of(scope)
+                if connection is not None:
+                    connection.polite = True
+                self.body_iterator = self._messages(connection)
+                try:
+                    await super().__call__(scope, receive, send)
+                finally:
+                    runtime.metrics.subscribers.dec()
 
     async def _messages(self, connection: WatchedProtocol | None) -> AsyncIterator[bytes]:
         form, last = self._form, self._start

@@ -8,7 +8,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from apps.service.metrics import CONTENT_TYPE
-from apps.service.reads import runtime_of
+from apps.service.requests import runtime_of
 from apps.service.runtime import Runtime
 from kernel.errors import PenstockError
 
@@ -23,16 +23,17 @@ async def live() -> Response:
 
 @router.get("/health/ready", summary="Are appends and reads accepted")
 async def ready(request: Request) -> Response:
-    """Answer 200 when appends and reads are accepted, else 503 with the reason of each part.
+    """Answer 200 when appends and reads are accepted, else 503; say why to bearers of the token.
 
-    The registry is not among them: it is needed for new event types only.
+    The registry is not among the reasons: it is needed for new event types only. Reasons quote
+    other systems (PostgreSQL, the receivers of deliveries), which tell more than a probe may know.
     """
-    reasons = await _reasons(runtime_of(request))
-    document = {
-        "status": "unready" if reasons else "ready",
-        "reasons": [{"part": part, "reason": reason} for part, reason in reasons.items()],
-        "deliveries": _deliveries(runtime_of(request)),
-    }
+    runtime = runtime_of(request)
+    reasons = await _reasons(runtime)
+    document: dict[str, object] = {"status": "unready" if reasons else "ready"}
+    if runtime.admission.bears(dict(request.scope["headers"])):
+        document["reasons"] = [{"part": part, "reason": reason} for part, reason in reasons.items()]
+        document["deliveries"] = _deliveries(runtime)
     return Response(
         orjson.dumps(document),
         status_code=503 if reasons else 200,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.service.problems import CONTENT_TYPE, Problem, refusal
+from eventstore.names import category_of
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -30,6 +31,15 @@ def header(scope: Scope, name: bytes) -> str | None:
             text: str = value.decode("latin-1")
             return text
     return None
+
+
+def category_header(*streams: str) -> dict[str, str]:
+    """Return the header that names the categories of streams.
+
+    A name such as `shopping-cart-1` is one of the category `shopping`, which its writer may not
+    have meant.
+    """
+    return {"penstock-category": ", ".join(dict.fromkeys(map(category_of, streams)))}
 
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:

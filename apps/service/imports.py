@@ -22,8 +22,7 @@ from apps.service.bodies import RequestContext, imported_event
 from apps.service.connections import connection_of, silent_body
 from apps.service.http import JSON
 from apps.service.problems import HttpRefusal, refusal
-from apps.service.reads import runtime_of
-from apps.service.requests import context_of
+from apps.service.requests import context_of, runtime_of
 from apps.service.runtime import Opened, Runtime
 from eventstore.store import AppendRequest, EncodedEvent, StreamAppend
 from kernel.errors import IdReused, Overloaded, PenstockError
@@ -85,7 +84,7 @@ async def import_events(request: Request) -> Response:
     try:
         if (connection := connection_of(request.scope)) is not None:
             connection.patient = True  # The answer shall say how far the import came.
-        lines = _lines(request, context, runtime.config.clients.idle_s)
+        lines = _lines(request, context, runtime.config.import_silence_s)
         await _import(runtime, context, lines, progress)
     except PenstockError as error:
         error.fields.update(line=progress.at, **progress.document())

@@ -8,10 +8,9 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from apps.service.http import read_body
-from apps.service.models import described, parsed
+from apps.service.models import body_of, described
 from apps.service.preconditions import Preconditioned, precondition_of
-from apps.service.reads import runtime_of
+from apps.service.requests import runtime_of
 from eventstore.lifecycle import StreamStanding
 from eventstore.policies import PolicyChanged, StreamPolicies
 
@@ -51,8 +50,9 @@ async def show_metadata(request: Request, stream: str) -> Response:
 )
 async def set_metadata(request: Request, stream: str) -> Response:
     """Hide events by age, number or version. The change is recorded; the log keeps all events."""
-    raw = await read_body(request.scope, request.receive, runtime_of(request).config.max_body_bytes)
-    body = parsed(PolicyBody, raw, remedy='Example: {"max_count": 1000, "max_age_s": 86400}')
+    body = await body_of(
+        request, PolicyBody, remedy='Example: {"max_count": 1000, "max_age_s": 86400}'
+    )
     expected = precondition_of(dict(request.scope["headers"]))
     with Preconditioned(expected):
         changed = await _policies(request).set(
@@ -75,8 +75,7 @@ async def set_archived(request: Request, stream: str) -> Response:
 
     `penstock stream archive` calls it, having compared them. It hides nothing.
     """
-    raw = await read_body(request.scope, request.receive, runtime_of(request).config.max_body_bytes)
-    body = parsed(ArchivedBody, raw, remedy='Example: {"up_to": 100}')
+    body = await body_of(request, ArchivedBody, remedy='Example: {"up_to": 100}')
     return _changed(await _policies(request).archived(stream, up_to=body.up_to))
 
 

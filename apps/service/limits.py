@@ -35,10 +35,15 @@ def check_depth(document: object, body: bytes, at_most: int) -> None:
             if type(inner) is dict or type(inner) is list
         ]
     if level:
-        raise InvalidRequest(
-            f"$: nested deeper than {at_most} levels",
-            remedy="Flatten the data, or raise service.max_json_depth.",
-        )
+        raise too_deep(at_most)
+
+
+def too_deep(at_most: int) -> InvalidRequest:
+    """Return the refusal of a document that nests deeper than `at_most`."""
+    return InvalidRequest(
+        f"$: nested deeper than {at_most} levels",
+        remedy="Flatten the data, or raise service.max_json_depth.",
+    )
 
 
 def check_count(events: int, at_most: int) -> None:

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from apps.service.bodies import parse_json
+from apps.service.http import read_body
+from apps.service.requests import runtime_of
 from kernel.errors import InvalidRequest
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def parsed(model: type[Model], raw: bytes, *, remedy: str | None = None) -> Model:
-    """Parse a body, or refuse it with the place of the first complaint."""
+async def body_of(
+    request: Request, model: type[Model], *, remedy: str | None = None, instead: bytes = b""
+) -> Model:
+    """Read and parse a request's body, or refuse it with the place of the first complaint.
+
+    `instead`: what stands for no body.
+    """
+    config = runtime_of(request).config
+    raw = await read_body(request.scope, request.receive, config.max_body_bytes)
     try:
-        return model.model_validate(parse_json(raw))
+        return model.model_validate(parse_json(raw or instead, config.limits.json_depth))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, ("$", *first["loc"])))

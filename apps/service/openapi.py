@@ -29,24 +29,27 @@ NDJSON: Final = "application/x-ndjson"
 SSE: Final = "text/event-stream"
 
 _PROBLEMS: Final[dict[str, str]] = {
-    "400": "malformed-body: no JSON; two-expectations",
+    "400": "malformed-body: no JSON; malformed-address, unknown-parameter, two-expectations",
     "401": "unauthorized",
+    "403": "foreign-origin: a web page sent it",
     "404": "not-found",
     "405": "method-not-allowed",
-    "408": "slow-body",
+    "408": "slow-body, slow-request",
     "409": "version-conflict, condition-failed, id-reused, beyond-head, incompatible, "
     "subscription-differs: something else is the case",
     "410": "stream-gone",
     "412": "If-Match or If-None-Match failed",
     "413": "body-too-large, event-too-large",
     "415": "unsupported-media-type",
+    "421": "foreign-host",
     "422": "invalid-request, unknown-type, schema-violation, command-refused",
     "429": "overloaded, too-many-subscriptions: see Retry-After",
+    "431": "head-too-large",
     "500": "internal, misconfigured, decider-failed",
-    "503": "unavailable; outcome-unknown: repeat with the same ids",
+    "503": "unavailable, too-many-connections; outcome-unknown: repeat with the same ids",
     "507": "storage-full",
 }
-_ALWAYS: Final = ("401", "422", "500", "503")
+_ALWAYS: Final = ("400", "401", "403", "408", "415", "421", "422", "431", "500", "503")
 _WRITES: Final = ("400", "409", "410", "412", "413", "415", "429", "507")
 
 
@@ -74,14 +77,15 @@ _SETTLED: Final = Answers(good=_json("Settled"), problems=("400", "404", "413"))
 ANSWERS: Final[dict[str, Answers]] = {
     "get /v1/streams/{stream}": Answers(
         good={"200": {JSON: ref("StreamPage"), NDJSON: ref("Event"), **_EVENT_LIST}},
-        problems=("404", "410"),
-        headers=("etag",),
+        problems=("404", "410", "429"),
+        headers=("etag", "penstock-category"),
     ),
     "get /v1/events": Answers(
-        good={"200": {JSON: ref("EventPage"), NDJSON: ref("Event"), **_EVENT_LIST}}
+        good={"200": {JSON: ref("EventPage"), NDJSON: ref("Event"), **_EVENT_LIST}},
+        problems=("409", "429"),
     ),
     "post /v1/events/query": Answers(
-        good={"200": {JSON: ref("EventPage"), **_EVENT_LIST}}, problems=("400", "413")
+        good={"200": {JSON: ref("EventPage"), **_EVENT_LIST}}, problems=("400", "409", "413")
     ),
     "get /v1/events/subscribe": Answers(
         good={"200": {SSE: TEXT, NDJSON: {"anyOf": [ref("Event"), ref("FeedMark")]}}},
@@ -138,9 +142,15 @@ ANSWERS: Final[dict[str, Answers]] = {
     "get /health/ready": Answers(good=_json("Ready", "200", "503")),
     "get /metrics": Answers(good={"200": {"text/plain": TEXT}}),
     "post /v1/streams/{stream}": Answers(
-        good=_json("Appended", "200", "201"), problems=_WRITES, headers=("etag",)
+        good=_json("Appended", "200", "201"),
+        problems=_WRITES,
+        headers=("etag", "penstock-category"),
     ),
-    "post /v1/append": Answers(good=_json("AppendedToStreams", "200", "201"), problems=_WRITES),
+    "post /v1/append": Answers(
+        good=_json("AppendedToStreams", "200", "201"),
+        problems=_WRITES,
+        headers=("penstock-category",),
+    ),
 }
 
 _EVENTS: Final = listed(ref("NewEvent"), minItems=1, maxItems=1_000)

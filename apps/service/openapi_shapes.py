@@ -258,7 +258,8 @@ COMPONENTS: Final[dict[str, Shape]] = {
         {
             "status": {"type": "string", "enum": ["ready", "unready"]},
             "reasons": listed(record({"part": TEXT, "reason": TEXT})),
-        }
+        },
+        optional=("reasons",),
     ),
     "Problem": record(
         {

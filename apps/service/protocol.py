@@ -50,7 +50,7 @@ class AppendingProtocol(WatchedProtocol):
     def _append(self, cycle: RequestResponseCycle, app: Any) -> None:
         edge, scope = self.edge, cast(Scope, cycle.scope)
         try:
-            edge.admit(scope)
+            edge.runtime.admission.check(scope)
             begun = begin_append(edge.runtime, scope, bytes(cycle.body))
         except Exception:
             # The application comes to the same complaint and knows how to word it.

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from apps.service.bodies import parse_json
 from apps.service.conditions import query_of
 from apps.service.feeds import LINES, SSE, FeedResponse
-from apps.service.http import read_body
+from apps.service.http import category_header, read_body
 from apps.service.models import json_body
 from apps.service.ndjson import (
     NDJSON,
@@ -25,11 +25,13 @@ from apps.service.ndjson import (
     wants_lines,
 )
 from apps.service.render import EventData, dump, event_fragments, event_json
+from apps.service.requests import runtime_of
 from apps.service.runtime import Opened, Runtime
+from apps.service.streams import LinesResponse
 from eventstore.feed import FeedItem, follow
 from eventstore.postgres.reading import PlainRow
 from eventstore.store import Direction, EventFilter, EventPage
-from kernel.errors import InvalidRequest
+from kernel.errors import BeyondHead, InvalidRequest
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 
@@ -52,13 +54,6 @@ Upcast = Annotated[bool, Query(description="Data in the newest version of each e
 Accept = Annotated[str | None, Header(include_in_schema=False)]
 
 
-def runtime_of(request: Request) -> Runtime:
-    """Return the service's parts."""
-    runtime = request.app.state.runtime
-    assert isinstance(runtime, Runtime)
-    return runtime
-
-
 @router.get("/streams/{stream}", summary="Read one stream")
 async def read_stream(
     request: Request,
@@ -76,7 +71,7 @@ async def read_stream(
     runtime = runtime_of(request)
     opened = runtime.opened
     if wants_lines(accept):
-        return await _stream_lines(opened, stream, from_version, direction, limit, upcast)
+        return await _stream_lines(runtime, stream, from_version, direction, limit, upcast)
     page = await opened.store.read_stream(
         stream, from_version=from_version, direction=direction, limit=_page(runtime, limit)
     )
@@ -85,17 +80,19 @@ async def read_stream(
         "version": page.version,
         "events": await event_fragments(page.events, _data(opened, upcast)),
     }
-    return Response(dump(document), media_type=_JSON, headers={"etag": f'"{page.version}"'})
+    headers = {"etag": f'"{page.version}"', **category_header(stream)}
+    return Response(dump(document), media_type=_JSON, headers=headers)
 
 
 async def _stream_lines(
-    opened: Opened,
+    runtime: Runtime,
     stream: str,
     from_version: int | None,
     direction: Direction,
     limit: int | None,
     upcast: bool,
 ) -> Response:
+    opened = runtime.opened
     left = limit
     version: int | None = None
 
@@ -131,7 +128,8 @@ async def _stream_lines(
 
     start = _END if from_version is None else from_version
     lines = await _lines(opened, start, event_page if upcast else None, plain_page)
-    return StreamingResponse(lines, media_type=NDJSON, headers={"etag": f'"{version}"'})
+    headers = {"etag": f'"{version}"', **category_header(stream)}
+    return LinesResponse(runtime.streams, lines, headers)
 
 
 async def _lines(
@@ -171,7 +169,7 @@ async def read_events(
     opened = runtime.opened
     filter_ = EventFilter(category=category, type=type, stream_prefix=stream_prefix, tag=tag)
     if wants_lines(accept):
-        return await _event_lines(opened, after, limit, filter_, upcast)
+        return await _event_lines(runtime, after, limit, filter_, upcast)
 
     async def read(after: int, limit: int) -> EventPage:
         return await opened.store.read_all(after=after, limit=limit, filter_=filter_)
@@ -203,7 +201,7 @@ async def query_events(request: Request, upcast: Upcast = False) -> Response:
     """
     runtime = runtime_of(request)
     raw = await read_body(request.scope, request.receive, runtime.config.max_body_bytes)
-    document = parse_json(raw)
+    document = parse_json(raw, runtime.config.limits.json_depth)
     if not isinstance(document, dict) or not document.keys() <= _QUERY_KEYS:
         raise InvalidRequest(
             "$: expected an object with query and, if you like, after and limit",
@@ -225,8 +223,10 @@ async def _gathered(
 ) -> Response:
     """Answer with what several bounded reads give, up to the limit or the head."""
     events: list[RecordedEvent] = []
+    start = after
     for _ in range(_MAX_SCAN_PAGES):
         page = await read(after, limit - len(events))
+        _check_head(start, page.head)
         events.extend(page.events)
         after = page.scanned_to
         if len(events) >= limit or after >= page.head:
@@ -240,9 +240,11 @@ async def _gathered(
 
 
 async def _event_lines(
-    opened: Opened, after: int, limit: int | None, filter_: EventFilter, upcast: bool
+    runtime: Runtime, after: int, limit: int | None, filter_: EventFilter, upcast: bool
 ) -> Response:
+    opened = runtime.opened
     head = await opened.store.head()
+    _check_head(after, head)
     left = limit
 
     def ended(found: int, scanned_to: int) -> bool:
@@ -264,7 +266,7 @@ async def _event_lines(
         return Page(rows=rows, scanned_to=_END if done else page.scanned_to)
 
     lines = await _lines(opened, after, event_page if upcast else None, plain_page)
-    return StreamingResponse(lines, media_type=NDJSON, headers={"penstock-head": str(head)})
+    return LinesResponse(runtime.streams, lines, {"penstock-head": str(head)})
 
 
 @router.get(
@@ -310,6 +312,12 @@ async def read_event(request: Request, event_id: UUID, upcast: Upcast = False) -
     opened = runtime_of(request).opened
     event = await opened.store.event(event_id)
     return Response(await event_json(event, _data(opened, upcast)), media_type=_JSON)
+
+
+def _check_head(after: int, head: int) -> None:
+    """Refuse a place where the store has not come: events up to it would be passed over."""
+    if after > head:
+        raise BeyondHead(f"position {after} is beyond the head {head}", after=after, head=head)
 
 
 def _data(opened: Opened, upcast: bool) -> EventData:

@@ -1,12 +1,15 @@
-"""What counts for all events of one request, from its headers and the settings."""
+"""What a request has beside its body: its limits, its headers, the service that serves it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fastapi import Request
+
 from apps.service.bodies import RequestContext
 from apps.service.config import ServiceConfig
 from apps.service.idempotency import idempotency_key
+from apps.service.runtime import Runtime
 from apps.service.tracing import tracing_of
 
 
@@ -18,3 +21,10 @@ def context_of(config: ServiceConfig, headers: Mapping[bytes, bytes]) -> Request
     return RequestContext(
         limits=config.limits, tracing=tracing_of(headers), key=idempotency_key(headers)
     )
+
+
+def runtime_of(request: Request) -> Runtime:
+    """Return the service's parts."""
+    runtime = request.app.state.runtime
+    assert isinstance(runtime, Runtime)
+    return runtime

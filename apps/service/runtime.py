@@ -15,11 +15,12 @@ from apps.archive.lake import LakeArchive
 from apps.deciders import Deciders, load_code, open_deciders
 from apps.delivery.config import delivery_files
 from apps.delivery.deliveries import Deliveries
+from apps.service.admission import Admission
 from apps.service.config import ServiceConfig
-from apps.service.connections import Subscriptions
 from apps.service.metrics import ServiceMetrics
 from apps.service.render import event_document
 from apps.service.storage import StorageGuard
+from apps.service.streams import Streams
 from eventstore.appender import AppendLimits
 from eventstore.codecs import Codecs
 from eventstore.deciders.decided import DecidedLimits
@@ -57,7 +58,8 @@ class Runtime:
         self.registry = registry
         self.code = load_code(config.workspace)
         self.metrics = ServiceMetrics()
-        self.subscriptions = Subscriptions(config.clients.subscriptions)
+        self.admission = Admission(config.access)
+        self.streams = Streams(config.clients)
         self.trouble = "starting"
         self.stopping = False
         self._opened: Opened | None = None

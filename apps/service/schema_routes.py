@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Annotated
 
@@ -9,9 +10,9 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from apps.service.http import read_body
-from apps.service.models import described, parsed
-from apps.service.reads import runtime_of
+from apps.service.limits import check_depth
+from apps.service.models import body_of, described
+from apps.service.requests import runtime_of
 from eventstore.names import CATEGORY
 from kernel.errors import InvalidRequest
 from schemas.compatibility import Level
@@ -62,9 +63,14 @@ async def show_schema(request: Request, subject: str) -> Response:
     )
 
 
-@router.put("/{subject}/compatibility", summary="Set what new versions must get on with")
-async def set_compatibility(request: Request, subject: str, body: CompatibilityBody) -> Response:
+@router.put(
+    "/{subject}/compatibility",
+    summary="Set what new versions must get on with",
+    openapi_extra=described(CompatibilityBody),
+)
+async def set_compatibility(request: Request, subject: str) -> Response:
     """Set an event type's level. It counts for versions to come; those that are there stay."""
+    body = await body_of(request, CompatibilityBody)
     await runtime_of(request).opened.levels.set_level(_checked(subject), body.level)
     return _json({"subject": subject, "compatibility": body.level})
 
@@ -80,10 +86,9 @@ async def add_schema(
     201 when it is new, 200 when it was there; with `check` nothing is registered.
     """
     runtime = runtime_of(request)
-    raw = await read_body(request.scope, request.receive, runtime.config.max_body_bytes)
-    body = parsed(SchemaBody, raw, remedy=_EXAMPLE)
+    body = await body_of(request, SchemaBody, remedy=_EXAMPLE)
     intake, levels = runtime.opened.intake, runtime.opened.levels
-    subject, text = _checked(body.subject), _text(body.schema_)
+    subject, text = _checked(body.subject), _text(body.schema_, runtime.config.limits.json_depth)
     level = body.compatibility or await levels.level(subject)
     if check:
         complaints = await intake.complaints(subject, text, level)
@@ -102,8 +107,12 @@ def _checked(subject: str) -> str:
     )
 
 
-def _text(schema: dict[str, object] | str) -> str:
-    return schema if isinstance(schema, str) else orjson.dumps(schema).decode()
+def _text(schema: dict[str, object] | str, depth: int) -> str:
+    if isinstance(schema, dict):
+        return orjson.dumps(schema).decode()
+    with contextlib.suppress(orjson.JSONDecodeError):  # What is no JSON is refused as no schema.
+        check_depth(orjson.loads(schema), schema.encode(), depth)
+    return schema
 
 
 def _document(schema: RegisteredSchema) -> dict[str, object]:

@@ -9,10 +9,9 @@ from uuid import UUID
 import orjson
 from fastapi import APIRouter, Query, Request, Response
 
-from apps.service.http import read_body
-from apps.service.models import Model, described, parsed
-from apps.service.reads import runtime_of
+from apps.service.models import Model, body_of, described
 from apps.service.render import dump, event_json
+from apps.service.requests import runtime_of
 from apps.service.subscription_bodies import (
     AckBody,
     NackBody,
@@ -176,8 +175,7 @@ def _groups(request: Request) -> SubscriptionGroups:
 
 
 async def _body(request: Request, model: type[Model]) -> Model:
-    limit = runtime_of(request).config.max_body_bytes
-    return parsed(model, await read_body(request.scope, request.receive, limit) or b"{}")
+    return await body_of(request, model, instead=b"{}")
 
 
 def _json(document: object, *, status: int = 200) -> Response:

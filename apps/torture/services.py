@@ -56,7 +56,8 @@ class Service:
                     # Nobody answers there: all types are known.
                     "PENSTOCK_REGISTRY_URL": "http://127.0.0.1:1",
                     "PENSTOCK_SERVICE_PORT": str(self.port),
-                    "PENSTOCK_TOKEN": "",
+                    # The judge asks each service for its reasons and figures; nobody else calls.
+                    "PENSTOCK_SERVICE_AUTH": "none",
                     "PENSTOCK_STORAGE_MIN_FREE_BYTES": "0",
                 },
                 stdin=subprocess.DEVNULL,

@@ -53,7 +53,10 @@ class Writer:
 
     async def run(self) -> None:
         """Write until there is enough."""
-        async with httpx.AsyncClient(trust_env=False, timeout=_ATTEMPT_S) as client:
+        headers = {"content-type": "application/json"}
+        async with httpx.AsyncClient(
+            trust_env=False, timeout=_ATTEMPT_S, headers=headers
+        ) as client:
             while not self._board.enough.is_set():
                 await self._operation(client)
                 if self._rng.random() < _DELAYED:

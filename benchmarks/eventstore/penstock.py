@@ -139,6 +139,8 @@ def _service(dsn: str, workspace: Path) -> Iterator[tuple[str, int]]:
         "PENSTOCK_REGISTRY_URL": "http://127.0.0.1:1",
         "PENSTOCK_SERVICE_PORT": str(port),
         "PENSTOCK_STORAGE_MIN_FREE_BYTES": "0",
+        # Its peers ask for no token either.
+        "PENSTOCK_SERVICE_AUTH": "none",
     }
     log_file = workspace / "service.log"
     with log_file.open("ab") as log:

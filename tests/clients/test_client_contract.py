@@ -337,6 +337,19 @@ def test_a_subscription_cannot_start_behind_the_head(run: Run) -> None:
     run(body)
 
 
+def test_no_read_begins_behind_the_head(run: Run) -> None:
+    async def body(world: World) -> None:
+        await world.client.append("order-1", placed())
+        with pytest.raises(BeyondHead) as caught:
+            await world.client.query(QueryItem(types=("placed",)), after=7)
+        assert caught.value.head == 1
+        with pytest.raises(BeyondHead):
+            await anext(world.client.read_all(after=7))
+        assert [each async for each in world.client.read_all(after=1)] == []
+
+    run(body)
+
+
 def test_schemas_are_added_checked_listed_and_kept_to(run: Run) -> None:
     async def body(world: World) -> None:
         schemas = world.client.schemas

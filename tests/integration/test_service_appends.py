@@ -173,21 +173,26 @@ def test_malformed_requests_are_refused_by_place(
     assert http.get("/v1/events").json()["head"] == 0
 
 
+JSON = {"content-type": "application/json"}
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b'{"events": [nul]}', b"\xff\xfe", b'"\\ud800"'])
 def test_broken_json_is_a_bad_request(http: httpx.Client, body: bytes) -> None:
-    problem(http.post("/v1/streams/order-1", content=body), 400, "malformed-body")
-    problem(http.post("/v1/schemas", content=body), 400, "malformed-body")
+    problem(http.post("/v1/streams/order-1", content=body, headers=JSON), 400, "malformed-body")
+    problem(http.post("/v1/schemas", content=body, headers=JSON), 400, "malformed-body")
 
 
 def test_a_large_body_is_refused_with_the_remedy(http: httpx.Client) -> None:
     large = json.dumps({"events": [event({"text": "x" * 30_000})]}).encode()
-    declared = problem(http.post("/v1/streams/order-1", content=large), 413, "body-too-large")
+    declared = problem(
+        http.post("/v1/streams/order-1", content=large, headers=JSON), 413, "body-too-large"
+    )
     assert "service.max_body_bytes" in declared["remedy"]
 
     def chunks() -> Iterator[bytes]:
         yield large
 
-    problem(http.post("/v1/streams/order-1", content=chunks()), 413, "body-too-large")
+    problem(http.post("/v1/streams/order-1", content=chunks(), headers=JSON), 413, "body-too-large")
     assert post(http, "order-1").status_code == 201
 
 

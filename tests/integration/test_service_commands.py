@@ -179,6 +179,9 @@ def test_a_precondition_is_met_or_refused_with_412(http: httpx.Client) -> None:
     assert send(http, "open", {"owner": "B"}, id_="2", if_none_match="*").status_code == 412
 
 
+JSON = {"content-type": "application/json"}
+
+
 def test_what_is_no_command_is_refused(http: httpx.Client) -> None:
     for path, body, status, kind in (
         ("account/1/pay", b"{", 400, "malformed-body"),
@@ -191,7 +194,7 @@ def test_what_is_no_command_is_refused(http: httpx.Client) -> None:
         ("account-1/1/pay", b"{}", 422, "invalid-request"),
         ("account/a%20b/pay", b"{}", 422, "invalid-request"),
     ):
-        refused = http.post(f"/v1/commands/{path}", content=body)
+        refused = http.post(f"/v1/commands/{path}", content=body, headers=JSON)
         assert (refused.status_code, refused.json()["type"]) == (status, kind), refused.text
 
 

@@ -33,8 +33,11 @@ def line(number: int, *, streams: int = 7, **more: object) -> bytes:
     return orjson.dumps(document | more) + b"\n"
 
 
+LINES = {"content-type": "application/x-ndjson"}
+
+
 def send(http: httpx.Client, lines: Iterator[bytes] | bytes, **headers: str) -> httpx.Response:
-    return http.post("/v1/import", content=lines, headers=headers)
+    return http.post("/v1/import", content=lines, headers=LINES | headers)
 
 
 def stored(http: httpx.Client) -> list[dict[str, Any]]:

@@ -26,9 +26,11 @@ def http(postgres_dsn: str) -> Iterator[httpx.Client]:
 
 def wire(path: str, document: Any, **headers: str) -> bytes:
     body = document if isinstance(document, bytes) else orjson.dumps(document)
-    given = {"host": "x", "content-length": str(len(body))} | {
-        name.replace("_", "-"): value for name, value in headers.items()
-    }
+    given = {
+        "host": "localhost",
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+    } | {name.replace("_", "-"): value for name, value in headers.items()}
     lines = "".join(f"{name}: {value}\r\n" for name, value in given.items() if value)
     return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
@@ -61,7 +63,7 @@ def connection(http: httpx.Client) -> Iterator[Connection]:
 
 def test_requests_in_one_packet_are_answered_in_order(connection: Connection) -> None:
     requests = [wire(f"/v1/streams/order-{n}", EVENT) for n in range(10)]
-    requests.insert(5, b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+    requests.insert(5, b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
     requests.insert(3, wire("/v1/streams/order-bad", {"events": []}))
     connection.send(b"".join(requests))
     answers = [connection.answer() for _ in requests]
@@ -97,7 +99,7 @@ def test_the_connection_is_closed_when_asked_for(connection: Connection) -> None
         ("/v1/streams/order-first", EVENT, {"if_match": '"0"'}, 201),
         ("/v1/streams/order%2D%C3%A4", EVENT, {}, 201),
         ("/v1/streams/order-1%2Fmetadata", EVENT, {}, 405),
-        ("/v1/streams/order-1?x=1", EVENT, {}, 201),
+        ("/v1/streams/order-1?x=1", EVENT, {}, 400),
         ("/v1/streams/order-1", b"{", {}, 400),
         ("/v1/streams/order-1", {"events": [{"type": "new", "data": {"a": "b"}}]}, {}, 201),
         (
@@ -128,7 +130,8 @@ def test_bodies_of_any_size_and_without_a_length_arrive(connection: Connection) 
         assert connection.answer()[0] == 201
     body = orjson.dumps(EVENT)
     connection.send(
-        b"POST /v1/streams/order-1 HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"POST /v1/streams/order-1 HTTP/1.1\r\nhost: localhost\r\n"
+        b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
         b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     )
     assert connection.answer()[2]["last_version"] == 3

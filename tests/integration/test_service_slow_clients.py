@@ -23,7 +23,9 @@ EVENTS = 20_000
 
 @pytest.fixture
 def http(postgres_dsn: str) -> Iterator[httpx.Client]:
-    with service_in_thread(postgres_dsn, clients=LIMITS, heartbeat_s=0.1) as client:
+    with service_in_thread(
+        postgres_dsn, clients=LIMITS, heartbeat_s=0.1, import_silence_s=0.3
+    ) as client:
         # The service closes connections that rest: none is used twice.
         client.headers["connection"] = "close"
         yield client
@@ -37,7 +39,7 @@ def asking(http: httpx.Client, path: str, *headers: str) -> Iterator[socket.sock
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         client.settimeout(30)
         client.connect(address)
-        lines = [f"GET {path} HTTP/1.1", "host: test", *headers, "", ""]
+        lines = [f"GET {path} HTTP/1.1", "host: localhost", *headers, "", ""]
         client.sendall("\r\n".join(lines).encode())
         yield client
 
@@ -170,7 +172,8 @@ def test_a_client_has_so_many_feeds_and_no_more(http: httpx.Client) -> None:
     [
         b"",
         b"GET /v1/events HTTP/1.1\r\nhost: te",
-        b"POST /v1/streams/order-1 HTTP/1.1\r\nhost: test\r\ncontent-length: 99\r\n\r\n{",
+        b"POST /v1/streams/order-1 HTTP/1.1\r\nhost: localhost\r\n"
+        b"content-type: application/json\r\ncontent-length: 99\r\n\r\n{",
     ],
     ids=["nothing", "half a head", "half a body"],
 )
@@ -196,7 +199,12 @@ def test_a_body_that_stops_arriving_is_answered(http: httpx.Client, length: int)
     with socket.socket() as client:
         client.settimeout(30)
         client.connect(address)
-        lines = ["POST /v1/streams/order-1 HTTP/1.1", "host: test", f"content-length: {length}"]
+        lines = [
+            "POST /v1/streams/order-1 HTTP/1.1",
+            "host: localhost",
+            "content-type: application/json",
+            f"content-length: {length}",
+        ]
         client.sendall("\r\n".join([*lines, "", '{"events": [']).encode())
         head_, _, body = rest(client).partition(b"\r\n\r\n")
     assert head_.startswith(b"HTTP/1.1 408 ")
@@ -214,7 +222,8 @@ def test_an_import_that_falls_silent_says_how_far_it_came(http: httpx.Client) ->
         client.settimeout(30)
         client.connect(address)
         client.sendall(
-            b"POST /v1/import HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"POST /v1/import HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n"
             b"%x\r\n%b\r\n" % (len(part), part)
         )
         head, _, body = rest(client).partition(b"\r\n\r\n")

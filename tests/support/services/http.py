@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 
+from apps.access import Access
 from apps.service.config import ServiceConfig
 from apps.service.runtime import Runtime
 from apps.service.serving import server_of
@@ -39,6 +40,8 @@ def service_in_thread(
 ) -> Iterator[httpx.Client]:
     """Serve a store over real HTTP; yield a client once it is ready (or not, with `ready`)."""
     wait = options.pop("wait_ready", True)
+    token = str(options.pop("token", ""))
+    options.setdefault("access", Access(token=token))
     config = replace(
         ServiceConfig(dsn=dsn, registry_url="http://127.0.0.1:1", port=free_port()), **options
     )
@@ -46,7 +49,7 @@ def service_in_thread(
     server = server_of(runtime)
     thread = threading.Thread(target=server.run, name="service")
     thread.start()
-    headers = {"authorization": f"Bearer {config.token}"} if config.token else {}
+    headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         with httpx.Client(
             base_url=f"http://127.0.0.1:{config.port}",
@@ -80,6 +83,7 @@ class ServiceProcess:
             "PENSTOCK_REGISTRY_URL": "http://127.0.0.1:1",
             "PENSTOCK_SERVICE_PORT": str(self.port),
             "PENSTOCK_STORAGE_MIN_FREE_BYTES": "0",
+            "PENSTOCK_SERVICE_AUTH": "none",
         }
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import datetime
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
@@ -16,6 +17,7 @@ from penstock_client._async.reading import PAGE, all_events, stream_events
 from penstock_client._async.schemas import AsyncSchemas
 from penstock_client._async.streams import AsyncStreams
 from penstock_client._async.subscription import SILENCE_S, AsyncSubscription
+from penstock_client.access import found_token
 from penstock_client.errors import Refused
 from penstock_client.model import (
     CommandAnswer,
@@ -60,6 +62,9 @@ class AsyncPenstock:
     Calls are tried again after a broken connection, 429 and 503, as `retry` says: reads may be,
     and appends carry the ids of their events, so that they happen once however often they are
     sent. Errors are in `penstock_client.errors`. One client may serve any number of tasks.
+
+    Without `token` the one of the environment or the workspace is taken, see
+    `penstock_client.access`.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class AsyncPenstock:
         url: str = DEFAULT_URL,
         *,
         token: str | None = None,
+        workspace: str | PathLike[str] | None = None,
         timeout_s: float = 30.0,
         retry: Retry | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -75,6 +81,8 @@ class AsyncPenstock:
         if not url.startswith(("http://", "https://")):
             raise Refused(f"{url!r} is no address", remedy=f"As an example: {DEFAULT_URL}")
         headers = {"user-agent": "penstock-client"}
+        if token is None:
+            token = found_token(url, workspace)
         if token:
             headers["authorization"] = f"Bearer {token}"
         self._connection = AsyncConnection(
@@ -293,11 +301,14 @@ class AsyncPenstock:
         return entity_of(await self._connection.call("GET", path, params=params))
 
     async def health(self) -> Health:
-        """Say whether the service takes appends and reads. Raises `Unavailable` when it is down."""
+        """Say whether the service takes appends and reads. Raises `Unavailable` when it is down.
+
+        Without the token it gives no reasons.
+        """
         status, document = await self._connection.probe("/health/ready")
         return Health(
             ready=status == 200,
-            reasons={each["part"]: each["reason"] for each in document["reasons"]},
+            reasons={each["part"]: each["reason"] for each in document.get("reasons", [])},
         )
 
 

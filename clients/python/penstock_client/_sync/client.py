@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from datetime import datetime
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
@@ -17,6 +18,7 @@ from penstock_client._sync.reading import PAGE, all_events, stream_events
 from penstock_client._sync.schemas import Schemas
 from penstock_client._sync.streams import Streams
 from penstock_client._sync.subscription import SILENCE_S, Subscription
+from penstock_client.access import found_token
 from penstock_client.errors import Refused
 from penstock_client.model import (
     CommandAnswer,
@@ -61,6 +63,9 @@ class Penstock:
     Calls are tried again after a broken connection, 429 and 503, as `retry` says: reads may be,
     and appends carry the ids of their events, so that they happen once however often they are
     sent. Errors are in `penstock_client.errors`. One client may serve any number of threads.
+
+    Without `token` the one of the environment or the workspace is taken, see
+    `penstock_client.access`.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Penstock:
         url: str = DEFAULT_URL,
         *,
         token: str | None = None,
+        workspace: str | PathLike[str] | None = None,
         timeout_s: float = 30.0,
         retry: Retry | None = None,
         transport: httpx.BaseTransport | None = None,
@@ -76,6 +82,8 @@ class Penstock:
         if not url.startswith(("http://", "https://")):
             raise Refused(f"{url!r} is no address", remedy=f"As an example: {DEFAULT_URL}")
         headers = {"user-agent": "penstock-client"}
+        if token is None:
+            token = found_token(url, workspace)
         if token:
             headers["authorization"] = f"Bearer {token}"
         self._connection = Connection(
@@ -288,11 +296,14 @@ class Penstock:
         return entity_of(self._connection.call("GET", path, params=params))
 
     def health(self) -> Health:
-        """Say whether the service takes appends and reads. Raises `Unavailable` when it is down."""
+        """Say whether the service takes appends and reads. Raises `Unavailable` when it is down.
+
+        Without the token it gives no reasons.
+        """
         status, document = self._connection.probe("/health/ready")
         return Health(
             ready=status == 200,
-            reasons={each["part"]: each["reason"] for each in document["reasons"]},
+            reasons={each["part"]: each["reason"] for each in document.get("reasons", [])},
         )
 
 

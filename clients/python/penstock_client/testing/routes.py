@@ -139,7 +139,7 @@ class Routes:
         after = whole(request, "after", 0, least=0)
         wanted = _wanted(request)
         with self._store.lock:
-            head = self._store.head
+            head = self._reached(after)
             found = [e for e in self._store.after(after) if wanted.passes(e)]
         if _wants_lines(request):
             return _lines(request, found)
@@ -149,24 +149,31 @@ class Routes:
     def _query(self, request: httpx.Request) -> httpx.Response:
         body = body_of(request)
         items = items_of(body)
+        after = body.get("after", 0)
         with self._store.lock:
-            head = self._store.head
-            events = list(self._store.after(body.get("after", 0)))
+            head = self._reached(after)
+            events = list(self._store.after(after))
         found = [e for e in events if any(matches(item, e) for item in items)]
         return reply(_page(found, body.get("limit", 100), head))
 
     def _subscribe(self, request: httpx.Request) -> httpx.Response:
         text = request.headers.get("last-event-id", request.url.params.get("after", "0"))
         after = self._store.head if text == "end" else int(text)
-        if after > self._store.head:
-            raise BeyondHead(
-                f"position {after} is beyond the head {self._store.head}",
-                remedy="Start at or below the head.",
-                head=self._store.head,
-            )
+        self._reached(after)
         feed = Feed(self._store, after, _wanted(request))
         self._feeds = [*(each for each in self._feeds if not each.ended), feed]
         return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=feed)
+
+    def _reached(self, after: int) -> int:
+        """Return the head, which a place to begin behind must not be beyond."""
+        head = self._store.head
+        if after > head:
+            raise BeyondHead(
+                f"position {after} is beyond the head {head}",
+                remedy="Start at or below the head.",
+                head=head,
+            )
+        return head
 
     def _event(self, _request: httpx.Request, id: str) -> httpx.Response:
         return reply(self._store.event(id))

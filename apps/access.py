@@ -1,0 +1,128 @@
+"""Who may call our HTTP services: bearers of the workspace's token, under names that are ours.
+
+A page in a browser reaches loopback too. It can name no token, and a name that its owner points at
+127.0.0.1 (DNS rebinding) is none of ours: either check alone stops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import ipaddress
+import os
+import secrets
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from apps.settings import TOKEN_FILE, Settings, kept_token
+from kernel.errors import Misconfigured
+
+MODES: Final = ("token", "none")
+ANY_HOST: Final = "*"
+Section = Literal["service", "pipeline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may call. An empty `token` lets everybody in.
+
+    `hosts` are names that a request may address beside those of this machine's loopback, and `*`
+    among them stands for all. `addresses`: whether any IP address will do, as it must where the
+    service listens to others.
+    """
+
+    token: str = ""
+    hosts: frozenset[str] = frozenset()
+    addresses: bool = False
+
+    def names(self, host: str) -> bool:
+        """Return whether a `Host` header names this service."""
+        name = _without_port(host).lower()
+        if name == "localhost" or name in self.hosts or ANY_HOST in self.hosts:
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback or self.addresses
+        except ValueError:
+            return False
+
+    @property
+    def bearer(self) -> bytes:
+        """The `Authorization` header that carries the token."""
+        return f"Bearer {self.token}".encode()
+
+    def bears(self, authorization: bytes) -> bool:
+        """Return whether an `Authorization` header carries the token, if one is needed."""
+        return not self.token or hmac.compare_digest(authorization, self.bearer)
+
+
+def access_of(settings: Settings, section: Section) -> Access:
+    """Return who may call the service or the pipeline; make the workspace's token at first use.
+
+    Raises `Misconfigured` for an unknown mode, and for a bind address that others can reach where
+    nobody has chosen a token.
+    """
+    host, mode = settings.text(f"{section}.host"), settings.text("service.auth")
+    if mode not in MODES:
+        raise Misconfigured(f"service.auth is {mode!r}, must be one of: {', '.join(MODES)}")
+    local = _is_loopback(host)
+    chosen = bool(settings.text("service.token")) and not _is_kept(settings)
+    if not local and (mode == "none" or not chosen):
+        raise Misconfigured(
+            f"{section}.host {host} can be reached by others, and no token is set",
+            remedy=f"Set PENSTOCK_TOKEN to a long random text, or {section}.host to 127.0.0.1.",
+        )
+    listed = settings.text("service.hosts").split(",")
+    names = {name.strip().lower() for name in listed} | {_without_port(host).lower()}
+    return Access(
+        token="" if mode == "none" else token_of(settings),
+        hosts=frozenset(names - {""}),
+        addresses=not local,
+    )
+
+
+def token_of(settings: Settings) -> str:
+    """Return the token that is set, or else the workspace's own, which is made at first use."""
+    given = settings.text("service.token")
+    if given:
+        return given
+    path = settings.workspace / TOKEN_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_urlsafe(24))
+    # Service and pipeline start together: the first one's token holds for both.
+    with contextlib.suppress(FileExistsError):
+        os.link(fresh, path)
+    fresh.unlink()
+    return kept_token(settings.workspace)
+
+
+def bearing(settings: Settings, url: str) -> dict[str, str]:
+    """Return the header that a call of our own carries.
+
+    The workspace's own token is for the services of this machine: it is told to no other one.
+    """
+    token = settings.text("service.token")
+    if not token or (_is_kept(settings) and not _is_loopback(urlsplit(url).hostname or "")):
+        return {}
+    return {"authorization": f"Bearer {token}"}
+
+
+def _is_kept(settings: Settings) -> bool:
+    return settings.values["service.token"].origin == str(TOKEN_FILE)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _without_port(host: str) -> str:
+    """Return the name or address of `name:port`, `[address]:port`, or of either without a port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host if host.count(":") > 1 else host.partition(":")[0]

@@ -1,0 +1,107 @@
+"""The small HTTP server of the pipeline: health and metrics, under the rules of `apps.access`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import socket
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from apps.access import Access
+from apps.pipeline.metrics import PipelineMetrics
+
+Health = Callable[[], tuple[bool, Mapping[str, object]]]
+"""Says whether the pipeline is ready, and what state its parts are in."""
+
+MAX_CONNECTIONS = 64
+_SILENCE_S = 10.0
+_JSON = "application/json"
+
+
+class Endpoint(ThreadingHTTPServer):
+    """Serves so many connections at once, and closes what comes beyond."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.Semaphore(MAX_CONNECTIONS)
+        super().__init__((host, port), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread, where one is free."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, and free its place."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        """Stay silent: a client that leaves is no error of ours."""
+
+
+def serve(
+    host: str, port: int, access: Access, metrics: PipelineMetrics, health: Health
+) -> ThreadingHTTPServer:
+    """Serve `/health/live`, `/health/ready` and `/metrics` from a thread; returns the server.
+
+    Health's status is for everybody under one of our names; what it is about needs the token, as
+    the metrics do: reasons quote databases, connectors and queries.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _SILENCE_S
+
+        def do_GET(self) -> None:
+            host = self.headers.get("host")
+            bears = access.bears(self.headers.get("authorization", "").encode("latin-1"))
+            if host is not None and not access.names(host):
+                self._refuse(421, f"{host} is no name of this pipeline", "Use localhost.")
+                return
+            match self.path:
+                case "/health/live":
+                    self._answer(200, _JSON, b'{"live":true}')
+                case "/health/ready":
+                    ready, state = health()
+                    shown = {"ready": ready, **(state if bears else {})}
+                    body = json.dumps(shown, default=str).encode()
+                    self._answer(200 if ready else 503, _JSON, body)
+                case "/metrics" if bears:
+                    self._answer(200, CONTENT_TYPE_LATEST, metrics.render())
+                case "/metrics":
+                    self._refuse(
+                        401,
+                        "the Authorization header is missing or wrong",
+                        "Send: Authorization: Bearer TOKEN. The workspace's: penstock token",
+                    )
+                case _:
+                    self._refuse(404, "no such path", "See docs/reference/pipeline.md.")
+
+        def _refuse(self, status: int, detail: str, remedy: str) -> None:
+            problem = {"title": detail, "status": status, "detail": detail, "remedy": remedy}
+            self._answer(status, "application/problem+json", json.dumps(problem).encode())
+
+        def _answer(self, status: int, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            if status == 401:
+                self.send_header("WWW-Authenticate", "Bearer")
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Stay silent: probes come every second."""
+
+    server = Endpoint(host, port, Handler)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server
