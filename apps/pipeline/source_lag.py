@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import psycopg
 import pyarrow.compute as pc
@@ -33,12 +34,15 @@ from projections.log.tables import Tables
 from projections.runner.manifest import Committed
 from projections.runner.progress import Progress
 
+T = TypeVar("T")
+
 _LOOK = """
 SELECT pg_current_wal_lsn()::text AS head,
        (SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %(slot)s)
 """
 _SAMPLES = 7_200
-"""Looks that are remembered: two hours; what is older counts from the oldest of them."""
+"""Looks that are remembered. Of more, every second one goes and the oldest stays: a source that has
+been behind for a day is said to be behind for a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +64,16 @@ class _Source:
     """What is remembered of one source: (time, head) of past looks, and what is settled."""
 
     connection: psycopg.Connection[tuple[str, str | None]] | None = None
-    samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
-    pending: deque[tuple[int, Offsets]] = field(default_factory=lambda: deque(maxlen=600))
+    samples: deque[tuple[float, int]] = field(default_factory=deque)
+    pending: deque[tuple[int, Offsets]] = field(default_factory=deque)
     settled: int = 0
+
+    def remember(self, now: float, head: int, confirmed: int, ends: Offsets) -> None:
+        """Take in a look. What is forgotten for it never makes the lag look smaller."""
+        self.samples.append((now, head))
+        self.pending.append((confirmed, ends))
+        _thin(self.samples)
+        _thin(self.pending)
 
     def disconnect(self) -> None:
         if self.connection is not None:
@@ -116,8 +127,7 @@ class SourceHeads:
         head, confirmed = self._positions(name, known)
         # Read after what is confirmed: all of that is before these ends.
         ends = self._ends(name)
-        known.samples.append((now, head))
-        known.pending.append((confirmed, ends))
+        known.remember(now, head, confirmed, ends)
         taken = last.end if last is not None else {}
         if last is not None and _waits_for_nothing(last, name):
             while known.pending and covers(taken, known.pending[0][1]):
@@ -163,6 +173,14 @@ class SourceHeads:
     @staticmethod
     def _age(known: _Source, before: SourceLag) -> float:
         return time.time() - known.samples[0][0] if known.samples else before.seconds
+
+
+def _thin(looks: deque[T]) -> None:
+    """Drop every second of too many looks. The first one stays, and the last one."""
+    if len(looks) > _SAMPLES:
+        kept = [look for place, look in enumerate(looks) if place % 2 == 0 or look is looks[-1]]
+        looks.clear()
+        looks.extend(kept)
 
 
 def _waits_for_nothing(last: Committed, name: str) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import psycopg
 from deltalake.exceptions import DeltaError
 
 from apps.verification.narrowing import Narrowing
@@ -171,9 +172,15 @@ class Comparison:
         self, connection: Connection, look: _Look, between: Between, within: KeyRange
     ) -> TableReport:
         try:
-            return self._report(connection, look, between, within)
+            with connection.transaction():
+                return self._report(connection, look, between, within)
         except (FileNotFoundError, DeltaError):
             return _held(look.captured.table, between, _files_gone(look.captured))
+        except (Overloaded, Unavailable, psycopg.OperationalError):
+            raise
+        except Exception as error:
+            # Whatever it is that one table meets: the verdicts of the others stand.
+            return _held(look.captured.table, between, _failure(error))
 
     def _report(
         self, connection: Connection, look: _Look, between: Between, within: KeyRange
@@ -272,9 +279,20 @@ def _try_look(
 ) -> _Look | str:
     """Hash the source's side; say why not for a table that cannot be compared."""
     try:
-        return _look(connection, captured, ranges, within)
+        # A statement that fails undoes its own savepoint, not the snapshot of all tables.
+        with connection.transaction():
+            return _look(connection, captured, ranges, within)
     except (NotFound, InvalidRequest) as error:
         return f"{error.message}; {error.remedy}"
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error as error:
+        return _failure(error)
+
+
+def _failure(error: Exception) -> str:
+    first = (str(error).strip() or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {first}"
 
 
 def _look(

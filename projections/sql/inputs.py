@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog, Relation
 from projections.sql.expressions import check, conjuncts, unwrapped
 from projections.sql.places import Script, offset_of
@@ -115,6 +116,20 @@ def _kind(streaming: bool, versioned: bool) -> InputKind:
     return InputKind.STREAM if streaming else InputKind.LATEST
 
 
+def _no_table(script: Script, name: str, at: int) -> InvalidRequest:
+    if name.startswith("events."):
+        return script.refusal(
+            f"{name} is a log, not a table", at=at, fix=f"Write FROM STREAM {name}."
+        )
+    return script.refusal(
+        f"the newest rows of the captured table {name} are not compiled yet",
+        at=at,
+        fix=f"Join its versions: {name} FOR SYSTEM_TIME AS OF a time. FROM STREAM {name} reads its"
+        " changes: an aggregate of those counts every insert, update and delete, not the rows. An"
+        " aggregate of the rows is to be asked of its current table.",
+    )
+
+
 def _relation(script: Script, catalog: Catalog, name: str, kind: InputKind, at: int) -> Relation:
     match kind:
         case InputKind.STREAM:
@@ -132,9 +147,7 @@ def _relation(script: Script, catalog: Catalog, name: str, kind: InputKind, at: 
             fix="Read what it reads.",
         )
     if kind is InputKind.LATEST and catalog.stream(name) is not None:
-        raise script.refusal(
-            f"{name} is a log, not a table", at=at, fix=f"Write FROM STREAM {name}."
-        )
+        raise _no_table(script, name, at)
     if kind is InputKind.STREAM and catalog.latest(name) is not None:
         raise script.refusal(
             f"{name} is a table, not a log", at=at, fix=f"Leave out STREAM: {name}."

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition
 from apps import topics
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import Pipeline
-from apps.pipeline.source_lag import SourceHeads
+from apps.pipeline.source_lag import SourceHeads, _Source
 from apps.settings import load
 from apps.topics import KafkaTopics
 from kernel.errors import Unavailable
@@ -51,6 +51,19 @@ def test_a_source_whose_lag_cannot_be_read_is_named_and_the_others_are_read(
         "a": "a cannot be read",
         "b": "b cannot be read",
     }
+
+
+def test_ten_hours_of_lag_are_not_said_to_be_two() -> None:
+    known = _Source()
+    hours = range(10 * 3600)
+    for second in hours:
+        known.remember(float(second), second, second, {})
+    assert known.samples[0] == (0.0, 0)
+    assert known.samples[-1] == (float(hours[-1]), hours[-1])
+    assert len(known.samples) <= 7_200
+    # What was settled later is told apart still, and never by a look that came after it.
+    after = next(moment for moment, head in known.samples if head > 20_000)
+    assert 20_000 < after < 20_100
 
 
 class FailingHeads:
