@@ -97,6 +97,7 @@ def test_order_grows_strictly_in_every_partition(start: Start) -> None:
     assert [shop.differing(table) for table in TABLES[:2]] == [[], []]
 
 
+@pytest.mark.matrix
 def test_commits_follow_each_other(start: Start) -> None:
     shop = start(SHOP, TABLES)
     for status in ("a", "b", "c"):
@@ -190,6 +191,7 @@ def test_a_large_value_that_was_left_alone_stays(start: Start) -> None:
     assert wiki.differing("public.pages") == []
 
 
+@pytest.mark.matrix
 def test_columns_come_go_and_change(start: Start) -> None:
     shop = start(SHOP, TABLES)
     shop.execute("ALTER TABLE lines ADD amount numeric(12, 2) DEFAULT 1.5")

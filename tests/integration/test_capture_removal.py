@@ -88,6 +88,7 @@ def is_read(dsn: str, name: str) -> bool:
     return found is not None and found.active_pid is not None
 
 
+@pytest.mark.matrix
 def test_what_cannot_be_reached_is_named_and_taken_away_later(workspace: Workspace) -> None:
     dsn = workspace.settings.required("postgres.dsn")
     workspace("add", workspace.source, "--dsn", dsn, "--tables", "a")

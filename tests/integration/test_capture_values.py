@@ -124,6 +124,7 @@ def exact(table: pa.Table) -> list[str | None]:
     return table[EXACT].to_pylist() if EXACT in table.column_names else [None] * len(table)
 
 
+@pytest.mark.matrix
 def test_every_type_travels_as_copy_prints_it(
     captured: Captured, rows: dict[str, list[tuple[object, ...]]]
 ) -> None:

@@ -99,6 +99,7 @@ def test_p6_a_rebuild_equals_what_was_kept_and_goes_on_as_the_table(
     assert ask(small.lake, f"SELECT max(_epoch) AS e FROM {name}").rows.to_pylist() == [{"e": 3}]
 
 
+@pytest.mark.matrix
 def test_a_rollback_gives_the_table_back_to_its_old_generation(small: SmallLake) -> None:
     fill(small, "windy")
     builder(small).build("windy")
@@ -184,6 +185,7 @@ def test_a_live_runner_that_does_not_know_of_the_swap_refuses_to_write(small: Sm
     assert verify(small.site, "latest").equal
 
 
+@pytest.mark.matrix
 def test_an_interrupted_rollback_is_finished_by_the_same_command(small: SmallLake) -> None:
     fill(small, "latest")
     builder(small).build("latest")
@@ -200,6 +202,7 @@ def test_an_interrupted_rollback_is_finished_by_the_same_command(small: SmallLak
     assert verify(small.site, "latest").equal
 
 
+@pytest.mark.matrix
 def test_a_crash_after_the_build_leaves_the_live_generation_alone(small: SmallLake) -> None:
     fill(small, "latest", epochs=1)
     before = small.rows("projection/latest")
