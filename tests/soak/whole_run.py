@@ -69,8 +69,15 @@ class Clerk(threading.Thread):
         self.done = 0
         self._url = url
         self._end = threading.Event()
+        self._failure: list[AssertionError] = []
 
     def run(self) -> None:
+        try:
+            self._record()
+        except AssertionError as error:
+            self._failure.append(error)
+
+    def _record(self) -> None:
         with httpx.Client(base_url=self._url, timeout=30, trust_env=False) as http:
             while not self._end.wait(0.01):
                 event = {"id": str(uuid.uuid4()), "type": "done", "data": {"n": self.done}}
@@ -83,6 +90,7 @@ class Clerk(threading.Thread):
         self._end.set()
         self.join(PATIENCE_S)
         assert not self.is_alive(), "an event was never answered"
+        assert not self._failure, self._failure
 
     def _recorded(self, http: httpx.Client, event: dict[str, object]) -> bool:
         try:
@@ -135,6 +143,9 @@ class WholeRun:
             wanted = teller.done + rng.randrange(20, 400)
             until(lambda wanted=wanted: teller.done >= wanted, "work", deadline_s=PATIENCE_S)
             parts = tuple(rng.sample(PARTS, rng.choice((1, 1, 1, 2))))
+            # What a part needs may have died before, and the part with that.
+            for part in PARTS:
+                self.bank.revive(part, deadline_s=PATIENCE_S)
             moment = time.monotonic()
             killed = {part: kill_part(self.bank.workspace, part) for part in parts}
             for part, pid in killed.items():

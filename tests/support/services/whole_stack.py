@@ -116,6 +116,8 @@ class WholeStack(SourceDatabase):
 
         A supervisor stops believing in a part that dies too often; then a person starts it.
         """
+        # What it needs may just have died, and it with that.
+        self.revive(part)
         self.revive(part, besides=kill_part(self.workspace, part))
 
     def revive(self, part: str, *, besides: int | None = None, deadline_s: float = 180) -> None:
