@@ -66,16 +66,7 @@ def service_config(settings: Settings) -> ServiceConfig:
             json_depth=settings.number("service.max_json_depth"),
             tags=settings.number("service.max_tags"),
         ),
-        clients=ClientLimits(
-            page=settings.number("service.max_page"),
-            subscriptions=settings.number("service.max_subscriptions"),
-            slow_s=settings.number("service.slow_client_seconds"),
-            idle_s=settings.number("service.idle_client_seconds"),
-            request_s=settings.number("service.request_seconds"),
-            streams=settings.number("service.max_streams"),
-            connections=settings.number("service.max_connections"),
-            header_bytes=settings.number("service.max_header_bytes"),
-        ),
+        clients=_client_limits(settings),
         mode=cast(Mode, mode),
         min_free_bytes=settings.number("storage.min_free_bytes"),
         workspace=settings.workspace,
@@ -92,3 +83,16 @@ def service_config(settings: Settings) -> ServiceConfig:
             remedy="What is nested deeper could be taken, and not be shown again.",
         )
     return config
+
+
+def _client_limits(settings: Settings) -> ClientLimits:
+    return ClientLimits(
+        page=settings.number("service.max_page"),
+        subscriptions=settings.number("service.max_subscriptions"),
+        slow_s=settings.number("service.slow_client_seconds"),
+        idle_s=settings.number("service.idle_client_seconds"),
+        request_s=settings.number("service.request_seconds"),
+        streams=settings.number("service.max_streams"),
+        connections=settings.number("service.max_connections"),
+        header_bytes=settings.number("service.max_header_bytes"),
+    )
