@@ -18,11 +18,10 @@ A crash between any two steps repeats the step and ends in the same rows; each h
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol
 
@@ -39,10 +38,11 @@ from projections.log.layout import Lake, changes_log, events_log
 from projections.log.steps import Evolution
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
-from projections.runner.arrival import Arrival, Lateness, sort_out
+from projections.runner.arrival import Arrival, Lateness, says_something, sort_out
 from projections.runner.bulk import BulkInstalls
 from projections.runner.manifest import Bound, Committed, Manifest, first_progress
 from projections.runner.progress import Progress
+from projections.runner.stopwatch import Stopwatch
 from projections.state.current import CurrentTables, current_name
 from projections.state.cut import Advance
 from projections.state.following import SchemaFollower
@@ -50,6 +50,8 @@ from projections.state.held import Held
 from projections.state.installing import Installer
 from projections.state.large import LogRows, split
 from schemas.registry import SchemaLookup
+
+REST = timedelta(minutes=1)  # So long after an epoch heartbeats alone are passed by.
 
 
 class Broker(Protocol):
@@ -65,20 +67,6 @@ class Broker(Protocol):
         Raises `Unavailable`.
         """
         ...
-
-
-@dataclass(slots=True)
-class Stopwatch:
-    """Milliseconds per step of one epoch."""
-
-    steps: dict[str, float] = field(default_factory=dict)
-    _since: float = field(default_factory=time.perf_counter)
-
-    def lap(self, step: str) -> None:
-        """Book the time since the last lap to `step`."""
-        now = time.perf_counter()
-        self.steps[step] = round(self.steps.get(step, 0.0) + (now - self._since) * 1000, 1)
-        self._since = now
 
 
 class Ingest:
@@ -99,6 +87,7 @@ class Ingest:
         lateness: Lateness,
         broker: Broker,
         current: CurrentTables | None = None,
+        rest: timedelta = REST,
     ) -> None:
         self._lake = lake
         self._tables = tables
@@ -106,6 +95,7 @@ class Ingest:
         self._schemas = schemas
         self._lateness = lateness
         self._broker = broker
+        self._rest = rest
         self._writer = ArrowWriter(tables)
         self._current = current or CurrentTables(lake, tables, schemas)
         self._follower = SchemaFollower(lake, tables, schemas)
@@ -186,6 +176,22 @@ class Ingest:
     def _read(self, bound: Bound) -> Offsets:
         """Return the offsets up to which Kafka has been read with this epoch."""
         return {**(self._last.end if self._last else {}), **bound.end}
+
+    def pass_by(self, bound: Bound, decoded: pa.Table) -> bool:
+        """Take a batch that says nothing as read, without an epoch; False where it needs one.
+
+        The next epoch, bound from the last one's offsets, contains it: `rest` later at the latest.
+        """
+        old = self._last is None or datetime.now(UTC) - self._last.at >= self._rest
+        if (
+            old
+            or says_something(decoded)
+            or self.waiting_for()
+            or self._bulk.waiting(self._progress)
+        ):
+            return False
+        self._broker.publish(bound.end)
+        return True
 
     def held(self) -> Held:
         """Return the tables that stand still, per source, and why."""
