@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from apps.pipeline.verifying import Verifying
 from apps.settings import Settings
 from apps.topics import KafkaTopics
 from kernel.errors import Retry, Unavailable, retry_directive
+from kernel.positions import Offsets
 from projections.log.compaction import Upkeep
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -222,6 +223,7 @@ class Pipeline:
             max_records=self._settings.number("pipeline.max_records_per_epoch"),
             before_epoch=self._wait_for_space,
             after_epoch=self._committed,
+            after_rest=self._rested,
         )
         run.finish_unfinished(self._manifest)
         try:
@@ -274,6 +276,11 @@ class Pipeline:
             dict(done.counts),
             sum(done.timings_ms.values()),
         )
+
+    def _rested(self, read: Offsets) -> None:
+        """Count a batch that said nothing as read, for lag: the manifest has it one epoch later."""
+        if self._last is not None:
+            self._last = replace(self._last, end={**self._last.end, **read})
 
     def _ran(self, name: str, run: Run) -> None:
         self._metrics.projection_seconds.labels(name).observe(run.milliseconds / 1000)

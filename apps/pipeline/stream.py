@@ -13,6 +13,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -38,8 +39,18 @@ _TOPICS_APPEARED = "you must specify all TopicPartitions"
 """Part of what Spark says when its own list of partitions is newer than the one we gave."""
 
 
+_MESSAGES = ".message"
+"""How the topics end that Debezium sends logical messages to."""
+
+
 class Stopped(Exception):
     """Ends a run between two epochs."""
+
+
+def _only_messages(bound: Bound) -> bool:
+    """Whether only topics of logical messages moved on, where heartbeats are among the records."""
+    moved = (topic for topic, places in bound.end.items() if places != bound.start.get(topic))
+    return all(topic.endswith(_MESSAGES) for topic in moved)
 
 
 class IngestRun:
@@ -57,6 +68,7 @@ class IngestRun:
         max_records: int,
         before_epoch: Callable[[], None],
         after_epoch: Callable[[Committed], None],
+        after_rest: Callable[[Offsets], None],
     ) -> None:
         self._spark = spark
         self._topics = topics
@@ -69,6 +81,7 @@ class IngestRun:
         self._max_records = max_records
         self._before_epoch = before_epoch
         self._after_epoch = after_epoch
+        self._after_rest = after_rest
         self._run_id = uuid.uuid4().hex
         self._busy = threading.Lock()
         self._stopping = False
@@ -86,7 +99,8 @@ class IngestRun:
             return None
         start = self._still_there(bound)
         records = read_records(self._spark, self._topics.bootstrap, start, bound.end)
-        done = self._run(bound, records)
+        done = self._run(bound, records, may_rest=False)
+        assert done is not None, "a bound epoch is finished, whatever it says"
         self._after_epoch(done)
         return done
 
@@ -167,19 +181,27 @@ class IngestRun:
             try:
                 self._before_epoch()
                 bound = self._bind(batch_id)
-                done = self._run(bound, records)
+                done = self._run(bound, records, may_rest=_only_messages(bound))
             except BaseException as error:
                 # Spark wraps what a callback raises in text: keep the error itself.
                 self._error = error
                 raise
-        self._after_epoch(done)
+        if done is None:
+            self._after_rest(bound.end)
+        else:
+            self._after_epoch(done)
 
-    def _run(self, bound: Bound, records: DataFrame) -> Committed:
+    def _run(self, bound: Bound, records: DataFrame, *, may_rest: bool) -> Committed | None:
+        """Return the epoch; None for a batch that said nothing and was passed by."""
         slow = {t: p for t, p in bound.end.items() if not isinstance(self._router.decoder(t), Many)}
         one_by_one = records_between(bound.start, slow)
-        return self._ingest.run_epoch(
-            bound, lambda: decode_records(records, self._router, one_by_one=one_by_one)
-        )
+        decode = partial(decode_records, records, self._router, one_by_one=one_by_one)
+        if not may_rest:
+            return self._ingest.run_epoch(bound, decode)
+        decoded = decode()
+        if self._ingest.pass_by(bound, decoded):
+            return None
+        return self._ingest.run_epoch(bound, lambda: decoded)
 
     def _bind(self, batch_id: int) -> Bound:
         end = self._planned(batch_id)

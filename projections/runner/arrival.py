@@ -106,6 +106,11 @@ class _Kept:
         self.late.append(late)
 
 
+def says_something(decoded: pa.Table) -> bool:
+    """Whether a decoded batch has more than heartbeats and what else ingest ignores."""
+    return bool(pc.any(pc.not_equal(decoded["kind"], IGNORED), min_count=0).as_py())
+
+
 def sort_out(
     decoded: pa.Table,
     progress: Progress,

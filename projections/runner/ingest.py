@@ -19,11 +19,10 @@ A crash between any two steps repeats the step and ends in the same rows; each h
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol
 
@@ -37,17 +36,20 @@ from projections.log.frames import AVRO_SCHEMAS, UTC_MICROS
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
-from projections.runner.arrival import Arrival, Lateness, sort_out
+from projections.runner.arrival import Arrival, Lateness, says_something, sort_out
 from projections.runner.bulk import BulkInstalls
 from projections.runner.folding import Folding
 from projections.runner.manifest import Bound, Committed, Manifest, first_progress
 from projections.runner.progress import Progress
 from projections.runner.retries import Patience
+from projections.runner.stopwatch import Stopwatch
 from projections.state.current import CurrentTables, current_name
 from projections.state.following import SchemaFollower
 from projections.state.held import Held
 from projections.state.installing import Installer
 from schemas.registry import SchemaLookup
+
+REST = timedelta(minutes=1)  # So long after an epoch heartbeats alone are passed by.
 
 
 class Broker(Protocol):
@@ -63,20 +65,6 @@ class Broker(Protocol):
         Raises `Unavailable`.
         """
         ...
-
-
-@dataclass(slots=True)
-class Stopwatch:
-    """Milliseconds per step of one epoch."""
-
-    steps: dict[str, float] = field(default_factory=dict)
-    _since: float = field(default_factory=time.perf_counter)
-
-    def lap(self, step: str) -> None:
-        """Book the time since the last lap to `step`."""
-        now = time.perf_counter()
-        self.steps[step] = round(self.steps.get(step, 0.0) + (now - self._since) * 1000, 1)
-        self._since = now
 
 
 class Ingest:
@@ -98,6 +86,7 @@ class Ingest:
         broker: Broker,
         current: CurrentTables | None = None,
         patience: Patience | None = None,
+        rest: timedelta = REST,
     ) -> None:
         """`patience` is kept over restarts of ingest: it counts how often a table failed."""
         self._lake = lake
@@ -106,6 +95,7 @@ class Ingest:
         self._schemas = schemas
         self._lateness = lateness
         self._broker = broker
+        self._rest = rest
         self._writer = ArrowWriter(tables)
         self._current = current or CurrentTables(lake, tables, schemas)
         installer = Installer(lake=lake, tables=tables, schemas=schemas, current=self._current)
@@ -196,6 +186,22 @@ class Ingest:
     def _read(self, bound: Bound) -> Offsets:
         """Return the offsets up to which Kafka has been read with this epoch."""
         return {**(self._last.end if self._last else {}), **bound.end}
+
+    def pass_by(self, bound: Bound, decoded: pa.Table) -> bool:
+        """Take a batch that says nothing as read, without an epoch; False where it needs one.
+
+        The next epoch, bound from the last one's offsets, contains it: `rest` later at the latest.
+        """
+        old = self._last is None or datetime.now(UTC) - self._last.at >= self._rest
+        if (
+            old
+            or says_something(decoded)
+            or self.waiting_for()
+            or self._bulk.waiting(self._progress)
+        ):
+            return False
+        self._broker.publish(bound.end)
+        return True
 
     def held(self) -> Held:
         """Return the tables that stand still, per source, and why."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from projections.log.frames import DECODED
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.runner.ingest import Ingest
+from projections.runner.ingest import REST, Ingest
 from projections.runner.manifest import Bound, Committed, Manifest
 from projections.state.current import CurrentTables, current_name
 from projections.state.installs import ALL, Install, InstallBook
@@ -113,6 +113,7 @@ class HandLake:
     source: HandSource = field(default_factory=HandSource)
     policy: FoldPolicy | None = None
     soft: bool = False
+    rest: timedelta = REST
 
     def __post_init__(self) -> None:
         self._rows = self._ends = 0
@@ -140,6 +141,7 @@ class HandLake:
             lateness=lambda _: timedelta(0),
             broker=self,
             current=self.current,
+            rest=self.rest,
         )
 
     def publish(self, offsets: object) -> None:
