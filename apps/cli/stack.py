@@ -12,6 +12,7 @@ import typer
 from apps import capture, settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
+from apps.standstills import standing_still
 from kernel.errors import (
     EXIT_NEEDS_CONFIRMATION,
     EXIT_UNHEALTHY,
@@ -144,14 +145,24 @@ def down(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None
 
 
 def status(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
-    """Show each part: state, process, port, version, memory. Exit code 5 unless all is ready."""
-    found = control.status(settings.load(workspace).workspace)
+    """Show each part: state, process, port, version, memory; and what stands still, and why.
+
+    Exit code 5 unless all is ready. All parts of a `degraded` stack run, and something in it does
+    not move.
+    """
+    known = settings.load(workspace)
+    found = control.status(known.workspace)
+    still = standing_still(known)
+    if still and found["state"] == "ready":
+        found["state"] = "degraded"
+    found["standing_still"] = [each.document() for each in still]
     columns = ("name", "state", "pid", "port", "version", "memory_mb", "restarts", "reason")
     parts = found["parts"]
     assert isinstance(parts, list)
     rows = [[part[column] for column in columns] for part in parts]
     summary = f"{found['state']}, {found['memory_mb']} MB in all"
-    emit(found, as_json=as_json, text=f"{table(columns, rows)}\n{summary}" if rows else "stopped")
+    lines = [table(columns, rows), summary, *map(str, still)]
+    emit(found, as_json=as_json, text="\n".join(lines) if rows or still else "stopped")
     if found["state"] != "ready":
         raise typer.Exit(EXIT_UNHEALTHY)
 
@@ -181,6 +192,7 @@ def examine(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> N
         | _ports_from_settings(found),
         min_free_bytes=found.number("storage.min_free_bytes"),
     )
+    checks += _moving(found)
     rows = [["ok" if c.ok else "NO", c.name, c.required, c.found, c.fix or ""] for c in checks]
     emit(
         {"ok": all(check.ok for check in checks), "checks": [c.document() for c in checks]},
@@ -189,6 +201,20 @@ def examine(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> N
     )
     if not all(check.ok for check in checks):
         raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _moving(found: settings.Settings) -> list[doctor.Check]:
+    """Turn what stands still into lines of the doctor; none while the stack is stopped."""
+    return [
+        doctor.Check(
+            name=f"{each.component} {each.name}",
+            required="moves",
+            found=each.cause,
+            ok=False,
+            fix=each.command,
+        )
+        for each in standing_still(found)
+    ]
 
 
 def reset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -21,6 +21,7 @@ from apps.pipeline.slots import SlotMetrics
 from apps.pipeline.snapshots import CopyMetrics
 from apps.pipeline.source_lag import SourceLag
 from apps.pipeline.verifying import VerifyMetrics
+from apps.standstills import Standstill, of_pipeline
 from projections.runner.manifest import Committed
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -47,17 +48,13 @@ class PipelineMetrics:
             "penstock_rows_total", "Rows by what became of them", ["what"], registry=self.registry
         )
         self.epoch = Gauge("penstock_epoch", "Newest committed epoch", registry=self.registry)
-        self.lag_events = Gauge(
-            "penstock_lag_events",
-            "Events in the store that the log does not have yet",
-            ["store"],
-            registry=self.registry,
-        )
-        self.lag_seconds = Gauge(
-            "penstock_lag_seconds",
-            "Age of the oldest event that the log does not have yet",
-            ["store"],
-            registry=self.registry,
+        lags = {
+            "events": "Events in the store that the log does not have yet",
+            "seconds": "Age of the oldest event that the log does not have yet",
+        }
+        self.lag_events, self.lag_seconds = (
+            Gauge(f"penstock_lag_{what}", text, ["store"], registry=self.registry)
+            for what, text in lags.items()
         )
         self._source_lag = {
             what: Gauge(f"penstock_source_lag_{what}", text, ["source"], registry=self.registry)
@@ -87,6 +84,12 @@ class PipelineMetrics:
             "Times that the stream was started again after an error",
             registry=self.registry,
         )
+        self._still = Gauge(
+            "penstock_standing_still",
+            "1 for each thing that ought to move and does not",
+            ["component", "name"],
+            registry=self.registry,
+        )
         self.slots = SlotMetrics(self.registry)
         self.copies = CopyMetrics(self.registry)
         self.verify = VerifyMetrics(self.registry)
@@ -110,6 +113,12 @@ class PipelineMetrics:
             if what in SOURCE_LAG:
                 self._source_lag[what].labels(source).set(value)
 
+    def standing_still(self, found: Iterable[Standstill]) -> None:
+        """Book what stands still now, and nothing else."""
+        self._still.clear()
+        for each in found:
+            self._still.labels(each.component, each.name).set(1)
+
     def render(self) -> bytes:
         """Return the exposition text."""
         return bytes(generate_latest(self.registry))
@@ -132,6 +141,7 @@ def serve(host: str, port: int, metrics: PipelineMetrics, health: Health) -> Thr
                     body = json.dumps({"ready": ready, **state}, default=str).encode()
                     self._answer(200 if ready else 503, "application/json", body)
                 case "/metrics":
+                    metrics.standing_still(of_pipeline(health()[1]))
                     self._answer(200, CONTENT_TYPE_LATEST, metrics.render())
                 case _:
                     self._answer(404, "application/json", b'{"title":"not found"}')

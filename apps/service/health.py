@@ -25,13 +25,17 @@ async def live() -> Response:
 async def ready(request: Request) -> Response:
     """Answer 200 when appends and reads are accepted, else 503 with the reason of each part.
 
+    `degraded` answers 200 as well: a delivery does not work.
+
     The registry is not among them: it is needed for new event types only.
     """
     reasons = await _reasons(runtime_of(request))
+    deliveries = _deliveries(runtime_of(request))
+    stopped = any(each["state"] != "running" for each in deliveries)
     document = {
-        "status": "unready" if reasons else "ready",
+        "status": "unready" if reasons else "degraded" if stopped else "ready",
         "reasons": [{"part": part, "reason": reason} for part, reason in reasons.items()],
-        "deliveries": _deliveries(runtime_of(request)),
+        "deliveries": deliveries,
     }
     return Response(
         orjson.dumps(document),
