@@ -8,16 +8,15 @@ that message, it has passed every transaction committed before it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import httpx
 import psycopg
 
-from apps.access import bearing
 from apps.pipeline.heads import PostgresHeads
 from apps.settings import Settings
+from apps.standstills import Standstill, account, standing_still
 from cdc import sources
 from cdc.database import connected
 from kernel.errors import Unavailable
@@ -28,9 +27,11 @@ from projections.runner.catalog import CAPTURE, LIVE, PROJECTION, DeployedCatalo
 from projections.runner.derived import TYPED
 from projections.runner.manifest import Committed, Manifest
 from projections.runner.progress import Progress
-from projections.state.held import hold_line, release_command
+from projections.state.held import hold_line, release_command, retry_command
 
 POLL_S = 0.2
+LOOK_S = 1.0
+"""Pause between two looks at what stands still."""
 _MESSAGE = "SELECT pg_logical_emit_message(true, 'penstock.wait', '')::text AS lsn"
 _HEAD = (
     "SELECT (SELECT store_id::text FROM es.store), "
@@ -131,7 +132,12 @@ class Waiting:
             if entry.kind == PROJECTION and entry.status == LIVE:
                 app = f"projection/{entry.name}/g{entry.generation}"
                 wanted[f"projection {entry.name}"] = app
-        missing = []
+        held = noted[TYPED].held if TYPED in noted else {}
+        missing = [
+            f"{name} is held since epoch {hold.from_epoch}: {hold.reason}"
+            f" (release: {retry_command(name)})"
+            for name, hold in held.items()
+        ]
         for shown, name in wanted.items():
             done = noted[name].epoch if name in noted else 0
             if done < epoch:
@@ -169,7 +175,7 @@ def wait(settings: Settings, *, timeout_s: float, show: Callable[[Behind], None]
 
     Raises `Unavailable` after `timeout_s`, naming what is behind.
     """
-    started = time.monotonic()
+    started, look_at_s = time.monotonic(), 0.0
     heads = PostgresHeads(settings.required("postgres.dsn"))
     waiting = Waiting(settings=settings, goal=goal_of(settings), heads=heads)
     while True:
@@ -179,6 +185,12 @@ def wait(settings: Settings, *, timeout_s: float, show: Callable[[Behind], None]
             return CaughtUp(
                 epoch=found.epoch, head=found.head, tables=found.tables, waited_s=waited_s
             )
+        still = standing_still(settings) if waited_s >= look_at_s else []
+        if still:
+            _refuse_standstill(still)
+            found = replace(found, missing=(*found.missing, *map(str, still)))
+        if waited_s >= look_at_s:
+            look_at_s = waited_s + LOOK_S
         if waited_s > timeout_s:
             reasons = "; ".join([*found.missing, *_reasons(settings)])
             raise Unavailable(
@@ -192,16 +204,17 @@ def wait(settings: Settings, *, timeout_s: float, show: Callable[[Behind], None]
 
 def pipeline_state(settings: Settings) -> Mapping[str, Any] | None:
     """Return what the pipeline says of itself; None when it does not answer."""
-    url = settings.text("pipeline.url")
-    if not url:
-        return None
-    try:
-        state: Mapping[str, Any] = httpx.get(
-            f"{url}/health/ready", headers=bearing(settings, url), timeout=5.0
-        ).json()
-    except (httpx.HTTPError, ValueError):
-        return None
-    return state
+    return account(settings, "pipeline")
+
+
+def _refuse_standstill(still: Sequence[Standstill]) -> None:
+    """Raise `Unavailable` for what stands still and will not move by itself."""
+    lasting = [each for each in still if each.lasting]
+    if lasting:
+        raise Unavailable(
+            "not caught up, and it does not go on by itself: " + "; ".join(map(str, lasting)),
+            remedy=lasting[0].command,
+        )
 
 
 def _reasons(settings: Settings) -> list[str]:

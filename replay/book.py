@@ -7,19 +7,19 @@ FAILED end it before the swap. While it is built, rows with progress come every 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
 import pyarrow as pa
 
-from kernel.errors import LeaseLost, NotFound
+from kernel.errors import Cancelled, Conflict, NotFound
 from kernel.positions import Epoch
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
+from projections.log.ledger import Ledger
 from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
 
 SCHEMA = pa.schema(
     [
@@ -37,7 +37,6 @@ SCHEMA = pa.schema(
     ]
 )
 _APP_ID = "replays"
-_ATTEMPTS = 20
 
 
 class State(StrEnum):
@@ -53,6 +52,8 @@ class State(StrEnum):
     FAILED = "failed"
 
 
+OVER = (State.CANCELLED, State.FAILED)
+"""Nothing comes after these: whoever still builds such a generation learns of it."""
 READY = (State.BUILT, State.VERIFIED, State.DIFFERS)
 """A whole generation that is not the table yet."""
 
@@ -94,7 +95,7 @@ class ReplayBook:
     def __init__(self, lake: Lake, tables: Tables) -> None:
         self._path = lake.path("replays")
         self._tables = tables
-        self._writer = ArrowWriter(tables)
+        self._ledger = Ledger(self._path, tables, SCHEMA, _APP_ID)
 
     def all(self) -> list[Replay]:
         """Return the newest row of every generation, oldest generation first."""
@@ -138,20 +139,31 @@ class ReplayBook:
             )
         return found[-1]
 
-    def record(self, replay: Replay) -> Replay:
-        """Append a row. Writers of other generations may come in between."""
-        for attempt in range(_ATTEMPTS):
-            table = self._tables.ensure(self._path, SCHEMA)
-            entry = (table.transaction_version(_APP_ID) or 0) + 1
-            try:
-                rows = pa.Table.from_pylist([_row(replay, entry)], SCHEMA)
-                self._writer.append(self._path, rows, Guard(_APP_ID, Epoch(entry)))
-                return replay
-            except LeaseLost:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                self._tables.forget(self._path)
-        raise AssertionError("unreachable: the loop returns or raises")
+    def record(self, replay: Replay, *, after: Sequence[State] | None = None) -> Replay:
+        """Append a row, unless the generation has come to an end or left the states `after`.
+
+        Raises `Cancelled` for one that was cancelled, `Conflict` for any other that moved on.
+        """
+
+        def rows(entry: int) -> list[dict[str, object]]:
+            newest = [r for r in self.of(replay.name) if r.generation == replay.generation]
+            for known in newest:
+                _refuse_moved(known, after)
+            return [_row(replay, entry)]
+
+        self._ledger.put(rows)
+        return replay
+
+
+def _refuse_moved(known: Replay, after: Sequence[State] | None) -> None:
+    moved = known.state in OVER if after is None else known.state not in after
+    which = f"generation {known.generation} of {known.name}"
+    if moved and known.state is State.CANCELLED:
+        raise Cancelled(f"{which} was cancelled")
+    if moved:
+        raise Conflict(
+            f"{which} is {known.state} meanwhile", remedy=f"penstock replay status {known.name}"
+        )
 
 
 def _row(replay: Replay, entry: int) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -42,9 +43,10 @@ class _Recorder:
         if time.monotonic() - self.recorded_at < self.every_s:
             return True
         self.recorded_at = time.monotonic()
-        if _cancelled(self.book, self.replay):
+        try:
+            self.book.record(self.replay.now(State.BUILDING, detail=asdict(progress)))
+        except (Cancelled, Conflict):
             return False
-        self.book.record(self.replay.now(State.BUILDING, detail=asdict(progress)))
         return True
 
 
@@ -100,6 +102,8 @@ class Builder:
         )
         try:
             built = self._run(replay, subject, epoch)
+            failpoints.hit(failpoints.REPLAY_AFTER_BUILD)
+            return self._book.record(built)
         except Cancelled:
             remove_files(self._site, replay)
             raise Conflict(
@@ -107,11 +111,10 @@ class Builder:
                 remedy=f"penstock replay apply {name}",
             ) from None
         except Exception as error:
-            self._book.record(replay.now(State.FAILED, detail={"error": str(error)[:2000]}))
+            with contextlib.suppress(Cancelled, Conflict):  # Somebody else ended it.
+                self._book.record(replay.now(State.FAILED, detail={"error": str(error)[:2000]}))
             remove_files(self._site, replay)
             raise
-        failpoints.hit(failpoints.REPLAY_AFTER_BUILD)
-        return self._book.record(built)
 
     def catch_up(self, replay: Replay, up_to: Epoch) -> Replay:
         """Bring a built generation forward to an epoch, incrementally, as the live runner does."""
@@ -134,8 +137,6 @@ class Builder:
         group = f"replay-{replay.name}-{replay.generation}"
         with watched(self._spark, group, rows, self._age_s(epoch), recorder.tick):
             self._project(replay, subject, epoch)
-        if _cancelled(self._book, replay):
-            raise Cancelled(f"the build of {replay.name} was cancelled")
         seconds = round(time.monotonic() - started, 3)
         return replay.now(State.BUILT, epoch=epoch, detail={"rows": rows, "seconds": seconds})
 
@@ -176,10 +177,6 @@ class Builder:
                     remedy=f"Wait for it, or stop it: penstock replay cancel {name}",
                 )
             # Whoever built it has not been heard of: it died.
-            self._book.record(other.now(State.FAILED, detail={"error": "its process ended"}))
+            died = other.now(State.FAILED, detail={"error": "its process ended"})
+            self._book.record(died, after=(State.BUILDING,))
             remove_files(self._site, other)
-
-
-def _cancelled(book: ReplayBook, replay: Replay) -> bool:
-    newest = [r for r in book.of(replay.name) if r.generation == replay.generation]
-    return any(r.state is State.CANCELLED for r in newest)

@@ -29,7 +29,9 @@ def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
         and replay.at is not None
         and datetime.now(UTC) - replay.at < ABANDONED_AFTER
     )
-    cancelled = book.record(replay.now(State.CANCELLED, detail={"was": replay.state.value}))
+    was = {"was": replay.state.value}
+    open_ = (State.BUILDING, *READY)
+    cancelled = book.record(replay.now(State.CANCELLED, detail=was), after=open_)
     if not alive:
         remove_files(site, replay)
     return cancelled

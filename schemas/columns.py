@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from kernel.errors import SchemaViolation
 from schemas.column_types import NOTHING, ColumnType, column_type, full_name, opened
 from schemas.column_vectors import columns_of
 from schemas.debezium import PLACEHOLDER, UNCHANGED, Unchanged, is_unchanged
-from schemas.lake_columns import OF_CHANGES, OF_EVENTS, lake_columns
+from schemas.lake_columns import event_columns
 from schemas.pg_exact import EXACT, exact_texts, with_exact
 from schemas.wire import HEADER_BYTES
 
@@ -37,7 +37,6 @@ __all__ = [
     "envelope_shape",
     "event_shape",
     "key_columns",
-    "named_in_lake",
     "shape_of",
 ]
 
@@ -67,7 +66,7 @@ def shape_of(schema_json: str) -> RecordShape:
 
     Raises `SchemaViolation` when the text is no Avro record schema.
     """
-    return _shape(_record(schema_json), ())
+    return _shape(_record(schema_json), _as_named)
 
 
 @lru_cache(maxsize=4096)
@@ -76,7 +75,7 @@ def event_shape(schema_json: str) -> RecordShape:
 
     Raises `SchemaViolation` when the text is no Avro record schema.
     """
-    return _shape(_record(schema_json), OF_EVENTS)
+    return _shape(_record(schema_json), event_columns)
 
 
 @lru_cache(maxsize=4096)
@@ -90,7 +89,7 @@ def envelope_shape(schema_json: str) -> RecordShape:
         if field["name"] == "before" and isinstance(field["type"], list):
             rows = [branch for branch in field["type"] if isinstance(branch, dict)]
             if rows:
-                return _shape(rows[0], OF_CHANGES)
+                return _shape(rows[0], _as_named)
     raise SchemaViolation(f"{envelope.get('name')} is not a change envelope: it has no row image")
 
 
@@ -105,13 +104,6 @@ _SHAPES: Mapping[Part, Callable[[str], RecordShape]] = {
 def key_columns(key_schema_json: str) -> tuple[str, ...]:
     """Return what a source calls its key columns, in the key's order."""
     return tuple(str(field["name"]) for field in _record(key_schema_json)["fields"])
-
-
-def named_in_lake(envelope_json: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return what columns of a captured table, by their names there, are called in the lake."""
-    shape = envelope_shape(envelope_json)
-    columns = dict(zip(shape.fields, shape.schema.names, strict=True))
-    return tuple(columns.get(name, name) for name in names)
 
 
 def decode_value(framed: bytes, schema_json: str) -> Any:
@@ -221,13 +213,18 @@ def _has_list(row: dict[str, Any]) -> bool:
     return any(type(value) is list for value in row.values())
 
 
-def _shape(record: dict[str, Any], ours: Collection[str]) -> RecordShape:
+def _as_named(names: Sequence[str]) -> Sequence[str]:
+    """Captured tables have their source's names."""
+    return names
+
+
+def _shape(record: dict[str, Any], called: Callable[[Sequence[str]], Sequence[str]]) -> RecordShape:
     names = [str(field["name"]) for field in record["fields"]]
     named = opened(record)
     types = [column_type(field["type"], named) for field in record["fields"]]
     known = [
         (name, column, kind)
-        for name, column, kind in zip(names, lake_columns(names, ours), types, strict=True)
+        for name, column, kind in zip(names, called(names), types, strict=True)
         if kind.arrow != NOTHING
     ]
     return RecordShape(

@@ -1,50 +1,19 @@
-"""What the columns of a source are called in the lake, and back.
+"""What the fields of an event are called in its typed table, and back.
 
-A column keeps its name unless the lake cannot have it twice:
+A field keeps its name unless the table cannot have it twice:
 
-- one that is called like a column of ours has one underscore behind its name: `_lsn` is `_lsn_`,
-  and `_lsn_` is `_lsn__`. Letter case does not matter, as engines read names without it;
-- of columns whose names differ in letter case only, the first keeps its name, and each further one
+- one that is called like a column of ours has one underscore behind its name: `version` is
+  `version_`, and `version_` is `version__`. Letter case does not matter, as engines read names
+  without it;
+- of fields whose names differ in letter case only, the first keeps its name, and each further one
   has its number among them behind two underscores: `Name` and `name` are `Name` and `name__2`.
 
-No column of a source can therefore meet one of ours, and `source_columns` reverses the rule.
+No field can therefore meet a column of ours, and `field_names` reverses the rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-
-OF_CHANGES = frozenset(
-    (
-        "committed_at",
-        "_epoch",
-        "_late",
-        "_time",
-        "_seq_hi",
-        "_seq_lo",
-        "_ingested_at",
-        "_operation",
-        "_transaction",
-        "_lsn",
-        "_exact",
-        "_deleted",
-        "_previous_key",
-        "_next_key",
-        "__op",
-        "__hi",
-        "__lo",
-        "__event_time",
-        "__committed_at",
-        "__deleted",
-        "__present",
-        "__unchanged",
-        "__epoch",
-        "__keys",
-        "__row",
-        "__hit",
-    )
-)
-"""Columns of ours in tables that are made from captured rows, hidden and passing ones included."""
 
 OF_EVENTS = frozenset(
     (
@@ -84,9 +53,14 @@ def lake_columns(names: Sequence[str], ours: Collection[str] = ()) -> tuple[str,
     return tuple(found)
 
 
-def source_columns(names: Sequence[str], ours: Collection[str] = ()) -> dict[str, str]:
-    """Return, by their names in the lake, what columns are called where they come from."""
-    return dict(zip(lake_columns(names, ours), names, strict=True))
+def event_columns(names: Sequence[str]) -> tuple[str, ...]:
+    """Return what the fields of an event are called in its typed table, in order."""
+    return lake_columns(names, OF_EVENTS)
+
+
+def field_names(names: Sequence[str]) -> dict[str, str]:
+    """Return, by the columns of a typed table, what the fields of its events are called."""
+    return dict(zip(event_columns(names), names, strict=True))
 
 
 def _beside(name: str, ours: Collection[str]) -> str:

@@ -23,6 +23,7 @@ from projections.log.layout import Lake
 
 if TYPE_CHECKING:
     from projections.runner.manifest import Committed, Manifest
+    from projections.state.held import Hold
 
 TableName = Annotated[
     str,
@@ -39,6 +40,7 @@ def register(app: typer.Typer) -> None:
     tables.command("list")(table_list)
     tables.command("path")(table_path)
     tables.command("history")(table_history)
+    tables.command("retry")(table_retry)
     app.add_typer(tables, name="table")
     epochs = typer.Typer(help="Committed batches: offsets in, table versions out.")
     epochs.command("list")(epoch_list)
@@ -88,13 +90,44 @@ def query(
 
 
 def table_list(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
-    """List the lake's tables with version, rows and size."""
+    """List the lake's tables with version, rows and size, and why one is held."""
     from projections.serve import lake_tables
+    from projections.serve.versions import held_tables
 
-    found = lake_tables.list_tables(_lake(settings.load(workspace)))
-    rows = [[t.name, t.version, t.rows, t.bytes, t.files, t.committed_at] for t in found]
-    headings = ["table", "version", "rows", "bytes", "files", "last commit"]
-    emit([asdict(t) for t in found], as_json=as_json, text=table(headings, rows))
+    lake = _lake(settings.load(workspace))
+    found, held = lake_tables.list_tables(lake), held_tables(lake)
+    rows = [
+        [t.name, t.version, t.rows, t.bytes, t.files, t.committed_at, _held_line(held, t.name)]
+        for t in found
+    ]
+    # One that failed from its first row on has no files yet.
+    absent = sorted(held.keys() - {t.name for t in found})
+    rows += [[name, "-", "-", "-", "-", "-", _held_line(held, name)] for name in absent]
+    headings = ["table", "version", "rows", "bytes", "files", "last commit", "held"]
+    documents = [{**asdict(t), "held": _held_line(held, t.name)} for t in found]
+    documents += [{"name": name, "held": _held_line(held, name)} for name in absent]
+    emit(documents, as_json=as_json, text=table(headings, rows))
+
+
+def table_retry(
+    name: TableName, workspace: WorkspaceOption = None, as_json: JsonOption = False
+) -> None:
+    """Try a held typed or history table again now, when its cause was mended.
+
+    The pipeline tries by itself, too, after pauses that grow to five minutes.
+    """
+    from projections.log.tables import Tables
+    from projections.runner.catalog import LIVE, RETRY, DeployedCatalog, Entry
+    from projections.serve.versions import held_tables
+    from projections.state.held import NO_ORDER
+
+    lake = _lake(settings.load(workspace))
+    held = {each: hold for each, hold in held_tables(lake).items() if hold.order == NO_ORDER}
+    if name not in held:
+        raise NotFound(f"{name} is not held by an error", remedy="penstock table list")
+    entry = Entry(kind=RETRY, name=name, generation=1, status=LIVE, text="")
+    DeployedCatalog(lake, Tables()).put([entry])
+    emit({"name": name, "retry": True}, as_json=as_json, text=f"{name} is tried again")
 
 
 def table_path(
@@ -202,6 +235,11 @@ def quarantine_show(
     document = _plain(row) | {"headers": {name: _readable(v) for name, v in headers.items()}}
     lines = [f"{name:<12} {value}" for name, value in document.items()]
     emit(document, as_json=as_json, text="\n".join(lines))
+
+
+def _held_line(held: Mapping[str, Hold], name: str) -> str | None:
+    hold = held.get(name)
+    return None if hold is None else f"since epoch {hold.from_epoch}: {hold.reason}"
 
 
 def _lake(found: settings.Settings) -> Lake:

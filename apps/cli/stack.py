@@ -12,6 +12,7 @@ import typer
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
+from apps.standstills import standing_still
 from kernel.errors import (
     EXIT_NEEDS_CONFIRMATION,
     EXIT_UNHEALTHY,
@@ -24,6 +25,7 @@ from stack.status import log_files
 from stack.status import status as status_of
 
 if TYPE_CHECKING:
+    from stack import doctor
     from stack.planning import Options
 
 APPLICATIONS = ("service", "pipeline")
@@ -162,15 +164,25 @@ def status(
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show each part: state, process, port, version, restarts. Exit code 5 unless all is ready."""
-    found = status_of(settings.load(workspace).workspace, memory=memory)
+    """Show each part: state, process, port, version, restarts; and what stands still, and why.
+
+    Exit code 5 unless all is ready. All parts of a `degraded` stack run, and something in it does
+    not move.
+    """
+    known = settings.load(workspace)
+    found = status_of(known.workspace, memory=memory)
+    still = standing_still(known)
+    if still and found["state"] == "ready":
+        found["state"] = "degraded"
+    found["standing_still"] = [each.document() for each in still]
     columns = ["name", "state", "pid", "port", "version", "restarts", "reason"]
     columns[5:5] = ["memory_mb"] if memory else []
     parts = found["parts"]
     assert isinstance(parts, list)
     rows = [[part[column] for column in columns] for part in parts]
-    summary = f"{found['state']}, {found['memory_mb']} MB in all" if memory else found["state"]
-    emit(found, as_json=as_json, text=f"{table(columns, rows)}\n{summary}" if rows else "stopped")
+    summary = f"{found['state']}, {found['memory_mb']} MB in all" if memory else str(found["state"])
+    lines = [table(columns, rows), summary, *map(str, still)]
+    emit(found, as_json=as_json, text="\n".join(lines) if rows or still else "stopped")
     if found["state"] != "ready":
         raise typer.Exit(EXIT_UNHEALTHY)
 
@@ -202,6 +214,7 @@ def examine(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> N
         | _ports_from_settings(found),
         min_free_bytes=found.number("storage.min_free_bytes"),
     )
+    checks += _moving(found)
     rows = [["ok" if c.ok else "NO", c.name, c.required, c.found, c.fix or ""] for c in checks]
     emit(
         {"ok": all(check.ok for check in checks), "checks": [c.document() for c in checks]},
@@ -210,6 +223,22 @@ def examine(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> N
     )
     if not all(check.ok for check in checks):
         raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _moving(found: settings.Settings) -> list[doctor.Check]:
+    """Turn what stands still into lines of the doctor; none while the stack is stopped."""
+    from stack import doctor
+
+    return [
+        doctor.Check(
+            name=f"{each.component} {each.name}",
+            required="moves",
+            found=each.cause,
+            ok=False,
+            fix=each.command,
+        )
+        for each in standing_still(found)
+    ]
 
 
 def reset(

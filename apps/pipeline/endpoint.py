@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from apps.access import Access
 from apps.pipeline.metrics import PipelineMetrics
+from apps.standstills import of_pipeline
 
 Health = Callable[[], tuple[bool, Mapping[str, object]]]
 """Says whether the pipeline is ready, and what state its parts are in."""
@@ -76,6 +77,7 @@ def serve(
                     body = json.dumps(shown, default=str).encode()
                     self._answer(200 if ready else 503, _JSON, body)
                 case "/metrics" if bears:
+                    metrics.standing_still(of_pipeline(health()[1]))
                     self._answer(200, CONTENT_TYPE_LATEST, metrics.render())
                 case "/metrics":
                     self._refuse(

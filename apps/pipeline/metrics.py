@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from prometheus_client import (
@@ -17,6 +17,7 @@ from apps.pipeline.slots import SlotMetrics
 from apps.pipeline.snapshots import CopyMetrics
 from apps.pipeline.source_lag import SourceLag
 from apps.pipeline.verifying import VerifyMetrics
+from apps.standstills import Standstill
 from projections.runner.manifest import Committed
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -43,17 +44,13 @@ class PipelineMetrics:
             "penstock_rows_total", "Rows by what became of them", ["what"], registry=self.registry
         )
         self.epoch = Gauge("penstock_epoch", "Newest committed epoch", registry=self.registry)
-        self.lag_events = Gauge(
-            "penstock_lag_events",
-            "Events in the store that the log does not have yet",
-            ["store"],
-            registry=self.registry,
-        )
-        self.lag_seconds = Gauge(
-            "penstock_lag_seconds",
-            "Age of the oldest event that the log does not have yet",
-            ["store"],
-            registry=self.registry,
+        lags = {
+            "events": "Events in the store that the log does not have yet",
+            "seconds": "Age of the oldest event that the log does not have yet",
+        }
+        self.lag_events, self.lag_seconds = (
+            Gauge(f"penstock_lag_{what}", text, ["store"], registry=self.registry)
+            for what, text in lags.items()
         )
         self._source_lag = {
             what: Gauge(f"penstock_source_lag_{what}", text, ["source"], registry=self.registry)
@@ -83,6 +80,12 @@ class PipelineMetrics:
             "Times that the stream was started again after an error",
             registry=self.registry,
         )
+        self._still = Gauge(
+            "penstock_standing_still",
+            "1 for each thing that ought to move and does not",
+            ["component", "name"],
+            registry=self.registry,
+        )
         self.slots = SlotMetrics(self.registry)
         self.copies = CopyMetrics(self.registry)
         self.verify = VerifyMetrics(self.registry)
@@ -105,6 +108,12 @@ class PipelineMetrics:
         for what, value in asdict(lag).items():
             if what in SOURCE_LAG:
                 self._source_lag[what].labels(source).set(value)
+
+    def standing_still(self, found: Iterable[Standstill]) -> None:
+        """Book what stands still now, and nothing else."""
+        self._still.clear()
+        for each in found:
+            self._still.labels(each.component, each.name).set(1)
 
     def render(self) -> bytes:
         """Return the exposition text."""

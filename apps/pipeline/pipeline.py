@@ -16,6 +16,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from apps import standstills
 from apps.gaps import told
 from apps.pipeline.connectors import ConnectorKeeper
 from apps.pipeline.kafka import IngestBroker
@@ -26,6 +27,7 @@ from apps.pipeline.snapshots import TableCopier
 from apps.pipeline.source_lag import SourceHeads
 from apps.pipeline.space import SpaceGuard
 from apps.pipeline.stream import IngestRun
+from apps.pipeline.stuck_sources import StuckSources
 from apps.pipeline.verifying import Verifying
 from apps.settings import Settings
 from apps.topics import KafkaTopics
@@ -106,6 +108,7 @@ class Pipeline:
         self._verifying = Verifying(settings, self._registry, metrics.verify)
         self._stop = threading.Event()
         self._patience = Patience()
+        self._stuck = StuckSources()
         self._captures: tuple[str, ...] = ()
         self._last: Committed | None = None
         self.ingest = PartState()
@@ -154,8 +157,18 @@ class Pipeline:
     def health(self) -> tuple[bool, Mapping[str, object]]:
         """Return readiness and the state of each part, for `/health/ready`."""
         ready = self.ingest.state in ("running", "waiting", "paused")
-        states = self._projecting.states.values()
+        state = self._state()
+        still = standstills.of_pipeline(state)
+        status = "unready" if not ready else "degraded" if still else "ready"
         return ready, {
+            "status": status,
+            "standing_still": [each.document() for each in still],
+            **state,
+        }
+
+    def _state(self) -> dict[str, object]:
+        states = self._projecting.states.values()
+        return {
             "ingest": {"state": self.ingest.state, "reason": self.ingest.reason},
             "projecting": {"state": self.projections.state, "reason": self.projections.reason},
             "connectors": dict(self._keeper.states),
@@ -164,7 +177,9 @@ class Pipeline:
             "verify": self._verifying.states,
             "sources": {name: asdict(lag) for name, lag in self._sources.lags.items()},
             "epoch": self._last.epoch if self._last else 0,
-            "held": _held(self._last),
+            "held": _held(self._last) | self._projecting.held(),
+            "stuck": self._stuck.reasons(),
+            "upkeep": dict(self._upkeep.troubles),
             "gaps": self.gaps,
             "projections": {
                 s.name: {"epoch": s.epoch, "error": s.error, "run_ms": s.last_ms} for s in states
@@ -240,6 +255,7 @@ class Pipeline:
             if run.gaps and looks % _GAP_LOOKS == 0 and run.recovered():
                 break
             held = ingest.waiting_for()
+            self._stuck.look(held, ingest.last.cuts if ingest.last else {}, ingest.stuck())
             if self.ingest.state == "running":
                 self.ingest.reason = "; ".join(f"{s}: {r}" for s, r in held.items()) or None
             time.sleep(IDLE_S)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from apps.deployment import waits_for_input
 from kernel.errors import PenstockError, SchemaViolation
 from kernel.positions import Epoch
 from projections.log.compaction import compact
@@ -25,6 +26,7 @@ from projections.runner.views import DeltaFrames
 from projections.sql.catalog import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl
 from projections.sql.plan import InputKind, Plan, plan
+from projections.state.held import retry_command
 from projections.state.history import HistoryTables
 from schemas.columns import event_shape
 from schemas.registry import SchemaRegistry
@@ -91,6 +93,19 @@ class Projecting:
         self._steps = 0
         self._typed_at = 0.0
         self.states: dict[str, ProjectionState] = {}
+
+    def held(self) -> dict[str, dict[str, object]]:
+        """Return the typed and history tables that stand still: why, and the next command."""
+        return {
+            name: {
+                "from_epoch": hold.from_epoch,
+                "reason": hold.reason,
+                "diff": list(hold.diff),
+                "command": retry_command(name),
+                "lasting": name not in self._derived.passing,
+            }
+            for name, hold in self._derived.at_last().held.items()
+        }
 
     def step(self) -> bool:
         """Do what is due; return whether anything was done. Errors of one projection stay its own.
@@ -203,7 +218,8 @@ class Projecting:
             declared = DeclaredCatalog(catalog, tuple(deployment.sources.values()))
             return plan(decl, declared)
         except PenstockError as error:
-            state.error = f"waits: {error.message}"
+            first = waits_for_input(error)
+            state.error = f"{'waits: ' if first else ''}{error.message} | fix: {error.remedy}"
             return None
         except Exception as error:
             state.error = f"{type(error).__name__}: {str(error)[:500]}"

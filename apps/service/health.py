@@ -25,15 +25,20 @@ async def live() -> Response:
 async def ready(request: Request) -> Response:
     """Answer 200 when appends and reads are accepted, else 503; say why to bearers of the token.
 
+    `degraded` answers 200 as well: a delivery does not work.
+
     The registry is not among the reasons: it is needed for new event types only. Reasons quote
     other systems (PostgreSQL, the receivers of deliveries), which tell more than a probe may know.
     """
     runtime = runtime_of(request)
-    reasons = await _reasons(runtime)
-    document: dict[str, object] = {"status": "unready" if reasons else "ready"}
+    reasons, deliveries = await _reasons(runtime), _deliveries(runtime)
+    stopped = any(each["state"] != "running" for each in deliveries)
+    document: dict[str, object] = {
+        "status": "unready" if reasons else "degraded" if stopped else "ready"
+    }
     if runtime.admission.bears(dict(request.scope["headers"])):
         document["reasons"] = [{"part": part, "reason": reason} for part, reason in reasons.items()]
-        document["deliveries"] = _deliveries(runtime)
+        document["deliveries"] = deliveries
     return Response(
         orjson.dumps(document),
         status_code=503 if reasons else 200,

@@ -12,7 +12,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from kernel.errors import PenstockError
+from projections.log.attempts import Attempts
 from projections.log.busy import kept_for
 from projections.log.layout import Lake
 from projections.log.superseded import trim
@@ -119,6 +120,8 @@ class Upkeep:
         self._tables = Tables()
         self._at: Mapping[str, TableAt] = {}
         self._derived = derived
+        self.troubles: dict[str, str] = {}
+        """What could not be done the last time, by the kind of work or the table."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -147,15 +150,19 @@ class Upkeep:
                 done[work] = time.monotonic()
                 try:
                     work()
-                except (DeltaError, OSError, PenstockError) as error:
+                except Exception as error:
                     # Nothing depends on it: it is tried again when it is due again.
-                    log.warning("upkeep: %s", error)
+                    log.warning("upkeep: %s", error, exc_info=error)
+                    self.troubles[work.__name__.strip("_")] = str(error)[:500]
+                else:
+                    self.troubles.pop(work.__name__.strip("_"), None)
 
     def _vacuum(self) -> None:
         for name, at in self._kept().items():
             if self._stop.is_set():
                 break
-            vacuum(self._lake, self._tables, {name: at}, retention=self._retention)
+            with self._of(name):
+                vacuum(self._lake, self._tables, {name: at}, retention=self._retention)
 
     def _kept(self) -> dict[str, TableAt]:
         """Return all tables whose files are replaced: as epochs name them, else as they are."""
@@ -187,8 +194,18 @@ class Upkeep:
         for name in names:
             if self._stop.is_set():
                 break
-            found += compact(self._lake, self._tables, [name])
+            with self._of(name):
+                found += compact(self._lake, self._tables, [name])
         return found
+
+    @contextmanager
+    def _of(self, name: str) -> Iterator[None]:
+        """Keep an error of the block as that of one table: the others are looked after."""
+        attempts = Attempts()
+        with attempts.of(name):
+            yield
+            self.troubles.pop(name, None)
+        self.troubles |= {name: str(error)[:500] for name, error in attempts.failed.items()}
 
 
 def _hours(time: timedelta) -> int:

@@ -16,7 +16,7 @@ from projections.log.order import high_of, low_of
 from projections.log.steps import NOTHING, Evolution
 from projections.log.unchanged import UNCHANGED, Stored, fill_unchanged
 from projections.log.writer import DELETE, OP, UPSERT
-from schemas.columns import decode_rows, key_columns, named_in_lake
+from schemas.columns import decode_rows, key_columns
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 
@@ -50,7 +50,7 @@ def row_images(
         else:
             part = part.filter(pc.equal(part["key_schema_id"], group["key_schema_id"]))
             key_schema = schemas.schema(group["key_schema_id"])
-            keys = named_in_lake(schemas.schema(group["schema_id"]), key_columns(key_schema))
+            keys = key_columns(key_schema)
         images = _images(part, schemas.schema(group["schema_id"]), key_schema, keys)
         for column, name in (carry or {}).items():
             images = images.append_column(name, part[column])
@@ -84,7 +84,7 @@ def _images(
         images = before.select([n for n in after.schema.names if n in before.schema.names])
     else:
         by_key = decode_rows(part["key"].combine_chunks(), key_schema, "self")
-        images = by_key.drop_columns(["__present"]).rename_columns(list(keys))
+        images = by_key.select(list(keys))
     deleted = pc.equal(part["operation"], Operation.DELETE.value)
     for name in images.schema.names:
         # A delete has no after-image; its key comes from the record's own key.

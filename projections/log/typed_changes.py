@@ -123,48 +123,36 @@ class TypedChanges:
             return attempts
         seen_at = self._seen_at(source, visible)
         stamp = partial(_stamped, seen_at, visible, snapshot_lsn)
-        where = _wanted(seen_at, visible, snapshot_lsn)
-        where = where & (pc.field("epoch") >= pending_from) & (pc.field("epoch") <= epoch)
+        in_epochs = (pc.field("epoch") >= pending_from) & (pc.field("epoch") <= epoch)
+        where = _wanted(seen_at, visible, snapshot_lsn) & in_epochs
         where, large = split(log, where, since=pending_from, most=self._most)
         rows = stamp(dataset_since(log, "epoch", pending_from).to_table(filter=where))
         messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))
         rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
-        with attempts.of(truncates_name(source)):
-            if wanted(truncates_name(source)):
+        if wanted(truncates_name(source)):
+            with attempts.of(truncates_name(source)):
                 parts = [rows, *(stamp(own.read(_IS_TRUNCATE)) for own in large.values())]
                 attempts.done |= self._truncated(source, parts, epoch)
-        tables = _by_table(rows.filter(~_IS_TRUNCATE))
-        named = Attempts()
-        for table, own_rows in large.items():
-            with named.of(table):
-                tables[table] = own_rows.narrowed(~_IS_TRUNCATE).planned()
-        tables = {t: own for t, own in tables.items() if wanted(f"typed/{source}.{t}")}
-        if messages.num_rows:
-            tables[SCHEMA_TABLE] = messages
-        columns = partial(self._columns, source, brought or {})
-        facts = self._follower.facts(
-            source, tables, seen_at, columns, from_epoch=pending_from, attempts=named
-        )
-        attempts.failed |= {f"typed/{source}.{table}": e for table, e in named.failed.items()}
+        tables, named = _readable(source, rows, large, wanted)
+        tables |= {SCHEMA_TABLE: messages} if messages.num_rows else {}
+        before = partial(self._columns, source, brought or {})
+        facts = self._follower.facts(source, tables, seen_at, before, pending_from, named)
         for table, (own, evolution) in facts.items():
-            name = f"typed/{source}.{table}"
-            if not wanted(name) or name in attempts.failed:
-                continue
-            known = f"current/{source}.{table}"
+            name, known = f"typed/{source}.{table}", f"current/{source}.{table}"
             stored = partial(self._stored, known, name, current, staged, evolution)
             if table in held:
                 stored = partial(self._last_facts, name, 0, stored)
-            with attempts.of(name):
-                moved = self._evolve(name, evolution, messages, epoch)
-                if table in large:
-                    since = visible.after_epoch
-                    moved = self._append_large(
-                        name, large[table], stamp, stored, evolution, epoch, since=since
-                    )
-                elif own.num_rows:
-                    moved = self._append(name, self._images(own, stored, evolution), epoch)
-                if moved is not None:
-                    attempts.done[name] = moved
+            if wanted(name):
+                with attempts.of(name):
+                    moved = self._evolve(name, evolution, messages, epoch)
+                    if table in large:
+                        bulk = (large[table], stamp, stored, evolution, epoch, visible.after_epoch)
+                        moved = self._append_large(name, *bulk)
+                    elif own.num_rows:
+                        moved = self._append(name, self._images(own, stored, evolution), epoch)
+                    attempts.done |= {} if moved is None else {name: moved}
+        failed = {f"typed/{source}.{table}": error for table, error in named.failed.items()}
+        attempts.failed |= {name: error for name, error in failed.items() if wanted(name)}
         return attempts
 
     def _seen_at(self, source: str, visible: Visible) -> dict[str, int]:
@@ -318,7 +306,6 @@ class TypedChanges:
         stored: Stored,
         evolution: Evolution,
         epoch: Epoch,
-        *,
         since: int,
     ) -> TableAt:
         """Append slice by slice; memory holds one. The guard goes with the last.
@@ -372,6 +359,18 @@ class TypedChanges:
         except (DeltaError, OSError) as error:
             raise write_error(f"writing to {path}", error) from error
         return table
+
+
+def _readable(
+    source: str, rows: pa.Table, large: Mapping[str, LogRows], wanted: Wanted
+) -> tuple[dict[str, pa.Table], Attempts]:
+    """Return the rows to plan with, by wanted table, and what could not be read."""
+    named = Attempts()
+    tables = _by_table(rows.filter(~_IS_TRUNCATE))
+    for table, own in large.items():
+        with named.of(table):
+            tables[table] = own.narrowed(~_IS_TRUNCATE).planned()
+    return {t: own for t, own in tables.items() if wanted(f"typed/{source}.{t}")}, named
 
 
 def _stamped(

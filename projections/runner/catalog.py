@@ -2,7 +2,8 @@
 
 Kinds: `capture` (a captured source: its tables), `slot` (the slot that a captured source reads
 from, and whether it is lost), `source` (a CREATE SOURCE statement), `projection` (a CREATE
-PROJECTION statement and its live generation). The command line appends, the pipeline reads:
+PROJECTION statement and its live generation), `retry` (somebody asked for a held table to be tried
+again now). The command line appends, the pipeline reads:
 neither needs the other to be up.
 """
 
@@ -14,12 +15,10 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from kernel.positions import Epoch
-from kernel.retry import Backoff, retrying
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
+from projections.log.ledger import Ledger
 from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
 from projections.runner.captured import CapturedTable, parse_tables
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from schemas.incarnations import Incarnation, parse_incarnation
@@ -38,8 +37,8 @@ SCHEMA = pa.schema(
 )
 
 CAPTURE, SLOT, SOURCE, PROJECTION = "capture", "slot", "source", "projection"
+RETRY = "retry"
 LIVE, PAUSED, DROPPED, LOST = "live", "paused", "dropped", "lost"
-_RIVALS = Backoff(attempts=6, base_s=0.05, cap_s=0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +110,7 @@ class DeployedCatalog:
     def __init__(self, lake: Lake, tables: Tables) -> None:
         self._lake = lake
         self._tables = tables
-        self._writer = ArrowWriter(tables)
+        self._ledger = Ledger(lake.catalog, tables, SCHEMA, "catalog")
 
     def entries(self) -> list[Entry]:
         """Return the newest entry of each kind and name, in the order of their first deployment."""
@@ -133,29 +132,22 @@ class DeployedCatalog:
 
         Raises `LeaseLost` when others were faster every time.
         """
-        retrying(lambda: self._put(entries), backoff=_RIVALS)
-
-    def _put(self, entries: Sequence[Entry]) -> None:
-        # A handle that lost the race still shows the state before it.
-        self._tables.forget(self._lake.catalog)
-        table = self._tables.ensure(self._lake.catalog, SCHEMA)
-        number = (table.transaction_version("catalog") or 0) + 1
         now = datetime.now(UTC)
-        rows = [
-            {
-                "entry": number * 1000 + i,
-                "kind": entry.kind,
-                "name": entry.name,
-                "generation": entry.generation,
-                "status": entry.status,
-                "text": entry.text,
-                "include_late": entry.include_late,
-                "at": now,
-            }
-            for i, entry in enumerate(entries)
-        ]
-        guard = Guard("catalog", Epoch(number))
-        self._writer.claim(self._lake.catalog, pa.Table.from_pylist(rows, SCHEMA), guard)
+        self._ledger.put(
+            lambda number: [
+                {
+                    "entry": number * 1000 + i,
+                    "kind": entry.kind,
+                    "name": entry.name,
+                    "generation": entry.generation,
+                    "status": entry.status,
+                    "text": entry.text,
+                    "include_late": entry.include_late,
+                    "at": now,
+                }
+                for i, entry in enumerate(entries)
+            ]
+        )
 
     def version(self) -> int:
         """Return the catalog's table version; -1 before anything was deployed. Cheap."""
@@ -169,7 +161,7 @@ class DeployedCatalog:
         sources: dict[str, SourceDecl] = {}
         projections: dict[str, tuple[Entry, ProjectionDecl]] = {}
         for entry in live:
-            if entry.kind in (CAPTURE, SLOT):
+            if entry.kind in (CAPTURE, SLOT, RETRY):
                 continue
             script = parse_script(entry.text, origin=f"{entry.kind} {entry.name}")
             sources |= {source.name: source for source in script.sources}

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from kernel import failpoints
-from kernel.errors import NotFound
+from kernel.errors import NotFound, Retry, retry_directive
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts, part_of
 from projections.log.datasets import schema_of
@@ -90,6 +90,8 @@ class DerivedTables:
         self._book = InstallBook(lake, tables)
         self._brought: Brought | None = None
         self._retries = Retries()
+        self.passing: set[str] = set()
+        """Held tables whose error may pass by itself: storage or the registry was away."""
 
     def at(self) -> Brought:
         """Return how far typed tables have come. This object is their only writer."""
@@ -99,6 +101,10 @@ class DerivedTables:
         if run is None:
             return Brought(epoch=Epoch(0), tables={})
         return Brought(epoch=run.epoch, tables=run.tables, held=run.held)
+
+    def at_last(self) -> Brought:
+        """Return how far typed tables came in this process. Reads nothing, for any thread."""
+        return self._brought or Brought(epoch=Epoch(0), tables={})
 
     def due(self) -> bool:
         """Say whether a held table is to be tried again now."""
@@ -142,8 +148,11 @@ class DerivedTables:
         """Book what was done, and hold what failed from epoch `first` on."""
         made |= attempts.done
         for name, error in attempts.failed.items():
-            held[name] = failure_hold(error, from_epoch=first)
+            since = min(first, held[name].from_epoch) if name in held else first
+            held[name] = failure_hold(error, from_epoch=since)
             self._retries.failed(name)
+            passes = retry_directive(error) is not Retry.NEVER
+            (self.passing.add if passes else self.passing.discard)(name)
 
     def _retry(
         self,

@@ -207,6 +207,10 @@ class Ingest:
         """Return the tables that stand still, per source, and why."""
         return self._progress.held
 
+    def stuck(self) -> dict[str, str]:
+        """Say per source why its changes could not be read in the last epoch."""
+        return dict(self._folding.stuck)
+
     def waiting_for(self) -> dict[str, str]:
         """Say per source what holds its cut, for status and alarms."""
         held = {source: cut.waiting_for() for source, cut in self._progress.cuts.items()}

@@ -172,6 +172,16 @@ class EpochVersions:
         return name.startswith(("typed/", "history/", "projection/"))
 
 
+def held_tables(lake: Lake) -> dict[str, Hold]:
+    """Return every table that stands still now, by name, with its hold."""
+    manifest = Manifest(lake, Tables())
+    last = manifest.last()
+    found = _held(last) if last is not None else {}
+    for run in manifest.projected().values():
+        found |= run.held
+    return found
+
+
 def _held(committed: Committed) -> dict[str, Hold]:
     """Return the `current` tables that an epoch does not have, by name."""
     held = Progress.from_json(committed.progress).held

@@ -67,7 +67,6 @@ class SchemaFollower:
         rows: Mapping[str, pa.Table],
         fresh: Container[str],
         columns: Columns,
-        *,
         from_epoch: int,
         attempts: Attempts | None = None,
     ) -> dict[str, tuple[pa.Table, Evolution]]:

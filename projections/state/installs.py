@@ -26,12 +26,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from kernel.positions import Epoch
-from kernel.retry import Backoff, retrying
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
-from projections.log.tables import Tables, greatest
-from projections.log.writer import ArrowWriter, Guard
+from projections.log.ledger import Ledger
+from projections.log.tables import Tables
 from schemas.key_ranges import Bound
 from schemas.pg_types import SourceColumn
 
@@ -40,7 +38,6 @@ WANT, HOLD, RUN, DONE = "want", "hold", "run", "done"
 INSTALL, JOIN, SKIP = "install", "join", "skip"
 ALL, HEAL = "all", "heal"
 
-_RIVALS = Backoff(attempts=8, base_s=0.05, cap_s=0.5)
 _SCHEMA = pa.schema(
     [
         ("number", pa.int64()),
@@ -133,7 +130,7 @@ class InstallBook:
     def __init__(self, lake: Lake, tables: Tables) -> None:
         self._path = lake.path(INSTALLS)
         self._tables = tables
-        self._writer = ArrowWriter(tables)
+        self._ledger = Ledger(self._path, tables, _SCHEMA, INSTALLS)
         self._version = -1
         self._entries: list[Entry] = []
 
@@ -159,29 +156,24 @@ class InstallBook:
 
         Raises `LeaseLost` when others were faster every time.
         """
-        return retrying(lambda: self._put(entries), backoff=_RIVALS) if entries else ()
-
-    def _put(self, entries: Sequence[Entry]) -> tuple[int, ...]:
-        # A handle that lost the race still shows the state before it.
-        self._tables.forget(self._path)
-        table = self._tables.ensure(self._path, _SCHEMA)
-        first = (greatest(table, "number") or 0) + 1
-        numbers = tuple(range(first, first + len(entries)))
+        if not entries:
+            return ()
         now = datetime.now(UTC)
-        rows = [
-            {
-                "number": number,
-                "kind": entry.kind,
-                "id": entry.id,
-                "source": entry.source,
-                "detail": json.dumps(entry.detail, separators=(",", ":")),
-                "at": now,
-            }
-            for number, entry in zip(numbers, entries, strict=True)
-        ]
-        guard = Guard(INSTALLS, Epoch(numbers[-1]))
-        self._writer.claim(self._path, pa.Table.from_pylist(rows, schema=_SCHEMA), guard)
-        return numbers
+        first = self._ledger.put(
+            lambda first: [
+                {
+                    "number": number,
+                    "kind": entry.kind,
+                    "id": entry.id,
+                    "source": entry.source,
+                    "detail": json.dumps(entry.detail, separators=(",", ":")),
+                    "at": now,
+                }
+                for number, entry in enumerate(entries, start=first)
+            ],
+            numbers=len(entries),
+        )
+        return tuple(range(first, first + len(entries)))
 
 
 def hold(lake: Lake, tables: Tables, source: str) -> int:

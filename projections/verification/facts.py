@@ -17,12 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kernel.positions import Epoch
-from kernel.retry import Backoff, retrying
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
+from projections.log.ledger import Ledger
 from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
 
 NAME = "verifications"
 MOST_KEYS = 100
@@ -49,7 +47,6 @@ SCHEMA = pa.schema(
     ]
 )
 _APP_ID = NAME
-_RIVALS = Backoff(attempts=8, base_s=0.05, cap_s=0.5)
 
 
 class Kind(StrEnum):
@@ -99,12 +96,14 @@ class Verifications:
     def __init__(self, lake: Lake, tables: Tables) -> None:
         self._path = lake.path(NAME)
         self._tables = tables
-        self._writer = ArrowWriter(tables)
+        self._ledger = Ledger(self._path, tables, SCHEMA, _APP_ID)
 
     def add(self, facts: Sequence[Fact]) -> None:
         """Append facts in one commit. Raises `LeaseLost` when others were faster every time."""
         if facts:
-            retrying(lambda: self._add(facts), backoff=_RIVALS)
+            self._ledger.put(
+                lambda number: [_row(fact, number * 1000 + i) for i, fact in enumerate(facts)]
+            )
 
     def of(self, source: str, *, table: str | None = None) -> list[Fact]:
         """Return the facts of a source, oldest first."""
@@ -114,15 +113,6 @@ class Verifications:
         rows = self._tables.read(self._path, where=where)
         found = [] if rows is None else rows.sort_by([("entry", "ascending")]).to_pylist()
         return [_fact(row) for row in found]
-
-    def _add(self, facts: Sequence[Fact]) -> None:
-        # A handle that lost the race still shows the state before it.
-        self._tables.forget(self._path)
-        table = self._tables.ensure(self._path, SCHEMA)
-        number = (table.transaction_version(_APP_ID) or 0) + 1
-        rows = [_row(fact, number * 1000 + i) for i, fact in enumerate(facts)]
-        guard = Guard(_APP_ID, Epoch(number))
-        self._writer.claim(self._path, pa.Table.from_pylist(rows, SCHEMA), guard)
 
 
 def _row(fact: Fact, entry: int) -> dict[str, object]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from kernel.errors import Conflict, NotFound
+from kernel.errors import Cancelled, Conflict, NotFound
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -68,6 +68,39 @@ def test_rows_of_two_processes_do_not_get_lost(lake: Lake) -> None:
     for generation in range(2, 12):
         books[generation % 2].record(a_replay(generation))
     assert [r.generation for r in books[0].of(NAME)] == list(range(2, 12))
+
+
+@pytest.mark.parametrize("end", [State.CANCELLED, State.FAILED])
+def test_a_tick_that_meets_an_end_does_not_undo_it(lake: Lake, end: State) -> None:
+    """The builder looked, found nothing, and writes when the end is there."""
+    builder, canceller = (ReplayBook(lake, Tables()) for _ in range(2))
+    building = builder.record(a_replay())
+    canceller.record(building.now(end))
+    for state in (State.BUILDING, State.BUILT):
+        with pytest.raises(Conflict):
+            builder.record(building.now(state))
+    assert [r.state for r in canceller.of(NAME)] == [end]
+
+
+def test_no_row_is_lost_that_meets_another_writers(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that comes between a writer's look and its write makes it look again."""
+    first, second = (ReplayBook(lake, Tables()) for _ in range(2))
+    first.record(a_replay())
+    look = first.of
+    met: list[Replay] = []
+
+    def of(name: str) -> list[Replay]:
+        found = look(name)
+        if not met:
+            met.append(second.record(a_replay().now(State.CANCELLED)))
+        return found
+
+    monkeypatch.setattr(first, "of", of)
+    with pytest.raises(Cancelled):
+        first.record(a_replay().now(State.BUILT))
+    assert [r.state for r in second.of(NAME)] == [State.CANCELLED]
 
 
 @pytest.fixture

@@ -1,0 +1,129 @@
+"""What stands still, of everything that ought to move: its cause, and the next command.
+
+The pipeline's and the service's own account of themselves (`/health/ready`) is read here alone, so
+that status, doctor, wait, metrics and alerts say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import httpx
+
+from apps.access import bearing
+from apps.settings import Settings
+
+_FIX = " | fix: "
+_LOGS = "penstock logs pipeline"
+_MOVING = ("running", "waiting", "starting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """One thing that does not move. `lasting`: it will not by itself, soon at least."""
+
+    component: str
+    name: str
+    cause: str
+    command: str
+    lasting: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.component} {self.name} stands still: {self.cause}{_FIX}{self.command}"
+
+    def document(self) -> dict[str, object]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+def standing_still(settings: Settings) -> list[Standstill]:
+    """Ask the pipeline and the service. One that does not answer is shown as a part instead."""
+    found = [*of_pipeline(account(settings, "pipeline") or {})]
+    return [*found, *of_service(account(settings, "service") or {})]
+
+
+def account(settings: Settings, part: str) -> Mapping[str, Any] | None:
+    """Return what the pipeline or the service says of itself; None when it does not answer."""
+    url = settings.text(f"{part}.url")
+    if not url:
+        return None
+    try:
+        state: Mapping[str, Any] = httpx.get(
+            f"{url}/health/ready", headers=bearing(settings, url), timeout=5.0
+        ).json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    return state
+
+
+def of_pipeline(state: Mapping[str, Any]) -> list[Standstill]:
+    """Read what the pipeline says of itself."""
+    return [*_parts(state), *_tables(state), *_projections(state), *_sources(state)]
+
+
+def of_service(state: Mapping[str, Any]) -> list[Standstill]:
+    """Read what the service says of its deliveries."""
+    return [
+        _told("delivery", each["name"], each.get("reason") or each["state"], "penstock status")
+        for each in state.get("deliveries", ())
+        if each["state"] not in ("running", "starting")
+    ]
+
+
+def _parts(state: Mapping[str, Any]) -> Iterator[Standstill]:
+    for part in ("ingest", "projecting"):
+        own = state.get(part, {})
+        if own.get("state", "running") not in _MOVING:
+            lasting = own["state"] in ("failed", "paused")
+            yield _told(part, part, own.get("reason") or own["state"], _LOGS, lasting=lasting)
+    for name, trouble in state.get("upkeep", {}).items():
+        yield _told("upkeep", name, trouble, _LOGS)
+
+
+def _tables(state: Mapping[str, Any]) -> Iterator[Standstill]:
+    for name, hold in state.get("held", {}).items():
+        yield Standstill(
+            component="table",
+            name=name,
+            cause=f"held since epoch {hold['from_epoch']}: {hold['reason']}",
+            command=hold["command"],
+            lasting=bool(hold.get("lasting", True)),
+        )
+
+
+def _projections(state: Mapping[str, Any]) -> Iterator[Standstill]:
+    for name, each in state.get("projections", {}).items():
+        # One that waits for an input's first row stands where it should.
+        if each.get("error") and not each["error"].startswith("waits: "):
+            command = f"penstock projection status {name}"
+            yield _told("projection", name, each["error"], command)
+
+
+def _sources(state: Mapping[str, Any]) -> Iterator[Standstill]:
+    """A source may stand still in several ways: each is named."""
+    for name, reason in state.get("stuck", {}).items():
+        yield _told("source", name, reason, f"penstock source status {name}", lasting=True)
+    for name, reason in state.get("gaps", {}).items():
+        yield _told("gap", name, reason, f"penstock source status {name}", lasting=True)
+    for name, said in state.get("connectors", {}).items():
+        if said not in ("running", "paused", "unassigned", "restarting"):
+            yield _told("connector", name, said, f"penstock source status {name}")
+    for name, said in state.get("copies", {}).items():
+        if said.startswith("waits:"):
+            yield _told("copy", name, said, f"penstock source status {name}")
+    for name, alarm in state.get("slot_alarms", {}).items():
+        yield _told("slot", name, alarm, f"penstock source status {name}")
+    for name, said in state.get("verify", {}).items():
+        if isinstance(said, str):
+            yield _told("verification", name, said, f"penstock source verify {name}")
+
+
+def _told(
+    component: str, name: str, said: str, command: str, *, lasting: bool = False
+) -> Standstill:
+    cause, _, fix = said.partition(_FIX)
+    return Standstill(
+        component=component, name=name, cause=cause, command=fix or command, lasting=lasting
+    )

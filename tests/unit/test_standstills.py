@@ -1,0 +1,166 @@
+"""Whatever stands still is seen at every door: status, doctor, wait, health, metrics, alerts."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from apps import caught_up
+from apps.cli import build
+from apps.pipeline.metrics import PipelineMetrics, serve
+from apps.pipeline.stuck_sources import STUCK_AFTER_S, StuckSources
+from apps.settings import Settings, load
+from apps.standstills import of_pipeline, of_service, standing_still
+from kernel.errors import EXIT_UNHEALTHY, Unavailable
+from projections.log.compaction import Upkeep
+from projections.log.layout import Lake
+
+WHY = "the cause | fix: penstock mend it"
+HOLD = {"from_epoch": 3, "reason": "the cause", "diff": [], "command": "penstock mend it"}
+STOPPED: dict[str, dict[str, Any]] = {
+    "ingest": {"ingest": {"state": "failed", "reason": WHY}},
+    "projecting": {"projecting": {"state": "restarting", "reason": WHY}},
+    "table": {"held": {"typed/events.order.paid": HOLD}},
+    "projection": {"projections": {"latest": {"epoch": 1, "error": WHY, "run_ms": 0}}},
+    "source": {"stuck": {"shop": WHY}},
+    "gap": {"gaps": {"shop": WHY}},
+    "connector": {"connectors": {"shop": WHY}},
+    "copy": {"copies": {"shop": f"waits: {WHY}"}},
+    "slot": {"slot_alarms": {"shop": WHY}},
+    "verification": {"verify": {"shop": WHY}},
+    "upkeep": {"upkeep": {"epochs": WHY}},
+    "delivery": {"deliveries": [{"name": "mail", "state": "failing", "reason": WHY}]},
+}
+MOVING: dict[str, Any] = {
+    "ingest": {"state": "running", "reason": None},
+    "projecting": {"state": "running", "reason": None},
+    "connectors": {"shop": "running"},
+    "copies": {"shop": "copies 3 tables"},
+    "slot_alarms": {},
+    "verify": {"shop": {"public.items": {"note": None}}},
+    "held": {},
+    "stuck": {},
+    "upkeep": {},
+    "gaps": {},
+    "projections": {"latest": {"epoch": 1, "error": "waits: no rows yet", "run_ms": 0}},
+    "deliveries": [{"name": "mail", "state": "running", "reason": None}],
+}
+
+Serve = Callable[[dict[str, Any]], Settings]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serve]:
+    """Serve what pipeline and service say of themselves; return the settings that lead there."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(state: dict[str, Any]) -> Settings:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        servers.append(serve("127.0.0.1", port, PipelineMetrics(), lambda: (True, state)))
+        url = f"http://127.0.0.1:{port}"
+        text = f'[pipeline]\nurl = "{url}"\n[service]\nurl = "{url}"\n'
+        (tmp_path / "penstock.toml").write_text(text)
+        return load(tmp_path)
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("component", STOPPED)
+def test_what_stands_still_is_seen_at_every_door(served: Serve, component: str) -> None:
+    settings = served(MOVING | STOPPED[component])
+    (still,) = standing_still(settings)
+    assert still.component == component
+    assert "the cause" in still.cause
+    assert still.command == "penstock mend it"
+    folder = str(settings.workspace)
+    ran = CliRunner().invoke(build(), ["status", "--json", "--workspace", folder])
+    assert ran.exit_code == EXIT_UNHEALTHY
+    assert json.loads(ran.stdout)["standing_still"] == [still.document()]
+    if component != "delivery":
+        metrics = httpx.get(f"{settings.text('pipeline.url')}/metrics").text
+        line = f'penstock_standing_still{{component="{component}",name="{still.name}"}} 1.0'
+        assert line in metrics
+
+
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_people_read_every_cause_and_every_command(served: Serve, command: str) -> None:
+    state = dict(MOVING)
+    for stopped in STOPPED.values():
+        state |= stopped
+    folder = str(served(state).workspace)
+    ran = CliRunner().invoke(build(), [command, "--workspace", folder])
+    assert ran.exit_code == EXIT_UNHEALTHY, ran.output
+    for component in STOPPED:
+        (line,) = [row for row in ran.output.splitlines() if f"{component} " in row[:20]]
+        assert "the cause" in line
+        assert "penstock mend it" in line
+
+
+@pytest.mark.parametrize("component", STOPPED)
+def test_wait_names_it_at_once_and_ends_for_what_does_not_move_by_itself(
+    served: Serve, component: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = served(MOVING | STOPPED[component])
+    shown: list[str] = []
+    behind = caught_up.Behind(missing=("events: position 1 of 2",), events=1, seconds=0.0)
+    monkeypatch.setattr(caught_up, "PostgresHeads", lambda dsn: None)
+    monkeypatch.setattr(caught_up, "goal_of", lambda settings: None)
+    monkeypatch.setattr(caught_up.Waiting, "look", lambda self: behind)
+    monkeypatch.setenv("PENSTOCK_POSTGRES_DSN", "postgresql://nowhere")
+    lasting = any(each.lasting for each in standing_still(settings))
+    with pytest.raises(Unavailable) as ended:
+        caught_up.wait(
+            load(settings.workspace),
+            timeout_s=3600 if lasting else 0.0,
+            show=lambda found: shown.extend(found.missing),
+        )
+    assert "the cause" in ended.value.message
+    assert lasting == (component in ("ingest", "table", "source", "gap"))
+
+
+def test_nothing_stands_still_where_all_moves(served: Serve) -> None:
+    assert standing_still(served(MOVING)) == []
+    assert of_pipeline({}) == of_service({}) == []
+
+
+def test_every_metric_of_a_standstill_has_an_alert() -> None:
+    rules = yaml.safe_load(Path("deploy/prometheus/alerts.yml").read_text())
+    expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    for metric in ("penstock_standing_still", "penstock_delivery_up"):
+        assert any(metric in expression for expression in expressions)
+
+
+def test_a_cut_stands_still_after_a_minute_without_a_move() -> None:
+    now = [0.0]
+    stuck = StuckSources(lambda: now[0])
+    waiting = {"shop": "transaction 7: expected 2", "mart": "its tables are being copied"}
+    stuck.look(waiting, {"shop": 5}, {})
+    now[0] = STUCK_AFTER_S
+    assert stuck.reasons() == {"shop": "transaction 7: expected 2"}
+    stuck.look(waiting, {"shop": 6}, {"mart": "cannot be read"})
+    assert stuck.reasons() == {"mart": "cannot be read"}
+    stuck.look({}, {"shop": 6}, {})
+    assert stuck.reasons() == {}
+
+
+def test_upkeep_looks_after_the_others_and_names_the_one_that_fails(lake: Lake) -> None:
+    torn = Path(lake.path("epochs")) / "_delta_log"
+    torn.mkdir(parents=True)
+    (torn / "00000000000000000000.json").write_bytes(b"{torn")
+    upkeep = Upkeep(lake, retention=timedelta(days=1))
+    assert upkeep.look() == []
+    assert list(upkeep.troubles) == ["epochs"]
