@@ -152,12 +152,14 @@ class Pipeline:
 
     def health(self) -> tuple[bool, Mapping[str, object]]:
         """Return readiness and the state of each part, for `/health/ready`."""
-        ready = self.ingest.state in ("running", "waiting", "paused")
+        failing = dict(self._keeper.failing)
+        ready = self.ingest.state in ("running", "waiting", "paused") and not failing
         states = self._projecting.states.values()
         return ready, {
             "ingest": {"state": self.ingest.state, "reason": self.ingest.reason},
             "projecting": {"state": self.projections.state, "reason": self.projections.reason},
             "connectors": dict(self._keeper.states),
+            "failing": failing,
             "copies": dict(self._copier.states),
             "slot_alarms": self._keeper.alarms,
             "verify": self._verifying.states,
