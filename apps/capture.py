@@ -15,8 +15,8 @@ from apps.gaps import OUTBOX
 from apps.incarnations import forget_incarnation, noted, record_incarnation, renewing
 from apps.settings import Settings
 from apps.topics import KafkaTopics
-from cdc import capture, ddl, outbox, sources
-from cdc.admission import Check, refuse_unless_admitted
+from cdc import capture, outbox, sources
+from cdc.admission import refuse_unless_admitted
 from cdc.capture import Access, CaptureStatus, Started
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.connectors import Placement, replication_name
@@ -24,7 +24,6 @@ from cdc.database import connected, with_password
 from cdc.progress import SnapshotProgress, snapshot_progress
 from cdc.removal import Removal, retire_connector, retire_slot
 from cdc.removal import remove as removal_of
-from cdc.repairs import Repair, repair
 from cdc.scope import Scope, scope_of
 from cdc.slots import refuse_lost
 from cdc.sources import Source
@@ -39,8 +38,6 @@ from projections.state.held import hold_document
 from projections.state.installs import InstallBook
 from schemas.incarnations import Incarnation
 from schemas.registry import ConfluentRegistry
-
-_AS_SUPERUSER = "penstock source check NAME --fix --fix-as DSN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +57,7 @@ def placement_of(settings: Settings) -> Placement:
         topic_prefix=settings.text("kafka.topic_prefix"),
         partitions=settings.number("kafka.partitions"),
         registry_url=settings.required("registry.url"),
+        max_record_bytes=settings.number("kafka.max_record_bytes"),
     )
 
 
@@ -173,28 +171,6 @@ def start(
     return started
 
 
-def checks(settings: Settings, source: Source, dsn: str) -> tuple[Check, ...]:
-    """Return what must be true before a source starts, row by row."""
-    return capture.check(source, dsn, placement_of(settings))
-
-
-def repairs(dsn: str, checks_: Sequence[Check]) -> tuple[Repair, ...]:
-    """Mend what can be mended as the role of `dsn`; see `cdc.repairs`."""
-    with connected(dsn) as connection:
-        done = repair(connection, checks_)
-        if not ddl.installed(connection):
-            made = ddl.ensure(connection)
-            done += (
-                Repair(
-                    subject="database",
-                    statement="event triggers of schema penstock",
-                    done=made,
-                    remains=None if made else f"as a superuser: {_AS_SUPERUSER}",
-                ),
-            )
-    return done
-
-
 def add(
     settings: Settings, source: Source, password: str | None, *, timeout_s: float = 90.0
 ) -> Started:
@@ -205,7 +181,7 @@ def add(
     """
     source = _as_declared(settings, source)
     dsn = with_password(source.dsn, password)
-    refuse_unless_admitted(checks(settings, source, dsn))
+    refuse_unless_admitted(capture.check(source, dsn, placement_of(settings)))
     sources.save(settings.workspace, source, password)
     with ConnectClient(settings.required("connect.url")) as connect:
         return start(settings, source, connect, timeout_s=timeout_s)
@@ -268,8 +244,9 @@ def status(settings: Settings, source: Source, connect: ConnectClient) -> Captur
 def held(settings: Settings, source: Source) -> dict[str, str]:
     """Return the tables that match a pattern but are not captured, each with its reason."""
     try:
+        name = replication_name(settings.name, source.name)
         with connected(source.full_dsn(settings.workspace)) as connection:
-            return dict(scope_of(source, connection, "").held)
+            return dict(scope_of(source, connection, name, slot=False, runs=True).held)
     except Misconfigured as error:
         return {"all": error.message}
 
@@ -289,8 +266,9 @@ def resume(settings: Settings, source: Source, connect: ConnectClient) -> Connec
     now = status(settings, source, connect)
     if now.watch is not None and now.watch.lost is not None:
         refuse_lost(source.name, now.watch.lost)
-    if any(said.exclude or said.veiled for said in source.options.values()):
-        # What the file says now is applied before anything is read under it.
+    failed = now.connector is not None and now.connector.failed
+    if failed or any(said.exclude or said.veiled for said in source.options.values()):
+        # What the file and the settings say now is applied before anything is read under it.
         start(settings, source, connect)
     name = f"{settings.name}-{source.name}"
     connect.resume(name)

@@ -29,6 +29,7 @@ DEFAULTS: Mapping[str, object] = {
     "kafka.bootstrap": "",
     "kafka.topic_prefix": "",
     "kafka.partitions": 2,
+    "kafka.max_record_bytes": 32 * 1024**2,
     "registry.url": "",
     "connect.url": "",
     "service.host": "127.0.0.1",

@@ -107,8 +107,11 @@ def _sources(state: Mapping[str, Any]) -> Iterator[Standstill]:
         yield _told("source", name, reason, f"penstock source status {name}", lasting=True)
     for name, reason in state.get("gaps", {}).items():
         yield _told("gap", name, reason, f"penstock source status {name}", lasting=True)
+    failing = state.get("failing", {})
+    for name, reason in failing.items():
+        yield _told("connector", name, reason, f"penstock source status {name}", lasting=True)
     for name, said in state.get("connectors", {}).items():
-        if said not in ("running", "paused", "unassigned", "restarting"):
+        if name not in failing and said not in ("running", "paused", "unassigned", "restarting"):
             yield _told("connector", name, said, f"penstock source status {name}")
     for name, said in state.get("copies", {}).items():
         if said.startswith("waits:"):

@@ -46,9 +46,10 @@ def refuse_unless_admitted(checks: Sequence[Check]) -> None:
     raise Misconfigured(causes, remedy=fixes or Misconfigured.remedy, failed=len(failed))
 
 
-def server_checks(connection: Connection, slot: str) -> tuple[Check, ...]:
-    """Check the server and the role that reads it."""
-    return (*_server(connection, slot), _role(connection), _publisher(connection, slot))
+def server_checks(connection: Connection, name: str, *, slot: bool = True) -> tuple[Check, ...]:
+    """Check the server and the role that reads it; `name` is that of slot and publication."""
+    server = _server(connection, name if slot else "")
+    return (*server, _role(connection), _publisher(connection, name))
 
 
 def _server(connection: Connection, slot: str) -> Iterator[Check]:
@@ -133,7 +134,7 @@ def _role(connection: Connection) -> Check:
         required="REPLICATION",
         found="yes" if row["may"] else "no",
         ok=bool(row["may"]),
-        fix=None if row["may"] else f"ALTER ROLE {row['rolname']} REPLICATION",
+        fix=None if row["may"] else f"ALTER ROLE {quoted(row['rolname'])} REPLICATION",
         repair=None if row["may"] else f"ALTER ROLE {quoted(row['rolname'])} REPLICATION",
     )
 

@@ -13,11 +13,11 @@ import psycopg
 
 from cdc import ddl
 from cdc.admission import Check, refuse_unless_admitted
-from cdc.connect import ConnectClient, ConnectorStatus
+from cdc.connect import ConnectClient, ConnectorStatus, lacks_rights
 from cdc.connectors import CaptureConnector, Connector, Placement, replication_name, veils
 from cdc.database import Connection, connected, database_of
 from cdc.removal import retire_connector, retire_slot
-from cdc.replication import ensure_publication, slot, slot_blockers
+from cdc.replication import ensure_publication, published, refuse_blocked, slot
 from cdc.scope import Scope, joining, scope_of
 from cdc.slots import SlotWatch, make_slot, next_incarnation, refuse_lost, server_of, watch
 from cdc.sources import CONNECTOR, Source
@@ -121,6 +121,8 @@ class CaptureStatus:
                 )
             case "paused" if self.bare is not None:
                 return _unveil(self.source)
+            case "failed" if lacks_rights(self.reason):
+                return f"penstock source check {self.source}"
             case "paused" | "failed":
                 return f"penstock source resume {self.source}"
             case "not-started":
@@ -203,16 +205,16 @@ def ensure(
     name = replication_name(placement.workspace, source.name)
     with connected(access.dsn) as connection:
         if renew:
-            refuse_unless_admitted([c for c in scope_of(source, connection, "").checks if not c.ok])
+            refuse_unless_admitted(scope_of(source, connection, name, slot=False).checks)
             retire_connector(f"{placement.workspace}-{source.name}", connect)
             retire_slot(access.dsn, name)
-        scope = scope_of(source, connection, name)
+        runs = connect.config(f"{placement.workspace}-{source.name}") is not None
+        scope = scope_of(source, connection, name, runs=runs)
         desired = connector_of(source, access, placement, scope, renewed=renew)
         known = None if renew else access.known
         seen = _refuse_lost(source, desired, connection, connect, known)
         _admit(source.name, desired.name, scope, connect)
         tells = ddl.ensure(connection)
-        runs = connect.config(desired.name) is not None
         tables, lists = tuple(scope.tables), scope.columns
         if not runs:
             ensure_publication(connection, name, tables, columns=lists)
@@ -243,11 +245,16 @@ def ensure_connector(
     One that was paused or stopped by hand stays so: only `resume` starts it.
     """
     changed = connect.apply(desired.name, desired.render())
-    if not changed:
-        # Somebody else may have made it a moment ago: then it has no status yet.
-        with suppress(NotFound):
-            if connect.status(desired.name).failed:
+    # Somebody else may have made it a moment ago: then it has no status yet.
+    with suppress(NotFound):
+        if connect.status(desired.name).failed:
+            if not changed:
                 connect.restart(desired.name)
+            # What had failed says so for a moment yet.
+            with suppress(Unavailable):
+                connect.await_status(
+                    desired.name, lambda s: not s.failed, timeout_s=5.0, give_up_failed=False
+                )
     looks = 0
 
     def look() -> None:
@@ -255,7 +262,7 @@ def ensure_connector(
         nonlocal looks
         looks += 1
         if looks % _BLOCKED_LOOKS == 0:
-            _refuse_blocked(connection, desired.slot)
+            refuse_blocked(connection, desired.slot)
 
     return connect.await_status(
         desired.name,
@@ -278,6 +285,7 @@ def status(
     A database that does not answer is part of the report, not an error.
     """
     name = f"{placement.workspace}-{source.name}"
+    publication = replication_name(placement.workspace, source.name)
     try:
         found: ConnectorStatus | None = connect.status(name)
         offsets = connect.offsets(name)
@@ -288,14 +296,17 @@ def status(
         with connected(access.dsn) as connection:
             seen = watch(
                 connection,
-                replication_name(placement.workspace, source.name),
+                publication,
                 known=access.known,
                 offsets=lambda: offsets if found is None else connect.offsets(name),
                 alarm_bytes=alarm_bytes,
             )
+            if found is not None and found.failed and published(connection, publication):
+                seen = seen.judged(found.cause)
             if found is not None and found.connector in ("PAUSED", "STOPPED"):
                 with suppress(PenstockError):
-                    bare = _bare(scope_of(source, connection, ""), connect.config(name) or {})
+                    looked = scope_of(source, connection, publication, slot=False, runs=True)
+                    bare = _bare(looked, connect.config(name) or {})
     except (Unavailable, Misconfigured) as error:
         away = error.message
     return CaptureStatus(
@@ -375,15 +386,6 @@ def _incarnation(
     if access.known is None or renewed:
         return next_incarnation(server, at, access.known or access.retired)
     return access.known.on(server.timeline)
-
-
-def _refuse_blocked(connection: Connection, name: str) -> None:
-    blockers: Sequence[object] = slot_blockers(connection, name)
-    if blockers:
-        raise Unavailable(
-            f"slot {name} waits for open transactions: {'; '.join(map(str, blockers))}",
-            remedy="End them (SELECT pg_terminate_backend(PID)) or wait: it goes on by itself.",
-        )
 
 
 def _phase(offsets: dict[str, object]) -> str:

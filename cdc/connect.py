@@ -6,6 +6,7 @@ or a worker that is starting are `Unavailable` and repeated with back-off.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from kernel.retry import Backoff, retrying
 _PATIENCE = Backoff(attempts=8, base_s=0.25, cap_s=2.0)
 _TIMEOUT_S = 30.0
 _RUNNING, _FAILED, _PAUSED = "RUNNING", "FAILED", "PAUSED"
+_RIGHTS = re.compile("permission denied|must be superuser|password authentication|REPLICATION")
+_TOO_LARGE = "max.request.size"
 _NO_CLASS = "Failed to find any class that implements"
 
 
@@ -198,6 +201,24 @@ class ConnectClient:
         if answer.is_success:
             return answer.json() if answer.content else None
         raise _refusal(answer, path)
+
+
+def lacks_rights(cause: str | None) -> bool:
+    """Say whether a connector failed because its role lacks a right: the checks say which."""
+    return cause is not None and _RIGHTS.search(cause) is not None
+
+
+def refuse_too_large(status: ConnectorStatus) -> None:
+    """Raise `Misconfigured` where a row does not fit into a record: no restart mends that."""
+    if status.cause is not None and _TOO_LARGE in status.cause:
+        raise Misconfigured(
+            f"{status.name} has met a row that is larger than kafka.max_record_bytes:"
+            f" {status.cause}",
+            remedy="Raise kafka.max_record_bytes and, for a topic that is there,"
+            " max.message.bytes of the topic; then: penstock source resume"
+            f" {status.name.partition('-')[2]}",
+            connector=status.name,
+        )
 
 
 def differences(desired: Mapping[str, str], running: Mapping[str, str]) -> tuple[str, ...]:

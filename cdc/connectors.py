@@ -8,6 +8,9 @@ Choices that keep data whole, each tried against the real connector:
 - TRUNCATE is captured: by default it is dropped;
 - types that it alters or leaves out come as PostgreSQL's own text (`PostgresText`);
 - nulls are kept: by default the converter writes the column's default instead (`KeepNulls`);
+- rows are read as the table was when they were written: by default, as it is (`RelationsOfWal`);
+- columns keep their names: by default what Avro cannot write is replaced, so that values become
+  null and two columns may become one (`ColumnNames`);
 - a slot that stands after what was read stops the connector: by default it goes on behind the gap;
 - after a restart it begins with a transaction's first row (`WholeTransactions`): by default it goes
   on amid one, and may number the rest anew;
@@ -34,6 +37,10 @@ EVENT_HEADERS = (
 )
 """Columns of an event that travel as headers; `id` is added by the router itself."""
 
+MAX_RECORD_BYTES = 32 * 1024**2
+"""The default of `kafka.max_record_bytes`."""
+_QUEUE_BYTES = 64 * 1024**2
+"""How much a connector keeps in memory on the way to Kafka, beside one record."""
 _IDENTIFIER_BYTES = 63
 _HEARTBEATS = r"__debezium-heartbeat\..*"
 _HEARTBEAT = "SELECT pg_logical_emit_message(false, 'penstock.heartbeat', '')"
@@ -72,12 +79,14 @@ class Database:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What connectors of one workspace share: its name and where topics and schemas go."""
+    """What connectors of one workspace share: its name, where topics and schemas go, and how large
+    a record may be."""
 
     workspace: str
     topic_prefix: str
     partitions: int
     registry_url: str
+    max_record_bytes: int = MAX_RECORD_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +128,7 @@ class CaptureConnector:
         single = rf"{re.escape(self.topics)}\.(transaction|notifications|message)|{_HEARTBEATS}"
         config = {
             **_reader(self.database, self.slot, self.tables),
-            **_topics(self.placement.partitions, single=single),
+            **_topics(self.placement, single=single),
             **_avro("key", self.placement.registry_url),
             **_avro("value", self.placement.registry_url),
             "topic.prefix": self.topics,
@@ -144,8 +153,9 @@ class CaptureConnector:
             "text.placeholder": PLACEHOLDER,
             "text.columns": self.columns,
             "driver.options": "-c IntervalStyle=iso_8601 -c bytea_output=hex",
-            "transforms": "nulls",
+            "transforms": "nulls,names",
             "transforms.nulls.type": "penstock.connect.KeepNulls",
+            "transforms.names.type": "penstock.connect.ColumnNames",
         }
         if self.keys:
             config["message.key.columns"] = ";".join(
@@ -211,7 +221,7 @@ class OutboxConnector:
         router = "transforms.outbox"
         return {
             **_reader(self.database, self.slot, (self.table,)),
-            **_topics(self.placement.partitions, single=rf".*\.message|{_HEARTBEATS}"),
+            **_topics(self.placement, single=rf".*\.message|{_HEARTBEATS}"),
             "topic.prefix": f"{self.placement.topic_prefix}{self.name}",
             "snapshot.mode": "initial",
             "snapshot.select.statement.overrides": self.table,
@@ -279,21 +289,27 @@ def _reader(database: Database, slot: str, tables: tuple[str, ...]) -> dict[str,
         "poll.interval.ms": "50",
         "max.batch.size": "4096",
         "max.queue.size": "16384",
+        "max.queue.size.in.bytes": str(_QUEUE_BYTES),
         "exactly.once.support": "required",
         "transaction.boundary": "poll",
     }
 
 
-def _topics(partitions: int, *, single: str) -> dict[str, str]:
+def _topics(placement: Placement, *, single: str) -> dict[str, str]:
     # Replication factor -1 takes the broker's default. BEGIN and END of a transaction keep their
-    # order only in one partition.
+    # order only in one partition. Consumers take a record of any size that a topic holds.
+    largest = placement.max_record_bytes
     return {
         "topic.creation.default.replication.factor": "-1",
-        "topic.creation.default.partitions": str(partitions),
+        "topic.creation.default.partitions": str(placement.partitions),
+        "topic.creation.default.max.message.bytes": str(largest),
         "topic.creation.groups": "single",
         "topic.creation.single.include": single,
         "topic.creation.single.partitions": "1",
         "topic.creation.single.replication.factor": "-1",
+        "topic.creation.single.max.message.bytes": str(largest),
+        "producer.override.max.request.size": str(largest),
+        "producer.override.buffer.memory": str(max(_QUEUE_BYTES, 2 * largest)),
     }
 
 

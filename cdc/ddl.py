@@ -104,7 +104,7 @@ def remove(connection: Connection, *, unless_used_beside: str | None = None) -> 
     """Drop everything that `ensure` made; return whether it is gone.
 
     `unless_used_beside` names a publication: while another source of Penstock captures tables of
-    this database, the triggers stay.
+    this database, the triggers stay. Raises `Misconfigured` where they belong to another role.
     """
     if unless_used_beside is not None and _used_beside(connection, unless_used_beside):
         return False
@@ -128,8 +128,14 @@ def remove(connection: Connection, *, unless_used_beside: str | None = None) -> 
                 END $$
                 """
             )
-    except psycopg.errors.InsufficientPrivilege:
-        return False
+    except psycopg.errors.InsufficientPrivilege as error:
+        drops = " ".join(f"DROP EVENT TRIGGER {trigger};" for trigger in TRIGGERS)
+        raise Misconfigured(
+            "the event triggers belong to another role and stay",
+            remedy=f"As a superuser, in the source's database: {drops}"
+            " DROP SCHEMA penstock CASCADE;",
+            foreign=True,
+        ) from error
     return True
 
 

@@ -24,10 +24,14 @@ _LEAVING = Backoff(attempts=8, base_s=0.25, cap_s=2.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """What is gone, and what could not be taken away: part -> reason."""
+    """What is gone, and what could not be taken away: part -> reason.
+
+    `stays`: what belongs to another role, which no repetition takes away: part -> what does.
+    """
 
     gone: tuple[str, ...]
     left: dict[str, str]
+    stays: dict[str, str]
 
     @property
     def whole(self) -> bool:
@@ -43,13 +47,17 @@ def remove(name: str, dsn: str, placement: Placement, connect: ConnectClient) ->
     replication = replication_name(placement.workspace, name)
     gone: list[str] = []
     left: dict[str, str] = {}
+    stays: dict[str, str] = {}
 
     def attempt(part: str, take: Callable[[], bool]) -> None:
         try:
             if take():
                 gone.append(part)
         except PenstockError as error:
-            left[part] = error.message
+            if error.fields.get("foreign"):
+                stays[part] = f"{error.message}. {error.remedy}"
+            else:
+                left[part] = error.message
 
     attempt("connector", lambda: retire_connector(f"{placement.workspace}-{name}", connect))
     attempt("slot", lambda: retire_slot(dsn, replication))
@@ -59,7 +67,7 @@ def remove(name: str, dsn: str, placement: Placement, connect: ConnectClient) ->
     else:
         # Nobody notices changes of the schema or of rows any more, but the slot keeps their WAL.
         left["publication"] = left["slot"]
-    return Removal(gone=tuple(gone), left=left)
+    return Removal(gone=tuple(gone), left=left, stays=stays)
 
 
 def retire_connector(name: str, connect: ConnectClient) -> bool:

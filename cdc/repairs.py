@@ -5,13 +5,16 @@ Each repair is a statement of its own: one that the role may not run leaves the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import psycopg
+from psycopg import sql
 
 from cdc.admission import Check
 from cdc.database import Connection
+from cdc.replication import ensure_publication
+from kernel.errors import PenstockError
 
 _LOCK_TIMEOUT = "5s"
 _NOT_GRANTED = "01007"
@@ -35,6 +38,38 @@ def repair(connection: Connection, checks: Iterable[Check]) -> tuple[Repair, ...
             continue
         found[check.repair] = _tried(connection, check, check.repair)
     return tuple(found.values())
+
+
+def publish(
+    connection: Connection,
+    name: str,
+    columns: Mapping[str, tuple[str, ...] | None],
+    *,
+    reader: str,
+) -> Repair:
+    """Make a source's publication as the role of `connection`, for tables that `reader` reads.
+
+    No right of the tables' owners goes to `reader`: it only gets the publication itself, where this
+    role may give it away, so that it can drop it. `columns` maps tables to their listed columns.
+    """
+    subject, statement = f"publication {name}", f"publication {name} of {', '.join(columns)}"
+    lists = {table: listed for table, listed in columns.items() if listed is not None}
+    try:
+        ensure_publication(connection, name, tuple(columns), columns=lists)
+    except (psycopg.Error, PenstockError) as error:
+        return Repair(
+            subject=subject,
+            statement=statement,
+            done=False,
+            remains=f"{str(error).splitlines()[0]}. As a superuser: --fix-as DSN",
+        )
+    give = sql.SQL("ALTER PUBLICATION {} OWNER TO {}").format(*map(sql.Identifier, (name, reader)))
+    try:
+        connection.execute(give)
+        remains = None
+    except psycopg.Error:
+        remains = f"it is this role's: {reader} reads it, and cannot drop it at the end"
+    return Repair(subject=subject, statement=statement, done=True, remains=remains)
 
 
 def _tried(connection: Connection, check: Check, statement: str) -> Repair:

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from cdc.database import Connection, split_table
-from kernel.errors import Unavailable
+from kernel.errors import Misconfigured, Unavailable
 
 _LOCK_TIMEOUT = "5s"
 _ALL = "insert, update, delete, truncate"
@@ -126,6 +126,13 @@ def ensure_publication(
             raise
         # A pipeline and a command began at once, and the other one was first.
         return ensure_publication(connection, name, tables, publish=publish, columns=columns)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise Misconfigured(
+            f"publication {name} cannot be made to cover {', '.join(sorted(wanted))}:"
+            f" {error.diag.message_primary}",
+            remedy="As the owner of the tables or a superuser: penstock source check NAME"
+            " --fix-as DSN",
+        ) from error
     before = found or {}
     return tuple(
         table for table in wanted if table not in before or _grew(before[table], wanted[table])
@@ -212,6 +219,16 @@ def slot_blockers(connection: Connection, name: str) -> tuple[Blocker, ...]:
         " WHERE backend_type = 'walsender' AND query ILIKE %s",
         (f"CREATE_REPLICATION_SLOT%{name}%",),
     )
+
+
+def refuse_blocked(connection: Connection, name: str) -> None:
+    """Raise `Unavailable` naming the transactions that a slot waits for, where it does."""
+    blockers = slot_blockers(connection, name)
+    if blockers:
+        raise Unavailable(
+            f"slot {name} waits for open transactions: {'; '.join(map(str, blockers))}",
+            remedy="End them (SELECT pg_terminate_backend(PID)) or wait: it goes on by itself.",
+        )
 
 
 def _locked(

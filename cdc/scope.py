@@ -13,10 +13,17 @@ from dataclasses import dataclass
 from cdc.admission import Check, server_checks
 from cdc.columns import columns_of, described
 from cdc.database import Connection
+from cdc.name_checks import TOLD_APART
 from cdc.options import TableOptions, matches
 from cdc.replication import published
 from cdc.sources import Source
-from cdc.table_checks import MAY_BE_VEILED, OLDEST_COLUMN_LISTS, key_columns, table_checks
+from cdc.table_checks import (
+    MAY_BE_VEILED,
+    OLDEST_COLUMN_LISTS,
+    PUBLISHABLE,
+    key_columns,
+    table_checks,
+)
 from kernel.errors import Misconfigured
 
 _TABLES = """
@@ -36,6 +43,15 @@ SELECT n.nspname || '.' || c.relname AS name,
  WHERE n.nspname || '.' || c.relname = ANY (%s)
 """
 
+_TWINS = """
+SELECT DISTINCT n.nspname || '.' || c.relname AS name
+  FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname || '.' || c.relname = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped
+ GROUP BY n.nspname, c.relname, lower(a.attname) HAVING count(*) > 1
+ ORDER BY 1
+"""
+
 _COLUMNS = """
 SELECT n.nspname || '.' || c.relname AS name, a.attname AS column,
        (a.attnum, a.atttypid, a.atttypmod)::text AS type
@@ -52,7 +68,8 @@ class Scope:
 
     `tables` maps each captured table to its key columns, `columns` those whose publication lists
     columns to them. `held` says why a table that matches a pattern is not captured. `checks` are
-    all that were made, of held tables as advice.
+    all that were made, of held tables as advice. `publishable` are the tables that lack nothing,
+    or nothing but to be published by a role that may.
     """
 
     tables: Mapping[str, tuple[str, ...]]
@@ -60,6 +77,7 @@ class Scope:
     options: Mapping[str, TableOptions]
     held: Mapping[str, str]
     checks: tuple[Check, ...]
+    publishable: tuple[str, ...] = ()
     described: str = ""
     """Column types that the connector does not see (`cdc.columns.described`)."""
 
@@ -74,22 +92,43 @@ class Scope:
         return found
 
 
-def scope_of(source: Source, connection: Connection, slot: str) -> Scope:
+def scope_of(
+    source: Source,
+    connection: Connection,
+    name: str,
+    *,
+    slot: bool = True,
+    runs: bool = False,
+) -> Scope:
     """Resolve patterns and check server, role and every table; changes nothing.
 
+    `name` is that of the publication and of the slot; `slot`: whether the slot is looked at. Of a
+    source that `runs` a table whose columns can no longer be told apart is held, named or not: the
+    connector would not start again with it.
     Tables come in the order declared, those of a pattern by name.
     """
-    checks = list(server_checks(connection, slot))
+    checks = list(server_checks(connection, name, slot=slot))
+    covered = published(connection, name) or {}
     tables: dict[str, tuple[str, ...]] = {}
     held: dict[str, str] = {}
     sound: list[str] = []
+    publishable: list[str] = []
     for table, named in _declared(source, connection).items():
         key = source.keys.get(table, ())
-        found = table_checks(connection, table, key=key, options=source.options_of(table))
+        found = table_checks(
+            connection,
+            table,
+            key=key,
+            options=source.options_of(table),
+            published=_is_published(source, connection, table, covered),
+        )
         failed = [check for check in found if not check.ok and not check.advice]
         if not failed:
             sound.append(table)
-        if named or not failed:
+        lacks = {check.required for check in failed}
+        if lacks <= {PUBLISHABLE}:
+            publishable.append(table)
+        if not failed or (named and not (runs and TOLD_APART in lacks)):
             checks.extend(found)
             tables[table] = tuple(key or key_columns(connection, table))
         else:
@@ -102,10 +141,11 @@ def scope_of(source: Source, connection: Connection, slot: str) -> Scope:
         )
     return Scope(
         tables=tables,
-        columns=_lists(source, connection, tables),
+        columns=columns_listed(source, connection, tables),
         options={table: source.options_of(table) for table in tables},
         held=held,
         checks=tuple(checks),
+        publishable=tuple(publishable),
         described=described(connection, sound),
     )
 
@@ -121,18 +161,20 @@ def fingerprint(source: Source, connection: Connection, publication: str) -> tup
     The tables that are meant, with the identity and the key that PostgreSQL gives them (a table
     that was dropped and made again is another one), what the publication covers, the columns of
     tables whose columns are listed, and the types of columns that are to be left out or veiled: the
-    connector lets them pass under another name. Cheap: four queries, without a look at rights.
+    connector lets them pass under another name; and which tables have columns that differ by case
+    alone. Cheap: five queries, without a look at rights.
     """
     meant = captured_tables(source, connection)
     rows = connection.execute(_IDENTITIES.encode(), (list(meant),)).fetchall()
     there = {str(row["name"]): str(row["identity"]) for row in rows}
     covered = published(connection, publication) or {}
-    lists = _lists(source, connection, there)
+    lists = columns_listed(source, connection, there)
     return (
         tuple((table, there.get(table)) for table in meant),
         tuple(sorted(covered.items())),
         tuple(sorted(lists.items())),
         _veiled(source, connection, there),
+        tuple(str(row) for row in connection.execute(_TWINS.encode(), (list(there),)).fetchall()),
     )
 
 
@@ -159,6 +201,18 @@ def _declared(source: Source, connection: Connection) -> dict[str, bool]:
     return found
 
 
+def _is_published(
+    source: Source,
+    connection: Connection,
+    table: str,
+    covered: Mapping[str, tuple[str, ...] | None],
+) -> bool:
+    if table not in covered:
+        return False
+    wanted, listed = columns_listed(source, connection, (table,)).get(table), covered[table]
+    return (None if wanted is None else set(wanted)) == (None if listed is None else set(listed))
+
+
 def _veiled(
     source: Source, connection: Connection, tables: Iterable[str]
 ) -> tuple[tuple[str, str, str], ...]:
@@ -173,7 +227,7 @@ def _veiled(
     return tuple(each for each in found if each[1] in names[each[0]])
 
 
-def _lists(
+def columns_listed(
     source: Source, connection: Connection, tables: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return the columns to publish of tables whose excluded ones stay in the database."""

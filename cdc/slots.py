@@ -7,8 +7,9 @@ that is `lost`, a state of its own, which no restart ends.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -23,6 +24,7 @@ ALARM_SHARE = 0.4
 """An alarm comes well before half of what the server lets a slot keep."""
 ALARM_BYTES = 2 * 1024**3
 """And before this much, where the server sets no limit: then the disk is the limit."""
+_NO_PUBLICATION = re.compile(r'publication "[^"]*" does not exist')
 _MAKE_TIMEOUT = "10s"
 
 
@@ -48,6 +50,10 @@ class SlotWatch:
     limit_bytes: int | None
     alarm: str | None
     lost: str | None
+
+    def judged(self, cause: str | None) -> SlotWatch:
+        """Return what it is beside a connector that failed for `cause`."""
+        return replace(self, lost=self.lost or unreadable(cause))
 
 
 def server_of(connection: Connection) -> Server:
@@ -137,6 +143,17 @@ def refuse_lost(source: str, reason: str) -> None:
         remedy=f"Take a new snapshot: penstock source resnapshot {source} --yes",
         state="slot-lost",
     )
+
+
+def unreadable(cause: str | None) -> str | None:
+    """Say why a connector that failed can never read on from its slot; None where it may.
+
+    Older servers look the publication up as it was when a row was written: where there was none
+    then, for some moments, they refuse for ever.
+    """
+    if cause is None or not _NO_PUBLICATION.search(cause):
+        return None
+    return "its publication was dropped and made again, and the slot does not pass that moment"
 
 
 def read_up_to(offsets: Mapping[str, object]) -> Lsn | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cdc.admission import Check, quoted
 from cdc.columns import columns_of
 from cdc.database import Connection, Row, split_table
+from cdc.name_checks import name_checks
 from cdc.options import TableOptions
 from kernel.errors import NotFound
 from schemas.pg_types import SourceColumn, refusal
@@ -24,6 +25,7 @@ _VEILS: dict[str, tuple[str, ...] | None] = {
 padded there and not in an expression, so that its two hashes would differ."""
 
 MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
+PUBLISHABLE = "ownership, or a publication that covers it"
 HASH_CHARACTERS = 64
 OLDEST_COLUMN_LISTS = 150000
 
@@ -48,14 +50,26 @@ def key_columns(connection: Connection, table: str) -> tuple[str, ...]:
 
 
 def table_checks(
-    connection: Connection, table: str, *, key: Sequence[str], options: TableOptions
+    connection: Connection,
+    table: str,
+    *,
+    key: Sequence[str],
+    options: TableOptions,
+    published: bool = False,
 ) -> tuple[Check, ...]:
-    """Check one table. `key` is the declared one, empty where its primary key counts."""
-    return tuple(_table(connection, table, key, options))
+    """Check one table. `key` is the declared one, empty where its primary key counts.
+
+    `published`: whether the source's publication covers it as it is to be.
+    """
+    return tuple(_table(connection, table, key, options, published))
 
 
 def _table(
-    connection: Connection, table: str, key: Sequence[str], options: TableOptions
+    connection: Connection,
+    table: str,
+    key: Sequence[str],
+    options: TableOptions,
+    published: bool,
 ) -> Iterator[Check]:
     schema, name = split_table(table)
     found = connection.execute(
@@ -92,28 +106,32 @@ def _table(
     )
     if not ordinary:
         return
+    yield from _rights(subject, schema, name, found, published)
+    yield _identity(subject, f"{schema}.{name}", found, key)
+    if found["deferrable"]:
+        yield _deferrable(subject, f"{schema}.{name}")
+    yield from _columns(connection, subject, f"{schema}.{name}", found, key, options)
+
+
+def _rights(subject: str, schema: str, name: str, found: Row, published: bool) -> Iterator[Check]:
     yield Check(
         subject=subject,
         required="SELECT",
         found="yes" if found["may"] else "no",
         ok=bool(found["may"]),
-        fix=None if found["may"] else f"GRANT SELECT ON {schema}.{name} TO CURRENT_USER",
+        fix=None if found["may"] else _grants(schema, name, found["role"]),
         repair=None if found["may"] else _grants(schema, name, found["role"]),
     )
     yield Check(
         subject=subject,
-        required="ownership, to put it into a publication",
-        found=f"owned by {found['owner']}",
-        ok=bool(found["owns"]),
-        fix=None if found["owns"] else f"GRANT {found['owner']} TO CURRENT_USER",
-        repair=None
-        if found["owns"]
-        else f"GRANT {quoted(found['owner'])} TO {quoted(found['role'])}",
+        required=PUBLISHABLE,
+        found=f"owned by {found['owner']}" + (", published" if published else ""),
+        ok=bool(found["owns"]) or published,
+        fix=None
+        if found["owns"] or published
+        else f"--fix-as DSN of {found['owner']} or of a superuser, who then publishes it for"
+        f" {found['role']}",
     )
-    yield _identity(subject, f"{schema}.{name}", found, key)
-    if found["deferrable"]:
-        yield _deferrable(subject, f"{schema}.{name}")
-    yield from _columns(connection, subject, f"{schema}.{name}", found, key, options)
 
 
 def _grants(schema: str, name: str, role: object) -> str:
@@ -132,10 +150,10 @@ def _identity(subject: str, table: str, found: Row, key: Sequence[str]) -> Check
     if not (by_key or declared):
         wanted = "FULL" if key and not keyed else "DEFAULT" if keyed else None
         fix = (
-            f"ALTER TABLE {table} REPLICA IDENTITY {wanted}"
+            _set_identity(table, wanted)
             if wanted
-            else f"ALTER TABLE {table} ADD PRIMARY KEY (…). Or ALTER TABLE {table} REPLICA IDENTITY"
-            f" FULL, and declare a unique key: --key {table}:COLUMN"
+            else f"ALTER TABLE {_sql(table)} ADD PRIMARY KEY (…). Or"
+            f" {_set_identity(table, 'FULL')}, and declare a unique key: --key {table}:COLUMN"
         )
         repair = _set_identity(table, wanted) if wanted else None
     return Check(
@@ -160,7 +178,11 @@ def _deferrable(subject: str, table: str) -> Check:
 
 
 def _set_identity(table: str, identity: str) -> str:
-    return f"ALTER TABLE {quoted(*split_table(table))} REPLICA IDENTITY {identity}"
+    return f"ALTER TABLE {_sql(table)} REPLICA IDENTITY {identity}"
+
+
+def _sql(table: str) -> str:
+    return quoted(*split_table(table))
 
 
 _IDENTITIES = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
@@ -194,7 +216,8 @@ def _columns(
             required="NOT NULL for the columns of its declared key",
             found=f"{', '.join(empty)} may be null: rows without a key cannot be told apart",
             ok=False,
-            fix=f"ALTER TABLE {table} ALTER COLUMN {empty[0]} SET NOT NULL, or declare others",
+            fix=f"ALTER TABLE {_sql(table)} ALTER COLUMN {quoted(empty[0])} SET NOT NULL,"
+            " or declare others",
         )
     unmarked = [n for n in columns if n not in options.exclude and n in options.hash]
     if unmarked and found["relreplident"] != "f":
@@ -203,9 +226,10 @@ def _columns(
             required="REPLICA IDENTITY FULL, for large values that an UPDATE leaves alone",
             found=f"columns {', '.join(unmarked)}, identity default",
             ok=False,
-            fix=f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+            fix=_set_identity(table, "FULL"),
             repair=_set_identity(table, "FULL"),
         )
+    yield from name_checks(subject, table, tuple(columns), key, options)
     yield from _veils(connection, subject, table, found, key, options, columns)
     generated = [n for n, c in columns.items() if c.generated and n not in options.exclude]
     if generated:
@@ -265,7 +289,7 @@ def _veils(
             required="REPLICA IDENTITY DEFAULT, where excluded columns stay in the database",
             found="full: PostgreSQL would refuse each UPDATE of the application",
             ok=False,
-            fix=f"Leave withhold out for {table}, or ALTER TABLE {table} REPLICA IDENTITY DEFAULT",
+            fix=f"Leave withhold out for {table}, or {_set_identity(table, 'DEFAULT')}",
         )
 
 

@@ -9,7 +9,6 @@ fit: then the answer is None, and the reader record by record says which record 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from schemas.field_names import parsed
 from schemas.wire import HEADER_BYTES
 
 Places = npt.NDArray[np.int64]
@@ -102,7 +102,7 @@ def _run(program: _Program, binary: pa.Array, wanted: frozenset[Path]) -> dict[P
 def _program(schema_json: str, firsts: frozenset[str]) -> _Program | None:
     """Prepare a record's schema, up to the last field of which anything is wanted."""
     try:
-        schema = json.loads(schema_json)
+        schema = parsed(schema_json)
         fields = schema["fields"]
         last = max(i for i, item in enumerate(fields) if item["name"] in firsts)
         named: dict[str, Any] = {}

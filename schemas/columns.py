@@ -8,7 +8,6 @@ and safe inside Spark's Python workers.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +20,7 @@ from kernel.errors import SchemaViolation
 from schemas.column_types import NOTHING, ColumnType, column_type, full_name, opened
 from schemas.column_vectors import columns_of
 from schemas.debezium import PLACEHOLDER, UNCHANGED, Unchanged, is_unchanged
+from schemas.field_names import parsed
 from schemas.lake_columns import event_columns
 from schemas.pg_exact import EXACT, exact_texts, with_exact
 from schemas.wire import HEADER_BYTES
@@ -240,7 +240,7 @@ def _with_present(shape: RecordShape) -> pa.Schema:
 
 def _record(schema_json: str) -> dict[str, Any]:
     try:
-        schema = json.loads(schema_json)
+        schema = parsed(schema_json)
     except ValueError as error:
         raise SchemaViolation(f"not an Avro schema: {error}") from error
     match schema:
@@ -266,7 +266,7 @@ def _parser(schema_json: str, last_field: str | None = None) -> Any:
     The row images come first in an envelope; what follows them costs more than a row.
     """
     try:
-        schema = _bare(json.loads(schema_json))
+        schema = _bare(parsed(schema_json))
         if last_field is not None:
             names = [field["name"] for field in schema["fields"]]
             schema["fields"] = schema["fields"][: names.index(last_field) + 1]

@@ -122,6 +122,8 @@ def kafka(around: Surroundings) -> Part:
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "log.segment.bytes": str(128 * 1024 * 1024),
+            # What one request may have at most: how large a record may be is its topic's matter.
+            "message.max.bytes": str(100 * 1024 * 1024),
             "controlled.shutdown.max.retries": "1",
         },
     )

@@ -213,7 +213,8 @@ def remove(
 ) -> None:
     """Stop capturing: drop connector, slot, publication, event triggers. Topics and tables stay.
 
-    What cannot be reached is named (exit code 6); the same command again takes it away.
+    What cannot be reached is named (exit code 6); the same command again takes it away. What
+    belongs to another role stays, and is named with the statement that drops it.
     """
     from apps import capture
 
@@ -228,10 +229,11 @@ def remove(
     removal = capture.remove(found, source)
     lines = [f"{name} is removed" if removal.whole else f"{name} is removed in part"]
     lines += [f"left: {part}: {reason}" for part, reason in removal.left.items()]
+    lines += [f"stays: {part}: {reason}" for part, reason in removal.stays.items()]
     if not removal.whole:
         lines.append(f"  fix: penstock source remove {name} --yes, when they can be reached")
     emit(
-        {"removed": name, "whole": removal.whole, "gone": removal.gone, "left": removal.left},
+        {"removed": name, **asdict(removal), "whole": removal.whole},
         as_json=as_json,
         text="\n".join(lines),
     )

@@ -124,13 +124,13 @@ def check(
 def _checked(
     found: settings.Settings, source: Source, dsn: str, *, fix: bool, fix_as: str | None
 ) -> tuple[tuple[Check, ...], tuple[Repair, ...]]:
-    from apps import capture
+    from apps import admission
 
-    rows = capture.checks(found, source, dsn)
+    rows = admission.checks(found, source, dsn)
     if not fix and fix_as is None:
         return rows, ()
-    repairs = capture.repairs(fix_as or dsn, rows)
-    return capture.checks(found, source, dsn), repairs
+    repairs = admission.repairs(found, source, dsn, rows, as_=fix_as)
+    return admission.checks(found, source, dsn), repairs
 
 
 def _started(
@@ -180,11 +180,18 @@ def _check_document(rows: Sequence[Check], repairs: Sequence[Repair]) -> dict[st
 
 def _text(rows: Sequence[Check], repairs: Sequence[Repair]) -> str:
     cells = [
-        ("ok" if row.ok else "note" if row.advice else "NO", row.subject, row.required, row.found)
+        (
+            "ok" if row.ok else "note" if row.advice else "NO",
+            # A name may hold anything, a line feed too.
+            *(" ".join(text.split()) for text in (row.subject, row.required, row.found)),
+        )
         for row in rows
     ]
-    lines = [table(("", "subject", "required", "found"), cells)]
-    lines += [f"  fix: {row.fix}" for row in rows if row.fix]
+    # A row of the table is a line of its text, and the fix stands beneath its row.
+    head, *shown = table(("", "subject", "required", "found"), cells).splitlines()
+    lines = [head]
+    for row, line in zip(rows, shown, strict=True):
+        lines += [line, *([f"    fix: {row.fix}"] if row.fix else [])]
     lines += [f"  done: {each.statement}" for each in repairs if each.done]
     lines += [f"  remains: {each.subject}: {each.remains}" for each in repairs if each.remains]
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from apps.gaps import OUTBOX
 from apps.pipeline.slots import SlotGuard, SlotMetrics
 from apps.settings import Settings
 from cdc import outbox
-from cdc.connect import ConnectClient, ConnectorStatus
+from cdc.connect import ConnectClient, ConnectorStatus, refuse_too_large
 from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.scope import fingerprint
@@ -33,6 +33,11 @@ LOOK_S = 2.0
 START_S = 20.0
 """How long one connector may hold up the others; one that takes longer is looked at again."""
 PAUSES_S = (2.0, 5.0, 15.0, 60.0)
+STEADY_LOOKS = 30
+"""How many looks a connector runs through before its failures are forgotten: one that fails a
+moment after each start runs at most looks."""
+FAILING = 3
+"""So many failures without a steady time between them make it one that fails over and over."""
 FILES = "sources/*.toml"
 
 
@@ -48,6 +53,9 @@ class ConnectorKeeper:
         self._guard = SlotGuard(settings, lake, slots)
         self._ensured: dict[str, object] = {}
         self._failures: dict[str, int] = {}
+        self._crashes: dict[str, int] = {}
+        self._reasons: dict[str, str] = {}
+        self._steady: dict[str, int] = {}
         self._wait: dict[str, float] = {}
         self._sources: tuple[Source, ...] = ()
         self.states: dict[str, str] = {}
@@ -63,6 +71,13 @@ class ConnectorKeeper:
     def alarms(self) -> Mapping[str, str]:
         """Sources whose slot keeps too much WAL, each with its numbers."""
         return dict(self._guard.alarms)
+
+    @property
+    def failing(self) -> Mapping[str, str]:
+        """Connectors that fail over and over, each with the last reason; not ready with one."""
+        return {
+            name: self._reasons.get(name, "") for name, n in self._crashes.items() if n >= FAILING
+        }
 
     def forget_pauses(self) -> None:
         """Look at everything at the next look, without waiting for what failed before."""
@@ -100,15 +115,19 @@ class ConnectorKeeper:
             else:
                 status = connect.status(f"{self._settings.name}-{name}")
                 if status.failed:
+                    refuse_too_large(status)
                     connect.restart(status.name)
-                    raise Unavailable(f"{status.name} failed and is restarted: {status.cause}")
+                    raise Unavailable(
+                        f"{status.name} failed and is restarted: {status.cause}",
+                        connector=status.name,
+                    )
         except NotFound as error:
             self._ensured.pop(name, None)
             self._note(name, error)
         except PenstockError as error:
             self._note(name, error)
         else:
-            self._failures[name] = 0
+            self._runs(name)
             self.states[name] = status.connector.lower()
 
     def _look_at(self, name: str, source: Source | None, connect: ConnectClient) -> object:
@@ -127,6 +146,17 @@ class ConnectorKeeper:
         self._failures[name] = failures + 1
         self._wait[name] = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
         self.states[name] = f"{error.message} | fix: {error.remedy}"
+        self._steady[name] = 0
+        if "connector" in error.fields:
+            self._crashes[name] = self._crashes.get(name, 0) + 1
+            self._reasons[name] = error.message
+
+    def _runs(self, name: str) -> None:
+        """Note a look at which all was well; failures are forgotten after enough of them."""
+        self._steady[name] = self._steady.get(name, 0) + 1
+        if self._steady[name] >= STEADY_LOOKS or not self._crashes.get(name):
+            for known in (self._failures, self._crashes, self._reasons):
+                known.pop(name, None)
 
     def _ensure(self, source: Source | None, connect: ConnectClient) -> ConnectorStatus:
         if source is None:
@@ -140,7 +170,8 @@ class ConnectorKeeper:
                 record_capture(self._lake, entry.name, DROPPED, {})
         for name in set(self.states) - set(sources) - {OUTBOX, FILES}:
             self.states.pop(name)
-            self._ensured.pop(name, None)
+            for known in (self._ensured, self._failures, self._crashes, self._reasons):
+                known.pop(name, None)
             self._guard.forget(name)
 
     def _store_exists(self) -> bool:

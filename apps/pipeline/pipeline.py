@@ -172,6 +172,7 @@ class Pipeline:
             "ingest": {"state": self.ingest.state, "reason": self.ingest.reason},
             "projecting": {"state": self.projections.state, "reason": self.projections.reason},
             "connectors": dict(self._keeper.states),
+            "failing": dict(self._keeper.failing),
             "copies": dict(self._copier.states),
             "slot_alarms": self._keeper.alarms,
             "verify": self._verifying.states,

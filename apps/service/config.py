@@ -14,6 +14,8 @@ from eventstore.intake import Mode
 from kernel.errors import Misconfigured
 
 MODES = ("infer", "strict")
+_BESIDE_EVENT_BYTES = 64 * 1024
+"""What a record has beside its event: headers, and what the transport adds."""
 
 MAX_JSON_DEPTH = 200
 """JSON is rendered up to 254 levels deep, some of which an answer puts around the data."""
@@ -77,6 +79,13 @@ def service_config(settings: Settings) -> ServiceConfig:
         decider_threads=settings.number("service.decider_threads"),
         decider_seconds=settings.number("service.decider_seconds"),
     )
+    largest = settings.number("kafka.max_record_bytes") - _BESIDE_EVENT_BYTES
+    if config.limits.event_bytes > largest:
+        raise Misconfigured(
+            f"service.max_event_bytes is {config.limits.event_bytes}: Kafka takes events of at most"
+            f" {largest} bytes here",
+            remedy="Raise kafka.max_record_bytes, or lower service.max_event_bytes.",
+        )
     if config.limits.json_depth > MAX_JSON_DEPTH:
         raise Misconfigured(
             f"service.max_json_depth is {config.limits.json_depth}, more than {MAX_JSON_DEPTH}",

@@ -72,7 +72,7 @@ public final class KeepNulls<R extends ConnectRecord<R>> implements Transformati
     }
 
     /** Starts a schema with everything but the default and, for a struct, the fields. */
-    private static SchemaBuilder like(Schema schema) {
+    static SchemaBuilder like(Schema schema) {
         SchemaBuilder builder = switch (schema.type()) {
             case ARRAY -> SchemaBuilder.array(schema.valueSchema());
             case MAP -> SchemaBuilder.map(schema.keySchema(), schema.valueSchema());

@@ -1,12 +1,26 @@
 package penstock.connect;
 
+import io.debezium.config.Configuration;
+import io.debezium.connector.common.CdcSourceTaskContext;
 import io.debezium.connector.postgresql.PostgresConnector;
+import io.debezium.connector.postgresql.PostgresConnectorConfig;
 import io.debezium.connector.postgresql.PostgresConnectorTask;
+import io.debezium.connector.postgresql.PostgresOffsetContext;
+import io.debezium.connector.postgresql.PostgresPartition;
+import io.debezium.connector.postgresql.PostgresSchema;
+import io.debezium.connector.postgresql.connection.MessageDecoderContext;
+import io.debezium.connector.postgresql.connection.PostgresConnection;
+import io.debezium.connector.postgresql.connection.PostgresReplicationConnection;
+import io.debezium.connector.postgresql.connection.ReplicationConnection;
+import io.debezium.pipeline.ChangeEventSourceCoordinator;
+import java.lang.reflect.Field;
+import java.sql.SQLException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.kafka.connect.connector.Task;
+import org.apache.kafka.connect.errors.ConnectException;
 import org.apache.kafka.connect.source.SourceRecord;
 
 /**
@@ -30,6 +44,40 @@ public final class WholeTransactions extends PostgresConnector {
 
         // Records of one transaction share it.
         private Map<String, Object> place = Map.of();
+
+        @Override
+        public CdcSourceTaskContext<PostgresConnectorConfig> preStart(Configuration config) {
+            return super.preStart(withRealNames(config));
+        }
+
+        @Override
+        public ChangeEventSourceCoordinator<PostgresPartition, PostgresOffsetContext> start(Configuration config) {
+            return super.start(withRealNames(config));
+        }
+
+        /**
+         * Debezium rewrites column names where it sees an Avro converter, so that two may become one.
+         * Without sight of it the names stay what they are, and {@link ColumnNames} carries them.
+         */
+        private static Configuration withRealNames(Configuration config) {
+            return config.filter(name -> !name.equals("key.converter") && !name.equals("value.converter"));
+        }
+
+        @Override
+        protected ReplicationConnection buildReplicationConnection(PostgresConnection catalog, PostgresSchema schema,
+                PostgresConnectorConfig config) throws SQLException {
+            ReplicationConnection connection = super.buildReplicationConnection(catalog, schema, config);
+            try {
+                // Debezium chooses its decoder by name and lets nobody give it another one.
+                Field decoder = PostgresReplicationConnection.class.getDeclaredField("messageDecoder");
+                decoder.setAccessible(true);
+                decoder.set(connection, new RelationsOfWal(new MessageDecoderContext(config, schema), catalog));
+            } catch (ReflectiveOperationException error) {
+                throw new ConnectException("This release of Debezium holds its decoder otherwise: use the one that"
+                        + " Penstock names", error);
+            }
+            return connection;
+        }
 
         @Override
         public List<SourceRecord> doPoll() throws InterruptedException {

@@ -19,15 +19,21 @@ from stack.jars import resolve
 FOLDER = Path(__file__).parent
 SOURCES = {
     f"penstock/connect/{name}": FOLDER / name
-    for name in ("KeepNulls.java", "PostgresText.java", "WholeTransactions.java")
+    for name in (
+        *("ColumnNames.java", "KeepNulls.java", "PostgresText.java", "RelationsOfWal.java"),
+        "WholeTransactions.java",
+    )
 }
 """By the name under which they ride along in the jar."""
 
 RELEASE = "17"
 _TIME = (1980, 1, 1, 0, 0, 0)
 _SERVICES = {
-    "META-INF/services/org.apache.kafka.connect.transforms.Transformation": "KeepNulls",
-    "META-INF/services/org.apache.kafka.connect.source.SourceConnector": "WholeTransactions",
+    "META-INF/services/org.apache.kafka.connect.transforms.Transformation": (
+        "ColumnNames",
+        "KeepNulls",
+    ),
+    "META-INF/services/org.apache.kafka.connect.source.SourceConnector": ("WholeTransactions",),
 }
 
 
@@ -46,7 +52,10 @@ def build(target: Path) -> None:
         )
         classes = sorted(Path(folder).rglob("*.class"))
         entries = {str(path.relative_to(folder)): path.read_bytes() for path in classes}
-    entries |= {name: f"penstock.connect.{own}\n".encode() for name, own in _SERVICES.items()}
+    entries |= {
+        name: "".join(f"penstock.connect.{own}\n" for own in classes_).encode()
+        for name, classes_ in _SERVICES.items()
+    }
     # Sources ride along: a jar that is older than its source is found without a compiler.
     entries |= {name: path.read_bytes() for name, path in SOURCES.items()}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as jar:

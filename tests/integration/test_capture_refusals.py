@@ -50,7 +50,11 @@ def source(stack: Settings, new_source: Callable[[str], str]) -> Iterator[Prepar
     ("table", "cause", "remedy"),
     [
         ("keyless", "no key", "ADD PRIMARY KEY"),
-        ("mute", "replica identity nothing", "ALTER TABLE public.mute REPLICA IDENTITY DEFAULT"),
+        (
+            "mute",
+            "replica identity nothing",
+            'ALTER TABLE "public"."mute" REPLICA IDENTITY DEFAULT',
+        ),
         ("passing", "unlogged table", "tables only"),
         ("seen", "found view", "tables only"),
         ("absent", "a table of that name", "public.keyed"),

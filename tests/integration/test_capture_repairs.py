@@ -9,9 +9,12 @@ from cdc import ddl
 from cdc.admission import Check
 from cdc.capture import ddl_check
 from cdc.database import connected
-from cdc.repairs import Repair, repair
+from cdc.repairs import Repair, publish, repair
+from cdc.replication import drop_publication, ensure_publication
 from cdc.scope import scope_of
 from cdc.sources import declare
+from cdc.table_checks import PUBLISHABLE
+from kernel.errors import Misconfigured
 from tests.support.store import postgres
 from tests.support.store.postgres import Cluster
 
@@ -54,10 +57,10 @@ def test_what_may_be_mended_is_mended_and_a_restart_is_asked_for(poor: Cluster) 
         "wal_level = logical",
         "REPLICATION",
         "CREATE on the database, to make the publication",
-        *["SELECT", "ownership, to put it into a publication"],
-        *["SELECT", "ownership, to put it into a publication"],
+        *["SELECT", PUBLISHABLE],
+        *["SELECT", PUBLISHABLE],
         "a primary key, or REPLICA IDENTITY FULL and a declared key",
-        *["SELECT", "ownership, to put it into a publication"],
+        *["SELECT", PUBLISHABLE],
         "a primary key, or REPLICA IDENTITY FULL and a declared key",
     ]
 
@@ -74,12 +77,22 @@ def test_what_may_be_mended_is_mended_and_a_restart_is_asked_for(poor: Cluster) 
     ]
     with connected(weak) as connection:
         checks = scope_of(source, connection, SLOT).checks
-        assert failed(checks) == ["wal_level = logical"]
+        assert failed(checks) == ["wal_level = logical", *[PUBLISHABLE] * 3]
     poor.stop()
     poor.start()
     with connected(weak) as connection:
         scope = scope_of(source, connection, SLOT)
+        assert failed(scope.checks) == [PUBLISHABLE] * 3
+        assert set(scope.publishable) == set(NAMES)
+    with connected(admin) as connection:
+        made = publish(connection, SLOT, dict.fromkeys(NAMES), reader="weak")
+        assert (made.done, made.remains) == (True, None)
+        owners = "SELECT count(*) AS n FROM pg_auth_members WHERE member = 'weak'::regrole"
+        assert connection.execute(owners.encode()).fetchone() == {"n": 0}
+    with connected(weak) as connection:
+        scope = scope_of(source, connection, SLOT)
         assert failed(scope.checks) == []
+        assert ensure_publication(connection, SLOT, NAMES) == ()
         assert scope.tables == {
             "app.Orders": ("id",),
             "app.visits": ("visitor", "at"),
@@ -87,6 +100,33 @@ def test_what_may_be_mended_is_mended_and_a_restart_is_asked_for(poor: Cluster) 
         }
         # Nothing is left to do, and nothing is done twice.
         assert repair(connection, scope.checks) == ()
+        assert drop_publication(connection, SLOT)
+        with pytest.raises(Misconfigured, match="cannot be made to cover") as refused:
+            ensure_publication(connection, SLOT, NAMES)
+        assert "--fix-as" in refused.value.remedy
+
+
+def test_a_fix_names_the_role_and_quotes_the_table(poor: Cluster) -> None:
+    weak = poor.dsn("postgres").replace("postgres@", "weak@")
+    source, _ = declare("shop", dsn=weak, tables=NAMES, keys=KEYS)
+    with connected(weak) as connection:
+        fixes = [str(c.fix) for c in scope_of(source, connection, SLOT).checks if c.fix]
+    assert not any("CURRENT_USER" in fix or fix.startswith("GRANT postgres") for fix in fixes)
+    assert any('SELECT ON "app"."Orders" TO "weak"' in fix for fix in fixes)
+
+
+def test_triggers_of_another_role_are_named_with_what_drops_them(poor: Cluster) -> None:
+    admin = poor.dsn("postgres")
+    with connected(admin) as connection:
+        assert ddl.ensure(connection)
+    with (
+        connected(admin.replace("postgres@", "weak@")) as connection,
+        pytest.raises(Misconfigured, match="belong to another role") as refused,
+    ):
+        ddl.remove(connection)
+    with connected(admin) as connection:
+        connection.execute(refused.value.remedy.partition(": ")[2].encode())
+        assert not ddl.installed(connection)
 
 
 def test_one_repair_that_is_refused_leaves_the_others_standing(poor: Cluster) -> None:

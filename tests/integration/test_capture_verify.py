@@ -113,3 +113,16 @@ def test_a_table_whose_files_are_gone_is_told_and_the_others_are_compared(shop: 
     assert {table: report.equal for table, report in reports.items()} == dict.fromkeys(
         {*KEYS} - {ORDERS}, True
     )
+
+
+def test_a_table_that_cannot_be_read_does_not_take_the_verdicts_of_the_others(shop: Mirror) -> None:
+    odd = pa.table({"nothing that the source knows": pa.array([1], pa.int64())})
+    write_deltalake(shop.path(ORDERS), odd, mode="overwrite", schema_mode="overwrite")
+    with shop.following():
+        reports = shop.compare()
+    broken = reports.pop(ORDERS)
+    assert not broken.equal
+    assert broken.held is not None
+    assert {table: report.equal for table, report in reports.items()} == dict.fromkeys(
+        {*KEYS} - {ORDERS}, True
+    )

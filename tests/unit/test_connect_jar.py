@@ -34,5 +34,6 @@ def test_connectors_name_classes_that_it_has() -> None:
     )
     config = connector.render()
     with zipfile.ZipFile(JAR) as jar:
-        for name in (config["transforms.nulls.type"], config["text.type"]):
+        types = [config[f"transforms.{each}.type"] for each in config["transforms"].split(",")]
+        for name in (config["connector.class"], config["text.type"], *types):
             assert f"{name.replace('.', '/')}.class" in jar.namelist()

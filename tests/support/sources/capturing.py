@@ -179,6 +179,11 @@ class Captured(SourceDatabase):
         """Start it, or look whether it runs."""
         capture.ensure(self.source, self.access, placement_of(self.settings), self.connect)
 
+    def tables(self) -> list[str]:
+        """Return the tables that its connector reads."""
+        config = self.connect.config(self.connector) or {}
+        return config["table.include.list"].replace("\\", "").split(",")
+
     def remove(self) -> None:
         """Leave nothing behind in Connect and the database."""
         removal.remove(self.source.name, self.dsn, placement_of(self.settings), self.connect)

@@ -1,0 +1,103 @@
+"""A connector that fails a moment after each start is named: its source stands still."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from apps.pipeline.connectors import STEADY_LOOKS, ConnectorKeeper
+from apps.pipeline.slots import SlotMetrics
+from apps.settings import load
+from cdc.capture import CaptureStatus
+from cdc.connect import ConnectClient, ConnectorStatus
+from cdc.slots import unreadable
+from projections.log.layout import Lake
+
+FAILED, RUNNING = "FAILED", "RUNNING"
+
+
+class Worker:
+    """Answers as Kafka Connect does, with the state that the test sets."""
+
+    def __init__(self) -> None:
+        self.state = RUNNING
+        self.trace = "java.lang.RuntimeException: no such column"
+        self.restarts = 0
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            self.restarts += 1
+            return httpx.Response(202)
+        task = {"state": self.state, "worker_id": "w"}
+        if self.state == FAILED:
+            task["trace"] = self.trace
+        document = {"connector": {"state": RUNNING, "worker_id": "w"}, "tasks": [task]}
+        return httpx.Response(200, content=json.dumps(document))
+
+
+@pytest.fixture
+def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConnectorKeeper:
+    (tmp_path / "penstock.toml").write_text(
+        '[postgres]\ndsn = "postgresql://x@127.0.0.1:1/x"\n[registry]\nurl = "http://127.0.0.1:1"'
+    )
+    made = ConnectorKeeper(load(tmp_path), Lake.at(tmp_path), SlotMetrics(CollectorRegistry()))
+    monkeypatch.setattr(made, "_look_at", lambda name, source, connect: "as before")
+    made._ensured["shop"] = "as before"
+    return made
+
+
+def look(keeper: ConnectorKeeper, worker: Worker, state: str) -> None:
+    worker.state = state
+    with ConnectClient("http://w", transport=httpx.MockTransport(worker.answer)) as connect:
+        keeper.forget_pauses()
+        keeper._keep("shop", None, connect)
+
+
+def test_failing_over_and_over_is_a_state_until_it_runs_steadily(keeper: ConnectorKeeper) -> None:
+    worker = Worker()
+    for state in (FAILED, RUNNING, FAILED, RUNNING):
+        look(keeper, worker, state)
+    assert keeper.failing == {}
+    look(keeper, worker, FAILED)
+    assert "no such column" in keeper.failing["shop"]
+    for _ in range(STEADY_LOOKS - 1):
+        look(keeper, worker, RUNNING)
+    assert list(keeper.failing) == ["shop"]
+    look(keeper, worker, RUNNING)
+    assert keeper.failing == {}
+
+
+def test_what_no_restart_mends_is_not_restarted(keeper: ConnectorKeeper) -> None:
+    worker = Worker()
+    worker.trace = "java.lang.X: 9 bytes, which is larger than the max.request.size configuration"
+    for _ in range(3):
+        look(keeper, worker, FAILED)
+    assert worker.restarts == 0
+    assert "kafka.max_record_bytes" in keeper.states["shop"]
+    assert list(keeper.failing) == ["shop"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "fix"),
+    [
+        ("FATAL: permission denied to start WAL sender", "penstock source check shop"),
+        ('FATAL: password authentication failed for user "x"', "penstock source check shop"),
+        ("no such column", "penstock source resume shop"),
+    ],
+)
+def test_the_command_fits_the_cause(cause: str, fix: str) -> None:
+    connector = ConnectorStatus(
+        name="w-shop", connector=RUNNING, task=FAILED, worker="w", cause=cause
+    )
+    found = CaptureStatus(source="shop", connector=connector, watch=None, snapshot="completed")
+    assert (found.state, found.remedy) == ("failed", fix)
+
+
+def test_a_slot_that_cannot_pass_a_dropped_publication_is_lost() -> None:
+    assert unreadable('ERROR: publication "penstock_w_shop" does not exist Where: slot') is not None
+    assert unreadable("ERROR: no such column") is None
+    assert unreadable(None) is None
