@@ -104,7 +104,7 @@ def test_waiting_ends_with_the_service(postgres_dsn: str) -> None:
         ("PUT", "g", {"filter": {"type": "x"}}, 409, "subscription-differs"),
         ("PUT", "h", {"filter": {"category": "a\x00"}}, 422, "invalid-request"),
         ("GET", "no/next", None, 404, "not-found"),
-        ("GET", "%00/next", None, 404, "not-found"),
+        ("GET", "%00/next", None, 400, "malformed-address"),
         ("GET", "g/next?wait=61", None, 422, "invalid-request"),
         ("GET", "g/next?limit=1001", None, 422, "invalid-request"),
         ("GET", "g/next?consumer=a%20b", None, 422, "invalid-request"),
