@@ -6,41 +6,72 @@ Upstream: every package. Downstream: people and scripts; `--json` everywhere, ex
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Mapping
+from typing import ClassVar
 
 import typer
 
+from apps.cli.groups import LazyGroup
 from apps.cli.output import report
-from kernel.errors import PenstockError, exit_code
+from kernel.errors import InvalidRequest, PenstockError, exit_code
 
-COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "apps.cli.stack": ("up", "down", "status", "logs", "doctor", "reset"),
-    "apps.cli.token": ("token",),
-    "apps.cli.events": ("append", "read", "tail"),
-    "apps.cli.stream": ("stream",),
-    "apps.cli.command": ("command", "entity"),
-    "apps.cli.subscription": ("subscription",),
-    "apps.cli.schema": ("schema",),
-    "apps.cli.source": ("source",),
-    "apps.cli.projection": ("projection",),
-    "apps.cli.replay": ("replay",),
-    "apps.cli.query": ("query", "table", "epoch", "quarantine"),
-    "apps.cli.wait": ("wait",),
-    "apps.cli.demo": ("demo",),
+COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "apps.cli.stack": {
+        "up": "Start the local stack, or attach to the one that runs; returns when all is ready.",
+        "down": "Stop the local stack, in order.",
+        "status": "Show each part: state, process, port, version, restarts.",
+        "logs": "Show the last lines of the parts' logs.",
+        "doctor": "Check this machine: what is required, what was found, how to mend it.",
+        "reset": "Stop the stack and remove its databases, topics, schemas and logs.",
+    },
+    "apps.cli.token": {"token": "Print the workspace's token"},
+    "apps.cli.events": {
+        "append": "Append an event, or a file of events, to one stream.",
+        "read": "Print the events of a stream, or of the whole store.",
+        "tail": "Follow events as they happen; with --json one JSON document per line.",
+    },
+    "apps.cli.stream": {"stream": "What streams show, their end, export and import."},
+    "apps.cli.command": {
+        "command": "Send a command to an entity; print the events that it led to.",
+        "entity": "Show the state of an entity: now, after a version, or at a time.",
+    },
+    "apps.cli.subscription": {
+        "subscription": "Persistent subscriptions: several consumers, one memory."
+    },
+    "apps.cli.schema": {"schema": "Schemas of event types."},
+    "apps.cli.source": {"source": "Databases whose tables are captured."},
+    "apps.cli.projection": {"projection": "Projections: SQL kept up to date as tables."},
+    "apps.cli.replay": {"replay": "Build projections again from the lake, compare, swap."},
+    "apps.cli.query": {
+        "query": "Ask the tables, all at one epoch: by default the greatest that all of them have.",
+        "table": "The lake's tables.",
+        "epoch": "Committed batches: offsets in, table versions out.",
+        "quarantine": "Records that could not be used, with their bytes.",
+    },
+    "apps.cli.wait": {
+        "wait": "Wait until events and captured rows that were committed by now are in all tables."
+    },
+    "apps.cli.demo": {"demo": "Run the whole system on real flights and check every figure."},
 }
-"""Modules and the commands that each registers, in the order in which help shows them.
+"""Modules and the commands that each registers, with the help line of each, in the order of help.
 
-A call imports only the module of its command: importing all of them takes seconds.
+A call imports only the module of its command. A command's own documentation begins with its line.
 """
 
 
-def build(only: str | None = None) -> typer.Typer:
-    """Assemble the command line: all of it, or just what command `only` needs."""
+class Penstock(LazyGroup):
+    """The commands of `COMMANDS`."""
+
+    modules: ClassVar = {name: module for module, lines in COMMANDS.items() for name in lines}
+    lines: ClassVar = {name: line for lines in COMMANDS.values() for name, line in lines.items()}
+
+
+def build() -> typer.Typer:
+    """Assemble the command line."""
     app = typer.Typer(
         name="penstock",
-        help="Facts in, trustworthy Delta tables out, replayable from any point.",
+        cls=Penstock,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         # Plain help: it fits the terminal, has no frames in pipes, and needs no second to load.
@@ -52,17 +83,22 @@ def build(only: str | None = None) -> typer.Typer:
     def penstock() -> None:
         """Facts in, trustworthy Delta tables out, replayable from any point."""
 
-    known = any(only in commands for commands in COMMANDS.values())
-    for name, commands in COMMANDS.items():
-        if not known or only in commands:
-            importlib.import_module(name).register(app)
     return app
 
 
 def main() -> None:
-    """Run a command; an error of ours becomes one clear message and an exit code."""
+    """Run a command; an error of ours, or of a file, becomes one clear message and an exit code."""
     try:
-        build(next(iter(sys.argv[1:]), None))()
+        build()()
     except PenstockError as error:
         report(error, as_json="--json" in sys.argv)
         raise SystemExit(exit_code(error)) from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        refused = InvalidRequest(
+            f"{error.filename} cannot be opened: {error.strerror}",
+            remedy="Name a file that you may read, or a folder that you may write.",
+        )
+        report(refused, as_json="--json" in sys.argv)
+        raise SystemExit(exit_code(refused)) from error

@@ -1,13 +1,25 @@
-"""How commands talk to the HTTP service."""
+"""How commands talk to the HTTP service.
+
+The standard library's client: others take longer to load than most commands take to answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.error import URLError
+from urllib.parse import urlencode, urlsplit
+from urllib.request import (
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
-import httpx
 import orjson
 
 from apps.access import bearing
@@ -33,21 +45,17 @@ class ServiceClient:
         host = f"[{host}]" if ":" in host else host
         url = settings.text("service.url") or f"http://{host}:{settings.number('service.port')}"
         local = urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
-        self.url = url
-        self._http = httpx.Client(
-            base_url=url,
-            timeout=_TIMEOUT_S,
-            headers=bearing(settings, url),
-            trust_env=not local,
-            # Without TLS there is no need to read all certificates of the machine.
-            verify=url.startswith("https:"),
-        )
+        self.url = url.rstrip("/")
+        self._headers = bearing(settings, url)
+        # A proxy of the environment is for other machines.
+        direct = [ProxyHandler({})] if local else []
+        self._opener = build_opener(_AnyStatus, _Http, _Https, *direct)
 
     def __enter__(self) -> ServiceClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
+        self._opener.close()
 
     def get(self, path: str, **query: object) -> Any:
         """Return the document at a path. Parameters that are None are left out."""
@@ -83,16 +91,10 @@ class ServiceClient:
     @contextmanager
     def lines(self, path: str, *, accept: str = "*/*", **query: object) -> Iterator[Iterator[str]]:
         """Open an answer of any length and lend its lines."""
-        timeout = httpx.Timeout(_TIMEOUT_S, read=None)
-        with (
-            self._reached(),
-            self._http.stream(
-                "GET", path, params=_given(query), timeout=timeout, headers={"accept": accept}
-            ) as answer,
-        ):
-            if answer.status_code >= 400:
-                raise error_of(answer.status_code, answer.read())
-            yield _lines_of(answer.iter_bytes())
+        with self._open("GET", path, query=query, headers={"accept": accept}) as answer:
+            if answer.status >= 400:
+                raise error_of(answer.status, answer.read())
+            yield _lines_of(self._parts_of(answer))
 
     def _call(
         self,
@@ -103,27 +105,87 @@ class ServiceClient:
         body: bytes | Iterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
+        with (
+            self._open(method, path, query=query, body=body, headers=headers) as answer,
+            self._reached(),
+        ):
+            content = answer.read()
+        if answer.status >= 400:
+            raise error_of(answer.status, content)
+        return orjson.loads(content) if content else None
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object],
+        body: bytes | Iterator[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HTTPResponse:
+        given = urlencode(_given(query))
+        request = Request(
+            f"{self.url}{path}" + (f"?{given}" if given else ""),
+            data=body,
+            headers={"content-type": "application/json", **self._headers, **(headers or {})},
+            method=method,
+        )
         with self._reached():
-            answer = self._http.request(
-                method,
-                path,
-                params=_given(query),
-                content=body,
-                headers={"content-type": "application/json", **(headers or {})},
-            )
-        if answer.status_code >= 400:
-            raise error_of(answer.status_code, answer.content)
-        return orjson.loads(answer.content) if answer.content else None
+            answer: HTTPResponse = self._opener.open(request, timeout=_TIMEOUT_S)
+        return answer
+
+    def _parts_of(self, answer: HTTPResponse) -> Iterator[bytes]:
+        """Yield what comes, when it comes, without waiting for more."""
+        while True:
+            with self._reached():
+                part = answer.read1()
+            if not part:
+                return
+            yield part
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
+        """Whatever goes wrong on the way to the service and back is `Unavailable`."""
         try:
             yield
-        except httpx.HTTPError as error:
+        except (OSError, HTTPException) as error:
+            cause = error.reason if isinstance(error, URLError) else error
+            cause = (cause.strerror if isinstance(cause, OSError) else None) or cause
             raise Unavailable(
-                f"the service at {self.url} does not answer: {error}",
+                f"the service at {self.url} does not answer: {cause}",
                 remedy="Start it with: penstock up. Or name it: PENSTOCK_SERVICE_URL=http://…",
             ) from error
+
+
+class _AnyStatus(HTTPErrorProcessor):
+    """Hands every answer over, also one that tells of an error or of another address."""
+
+    def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:
+        return response
+
+    https_response = http_response
+
+
+class _Patient(HTTPConnection):
+    """Reads the answer also when the service stopped reading the request: it tells why."""
+
+    def request(self, *arguments: Any, **named: Any) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            super().request(*arguments, **named)
+
+
+class _PatientWithTls(_Patient, HTTPSConnection):
+    pass
+
+
+class _Http(HTTPHandler):
+    def http_open(self, request: Request) -> HTTPResponse:
+        return self.do_open(_Patient, request)
+
+
+class _Https(HTTPSHandler):
+    def https_open(self, request: Request) -> HTTPResponse:
+        return self.do_open(_PatientWithTls, request)
 
 
 def _lines_of(parts: Iterator[bytes]) -> Iterator[str]:

@@ -46,6 +46,11 @@ def report(error: PenstockError, *, as_json: bool) -> None:
         print(f"error: {error.message}\n  fix: {error.remedy}", file=sys.stderr)
 
 
+def why_unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """Say in words why a file could not be read as text."""
+    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
+
+
 def _cell(value: object) -> str:
     match value:
         case None:

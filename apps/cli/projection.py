@@ -17,6 +17,7 @@ import typer
 
 from apps import settings
 from apps.cli import deployment
+from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
 from apps.cli.sites import site_of
@@ -37,7 +38,9 @@ CatalogFile = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(help="Projections: SQL kept up to date as tables.", no_args_is_help=True)
+    group = typer.Typer(
+        cls=Group, help="Projections: SQL kept up to date as tables.", no_args_is_help=True
+    )
     group.command("validate")(validate)
     group.command("explain")(explain)
     deployment.add_to(group)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps import settings
+from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import InvalidRequest, NotFound
@@ -36,17 +37,17 @@ _SHOWN_BYTES = 2_000
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("query")(query)
-    tables = typer.Typer(help="The lake's tables.", no_args_is_help=True)
+    tables = typer.Typer(cls=Group, help="The lake's tables.", no_args_is_help=True)
     tables.command("list")(table_list)
     tables.command("path")(table_path)
     tables.command("history")(table_history)
     tables.command("retry")(table_retry)
     app.add_typer(tables, name="table")
-    epochs = typer.Typer(help="Committed batches: offsets in, table versions out.")
+    epochs = typer.Typer(cls=Group, help="Committed batches: offsets in, table versions out.")
     epochs.command("list")(epoch_list)
     epochs.command("show")(epoch_show)
     app.add_typer(epochs, name="epoch")
-    quarantine = typer.Typer(help="Records that could not be used, with their bytes.")
+    quarantine = typer.Typer(cls=Group, help="Records that could not be used, with their bytes.")
     quarantine.command("list")(quarantine_list)
     quarantine.command("show")(quarantine_show)
     app.add_typer(quarantine, name="quarantine")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps import settings
+from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
+from apps.cli.output import emit, table, why_unreadable
 from apps.cli.sites import site_of
 from kernel import failpoints
 from kernel.errors import EXIT_FAILED, EXIT_NEEDS_CONFIRMATION, InvalidRequest
@@ -43,7 +44,9 @@ Generation = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(
-        help="Build projections again from the lake, compare, swap.", no_args_is_help=True
+        cls=Group,
+        help="Build projections again from the lake, compare, swap.",
+        no_args_is_help=True,
     )
     group.command("plan")(plan)
     group.command("apply")(apply)
@@ -222,7 +225,7 @@ def _text(sql: Path | None) -> str | None:
     try:
         return sql.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{sql} cannot be read: {error}") from error
+        raise InvalidRequest(f"{sql} cannot be read: {why_unreadable(error)}") from error
 
 
 def _document(replay: Replay) -> dict[str, object]:

@@ -9,8 +9,9 @@ import typer
 
 from apps import settings
 from apps.cli.client import ServiceClient
+from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
+from apps.cli.output import emit, table, why_unreadable
 from kernel.errors import Incompatible, InvalidRequest
 from schemas.compatibility import Level
 
@@ -20,7 +21,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE.avsc", help="An Avro schema"
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(help="Schemas of event types.", no_args_is_help=True)
+    group = typer.Typer(cls=Group, help="Schemas of event types.", no_args_is_help=True)
     group.command("add")(add)
     group.command("list")(list_)
     group.command("check")(check)
@@ -91,4 +92,4 @@ def _read(file: Path) -> str:
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{file} cannot be read: {error}") from error
+        raise InvalidRequest(f"{file} cannot be read: {why_unreadable(error)}") from error

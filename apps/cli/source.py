@@ -15,6 +15,7 @@ import typer
 
 from apps import settings
 from apps.cli import source_add, verification
+from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import (
@@ -32,7 +33,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(help="Databases whose tables are captured.", no_args_is_help=True)
+    group = typer.Typer(
+        cls=Group, help="Databases whose tables are captured.", no_args_is_help=True
+    )
     group.command("add")(source_add.add)
     group.command("check")(source_add.check)
     group.command("list")(list_)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from apps.cli.output import why_unreadable
 from kernel.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(
-            f"{file} cannot be read: {error}", remedy="Name SQL files in UTF-8."
+            f"{file} cannot be read: {why_unreadable(error)}", remedy="Name SQL files in UTF-8."
         ) from error
 
 

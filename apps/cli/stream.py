@@ -14,6 +14,7 @@ import typer
 
 from apps import settings
 from apps.cli.client import ServiceClient
+from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
 from eventstore.archiving import MAX_EVENTS, Report
@@ -27,7 +28,7 @@ _CARRIED = ("id", "type", "data", "metadata", "tags", "occurred_at")
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    stream = typer.Typer(help="What streams show, their end, export and import.")
+    stream = typer.Typer(cls=Group, help="What streams show, their end, export and import.")
     stream.command()(show)
     stream.command()(delete)
     stream.command()(truncate)

@@ -10,6 +10,7 @@ import typer
 
 from apps import settings
 from apps.cli.client import ServiceClient
+from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, InvalidRequest
@@ -23,7 +24,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="As orders-to-shop")]
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(
-        help="Persistent subscriptions: several consumers, one memory.", no_args_is_help=True
+        cls=Group,
+        help="Persistent subscriptions: several consumers, one memory.",
+        no_args_is_help=True,
     )
     group.command("list")(list_)
     group.command("create")(create)

@@ -100,11 +100,19 @@ def table_name(parts: list[str]) -> str:
     return f"{placed['kind']}/{placed['rest']}"
 
 
+_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
+
+
 def _parsed(sql: str) -> exp.Query:
     try:
         statements = [one for one in sqlglot.parse(sql, dialect="duckdb") if one is not None]
     except (ParseError, TokenError) as error:
-        raise InvalidRequest(f"the SQL cannot be read: {error}") from error
+        # The parser underlines the place with codes of a terminal, wherever its message goes.
+        said = _TERMINAL_CODE.sub("", str(error))
+        raise InvalidRequest(
+            f"the SQL cannot be read: {said}",
+            remedy="Write one SELECT, in DuckDB's SQL: penstock query 'SELECT 1'",
+        ) from error
     if len(statements) != 1:
         raise InvalidRequest(f"expected one statement, found {len(statements)}")
     statement = statements[0]

@@ -37,7 +37,9 @@ def leaves() -> Iterator[tuple[str, TyperCommand]]:
     while todo:
         name, command = todo.pop()
         if isinstance(command, TyperGroup):
-            todo += [(f"{name} {each}", found) for each, found in command.commands.items()]
+            context = typer.Context(command)
+            names = command.list_commands(context)
+            todo += [(f"{name} {each}", command.get_command(context, each)) for each in names]
         elif isinstance(command, TyperCommand) and not command.hidden:
             yield name, command
 

@@ -31,7 +31,7 @@ def http(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.C
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(build(arguments[0]), list(arguments))
+    return CliRunner().invoke(build(), list(arguments))
 
 
 def answered(*arguments: str) -> Any:

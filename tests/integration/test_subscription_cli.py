@@ -24,7 +24,7 @@ def http(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.C
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(build("subscription"), ["subscription", *arguments])
+    return CliRunner().invoke(build(), ["subscription", *arguments])
 
 
 def answered(*arguments: str) -> Any:

@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from apps.cli import COMMANDS, build
+from apps.cli.groups import first_line
 
 
 @pytest.mark.parametrize("module", COMMANDS)
@@ -17,5 +18,11 @@ def test_each_module_registers_the_commands_that_it_is_imported_for(module: str)
     assert sorted([*commands, *map(str, groups)]) == sorted(COMMANDS[module])
 
 
-def test_an_unknown_command_gets_the_whole_command_line() -> None:
-    assert len(build("nonsense").registered_commands) > len(build("up").registered_commands)
+@pytest.mark.parametrize(
+    ("name", "line"), [each for lines in COMMANDS.values() for each in lines.items()]
+)
+def test_a_command_begins_its_help_with_its_line(name: str, line: str) -> None:
+    root = typer.main.get_group(build())
+    command = root.get_command(typer.Context(root), name)
+    assert command is not None
+    assert first_line(command.help or "").startswith(line)

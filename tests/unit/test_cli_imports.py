@@ -1,0 +1,112 @@
+"""A command loads what it needs when it runs, and help loads nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.cli_reference import leaves
+
+LAKE = {"pandas", "pyspark", "sqlglot", "pyarrow", "deltalake", "duckdb"}
+SLOW = LAKE | {"fastapi", "uvicorn", "httpx", "pydantic", "rich", "psycopg"}
+
+OF_THE_LAKE = (
+    "query",
+    "table",
+    "epoch",
+    "quarantine",
+    "projection",
+    "replay",
+    "source",
+    "stream archive",
+    "wait",
+    "demo",
+    "up",
+)
+"""Commands and groups that read the lake or compile SQL: they alone may load what that takes."""
+
+ALONE: dict[str, list[str]] = {
+    "token": [],
+    "append": ["order-1", "placed", "{}"],
+    "read": ["order-1"],
+    "tail": [],
+    "command": ["account", "1", "open"],
+    "entity": ["account", "1"],
+    "stream show": ["order-1"],
+    "stream delete": ["order-1", "--yes"],
+    "stream truncate": ["order-1", "--before", "1"],
+    "stream bound": ["order-1", "--max-count", "1"],
+    "stream export": ["order-1"],
+    "stream import": ["/dev/null"],
+    "subscription list": [],
+    "subscription create": ["audit"],
+    "subscription show": ["audit"],
+    "subscription delete": ["audit", "--yes"],
+    "subscription replay-parked": ["audit"],
+    "schema list": [],
+    "schema add": ["order.placed", "/dev/null", "--compatibility", "full"],
+    "schema check": ["order.placed", "/dev/null"],
+    "status": [],
+    "logs": [],
+    "down": [],
+    "doctor": [],
+    "reset": [],
+}
+"""All others, with arguments: each runs until the service does not answer, or to its end."""
+
+RUNNER = """
+import contextlib, io, json, sys
+from apps.cli import build
+from kernel.errors import PenstockError
+slow, calls = json.loads(sys.stdin.read())
+loaded = {}
+for call in calls:
+    shown = io.TextIOWrapper(io.BytesIO())
+    with contextlib.redirect_stdout(shown), contextlib.suppress(PenstockError):
+        build()(call, standalone_mode=False)
+    for name in slow:
+        if name in sys.modules:
+            loaded.setdefault(name, call)
+print(json.dumps(loaded))
+"""
+
+
+def loaded_by(calls: list[list[str]], folder: Path) -> dict[str, list[str]]:
+    """Return the slow libraries that calls of one fresh process loaded, and the first such call."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps([sorted(SLOW), calls]),
+        env={**environment, "PENSTOCK_SERVICE_URL": "http://127.0.0.1:1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def names() -> list[str]:
+    return [name.removeprefix("penstock ") for name, _ in leaves()]
+
+
+def test_every_command_is_of_one_kind(names: list[str]) -> None:
+    kinds = {name: (name in ALONE, name.startswith(OF_THE_LAKE)) for name in names}
+    assert not [name for name, kind in kinds.items() if sum(kind) != 1]
+
+
+def test_help_loads_no_library_of_a_command(names: list[str], tmp_path: Path) -> None:
+    calls = [["--help"], *([*name.split(), "--help"] for name in names)]
+    assert loaded_by(calls, tmp_path) == {}
+
+
+def test_a_command_of_the_service_or_the_stack_loads_no_library_of_the_lake(tmp_path: Path) -> None:
+    calls = [[*name.split(), *arguments] for name, arguments in ALONE.items()]
+    assert loaded_by(calls, tmp_path) == {}
