@@ -45,12 +45,11 @@ class PipelineMetrics:
         )
         self.epoch = Gauge("penstock_epoch", "Newest committed epoch", registry=self.registry)
         lags = {
-            "events": "Events in the store that the log does not have yet",
-            "seconds": "Age of the oldest event that the log does not have yet",
+            "penstock_lag_events": "Events in the store that the log does not have yet",
+            "penstock_lag_seconds": "Age of the oldest event that the log does not have yet",
         }
         self.lag_events, self.lag_seconds = (
-            Gauge(f"penstock_lag_{what}", text, ["store"], registry=self.registry)
-            for what, text in lags.items()
+            Gauge(name, text, ["store"], registry=self.registry) for name, text in lags.items()
         )
         self._source_lag = {
             what: Gauge(f"penstock_source_lag_{what}", text, ["source"], registry=self.registry)

@@ -13,10 +13,8 @@ from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
 from projections.log.datasets import dataset_since, schema_of
@@ -42,8 +40,9 @@ from projections.log.typed_columns import (
     every,
     truncates_name,
 )
+from projections.log.typed_slices import append_part, whole
 from projections.log.unchanged import Stored, any_of, rows_of_keys, rows_without_keys
-from projections.log.writer import OP, ArrowWriter, Guard, reached, write_error
+from projections.log.writer import OP, ArrowWriter, Guard, reached
 from projections.state.following import SchemaFollower
 from projections.state.large import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
 from projections.state.layers import read_whole
@@ -138,22 +137,41 @@ class TypedChanges:
         before = partial(self._columns, source, brought or {})
         facts = self._follower.facts(source, tables, seen_at, before, pending_from, named)
         for table, (own, evolution) in facts.items():
-            name, known = f"typed/{source}.{table}", f"current/{source}.{table}"
-            stored = partial(self._stored, known, name, current, staged, evolution)
-            if table in held:
-                stored = partial(self._last_facts, name, 0, stored)
+            name = f"typed/{source}.{table}"
             if wanted(name):
                 with attempts.of(name):
-                    moved = self._evolve(name, evolution, messages, epoch)
-                    if table in large:
-                        bulk = (large[table], stamp, stored, evolution, epoch, visible.after_epoch)
-                        moved = self._append_large(name, *bulk)
-                    elif own.num_rows:
-                        moved = self._append(name, self._images(own, stored, evolution), epoch)
+                    stored = partial(
+                        self._stored, f"current/{source}.{table}", name, current, staged, evolution
+                    )
+                    if table in held:
+                        stored = partial(self._last_facts, name, 0, stored)
+                    bulk = (large[table], stamp, visible.after_epoch) if table in large else None
+                    moved = self._bring(name, own, stored, evolution, messages, epoch, bulk)
                     attempts.done |= {} if moved is None else {name: moved}
         failed = {f"typed/{source}.{table}": error for table, error in named.failed.items()}
         attempts.failed |= {name: error for name, error in failed.items() if wanted(name)}
         return attempts
+
+    def _bring(
+        self,
+        name: str,
+        own: pa.Table,
+        stored: Stored,
+        evolution: Evolution,
+        messages: pa.Table,
+        epoch: Epoch,
+        bulk: tuple[LogRows, Stamp, int] | None,
+    ) -> TableAt | None:
+        """Bring one typed table to an epoch: its columns, then its rows, in slices if `bulk`."""
+        moved = self._evolve(name, evolution, messages, epoch)
+        if bulk is not None:
+            log, stamp, after_epoch = bulk
+            return self._append_large(name, log, stamp, stored, evolution, epoch, after_epoch)
+        return (
+            self._append(name, self._images(own, stored, evolution), epoch)
+            if own.num_rows
+            else moved
+        )
 
     def _seen_at(self, source: str, visible: Visible) -> dict[str, int]:
         """Return the transactions that became visible, and the epochs in which they did."""
@@ -284,7 +302,7 @@ class TypedChanges:
 
     def _append(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
         self._tables.ensure(self._lake.path(name), typed.schema)
-        self._whole(name)
+        whole(self._tables, self._lake.path(name), name)
         return self._append_last(name, typed, epoch)
 
     def _append_last(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
@@ -314,51 +332,17 @@ class TypedChanges:
         what an update left alone comes from these first.
         """
         path = self._lake.path(name)
-        table = self._whole(name) if self._tables.open(path) is not None else None
+        table = whole(self._tables, path, name) if self._tables.open(path) is not None else None
         done = (table.transaction_version(name) or 0) if table is not None else 0
         waiting: pa.Table | None = None
         for part in slices(rows.narrowed(~_IS_TRUNCATE), most=self._slice_rows):
             if waiting is not None:
-                self._append_part(name, waiting, epoch)
+                append_part(self._tables, path, name, waiting, epoch)
             found = partial(self._last_facts, name, min(done, since), stored)
             images = self._images(stamp(rows.read(part & ~_IS_TRUNCATE)), found, evolution)
             waiting = images.filter(pc.greater(images[EPOCH], done))
         assert waiting is not None, "a large table has rows"
         return self._append_last(name, waiting, epoch)
-
-    def _append_part(self, name: str, rows: pa.Table, epoch: Epoch) -> None:
-        path = self._lake.path(name)
-        self._tables.ensure(path, rows.schema)
-        rows = fit(self._tables, path, rows)
-        # `fit` may have rewritten the table.
-        table = self._tables.ensure(path, rows.schema)
-        mark = Transaction(f"{name}/parts", int(epoch))
-        try:
-            write_deltalake(
-                table,
-                rows,
-                mode="append",
-                schema_mode="merge",
-                commit_properties=CommitProperties(app_transactions=[mark]),
-            )
-        except (DeltaError, OSError) as error:
-            raise write_error(f"writing to {path}", error) from error
-        failpoints.hit(failpoints.TYPED_AFTER_PART)
-
-    def _whole(self, name: str) -> DeltaTable:
-        """Open a table; take away the slices of an append that a crash cut short."""
-        path = self._lake.path(name)
-        table = self._tables.open(path)
-        assert table is not None, "it was made before"
-        done = table.transaction_version(name) or 0
-        if (table.transaction_version(f"{name}/parts") or 0) <= done:
-            return table
-        try:
-            # Rows of installs stand before all rows of a transaction: they are whole.
-            table.delete(f"{EPOCH} > {done} AND {SEQ_LO} >= 0")
-        except (DeltaError, OSError) as error:
-            raise write_error(f"writing to {path}", error) from error
-        return table
 
 
 def _readable(
