@@ -18,6 +18,7 @@ the END counts only what came since. A second BEGIN tells of both.
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,10 @@ from schemas.wire import schema_id_of
 SNAPSHOT = "Initial Snapshot"
 _MESSAGE_ID = "LogicalDecodingMessageId@"
 """Part of what Debezium calls a logical message among the tables of a transaction's END."""
+log = logging.getLogger("penstock.capture")
+_BAD_TIMES: set[tuple[str, str]] = set()
+"""Sources and tables of which this process has said that an event time is none."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Fact = Change | SourceMessage | TransactionBegin | TransactionEnd | SnapshotEnd
@@ -158,15 +163,15 @@ class ChangeDecoder:
         if column is None or envelope["op"] in ("d", "t"):
             # A delete's image holds its key only, unless the table has full identity.
             return default
-        shape = envelope_shape(schema)
-        if column not in shape.fields:
-            raise _Unusable(f"{table} has no column {column}, which is declared as its event time")
-        value = envelope["after"][column]
-        if value is None or is_unchanged(value):
+        try:
+            found = _declared_time(table, column, envelope["after"], schema)
+        except (_Unusable, OverflowError) as bad:
+            # The row is as good as any other: only its time is taken from elsewhere.
+            if (self.source, table) not in _BAD_TIMES:
+                _BAD_TIMES.add((self.source, table))
+                log.warning("%s: %s; rows like it have the time of their commit", table, bad)
             return default
-        return _moment(
-            shape.types[shape.fields.index(column)].array([value])[0].as_py(), f"{table}.{column}"
-        )
+        return default if found is None else found
 
     def _message(self, record: KafkaRecord, value: bytes) -> SourceMessage | None:
         told, _ = self._read(value)
@@ -231,6 +236,18 @@ class ChangeDecoder:
                 return SnapshotEnd(source=self.source, table=None, rows=0, finished_at=finished_at)
             case _:
                 return None
+
+
+def _declared_time(table: str, column: str, row: Mapping[str, Any], schema: str) -> datetime | None:
+    """Return the event time that a row's own column says, None where it says none."""
+    shape = envelope_shape(schema)
+    if column not in shape.fields:
+        raise _Unusable(f"{table} has no column {column}, which is declared as its event time")
+    value = row[column]
+    if value is None or is_unchanged(value):
+        return None
+    kind = shape.types[shape.fields.index(column)]
+    return _moment(kind.array([value])[0].as_py(), f"{table}.{column}")
 
 
 def _operation(op: str) -> Operation:

@@ -17,7 +17,7 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from cdc.decode import ChangeDecoder
+from cdc.decode import _BAD_TIMES, ChangeDecoder
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import KafkaOffset
 from schemas.columns import decode_rows, key_columns
@@ -187,10 +187,14 @@ def test_event_time_is_the_declared_column_or_the_commit() -> None:
 @pytest.mark.parametrize(
     ("column", "reason"), [("price", "is declared as event time"), ("gone", "has no column gone")]
 )
-def test_a_column_that_is_no_time_rejects_the_row(column: str, reason: str) -> None:
-    rejected = [r for r in map(decoder(item=column), records(ITEM)) if isinstance(r, Rejected)]
-    assert rejected
-    assert all(reason in each.reason for each in rejected)
+def test_a_column_that_is_no_time_leaves_the_row_the_time_of_its_commit(
+    column: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _BAD_TIMES.clear()
+    found = changes(decoder(item=column))
+    assert all(change.event_time == change.committed_at for change in found)
+    (said,) = [record.getMessage() for record in caplog.records]  # Once, not once per row.
+    assert reason in said
 
 
 Spoil = Callable[[KafkaRecord], KafkaRecord]
