@@ -244,16 +244,15 @@ def ensure_connector(
 
     One that was paused or stopped by hand stays so: only `resume` starts it.
     """
-    changed = connect.apply(desired.name, desired.render())
+    connect.apply(desired.name, desired.render())
     # Somebody else may have made it a moment ago: then it has no status yet.
     with suppress(NotFound):
         if connect.status(desired.name).failed:
-            if not changed:
-                connect.restart(desired.name)
-            # What had failed says so for a moment yet.
+            # Asked for in any case; its old failure is its status for a moment yet.
+            connect.restart(desired.name)
             with suppress(Unavailable):
                 connect.await_status(
-                    desired.name, lambda s: not s.failed, timeout_s=5.0, give_up_failed=False
+                    desired.name, lambda s: not s.failed, timeout_s=10.0, give_up_failed=False
                 )
     looks = 0
 
