@@ -16,8 +16,10 @@ import yaml
 from typer.testing import CliRunner
 
 from apps import caught_up
+from apps.access import Access
 from apps.cli import build
-from apps.pipeline.metrics import PipelineMetrics, serve
+from apps.pipeline.endpoint import serve
+from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.stuck_sources import STUCK_AFTER_S, StuckSources
 from apps.settings import Settings, load
 from apps.standstills import of_pipeline, of_service, standing_still
@@ -67,7 +69,7 @@ def served(tmp_path: Path) -> Iterator[Serve]:
     def start(state: dict[str, Any]) -> Settings:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        servers.append(serve("127.0.0.1", port, PipelineMetrics(), lambda: (True, state)))
+        servers.append(serve("127.0.0.1", port, Access(), PipelineMetrics(), lambda: (True, state)))
         url = f"http://127.0.0.1:{port}"
         text = f'[pipeline]\nurl = "{url}"\n[service]\nurl = "{url}"\n'
         (tmp_path / "penstock.toml").write_text(text)
