@@ -17,6 +17,7 @@ from kernel.errors import PenstockError, exit_code
 
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "apps.cli.stack": ("up", "down", "status", "logs", "doctor", "reset"),
+    "apps.cli.restart": ("restart",),
     "apps.cli.events": ("append", "read", "tail"),
     "apps.cli.stream": ("stream",),
     "apps.cli.command": ("command", "entity"),
