@@ -10,7 +10,6 @@ import typer
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
-from stack import control
 
 
 def register(app: typer.Typer) -> None:
@@ -28,6 +27,9 @@ def restart(
 
     The other parts go on meanwhile. Clients of the service try again by themselves.
     """
+    # Only this call needs what steers a stack.
+    from stack import control
+
     found = settings.load(workspace)
 
     def report(line: str) -> None:

@@ -84,6 +84,11 @@ def up(
     endpoints = control.up(found.workspace, options, report)
     if {"connect", "service"} <= set(parts):
         _captures(settings.load(workspace), report)
+    if "service" in parts:
+        from apps.cli.service_state import complaints
+
+        for line in complaints(settings.load(workspace), begun=True):
+            report(line)
     shown = {key: _without_password(value) for key, value in endpoints.items()}
     rows = [[key, value] for key, value in shown.items()]
     emit(endpoints, as_json=as_json, text=table(["endpoint", "value"], rows))
@@ -162,14 +167,21 @@ def status(
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show each part: state, process, port, version, restarts. Exit code 5 unless all is ready."""
-    found = status_of(settings.load(workspace).workspace, memory=memory)
+    """Show each part: state, process, port, version, restarts. Exit code 5 unless all is ready.
+
+    Deliveries and deciders that are not what their files say are named, with the reason.
+    """
+    loaded = settings.load(workspace)
+    found = status_of(loaded.workspace, memory=memory)
     columns = ["name", "state", "pid", "port", "version", "restarts", "reason"]
     columns[5:5] = ["memory_mb"] if memory else []
     parts = found["parts"]
     assert isinstance(parts, list)
     rows = [[part[column] for column in columns] for part in parts]
-    summary = f"{found['state']}, {found['memory_mb']} MB in all" if memory else found["state"]
+    state = f"{found['state']}, {found['memory_mb']} MB in all" if memory else str(found["state"])
+    lines = _complaints(loaded, parts)
+    found["complaints"] = lines
+    summary = "\n".join((state, *lines))
     emit(found, as_json=as_json, text=f"{table(columns, rows)}\n{summary}" if rows else "stopped")
     if found["state"] != "ready":
         raise typer.Exit(EXIT_UNHEALTHY)
@@ -202,6 +214,18 @@ def examine(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> N
         | _ports_from_settings(found),
         min_free_bytes=found.number("storage.min_free_bytes"),
     )
+    state = status_of(found.workspace)["parts"]
+    assert isinstance(state, list)
+    checks += [
+        doctor.Check(
+            name="workspace",
+            required="files that the service can take up",
+            found=line,
+            ok=False,
+            fix="mend the file",
+        )
+        for line in _complaints(found, state)
+    ]
     rows = [["ok" if c.ok else "NO", c.name, c.required, c.found, c.fix or ""] for c in checks]
     emit(
         {"ok": all(check.ok for check in checks), "checks": [c.document() for c in checks]},
@@ -233,6 +257,16 @@ def reset(
         as_json=as_json,
         text="\n".join(f"removed {path}" for path in removed) or "nothing to remove",
     )
+
+
+def _complaints(found: settings.Settings, parts: list[dict[str, object]]) -> list[str]:
+    """Ask the service of a running stack, if it is ready."""
+    ready = any(part["name"] == "service" and part["state"] == "ready" for part in parts)
+    if not ready:
+        return []
+    from apps.cli.service_state import complaints
+
+    return complaints(found)
 
 
 def _application(name: str, port: int, env: Mapping[str, str]) -> Part:

@@ -32,6 +32,7 @@ async def ready(request: Request) -> Response:
         "status": "unready" if reasons else "ready",
         "reasons": [{"part": part, "reason": reason} for part, reason in reasons.items()],
         "deliveries": _deliveries(runtime_of(request)),
+        "deciders": _deciders(runtime_of(request)),
     }
     return Response(
         orjson.dumps(document),
@@ -64,6 +65,12 @@ def _deliveries(runtime: Runtime) -> list[dict[str, str | None]]:
         {"name": each.name, "kind": each.kind, "state": each.state, "reason": each.reason}
         for each in runtime.opened.deliveries.standings()
     ]
+
+
+def _deciders(runtime: Runtime) -> dict[str, str | None]:
+    """Return whether the deciders are those of the files as they are now."""
+    trouble = runtime.opened.deciders.trouble if runtime.is_open else None
+    return {"state": "loaded" if trouble is None else "outdated", "reason": trouble}
 
 
 async def _reasons(runtime: Runtime) -> dict[str, str]:
