@@ -16,8 +16,10 @@ from apps.service import (
     health,
     imports,
     lifecycle_routes,
+    pages,
     reads,
     schema_routes,
+    stream_routes,
     subscription_routes,
 )
 from apps.service.edge import Edge
@@ -63,10 +65,12 @@ def build(runtime: Runtime) -> Edge:
     app.include_router(reads.router, tags=["events"])
     app.include_router(imports.router, tags=["events"])
     app.include_router(encoding.router, tags=["events"])
+    app.include_router(stream_routes.router, tags=["streams"])
     app.include_router(lifecycle_routes.router, tags=["streams"])
     app.include_router(schema_routes.router, tags=["schemas"])
     app.include_router(command_routes.router, tags=["entities"])
     app.include_router(subscription_routes.router, tags=["subscriptions"])
+    app.include_router(pages.router)
     app.include_router(health.router, tags=["operation"])
     for kind in (PenstockError, HttpRefusal, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _answer)
@@ -88,9 +92,7 @@ def _translated(error: Exception) -> Exception:
             place = ".".join(str(part) for part in first["loc"])
             return InvalidRequest(f"{place}: {first['msg']}")
         case HTTPException(status_code=404):
-            return refusal(
-                404, "not-found", "There is no such thing", "no such path", "See /openapi.json."
-            )
+            return refusal(404, "not-found", "There is no such thing", "no such path", "See /docs.")
         case HTTPException():
             return refusal(
                 error.status_code,

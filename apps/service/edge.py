@@ -18,6 +18,7 @@ from apps.service.appends import (
 )
 from apps.service.cloudevents_reads import answer_cloud_events, wants_cloud_events
 from apps.service.http import Answer, Receive, Scope, Send, header, problem_answer, respond
+from apps.service.pages import PATHS as PAGES
 from apps.service.problems import problem_of, refusal
 from apps.service.runtime import Runtime
 
@@ -86,8 +87,12 @@ class Edge:
         await self._inner(scope, receive, send)
 
     def admit(self, scope: Scope) -> None:
-        """Let the bearer of the token in; health needs none, so that probes carry no secret."""
-        if self._bearer is None or scope["path"].startswith(_OPEN_PREFIX):
+        """Let the bearer of the token in.
+
+        Health needs none, so that probes carry no secret, and so do the pages for browsers.
+        """
+        path = scope["path"]
+        if self._bearer is None or path.startswith(_OPEN_PREFIX) or path in PAGES:
             return
         given = header(scope, b"authorization") or ""
         if not hmac.compare_digest(given.encode("latin-1"), self._bearer):

@@ -77,6 +77,8 @@ ANSWERS: Final[dict[str, Answers]] = {
         problems=("404", "410"),
         headers=("etag",),
     ),
+    "get /v1/streams": Answers(good=_json("StreamList")),
+    "get /v1/categories": Answers(good=_json("CategoryList")),
     "get /v1/events": Answers(
         good={"200": {JSON: ref("EventPage"), NDJSON: ref("Event"), **_EVENT_LIST}}
     ),
