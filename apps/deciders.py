@@ -1,8 +1,8 @@
-"""A workspace's own code: `deciders/*.py` and `upcasters/*.py`, imported once, at the start.
+"""A workspace's own code: `deciders/*.py` and `upcasters/*.py`, imported when they change.
 
 A file of `deciders/` holds one or more `Decider`s, a file of `upcasters/` one or more `Upcaster`s,
 each in a variable of the module. Files whose name begins with `_` are for the others to import
-(`from ._money import …`); `test_….py` and `conftest.py` are left alone. A change needs a restart.
+(`from ._money import …`); `test_….py` and `conftest.py` are left alone.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.machinery import FileFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from eventstore.deciders import Decider
-from eventstore.deciders.decided import DecidedLimits
 from eventstore.deciders.entities import Entities, LoadedDecider
-from eventstore.deciders.handling import CommandHandler, Encoder
+from eventstore.deciders.handling import CommandHandler
 from eventstore.deciders.workers import Workers, failure
-from eventstore.postgres.snapshots import PostgresAnswers, PostgresSnapshots, PostgresVersions
-from eventstore.postgres.store import PostgresEventStore
 from eventstore.upcasting import Upcaster, Upcasting
-from kernel.clock import SystemClock
 from kernel.errors import DeciderFailed, Misconfigured, PenstockError
 from schemas.records import RecordedEvent
-from schemas.registry import SchemaRegistry
 
 DECIDERS = "deciders"
 UPCASTERS = "upcasters"
+PATTERNS = (f"{DECIDERS}/**/*.py", f"{UPCASTERS}/**/*.py")
+"""All files that the code may come from."""
 _FOLDING = 1
 """Raised when this version of Penstock folds the same events to another state."""
 _numbers = itertools.count(1)
@@ -57,7 +55,6 @@ class Deciders:
     entities: Entities
     upcasting: Upcasting
     workers: Workers
-    answers: PostgresAnswers
 
     async def decode(self, event: RecordedEvent) -> dict[str, Any]:
         """Return an event's data in the newest shape of its type, as JSON values.
@@ -67,19 +64,25 @@ class Deciders:
         await self.upcasting.learn([event])
         return await self.workers.run(lambda: self.upcasting.data(event), of="an upcaster")
 
-    async def close(self) -> None:
-        """Let threads and locks go."""
-        self.workers.close()
-        await self.answers.close()
-
 
 def load_code(workspace: Path) -> WorkspaceCode:
     """Import a workspace's deciders and upcasters; folders that are not there hold none.
 
     Raises `DeciderFailed` with file and line when a file cannot be imported, lacks what its
-    folder is for, or lacks a part; also when two files are for the same category.
+    folder is for, or lacks a part; also when two files are for the same category, or while they
+    are being written.
     """
     checksum = _checksum(workspace)
+    code = _loaded(workspace, checksum)
+    if _checksum(workspace) != checksum:
+        raise DeciderFailed(
+            f"the files of {DECIDERS}/ and {UPCASTERS}/ changed while they were read",
+            remedy="They are read again at once in a running service; else start it again.",
+        )
+    return code
+
+
+def _loaded(workspace: Path, checksum: str) -> WorkspaceCode:
     deciders: dict[str, LoadedDecider] = {}
     files: dict[str, Path] = {}
     for path, found in _instances(workspace / DECIDERS, Decider):
@@ -95,34 +98,6 @@ def load_code(workspace: Path) -> WorkspaceCode:
         )
     upcasters = tuple(each for _, each in _instances(workspace / UPCASTERS, Upcaster))
     return WorkspaceCode(deciders=deciders, files=files, upcasters=upcasters)
-
-
-def open_deciders(
-    code: WorkspaceCode,
-    store: PostgresEventStore,
-    registry: SchemaRegistry,
-    encoder: Encoder,
-    *,
-    dsn: str,
-    threads: int,
-    limit_s: float,
-    limits: DecidedLimits | None = None,
-) -> Deciders:
-    """Set a workspace's code to work. Call it inside the event loop; `close` it at the end."""
-    workers = Workers(threads=threads, limit_s=limit_s)
-    upcasting = Upcasting(code.upcasters, registry, PostgresVersions(store))
-    entities = Entities(code.deciders, store, upcasting, PostgresSnapshots(store), workers)
-    answers = PostgresAnswers(store, dsn)
-    handler = CommandHandler(
-        entities, store, encoder, answers, workers, SystemClock(), limits=limits
-    )
-    return Deciders(
-        handler=handler,
-        entities=entities,
-        upcasting=upcasting,
-        workers=workers,
-        answers=answers,
-    )
 
 
 def _instances(folder: Path, kind: type[T]) -> Iterator[tuple[Path, T]]:
@@ -153,9 +128,19 @@ def _modules(folder: Path) -> Iterator[tuple[Path, ModuleType]]:
     spec = importlib.machinery.ModuleSpec(package, None, is_package=True)
     spec.submodule_search_locations = [str(folder.resolve())]
     sys.modules[package] = importlib.util.module_from_spec(spec)
-    importlib.invalidate_caches()
+    # Bytecode is judged by whole seconds, so it may be that of the file before an edit.
+    loader = (_SourceLoader, [".py"])
+    sys.path_importer_cache[str(folder.resolve())] = FileFinder(str(folder.resolve()), loader)
     for path in paths:
         yield path, _imported(f"{package}.{path.stem}", path)
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles a file as it is now, whatever bytecode lies beside it, and writes none."""
+
+    def path_stats(self, path: str) -> Any:
+        """Have no times to compare, which is how bytecode is left aside."""
+        raise OSError
 
 
 def _imported(name: str, path: Path) -> ModuleType:
@@ -170,7 +155,7 @@ def _imported(name: str, path: Path) -> ModuleType:
 def _not_imported(path: Path, error: BaseException) -> DeciderFailed:
     what = f"{path.parent.name}/{path.name} cannot be imported"
     told = failure(error, what)
-    remedy = "Mend the code at the named line and restart the service."
+    remedy = "Mend the code at the named line; a running service takes it up by itself."
     if isinstance(error, PenstockError):
         place = f"{told.fields.get('file', path)}:{told.fields.get('line', 1)}"
         return DeciderFailed(

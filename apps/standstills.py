@@ -6,6 +6,7 @@ that status, doctor, wait, metrics and alerts say the same.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from apps.settings import Settings
 
 _FIX = " | fix: "
 _LOGS = "penstock logs pipeline"
+_BEGIN_S, _PAUSE_S = 5.0, 0.1
 _MOVING = ("running", "waiting", "starting")
 
 
@@ -64,12 +66,27 @@ def of_pipeline(state: Mapping[str, Any]) -> list[Standstill]:
 
 
 def of_service(state: Mapping[str, Any]) -> list[Standstill]:
-    """Read what the service says of its deliveries."""
-    return [
+    """Read what the service says of its deliveries, and of deciders that their files stopped."""
+    found = [
         _told("delivery", each["name"], each.get("reason") or each["state"], "penstock status")
         for each in state.get("deliveries", ())
         if each["state"] not in ("running", "starting")
     ]
+    deciders = state.get("deciders", {})
+    if deciders.get("state") == "outdated":
+        found.append(_told("deciders", "workspace", deciders["reason"], "penstock logs service"))
+    return found
+
+
+def after_start(settings: Settings) -> list[Standstill]:
+    """Ask the service that has just started, once its deliveries have begun, or after seconds."""
+    limit = time.monotonic() + _BEGIN_S
+    while True:
+        state = account(settings, "service") or {}
+        starting = any(each["state"] == "starting" for each in state.get("deliveries", ()))
+        if not starting or time.monotonic() > limit:
+            return of_service(state)
+        time.sleep(_PAUSE_S)
 
 
 def _parts(state: Mapping[str, Any]) -> Iterator[Standstill]:

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from eventstore.conditions import Query
 from eventstore.store import EventFilter
 
-_LAST_CHARACTER = 0x10FFFF
-_SURROGATES = range(0xD800, 0xE000)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -21,6 +18,7 @@ class Wanted:
     category: str | None = None
     types: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    stream: str | None = None
     stream_prefix: str | None = None
 
     @property
@@ -38,6 +36,7 @@ def wanted_by_filter(filter_: EventFilter) -> tuple[Wanted, ...]:
             category=filter_.category,
             types=_given(filter_.type),
             tags=_given(filter_.tag),
+            stream=filter_.stream,
             stream_prefix=filter_.stream_prefix or None,
         ),
     )
@@ -46,21 +45,6 @@ def wanted_by_filter(filter_: EventFilter) -> tuple[Wanted, ...]:
 def wanted_by_query(query: Query) -> tuple[Wanted, ...]:
     """Return a query's items as alternatives."""
     return tuple(Wanted(types=item.types, tags=item.tags) for item in query.items)
-
-
-def behind_prefix(prefix: str) -> str | None:
-    """Return the first text, by code points, behind all that begin with `prefix`; None: none is.
-
-    >>> behind_prefix("order-1")
-    'order-2'
-    """
-    for length in range(len(prefix), 0, -1):
-        code = ord(prefix[length - 1]) + 1
-        if code in _SURROGATES:
-            code = _SURROGATES.stop
-        if code <= _LAST_CHARACTER:
-            return prefix[: length - 1] + chr(code)
-    return None
 
 
 def _given(value: str | None) -> tuple[str, ...]:

@@ -33,9 +33,11 @@ from eventstore.lifecycle import (
     StreamStanding,
     check_readable,
     first_shown,
+    is_metadata,
     metadata_stream,
     shown_since,
 )
+from eventstore.listing import COUNTED_STREAMS, CategorySummary, StreamRange, StreamSummary
 from eventstore.store import (
     EVERYTHING,
     Appended,
@@ -202,6 +204,43 @@ class MemoryEventStore:
         if place is None:
             raise NotFound(f"no event has the id {event_id}", id=str(event_id))
         return self._group.events[place.position - 1]
+
+    async def streams(self, range_: StreamRange, *, limit: int) -> tuple[StreamSummary, ...]:
+        """Return streams by name; see `EventStore.streams`."""
+        return tuple(self._summary(stream) for stream in self._named(range_)[:limit])
+
+    async def categories(self) -> tuple[CategorySummary, ...]:
+        """Return all categories; see `EventStore.categories`."""
+        last = {event.category: event for event in self._group.events}
+        counts = {name: len(self._named(StreamRange(prefix=f"{name}-"))) for name in last}
+        return tuple(
+            CategorySummary(
+                category=name,
+                streams=min(counts[name], COUNTED_STREAMS),
+                more=counts[name] > COUNTED_STREAMS,
+                position=last[name].position,
+                recorded_at=last[name].recorded_at,
+            )
+            for name in sorted(last)
+        )
+
+    def _named(self, range_: StreamRange) -> list[str]:
+        streams = self._group.streams
+        found = [name for name in streams if streams[name] and range_.holds(name)]
+        return sorted(name for name in found if not is_metadata(name))
+
+    def _summary(self, stream: str) -> StreamSummary:
+        last = self._group.streams[stream][-1]
+        policy = self._group.policies.get(stream, SHOWS_ALL)
+        return StreamSummary(
+            stream=stream,
+            category=last.category,
+            version=last.version,
+            position=last.position,
+            recorded_at=last.recorded_at,
+            deleted=policy.deleted,
+            tombstoned=policy.tombstoned,
+        )
 
     async def head(self) -> Position:
         """Return the last position."""

@@ -20,6 +20,8 @@ _STREAM = re.compile(rf"({CATEGORY})-[^\s\x00-\x1f\x7f/]+")
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _QUERIED_TYPE = re.compile(rf"(?:{CATEGORY}\.)?{_TYPE.pattern}")
 _TAG = re.compile(r"[^\s\x00-\x1f\x7f]+")
+_LAST_CHARACTER = 0x10FFFF
+_SURROGATES = range(0xD800, 0xE000)
 _REMEMBERED = 65_536
 _CATEGORIES: dict[str, str] = {}
 _TYPES: set[str] = set()
@@ -81,3 +83,18 @@ def check_tag(tag: object) -> str:
 def subject_of(category: str, type_: str) -> str:
     """Return the registry subject of an event type."""
     return f"{category}.{type_}"
+
+
+def behind_prefix(prefix: str) -> str | None:
+    """Return the first text, by code points, behind all that begin with `prefix`; None: none is.
+
+    >>> behind_prefix("order-1")
+    'order-2'
+    """
+    for length in range(len(prefix), 0, -1):
+        code = ord(prefix[length - 1]) + 1
+        if code in _SURROGATES:
+            code = _SURROGATES.stop
+        if code <= _LAST_CHARACTER:
+            return prefix[: length - 1] + chr(code)
+    return None

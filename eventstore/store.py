@@ -10,6 +10,7 @@ from uuid import UUID
 
 from eventstore.conditions import Condition, Query
 from eventstore.lifecycle import PolicyChange, StreamStanding
+from eventstore.listing import CategorySummary, StreamRange, StreamSummary
 from kernel.errors import InvalidRequest
 from kernel.positions import Position, Version
 from schemas.records import FORMAT_AVRO, RecordedEvent
@@ -88,28 +89,33 @@ class EventFilter:
 
     category: str | None = None
     type: str | None = None
+    stream: str | None = None
     stream_prefix: str | None = None
     tag: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be looked for."""
-        wanted = (self.category, self.type, self.stream_prefix, self.tag)
-        if any(text is not None and "\x00" in text for text in wanted):
+        if any(text is not None and "\x00" in text for text in self._wanted):
             raise InvalidRequest("a filter holds a NUL character", remedy="Leave it out.")
 
     @property
     def everything(self) -> bool:
         """Whether no event is left out."""
-        return self.category is self.type is self.stream_prefix is self.tag is None
+        return all(text is None for text in self._wanted)
 
     def passes(self, event: RecordedEvent) -> bool:
         """Return whether an event is wanted."""
         return (
             self.category in (None, event.category)
             and self.type in (None, event.type, f"{event.category}.{event.type}")
+            and self.stream in (None, event.stream)
             and (self.stream_prefix is None or event.stream.startswith(self.stream_prefix))
             and (self.tag is None or self.tag in event.tags)
         )
+
+    @property
+    def _wanted(self) -> tuple[str | None, ...]:
+        return (self.category, self.type, self.stream, self.stream_prefix, self.tag)
 
 
 EVERYTHING = EventFilter()
@@ -185,6 +191,17 @@ class EventStore(Protocol):
 
     async def event(self, event_id: UUID) -> RecordedEvent:
         """Return one event by its id, or raise `NotFound`."""
+        ...
+
+    async def streams(self, range_: StreamRange, *, limit: int) -> tuple[StreamSummary, ...]:
+        """Return the first streams of a range by name, in the order of code points.
+
+        Deleted streams are among them, those that record the life of another are not.
+        """
+        ...
+
+    async def categories(self) -> tuple[CategorySummary, ...]:
+        """Return all categories by name. Their streams are counted up to `COUNTED_STREAMS`."""
         ...
 
     async def head(self) -> Position:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from kernel.errors import Conflict, NotFound, Unavailable
@@ -22,6 +23,7 @@ from stack.plan import Plan
 from stack.planning import Options, make_plan
 from stack.progress import Report, silent
 from stack.running import Running
+from stack.status import parts as parts_of
 from stack.status import process_of, states_of
 from stack.status import status as status
 from stack.supervisor import EXIT_CLAIMED, Supervisor
@@ -171,6 +173,33 @@ def down(path: Path, *, timeout_s: float = 90.0) -> bool:
             )
         time.sleep(_POLL_S)
     return True
+
+
+def restart(
+    path: Path, name: str, *, timeout_s: float = 600.0, report: Report = silent
+) -> dict[str, object]:
+    """Stop one part of a running stack in order, start it again, and return once it is ready.
+
+    Parts that need it go on meanwhile, as they do when it dies. Return what `status` says of it.
+    Raises `Unavailable` when no stack runs, or the part does not come back; `NotFound`.
+    """
+    workspace = Workspace.at(path)
+    if not workspace.folder.exists() or workspace.supervisor_pid() is None:
+        raise Unavailable("no stack runs here", remedy="Start it: penstock up")
+    with workspace.one_at_a_time():
+        plan = workspace.read_plan()
+        parts = {part.name: part for part in plan.parts}
+        if name not in parts:
+            raise NotFound(f"no part called {name!r}; there are: {', '.join(parts)}")
+        number = time.time_ns()
+        parts[name] = replace(parts[name], generation=number)
+        plan = replace(plan, parts=tuple(parts.values()), number=number)
+        launch(workspace, plan)
+    # Of the plan only this part matters here, so what it needs is left out.
+    alone = replace(plan, parts=(replace(parts[name], needs=()),))
+    wait_ready(workspace, alone, timeout_s=timeout_s, report=report)
+    (found,) = [part for part in parts_of(path) if part["name"] == name]
+    return found
 
 
 def kill_part(path: Path, name: str, number: int = signal.SIGKILL) -> int:

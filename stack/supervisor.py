@@ -2,7 +2,8 @@
 
 `python -m stack.supervisor WORKSPACE` detaches one, which carries out the workspace's plan until
 SIGTERM or SIGINT. SIGUSR1 makes it read the plan again: new parts are started, failed ones tried
-once more. What it knows is in `state.json`, replaced whole at every change.
+once more, those of a greater generation stopped and started. What it knows is in `state.json`,
+replaced whole at every change.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stack.plan import Plan, in_order, write_atomically
+from stack.plan import Part, Plan, in_order, write_atomically
 from stack.probes import serves
 from stack.running import Running
 from stack.workspace import Workspace
@@ -52,7 +53,10 @@ class Supervisor:
         self._publish()
 
     def reload(self) -> None:
-        """Take up the plan as it is on disk now. Parts that run are left alone."""
+        """Take up the plan as it is on disk now.
+
+        Parts that run are left alone, unless the plan has them in a greater generation.
+        """
         if self.stopping.is_set():
             return
         self.plan = self.workspace.read_plan()
@@ -60,9 +64,30 @@ class Supervisor:
         for part in in_order(self.plan.parts):
             running = self.parts.get(part.name)
             if running is None or running.state == "failed":
-                self.parts[part.name] = Running(part, self.workspace, self.plan.log_bytes)
+                self._replace(part)
                 self.keepers[part.name] = asyncio.create_task(self._keep(part.name))
+            elif running.part.generation < part.generation:
+                keeper = self.keepers[part.name]
+                # At once: whoever waits for readiness must not see that of the old process.
+                running.ready.clear()
+                self._set(running, "stopping", None)
+                self.keepers[part.name] = asyncio.create_task(self._again(part, running, keeper))
         self._publish()
+
+    async def _again(self, part: Part, running: Running, keeper: asyncio.Task[None]) -> None:
+        """Stop a part in order, then keep its new definition running."""
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+        await self._stop(running)
+        self._replace(part)
+        await self._keep(part.name)
+
+    def _replace(self, part: Part) -> None:
+        """Put a fresh object in a part's place, and wake those who wait for the one before."""
+        before = self.parts.get(part.name)
+        self.parts[part.name] = Running(part, self.workspace, self.plan.log_bytes)
+        if before is not None:
+            before.changed.set()
 
     async def _keep(self, name: str) -> None:
         """Keep one part running: start, wait for readiness, watch, restart with back-off."""

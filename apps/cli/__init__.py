@@ -25,13 +25,16 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "doctor": "Check this machine: what is required, what was found, how to mend it.",
         "reset": "Stop the stack and remove its databases, topics, schemas and logs.",
     },
+    "apps.cli.restart": {
+        "restart": "Stop one part of the local stack and start it again; returns when it is ready."
+    },
     "apps.cli.token": {"token": "Print the workspace's token"},
     "apps.cli.events": {
         "append": "Append an event, or a file of events, to one stream.",
         "read": "Print the events of a stream, or of the whole store.",
         "tail": "Follow events as they happen; with --json one JSON document per line.",
     },
-    "apps.cli.stream": {"stream": "What streams show, their end, export and import."},
+    "apps.cli.stream": {"stream": "What streams there are and show, their end, export and import."},
     "apps.cli.command": {
         "command": "Send a command to an entity; print the events that it led to.",
         "entity": "Show the state of an entity: now, after a version, or at a time.",

@@ -88,6 +88,7 @@ def tail(
     category: Annotated[str | None, typer.Option(help="This category only")] = None,
     type_: Annotated[str | None, typer.Option("--type", help="This type only")] = None,
     tag: Annotated[str | None, typer.Option(help="With this tag only")] = None,
+    stream: Annotated[str | None, typer.Option(help="This stream only")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many")] = None,
     until_caught_up: Annotated[bool, typer.Option(help="Stop where history ends")] = False,
     workspace: WorkspaceOption = None,
@@ -98,7 +99,12 @@ def tail(
     with (
         ServiceClient(settings.load(workspace)) as client,
         client.lines(
-            "/v1/events/subscribe", after=after, category=category, type=type_, tag=tag
+            "/v1/events/subscribe",
+            after=after,
+            category=category,
+            type=type_,
+            tag=tag,
+            stream=stream,
         ) as lines,
     ):
         for kind, document in _messages(lines):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ from kernel.errors import EXIT_USAGE, InvalidRequest, Misconfigured, NotFound
 if TYPE_CHECKING:
     from projections.sql.catalog import Catalog
     from projections.sql.parse import ProjectionDecl, SourceDecl
+    from projections.sql.shape import Plan
 
 CATALOG_FILE = "catalog.json"
 
@@ -60,12 +62,7 @@ def validate(
     for decl in declared.projections:
         results.append(_checked(decl, known, declared.sources))
     failed = [result for result in results if not result["ok"]]
-    lines = [
-        f"{result['name']}: ok{_waiting(result)}"
-        if result["ok"]
-        else f"{result['error']}\n  fix: {result['remedy']}"
-        for result in results
-    ]
+    lines = [line for result in results for line in _lines(result)]
     if known is None:
         lines.append("names and types were not checked: there is no catalog document (--catalog)")
     answer = {
@@ -103,7 +100,10 @@ def explain(
     chosen = [decl for decl in declared.projections if name in (None, decl.name)]
     if not chosen:
         raise NotFound(f"the files declare no projection {name or ''}".rstrip())
-    plans = [plan(decl, DeclaredCatalog(known, declared.sources)) for decl in chosen]
+    plans = []
+    for decl in chosen:
+        made = plan(decl, DeclaredCatalog(known, declared.sources))
+        plans.append(replace(made, notes=made.notes + _beginnings(made, known, declared.sources)))
     emit(
         [document(each) for each in plans],
         as_json=as_json,
@@ -149,7 +149,51 @@ def _checked(
             waits = {"fingerprint": decl.fingerprint, "waits": error.message}
             return {"name": decl.name, "ok": True, **waits}
         return _refused(decl.name, error)
-    return {"name": decl.name, "ok": True, "fingerprint": made.fingerprint, "cost": made.cost}
+    warnings = _beginnings(made, known, sources)
+    checked = {"name": decl.name, "ok": True, "fingerprint": made.fingerprint, "cost": made.cost}
+    return checked | ({"warnings": list(warnings)} if warnings else {})
+
+
+def _beginnings(
+    made: Plan, known: Catalog | None, sources: Sequence[SourceDecl]
+) -> tuple[str, ...]:
+    """Say of joined versions that are kept by commit time since when there are any.
+
+    Versions by a column of the table's own (`event_time`) reach back as far as its rows do.
+    """
+    from projections.runner.relations import LakeCatalog
+    from projections.sql.catalog import DeclaredCatalog
+    from projections.sql.shape import InputKind
+
+    declared = {source.name: source for source in sources}
+    notes = []
+    for one in made.inputs:
+        source = declared.get(one.name)
+        if one.kind is not InputKind.HISTORY or not isinstance(known, LakeCatalog):
+            continue
+        relation = DeclaredCatalog(known, sources).history(one.name)
+        if relation is None or relation.event_time != "valid_from":
+            continue
+        if source is None and not known.kept_by_commit_time(one.name):
+            continue
+        begins = known.begins(source.on if source is not None and source.on else one.name)
+        since = "" if begins is None else f", at {begins.isoformat(timespec='milliseconds')}"
+        notes.append(
+            f"the versions of {one.name} begin where its capture did{since}: what is asked as of "
+            "a time before finds none"
+        )
+    return tuple(notes)
+
+
+def _lines(result: dict[str, object]) -> list[str]:
+    if not result["ok"]:
+        return [f"{result['error']}\n  fix: {result['remedy']}"]
+    warnings = result.get("warnings", [])
+    assert isinstance(warnings, list)
+    return [
+        f"{result['name']}: ok{_waiting(result)}",
+        *(f"  warning: {warning}" for warning in warnings),
+    ]
 
 
 def _waiting(result: dict[str, object]) -> str:

@@ -12,7 +12,7 @@ import typer
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
-from apps.standstills import standing_still
+from apps.standstills import after_start, standing_still
 from kernel.errors import (
     EXIT_NEEDS_CONFIRMATION,
     EXIT_UNHEALTHY,
@@ -86,6 +86,9 @@ def up(
     endpoints = control.up(found.workspace, options, report)
     if {"connect", "service"} <= set(parts):
         _captures(settings.load(workspace), report)
+    if "service" in parts:
+        for each in after_start(settings.load(workspace)):
+            report(str(each))
     shown = {key: _without_password(value) for key, value in endpoints.items()}
     rows = [[key, value] for key, value in shown.items()]
     emit(endpoints, as_json=as_json, text=table(["endpoint", "value"], rows))

@@ -17,6 +17,7 @@ from apps.cli.client import ServiceClient
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
+from apps.cli.stream_list import categories, list_
 from eventstore.archiving import MAX_EVENTS, Report
 from kernel import failpoints
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, EXIT_PARTIAL, InvalidRequest
@@ -28,7 +29,11 @@ _CARRIED = ("id", "type", "data", "metadata", "tags", "occurred_at")
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    stream = typer.Typer(cls=Group, help="What streams show, their end, export and import.")
+    stream = typer.Typer(
+        cls=Group, help="What streams there are and show, their end, export and import."
+    )
+    stream.command("list")(list_)
+    stream.command()(categories)
     stream.command()(show)
     stream.command()(delete)
     stream.command()(truncate)

@@ -26,6 +26,8 @@ from kernel.errors import Misconfigured, PenstockError
 from kernel.positions import Position
 
 FOLDER = "deliveries"
+PATTERNS = (f"{FOLDER}/*.toml",)
+"""All files of deliveries."""
 MAX_DELIVERIES = 50
 """Files of one workspace: each is a task, connections, and a label of the metrics."""
 
@@ -176,7 +178,7 @@ def _read(path: Path) -> DeliveryFile | BrokenFile:
         name=path.stem,
         error=Misconfigured(
             f"{FOLDER}/{path.name}: {reason}",
-            remedy="Mend the file, then restart the service; docs/how-to/deliver-events.md.",
+            remedy="Mend the file, which is then taken up; docs/how-to/deliver-events.md.",
         ),
     )
 

@@ -12,13 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, assert_never
 
-from apps.delivery.config import BrokenFile, DeliveryFile, MailSection, WebhookSection
+from apps.delivery.config import (
+    PATTERNS,
+    BrokenFile,
+    DeliveryFile,
+    MailSection,
+    WebhookSection,
+    delivery_files,
+)
 from apps.delivery.deliverer import Deliverer, Render
 from apps.delivery.mail import MailForm, MailSender, MailServer
 from apps.delivery.outcome import Sender
 from apps.delivery.secrets import secret
 from apps.delivery.template import Template
 from apps.delivery.webhook import WebhookSender, signing_key
+from apps.workspace_files import Stamp, changes, stamp_of
 from eventstore.groups.port import SubscriptionGroups
 from kernel.errors import Conflict, Misconfigured, NotFound, PenstockError, Retry, retry_directive
 from kernel.retry import Backoff
@@ -27,7 +35,7 @@ _log = logging.getLogger("penstock.delivery")
 _AGAIN = Backoff(base_s=0.5, cap_s=30.0)
 _FINISH_S = 15.0
 
-State = Literal["running", "failing", "stopped"]
+State = Literal["starting", "running", "failing", "outdated", "stopped"]
 
 
 class DeliveryMetrics(Protocol):
@@ -40,7 +48,10 @@ class DeliveryMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryStanding:
-    """How a deliverer stands. `stopped` needs a person; `failing` goes on trying."""
+    """How a deliverer stands. `stopped` needs a person; `failing` goes on trying.
+
+    `outdated`: its file is not right any more, and it goes on as the file was before.
+    """
 
     name: str
     kind: str
@@ -55,7 +66,9 @@ class _Watched:
     def __init__(self, file: DeliveryFile | BrokenFile, metrics: DeliveryMetrics) -> None:
         self.file = file
         self.reason: str | None = None
+        self.begun = False
         self.stopped = False
+        self.outdated: str | None = None
         self.task: asyncio.Task[None] | None = None
         self.deliverer: Deliverer | None = None
         self._metrics = metrics
@@ -71,30 +84,50 @@ class _Watched:
         self._metrics.counted(self.file.name, "parked" if parked else "retried")
 
     def stand_still(self, error: PenstockError) -> None:
-        """Stop until the service is started again."""
+        """Stop until the file changes or the service is started again."""
         self.stopped = True
         self.reason = f"{error.message} ({error.remedy})"
         _log.error("delivery %s stands still: %s", self.file.name, self.reason)
 
+    def go_on_without(self, file: BrokenFile) -> None:
+        """Go on as the file was before somebody broke it."""
+        self.outdated = f"{file.error.message} ({file.error.remedy})"
+        _log.error("delivery %s goes on as it was: %s", self.file.name, self.outdated)
+
+    def stop(self) -> None:
+        """Let the deliverer finish what it is sending and take no more."""
+        self.stopped = True
+        if self.deliverer is not None:
+            self.deliverer.stop()
+        elif self.task is not None:
+            self.task.cancel()
+
+    def _state(self) -> State:
+        if self.stopped:
+            return "stopped"
+        if self.reason:
+            return "failing"
+        if self.outdated:
+            return "outdated"
+        return "running" if self.begun else "starting"
+
     def standing(self) -> DeliveryStanding:
         """Return how it stands."""
         known = self.file if isinstance(self.file, DeliveryFile) else None
-        state: State = "stopped" if self.stopped else "failing" if self.reason else "running"
         return DeliveryStanding(
             name=self.file.name,
             kind=known.section.kind if known else "unknown",
             subscription=known.subscription if known else self.file.name,
-            state=state,
-            reason=self.reason,
+            state=self._state(),
+            reason=self.reason or self.outdated,
         )
 
 
 class Deliveries:
-    """The deliverers of one service. Use as an async context manager."""
+    """The deliverers of one service, which follow their files. Use as an async context manager."""
 
     def __init__(
         self,
-        files: Sequence[DeliveryFile | BrokenFile],
         *,
         workspace: Path,
         groups: SubscriptionGroups,
@@ -104,44 +137,74 @@ class Deliveries:
         self._workspace = workspace
         self._groups = groups
         self._render = render
-        self._watched = [_Watched(file, metrics) for file in files]
+        self._metrics = metrics
+        self._watched: dict[str, _Watched] = {}
+        self._ending = False
+        self._watching: asyncio.Task[None] | None = None
         host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
         self._consumer = f"deliverer@{host}/{os.getpid()}"
 
     async def __aenter__(self) -> Deliveries:
-        for watched in self._watched:
-            match watched.file:
-                case DeliveryFile() as file:
-                    watched.task = asyncio.create_task(
-                        self._keep_running(watched, file), name=f"delivery {file.name}"
-                    )
-                case BrokenFile(error=error):
-                    watched.stand_still(error)
-                case _:
-                    assert_never(watched.file)
+        seen = stamp_of(self._workspace, PATTERNS)
+        await self._take_up(delivery_files(self._workspace))
+        self._watching = asyncio.create_task(self._watch(seen), name="watch deliveries")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.stop()
-        tasks = [watched.task for watched in self._watched if watched.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=_FINISH_S)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await asyncio.gather(*(_ended(watched) for watched in self._watched.values()))
 
     def stop(self) -> None:
         """Let all deliverers finish what they are sending and take no more."""
-        for watched in self._watched:
-            watched.stopped = True
-            if watched.deliverer is not None:
-                watched.deliverer.stop()
-            elif watched.task is not None:
-                watched.task.cancel()
+        self._ending = True
+        for watched in self._watched.values():
+            watched.stop()
 
     def standings(self) -> list[DeliveryStanding]:
         """Return how all deliverers stand, by name."""
-        return [watched.standing() for watched in self._watched]
+        return [watched.standing() for _, watched in sorted(self._watched.items())]
+
+    async def _watch(self, seen: Stamp) -> None:
+        async for _ in changes(self._workspace, PATTERNS, seen):
+            await self._take_up(delivery_files(self._workspace))
+
+    async def _take_up(self, files: Sequence[DeliveryFile | BrokenFile]) -> None:
+        """Make the deliverers those of the files.
+
+        1. Those whose file is gone or has another content finish what they are sending, and end.
+           A file that is not right ends none: the deliverer goes on as the file was before.
+        2. The others of the files are started; those that stood still get another try.
+        """
+        wanted = {file.name: file for file in files}
+        for name, watched in list(self._watched.items()):
+            file = wanted.get(name)
+            if isinstance(file, BrokenFile) and not watched.stopped:
+                watched.go_on_without(file)
+            elif file != watched.file or watched.stopped:
+                watched.stop()
+                await _ended(watched)
+                del self._watched[name]
+            else:
+                watched.outdated = None
+        for name, file in wanted.items():
+            if name not in self._watched and not self._ending:
+                self._watched[name] = self._started(file)
+
+    def _started(self, file: DeliveryFile | BrokenFile) -> _Watched:
+        watched = _Watched(file, self._metrics)
+        match file:
+            case DeliveryFile():
+                watched.task = asyncio.create_task(
+                    self._keep_running(watched, file), name=f"delivery {file.name}"
+                )
+            case BrokenFile(error=error):
+                watched.stand_still(error)
+            case _:
+                assert_never(file)
+        return watched
 
     async def _keep_running(self, watched: _Watched, file: DeliveryFile) -> None:
         """Run a deliverer, again after each failure, until it ends or stands still."""
@@ -175,6 +238,7 @@ class Deliveries:
             file.subscription, filter_=file.filter, start=file.start, terms=file.terms
         )
         watched.reason = None
+        watched.begun = True
         watched.deliverer = Deliverer(
             subscription=file.subscription,
             consumer=self._consumer,
@@ -186,6 +250,14 @@ class Deliveries:
             max_deliveries=file.section.retry.max_deliveries,
         )
         await watched.deliverer.run()
+
+
+async def _ended(watched: _Watched) -> None:
+    """Wait until a deliverer that was stopped has finished, for a while; then cut it off."""
+    if watched.task is not None:
+        await asyncio.wait([watched.task], timeout=_FINISH_S)
+        watched.task.cancel()
+        await asyncio.gather(watched.task, return_exceptions=True)
 
 
 def _sender(file: DeliveryFile, workspace: Path) -> Sender:

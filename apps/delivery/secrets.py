@@ -29,7 +29,8 @@ def secret(reference: str, workspace: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(
             f"the secret's file {name} cannot be read: {type(error).__name__}",
-            remedy="Write the secret into that file; only its owner should be able to read it.",
+            remedy="Write the secret into that file, readable for its owner alone, then save the "
+            "delivery's file again.",
         ) from error
     if not found:
         raise Misconfigured(f"the secret's file {name} is empty")

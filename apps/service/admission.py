@@ -14,6 +14,7 @@ from typing import Final
 
 from apps.access import Access
 from apps.service.http import Scope
+from apps.service.pages import PATHS as PAGES
 from apps.service.problems import HttpRefusal, refusal
 
 _OPEN_PREFIX: Final = "/health/"
@@ -39,7 +40,8 @@ class Admission:
     def check(self, scope: Scope) -> None:
         """Let a request in. Raises `HttpRefusal`.
 
-        Health needs no token, so that probes carry no secret; see `knows` for what it may tell.
+        Health needs no token, so that probes carry no secret, and the pages for people need none,
+        since a browser sends none.
         """
         headers = dict(scope["headers"])
         host = headers.get(b"host")
@@ -56,7 +58,7 @@ class Admission:
                 "the address contains U+0000 (%00)",
                 "Leave it out.",
             )
-        if not self.bears(headers) and not scope["path"].startswith(_OPEN_PREFIX):
+        if not self.bears(headers) and not _is_open(scope["path"]):
             raise refusal(
                 401,
                 "unauthorized",
@@ -109,6 +111,10 @@ def _check_type(path: str, given: bytes) -> None:
         f"content-type: {given.decode('latin-1') or 'none'}",
         f"Send: Content-Type: {wanted}",
     )
+
+
+def _is_open(path: str) -> bool:
+    return path.startswith(_OPEN_PREFIX) or path in PAGES
 
 
 def _foreign_host(host: bytes) -> HttpRefusal:

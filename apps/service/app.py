@@ -16,8 +16,10 @@ from apps.service import (
     health,
     imports,
     lifecycle_routes,
+    pages,
     reads,
     schema_routes,
+    stream_routes,
     subscription_routes,
 )
 from apps.service.edge import Edge
@@ -33,6 +35,7 @@ _ROUTERS = (
     (reads.router, "events"),
     (imports.router, "events"),
     (encoding.router, "events"),
+    (stream_routes.router, "streams"),
     (lifecycle_routes.router, "streams"),
     (schema_routes.router, "schemas"),
     (command_routes.router, "entities"),
@@ -74,6 +77,7 @@ def build(runtime: Runtime) -> Edge:
     app.state.runtime = runtime
     for router, tag in _ROUTERS:
         app.include_router(router, tags=[tag], dependencies=[Depends(known_parameters)])
+    app.include_router(pages.router)
     for kind in (PenstockError, HttpRefusal, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _answer)
     return Edge(app, runtime)
@@ -94,9 +98,7 @@ def _translated(error: Exception) -> Exception:
             place = ".".join(str(part) for part in first["loc"])
             return InvalidRequest(f"{place}: {first['msg']}")
         case HTTPException(status_code=404):
-            return refusal(
-                404, "not-found", "There is no such thing", "no such path", "See /openapi.json."
-            )
+            return refusal(404, "not-found", "There is no such thing", "no such path", "See /docs.")
         case HTTPException():
             return refusal(
                 error.status_code,

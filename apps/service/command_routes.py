@@ -69,7 +69,7 @@ async def send_command(request: Request, category: str, id: str, command: str) -
     command_id = str(new_id())
     tracing = {CORRELATION_ID: command_id, CAUSATION_ID: command_id} | tracing_of(headers)
     with Preconditioned(expected):
-        handled = await opened.deciders.handler.handle(
+        handled = await opened.deciders.current.handler.handle(
             CommandRequest(
                 stream=_stream(category, id),
                 name=command,
@@ -128,7 +128,8 @@ async def show_entity(
 
 
 def _deciders(request: Request) -> Deciders:
-    return runtime_of(request).opened.deciders
+    """Return the deciders of this moment: a request uses one version of the code."""
+    return runtime_of(request).opened.deciders.current
 
 
 def _stream(category: str, id_: str) -> str:

@@ -39,6 +39,7 @@ async def ready(request: Request) -> Response:
     if runtime.admission.bears(dict(request.scope["headers"])):
         document["reasons"] = [{"part": part, "reason": reason} for part, reason in reasons.items()]
         document["deliveries"] = deliveries
+        document["deciders"] = _deciders(runtime)
     return Response(
         orjson.dumps(document),
         status_code=503 if reasons else 200,
@@ -70,6 +71,12 @@ def _deliveries(runtime: Runtime) -> list[dict[str, str | None]]:
         {"name": each.name, "kind": each.kind, "state": each.state, "reason": each.reason}
         for each in runtime.opened.deliveries.standings()
     ]
+
+
+def _deciders(runtime: Runtime) -> dict[str, str | None]:
+    """Return whether the deciders are those of the files as they are now."""
+    trouble = runtime.opened.deciders.trouble if runtime.is_open else None
+    return {"state": "loaded" if trouble is None else "outdated", "reason": trouble}
 
 
 async def _reasons(runtime: Runtime) -> dict[str, str]:

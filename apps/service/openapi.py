@@ -80,6 +80,8 @@ ANSWERS: Final[dict[str, Answers]] = {
         problems=("404", "410", "429"),
         headers=("etag", "penstock-category"),
     ),
+    "get /v1/streams": Answers(good=_json("StreamList")),
+    "get /v1/categories": Answers(good=_json("CategoryList")),
     "get /v1/events": Answers(
         good={"200": {JSON: ref("EventPage"), NDJSON: ref("Event"), **_EVENT_LIST}},
         problems=("409", "429"),

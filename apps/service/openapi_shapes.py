@@ -168,6 +168,39 @@ COMPONENTS: Final[dict[str, Shape]] = {
     "Query": listed(_QUERY_ITEM, minItems=1),
     "StreamPage": record({"stream": TEXT, "version": WHOLE, "events": listed(ref("Event"))}),
     "EventPage": record({"events": listed(ref("Event")), "head": WHOLE, "next_after": WHOLE}),
+    "StreamList": record(
+        {
+            "streams": listed(
+                record(
+                    {
+                        "stream": TEXT,
+                        "category": TEXT,
+                        "version": WHOLE,
+                        "position": WHOLE,
+                        "recorded_at": TIME,
+                        "deleted": {"type": "boolean"},
+                        "tombstoned": {"type": "boolean"},
+                    }
+                )
+            ),
+            "next_after": or_null(TEXT),
+        }
+    ),
+    "CategoryList": record(
+        {
+            "categories": listed(
+                record(
+                    {
+                        "category": TEXT,
+                        "streams": WHOLE,
+                        "more": {"type": "boolean"},
+                        "position": WHOLE,
+                        "recorded_at": TIME,
+                    }
+                )
+            )
+        }
+    ),
     "FeedMark": record(
         {
             "event": {

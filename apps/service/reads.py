@@ -48,6 +48,7 @@ Limit = Annotated[int | None, Query(ge=1, description="Events in one answer")]
 After = Annotated[int, Query(ge=0, le=_MOST, description="Only events with a greater position")]
 Category = Annotated[str | None, Query(description="Only events of this category")]
 Type = Annotated[str | None, Query(description="Only this type: placed, or order.placed")]
+OfStream = Annotated[str | None, Query(description="Only this stream")]
 StreamPrefix = Annotated[str | None, Query(description="Only streams that begin so")]
 Tag = Annotated[str | None, Query(description="Only events with this tag")]
 Upcast = Annotated[bool, Query(description="Data in the newest version of each event's schema")]
@@ -73,7 +74,7 @@ async def read_stream(
     if wants_lines(accept):
         return await _stream_lines(runtime, stream, from_version, direction, limit, upcast)
     page = await opened.store.read_stream(
-        stream, from_version=from_version, direction=direction, limit=_page(runtime, limit)
+        stream, from_version=from_version, direction=direction, limit=page_size(runtime, limit)
     )
     document = {
         "stream": stream,
@@ -155,6 +156,7 @@ async def read_events(
     limit: Limit = None,
     category: Category = None,
     type: Type = None,
+    stream: OfStream = None,
     stream_prefix: StreamPrefix = None,
     tag: Tag = None,
     upcast: Upcast = False,
@@ -167,14 +169,16 @@ async def read_events(
     """
     runtime = runtime_of(request)
     opened = runtime.opened
-    filter_ = EventFilter(category=category, type=type, stream_prefix=stream_prefix, tag=tag)
+    filter_ = EventFilter(
+        category=category, type=type, stream=stream, stream_prefix=stream_prefix, tag=tag
+    )
     if wants_lines(accept):
         return await _event_lines(runtime, after, limit, filter_, upcast)
 
     async def read(after: int, limit: int) -> EventPage:
         return await opened.store.read_all(after=after, limit=limit, filter_=filter_)
 
-    return await _gathered(read, after, _page(runtime, limit), _data(opened, upcast))
+    return await _gathered(read, after, page_size(runtime, limit), _data(opened, upcast))
 
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
@@ -209,7 +213,7 @@ async def query_events(request: Request, upcast: Upcast = False) -> Response:
         )
     query = query_of(document.get("query"))
     after = _number(document, "after", 0, least=0)
-    limit = _page(runtime, _number(document, "limit", _USUAL_LIMIT, least=1))
+    limit = page_size(runtime, _number(document, "limit", _USUAL_LIMIT, least=1))
     opened = runtime.opened
 
     async def read(after: int, limit: int) -> EventPage:
@@ -279,6 +283,7 @@ async def subscribe(
     after: Annotated[str, Query(description="A position, or `end` for what happens now")] = "0",
     category: Category = None,
     type: Type = None,
+    stream: OfStream = None,
     stream_prefix: StreamPrefix = None,
     tag: Tag = None,
     upcast: Upcast = False,
@@ -292,12 +297,15 @@ async def subscribe(
     """
     runtime = runtime_of(request)
     opened = runtime.opened
+    filter_ = EventFilter(
+        category=category, type=type, stream=stream, stream_prefix=stream_prefix, tag=tag
+    )
     start = await _start(opened, last_event_id if last_event_id is not None else after)
     feed = follow(
         opened.store,
         opened.store.feed_head,
         after=start,
-        filter_=EventFilter(category=category, type=type, stream_prefix=stream_prefix, tag=tag),
+        filter_=filter_,
         idle_s=runtime.config.heartbeat_s,
     )
     nothing: list[FeedItem] = []
@@ -332,7 +340,7 @@ async def _start(opened: Opened, text: str) -> Position:
     raise InvalidRequest(f"{text!r} is no position", remedy="Send a whole number from 0, or `end`.")
 
 
-def _page(runtime: Runtime, limit: int | None) -> int:
+def page_size(runtime: Runtime, limit: int | None) -> int:
     """Return how many events a page of JSON may have. Raises `InvalidRequest`."""
     most = runtime.config.clients.page
     if limit is None:

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apps.archive.lake import LakeArchive
-from apps.deciders import Deciders, load_code, open_deciders
-from apps.delivery.config import delivery_files
+from apps.deciders import PATTERNS, load_code
 from apps.delivery.deliveries import Deliveries
+from apps.live_deciders import LiveDeciders
 from apps.service.admission import Admission
 from apps.service.config import ServiceConfig
 from apps.service.metrics import ServiceMetrics
 from apps.service.render import event_document
 from apps.service.storage import StorageGuard
 from apps.service.streams import Streams
+from apps.workspace_files import stamp_of
 from eventstore.appender import AppendLimits
 from eventstore.codecs import Codecs
 from eventstore.deciders.decided import DecidedLimits
@@ -46,7 +47,7 @@ class Opened:
     storage: StorageGuard
     groups: PostgresSubscriptionGroups
     deliveries: Deliveries
-    deciders: Deciders
+    deciders: LiveDeciders
     levels: PostgresLevels
 
 
@@ -56,7 +57,8 @@ class Runtime:
     def __init__(self, config: ServiceConfig, registry: SchemaRegistry) -> None:
         self.config = config
         self.registry = registry
-        self.code = load_code(config.workspace)
+        self._seen = stamp_of(config.workspace, PATTERNS)
+        self._code = load_code(config.workspace)
         self.metrics = ServiceMetrics()
         self.admission = Admission(config.access)
         self.streams = Streams(config.clients)
@@ -128,24 +130,26 @@ class Runtime:
                 )
             )
             await intake.load()
-            deciders = open_deciders(
-                self.code,
-                store,
-                self.registry,
-                intake,
-                dsn=config.dsn,
-                threads=config.decider_threads,
-                limit_s=config.decider_seconds,
-                limits=DecidedLimits(
-                    events=config.limits.events,
-                    event_bytes=config.limits.event_bytes,
-                    tags=config.limits.tags,
-                ),
+            deciders = await stack.enter_async_context(
+                LiveDeciders(
+                    config.workspace,
+                    self._code,
+                    self._seen,
+                    store,
+                    self.registry,
+                    intake,
+                    dsn=config.dsn,
+                    threads=config.decider_threads,
+                    limit_s=config.decider_seconds,
+                    limits=DecidedLimits(
+                        events=config.limits.events,
+                        event_bytes=config.limits.event_bytes,
+                        tags=config.limits.tags,
+                    ),
+                )
             )
-            stack.push_async_callback(deciders.close)
             deliveries = await stack.enter_async_context(
                 Deliveries(
-                    delivery_files(config.workspace),
                     workspace=config.workspace,
                     groups=groups,
                     render=lambda event: event_document(event, intake),

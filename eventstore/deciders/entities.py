@@ -99,7 +99,7 @@ class Entities:
             there = ", ".join(sorted(self.deciders)) or "none"
             raise NotFound(
                 f"no decider for category {category}; there are: {there}",
-                remedy=f'Add one with category="{category}" to deciders/ and restart the service.',
+                remedy=f'Add one with category="{category}" to deciders/.',
             )
         return self.deciders[category]
 

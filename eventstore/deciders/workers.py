@@ -56,11 +56,12 @@ class Workers:
         for _ in range(threads):
             self._begin()
 
-    async def run(self, work: Callable[[], T], *, of: str) -> T:
+    async def run(self, work: Callable[[], T], *, of: str, limit_s: float | None = None) -> T:
         """Return what `work()` returns. `of` names it in messages.
 
         Raises what `work` raises of our own errors; `DeciderFailed` for every other error, with
-        the line, and when it takes longer than `limit_s`; `Overloaded` when too many wait.
+        the line, and when it takes longer than `limit_s` (that of all, unless given); `Overloaded`
+        when too many wait.
         """
         if self._waiting >= MAX_WAITING:
             raise Overloaded(f"{self._waiting} commands are waiting for a thread", retry_after_s=1)
@@ -72,7 +73,7 @@ class Workers:
         try:
             if self._hung >= MAX_HUNG:
                 raise DeciderFailed(f"{self._hung} calls of deciders hang in this service")
-            result: T = await self._submit(_Job(work), of)
+            result: T = await self._submit(_Job(work), of, limit_s or self.limit_s)
             return result
         finally:
             self._free.release()
@@ -82,13 +83,13 @@ class Workers:
         for _ in range(self._threads):
             self._jobs.put(None)
 
-    async def _submit(self, job: _Job, of: str) -> Any:
+    async def _submit(self, job: _Job, of: str, limit_s: float) -> Any:
         self._jobs.put(job)
         try:
-            async with asyncio.timeout(self.limit_s):
+            async with asyncio.timeout(limit_s):
                 return await job.answer
         except TimeoutError:
-            raise DeciderFailed(f"{of} took longer than {self.limit_s:g} s") from None
+            raise DeciderFailed(f"{of} took longer than {limit_s:g} s") from None
         except _Raised as raised:
             error = raised.error
             if isinstance(error, PenstockError):

@@ -108,6 +108,10 @@ class PostgresSubscriptionGroups:
     ) -> bool:
         """Make a group or change its terms; see `SubscriptionGroups.create`."""
         check_name(name)
+        if filter_.stream is not None:
+            raise InvalidRequest(
+                "a subscription takes no single stream", remedy="Name a stream_prefix or a tag."
+            )
         head = await self._store.head()
         if start is not None and start > head:
             raise BeyondHead(f"position {start} is beyond the head {head}", after=start, head=head)

@@ -2,8 +2,8 @@
 
     alternatives -> [ each: shortest list of candidates -> those with the rest ] -> positions
 
-1. Each thing asked for (a category, types, a tag, a prefix of streams) has a list of positions in
-   an index. Of each list the next few are read.
+1. Each thing asked for (a category, types, a tag, a stream, a prefix of streams) has a list of
+   positions in an index. Of each list the next few are read.
 2. The list that reaches furthest with these few leads: it is the rarest. What it names is checked
    for the rest that is asked for.
 3. A list that was cut off says nothing beyond its last entry, so the result ends there. The work
@@ -21,7 +21,8 @@ from typing import Final
 from psycopg import rows, sql
 from psycopg.types.json import Jsonb
 
-from eventstore.filters import Wanted, behind_prefix
+from eventstore.filters import Wanted
+from eventstore.names import behind_prefix
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.queries import query
 
@@ -158,6 +159,8 @@ async def _lists(connection: Connection, wanted: Wanted) -> list[tuple[str, dict
     lists += [("find_by_tag", {"tag": tag}) for tag in wanted.tags]
     if wanted.types:
         lists.append(("find_by_types", {"types": list(wanted.bare_types)}))
+    if wanted.stream is not None:
+        lists.append(("find_by_streams", {"streams": [wanted.stream]}))
     category = wanted.category
     if wanted.stream_prefix is not None:
         streams = await _narrow(connection, wanted.stream_prefix)
@@ -191,6 +194,7 @@ async def _with_the_rest(connection: Connection, wanted: Wanted, found: Found, l
             "category": wanted.category,
             "types": list(wanted.types),
             "tags": list(wanted.tags),
+            "stream": wanted.stream,
             "stream_prefix": wanted.stream_prefix,
         },
     )

@@ -18,9 +18,11 @@ from eventstore.decision import MAX_CATEGORIES, SameData, same_bytes
 from eventstore.feed import Head
 from eventstore.filters import Wanted, wanted_by_filter, wanted_by_query
 from eventstore.lifecycle import StreamStanding, check_readable
+from eventstore.listing import CategorySummary, StreamRange, StreamSummary
 from eventstore.postgres.archived import lacking, merged, plain_of
 from eventstore.postgres.commit import PostgresGroupCommit
 from eventstore.postgres.connect import Connection, Pool, StoreIdentity
+from eventstore.postgres.listing import categories_of, streams_of
 from eventstore.postgres.queries import query as statement
 from eventstore.postgres.reading import (
     POSITION,
@@ -187,6 +189,16 @@ class PostgresEventStore:
         if not events:
             raise NotFound(f"no event has the id {event_id}", id=str(event_id))
         return events[0]
+
+    async def streams(self, range_: StreamRange, *, limit: int) -> tuple[StreamSummary, ...]:
+        """Return streams by name; see `EventStore.streams`."""
+        async with self.reader("listing streams") as connection:
+            return await streams_of(connection, range_, limit)
+
+    async def categories(self) -> tuple[CategorySummary, ...]:
+        """Return all categories; see `EventStore.categories`."""
+        async with self.reader("listing categories") as connection:
+            return await categories_of(connection)
 
     async def head(self) -> Position:
         """Return the last position."""

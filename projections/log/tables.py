@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -158,19 +160,28 @@ def kept(path: str, version: int) -> DeltaTable | None:
 
 
 def greatest(table: DeltaTable, column: str) -> int | None:
-    """Return the greatest value of an integer column without nulls; None when empty.
+    """Return the greatest value of an integer column without nulls; None when empty."""
+    value = _bound(table, column, "max", pc.max)
+    return None if value is None else int(value)
 
-    From file statistics, or from the column itself where a file has none of it.
-    """
+
+def earliest(table: DeltaTable, column: str) -> datetime | None:
+    """Return the least value of a column of times, to the millisecond; None when empty."""
+    value = _bound(table, column, "min", pc.min)
+    if not isinstance(value, datetime):
+        return None
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def _bound(table: DeltaTable, column: str, side: str, of: Callable[[Any], pa.Scalar]) -> Any:
+    """Return a bound from file statistics, or from the column where a file has none of it."""
     actions = pa.table(table.get_add_actions(flatten=True))
-    name = f"max.{column}"
+    name = f"{side}.{column}"
     if actions.num_rows == 0 or column not in schema_of(table).names:
         return None
     if name not in actions.column_names or _without_bound(actions, name):
-        value = pc.max(dataset_of(table).to_table(columns=[column])[column]).as_py()
-    else:
-        value = pc.max(actions[name]).as_py()
-    return int(value) if value is not None else None
+        return of(dataset_of(table).to_table(columns=[column])[column]).as_py()
+    return of(actions[name]).as_py()
 
 
 def _without_bound(actions: pa.Table, bound: str) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
 from projections.log.datasets import schema_of
 from projections.log.layout import Lake
-from projections.log.tables import Tables
+from projections.log.tables import Tables, earliest
 from projections.log.typed_columns import EVENT_COLUMNS, truncates_name
 from projections.runner.catalog import Deployment
 from projections.sql.catalog import Column, Relation
@@ -103,6 +104,20 @@ class LakeCatalog:
             truncates=None if by_row else truncates_name(source),
             table=table,
         )
+
+    def kept_by_commit_time(self, name: str) -> bool:
+        """Return whether the versions of a relation are told apart by when they were committed."""
+        declared = self._deployment.sources.get(name)
+        return declared is None or not declared.event_time
+
+    def begins(self, name: str) -> datetime | None:
+        """Return when the versions of a captured table begin: with the first copy or change of it.
+
+        None where none was captured yet.
+        """
+        history = self.history_of(name)
+        table = None if history is None else self._tables.open(self._lake.path(history.typed))
+        return None if table is None else earliest(table, "committed_at")
 
     def _schemas(self, name: str) -> list[pa.Schema]:
         found = [

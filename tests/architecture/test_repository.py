@@ -6,7 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
-from tests.architecture.tree import ROOT, name_of, texts
+from apps import settings
+from tests.architecture.tree import ROOT, is_ignored, name_of, texts
 
 WORKPLACE = {
     "a machine's path": re.compile(r"(?<![\w.])/(work|root|home/\w+|Users/\w+)/\w|/tmp/pen\b"),
@@ -66,6 +67,18 @@ def test_changelog_has_a_place_for_what_comes_and_names_this_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert "## [Unreleased]" in changelog
     assert f"## [{version}]" in changelog
+
+
+def test_a_stack_in_a_checkout_leaves_nothing_untracked() -> None:
+    """`make up` makes the workspace of the checkout's root: its state and its lake."""
+    here = settings.load(ROOT)
+    written = [here.lake, here.state_dir, ROOT / ".venv", ROOT / "penstock.egg-info"]
+    assert {path.parent for path in written} == {ROOT}
+    assert [path.name for path in written if not is_ignored(path)] == []
+    # Modules of these names are no tables.
+    for kept in (ROOT / "apps/archive/lake.py", ROOT / "tests/support/lake"):
+        assert kept.exists()
+        assert not is_ignored(kept)
 
 
 def test_every_make_target_says_what_it_does() -> None:

@@ -19,17 +19,29 @@ TEXT_SUFFIXES = {
 
 def files() -> Iterator[Path]:
     """Yield every file that belongs to the repository, none that `.gitignore` names."""
-    ignored = [".git", *_ignore_patterns()]
     folders = [ROOT]
     while folders:
         for path in sorted(folders.pop().iterdir()):
-            relative = str(path.relative_to(ROOT))
-            if any(fnmatch(path.name, each) or fnmatch(relative, each) for each in ignored):
+            if path.name == ".git" or is_ignored(path):
                 continue
             if path.is_dir() and not path.is_symlink():
                 folders.append(path)
             elif path.is_file():
                 yield path
+
+
+def is_ignored(path: Path) -> bool:
+    """Return whether a pattern of `.gitignore` names a file or folder; its parents are not asked.
+
+    A pattern that begins with a slash means the root alone.
+    """
+    relative = str(path.relative_to(ROOT))
+    return any(
+        fnmatch(relative, each[1:])
+        if each.startswith("/")
+        else fnmatch(path.name, each) or fnmatch(relative, each)
+        for each in _ignore_patterns()
+    )
 
 
 def texts() -> Iterator[tuple[Path, str]]:
@@ -89,4 +101,4 @@ def name_of(path: Path) -> str:
 
 def _ignore_patterns() -> list[str]:
     lines = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-    return [line.strip().strip("/") for line in lines if line.strip() and not line.startswith("#")]
+    return [line.strip().rstrip("/") for line in lines if line.strip() and not line.startswith("#")]

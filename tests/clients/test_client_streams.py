@@ -118,3 +118,40 @@ def test_streams_that_never_were(run: Run) -> None:
                 await ask("order-none")
 
     run(body)
+
+
+def test_streams_and_categories_are_listed(run: Run) -> None:
+    async def body(world: World) -> None:
+        client = world.client
+        assert await client.streams.list() == ()
+        for name in ("order-1", "order-10", "cart-1", "order-2"):
+            await client.append(name, NewEvent(type="placed", data={"n": 1}))
+        await client.streams.delete("order-2")
+        listed = await client.streams.list()
+        assert [each.stream for each in listed] == ["cart-1", "order-1", "order-10", "order-2"]
+        assert [each.deleted for each in listed] == [False, False, False, True]
+        page = await client.streams.list(category="order", limit=2)
+        assert [(each.stream, each.version) for each in page] == [("order-1", 0), ("order-10", 0)]
+        rest = await client.streams.list(category="order", after=page[-1].stream)
+        assert [each.stream for each in rest] == ["order-2"]
+        assert [each.stream for each in await client.streams.list(prefix="ca")] == ["cart-1"]
+        cart, order = await client.streams.categories()
+        assert (cart.category, cart.streams, cart.more, cart.position) == ("cart", 1, False, 3)
+        assert (order.streams, order.position) == (3, 5)
+        assert order.recorded_at > cart.recorded_at
+        with pytest.raises(Refused):
+            await client.streams.list(limit=1_001)
+
+    run(body)
+
+
+def test_one_stream_of_all_events(run: Run) -> None:
+    async def body(world: World) -> None:
+        for name in ("order-1", "order-10", "order-1"):
+            await world.client.append(name, NewEvent(type="placed", data={"n": 1}))
+        everything = world.client.read_all(stream="order-1")
+        assert [event.position async for event in everything] == [1, 3]
+        async with world.client.subscribe(stream="order-10") as feed:
+            assert (await anext(feed)).position == 2
+
+    run(body)

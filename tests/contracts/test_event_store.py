@@ -290,6 +290,8 @@ def test_filters_and_how_far_was_looked(run: Run) -> None:
         assert await found(category="order") == ([2, 4, 6], 6)
         assert await found(type="t0") == ([1, 4], 6)
         assert await found(stream_prefix="cart-4") == ([5], 6)
+        assert await found(stream="cart-4") == ([5], 6)
+        assert await found(stream="cart") == ([], 6)
         assert await found(category="order", type="t0") == ([4], 6)
         assert await found(limit=2, category="order") == ([2, 4], 4)
         assert await found(category="none") == ([], 6)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import runpy
+from pathlib import Path
 
 import polars as pl
+import pytest
 from pyspark.sql import SparkSession
 
 from kernel.positions import Epoch
@@ -22,13 +25,18 @@ PAGE = ROOT / "docs/reference/auto-cdc.md"
 EXAMPLE = ROOT / "examples/customers"
 
 
+@pytest.mark.usefixtures("spark")
 def test_the_blocks_of_the_page_make_the_tables_that_it_shows(
-    spark: SparkSession, lake: Lake
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They run as they stand, in a folder of their own; Spark is the one that runs already."""
+    monkeypatch.chdir(Path(lake.root).parent)
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_DIRS"):
+        monkeypatch.setenv(name, os.environ[name])
     ann = Fact(operation="c", id=1, name="ann", transaction=1, second=1, hi=1, lo=1, lsn=1)
     source = "typed/shop.public.people"
     ArrowWriter(Tables()).append(lake.path(source), typed([ann], 1), Guard(source, Epoch(1)))
-    names: dict[str, object] = {"spark": spark, "lake": lake}
+    names: dict[str, object] = {}
     for block in blocks(PAGE):
         if block.language == "python":
             assert block.mark == ("run", ""), block.place

@@ -74,6 +74,44 @@ def test_p11_a_killed_part_comes_back(stack: Bench) -> None:
     assert stack.living() == {stack.states()["part"]["pid"]}
 
 
+def test_one_part_is_started_again_in_order(stack: Bench) -> None:
+    stack.up(stack.part("base"), stack.part("top", "base"))
+    before = {name: state["pid"] for name, state in stack.states().items()}
+    for restarted in (1, 2):
+        told = control.restart(stack.root, "base", timeout_s=20)
+        assert (told["state"], told["restarts"]) == ("ready", 0)
+        assert stack.events()[4:].count(("ended", "base")) == restarted
+        assert stack.events()[-2:] == [("started", "base"), ("serving", "base")]
+    states = stack.states()
+    assert told["pid"] == states["base"]["pid"] != before["base"]
+    assert states["top"]["pid"] == before["top"], "others are left alone"
+    assert stack.living() == {states["base"]["pid"], states["top"]["pid"]}
+    stack.up(stack.part("base"), stack.part("top", "base"))
+    assert stack.states()["base"]["pid"] == told["pid"]
+    with pytest.raises(NotFound, match="no part called 'ghost'; there are: base, top"):
+        control.restart(stack.root, "ghost")
+    control.down(stack.root)
+    with pytest.raises(Unavailable, match="no stack runs here"):
+        control.restart(stack.root, "base")
+
+
+def test_what_waits_for_a_failed_part_starts_once_it_is_mended(
+    stack: Bench, tmp_path: Path
+) -> None:
+    mended = tmp_path / "mended"
+    base, top = stack.part("base", dies=mended), stack.part("top", "base")
+    with pytest.raises(Unavailable, match="base failed"):
+        stack.up(base, top)
+    until(
+        lambda: stack.states()["top"]["reason"] == "waits for base, which is failed",
+        "top waits for what failed",
+    )
+    mended.touch()
+    told = control.restart(stack.root, "base", timeout_s=20)
+    assert told["state"] == "ready"
+    until(lambda: stack.states()["top"]["state"] == "ready", "top follows")
+
+
 def test_killing_what_does_not_run_is_refused(stack: Bench) -> None:
     with pytest.raises(NotFound, match="no part called ghost"):
         control.kill_part(stack.root, "ghost")

@@ -31,6 +31,7 @@ from tests.support.lake.small_lake import (
     DELAYS,
     LATEST,
     SOURCES,
+    WINDY,
     SmallLake,
     some_departures,
     some_readings,
@@ -180,6 +181,31 @@ def test_a_projection_over_nothing_yet_waits_and_a_wrong_one_is_refused(here: Wo
     assert "events.train.departed" in validated["projections"][0]["waits"]
     (explained,) = here.answer("projection", "explain", here.file(SOURCES + DELAYS))
     assert explained["name"] == "delays"
+
+
+def test_versions_that_begin_at_capture_say_so(here: Workspace) -> None:
+    here.small.deploy()
+    here.small.epoch(some_departures(1, 1, 10), some_readings(1, 1, 5))
+    windy = here.file(WINDY)
+    assert "warnings" not in here.answer("projection", "validate", windy)["projections"][0]
+    captured = WINDY.replace(
+        "ON w.origin = f.origin", "ON w.origin = f.origin AND w.hour = f.occurred_at"
+    )
+    by_commit = here.file(captured.replace("JOIN weather", "JOIN demo.public.weather"))
+    told = (
+        "the versions of demo.public.weather begin where its capture did, at "
+        "2013-01-01T00:00:00.000+00:00: what is asked as of a time before finds none"
+    )
+    (checked,) = here.answer("projection", "validate", by_commit)["projections"]
+    assert checked["warnings"] == [told]
+    assert f"windy: ok\n  warning: {told}\n" in here.text("projection", "validate", by_commit)
+    assert told in here.answer("projection", "explain", by_commit)[0]["notes"]
+    declared = here.file(
+        "CREATE SOURCE w2 ON demo.public.weather;" + captured.replace("JOIN weather", "JOIN w2")
+    )
+    assert "the versions of w2 begin where its capture did, at" in here.text(
+        "projection", "explain", declared
+    )
 
 
 def test_tables_epochs_and_queries_are_read_with_the_stack_stopped(here: Workspace) -> None:

@@ -105,6 +105,54 @@ def test_following_ends_lines_at_line_feeds_alone(http: httpx.Client) -> None:
     assert [document["data"]["n"] for document in documents] == [1491, 1493, 1495, 1497, 1499]
 
 
+def test_a_list_of_streams_and_categories(http: httpx.Client) -> None:
+    placed = {"events": [{"type": "placed", "data": {"n": 0, "t": ""}}]}
+    for name in ("order-10", "order-2", "cart-1"):
+        assert http.post(f"/v1/streams/{name}", json=placed).status_code == 201
+    assert http.delete("/v1/streams/order-2").status_code == 200
+    everything = answered("stream", "list")
+    shown = [
+        (s["stream"], s["version"], s["position"], s["deleted"]) for s in everything["streams"]
+    ]
+    assert shown == [
+        ("cart-1", 0, 1503, False),
+        ("order-1", 1499, 1500, False),
+        ("order-10", 0, 1501, False),
+        ("order-2", 0, 1502, True),
+    ]
+    assert everything["next_after"] is None
+    first = answered("stream", "list", "--category", "order", "--limit", "2")
+    assert [s["stream"] for s in first["streams"]] == ["order-1", "order-10"]
+    assert first["next_after"] == "order-10"
+    assert "--after order-10" in run("stream", "list", "--prefix", "order", "--limit", "2").output
+    rest = run("stream", "list", "--category", "order", "--after", "order-10").output
+    assert rest.splitlines()[1].split()[0::4] == ["order-2", "deleted"]
+    assert answered("stream", "list", "--category", "order", "--prefix", "cart")["streams"] == []
+    counts = answered("stream", "categories")["categories"]
+    # The deletion is recorded in the category of the stream.
+    assert [(c["category"], c["streams"], c["position"]) for c in counts] == [
+        ("cart", 1, 1503),
+        ("order", 3, 1504),
+    ]
+    refused = http.get("/v1/streams", params={"limit": 1_001})
+    assert (refused.status_code, refused.json()["type"]) == (422, "invalid-request")
+
+
+def test_one_stream_is_followed_and_not_those_that_begin_so(http: httpx.Client) -> None:
+    placed = {"events": [{"type": "placed", "data": {"n": 7, "t": ""}}]}
+    assert http.post("/v1/streams/order-10", json=placed).status_code == 201
+    done = run("tail", "--after", "1498", "--stream", "order-1", "--until-caught-up", "--json")
+    documents = [json.loads(line) for line in done.output.split("\n") if line]
+    assert [document["stream"] for document in documents] == ["order-1", "order-1"]
+    for after in (0, 1490):
+        page = http.get("/v1/events", params={"stream": "order-10", "after": after}).json()
+        assert [event["position"] for event in page["events"]] == [1501]
+    lines = http.get(
+        "/v1/events", params={"stream": "order-10"}, headers={"accept": "application/x-ndjson"}
+    )
+    assert len(lines.text.splitlines()) == 1
+
+
 def test_reading_more_than_a_page(http: httpx.Client) -> None:
     def versions(*arguments: str) -> list[int]:
         return [e["version"] for e in answered("read", *arguments)["events"]]

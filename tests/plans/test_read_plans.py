@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from eventstore.conditions import Query, QueryItem
+from eventstore.listing import COUNTED_STREAMS
 from eventstore.postgres.migrate import migrate
 from eventstore.postgres.queries import query
 from eventstore.postgres.store import PostgresEventStore
@@ -111,6 +112,16 @@ def touched(plan: dict[str, Any]) -> int:
         ("find_by_tag", {"tag": "all", "after": EVENTS // 2}, "tags_"),
         ("find_by_streams", {"streams": ["order-7", "rare-19990"]}, "events_stream_version_key"),
         ("streams_by_prefix", {"prefix": "rare-", "behind": "rare."}, "streams_prefix"),
+        (
+            "list_streams",
+            {"prefix": "", "behind": None, "after": "order-5", "limit": 80},
+            "streams_prefix",
+        ),
+        (
+            "list_streams",
+            {"prefix": "rare-", "behind": "rare.", "after": "", "limit": 80},
+            "streams_prefix",
+        ),
         ("find_next", {"after": EVENTS // 2}, "events_pkey"),
         ("read_all", {"after": EVENTS // 2}, "events_pkey"),
         ("read_positions", {"positions": list(range(1, EVENTS, 3_000))}, "events_pkey"),
@@ -121,6 +132,7 @@ def touched(plan: dict[str, Any]) -> int:
                 "category": "order",
                 "types": ["t1"],
                 "tags": ["all"],
+                "stream": None,
                 "stream_prefix": None,
             },
             "events_pkey",
@@ -137,6 +149,31 @@ def test_each_step_reads_its_index_and_no_more(
     assert touched(plan) <= FEW_PAGES, plan
     sorted_rows = [n["Plans"][0]["Actual Rows"] for n in nodes(plan) if n["Node Type"] == "Sort"]
     assert all(rows <= 3_000 for rows in sorted_rows), plan
+
+
+def test_categories_are_counted_up_to_a_limit(history: str) -> None:
+    plan = explained(history, "list_categories", limit=COUNTED_STREAMS + 1)
+    whole = {n["Relation Name"] for n in nodes(plan) if n["Node Type"] == "Seq Scan"}
+    assert whole <= {"categories"}, plan
+    assert touched(plan) <= FEW_PAGES, plan
+
+
+def test_a_generic_plan_lists_streams_by_their_index(history: str) -> None:
+    """What a connection prepares does not know its values."""
+    text = query("list_streams").as_string()
+    for number, name in enumerate(("prefix", "after", "behind", "limit"), start=1):
+        text = text.replace(f"%({name})s", f"${number}")
+    with psycopg.connect(history, autocommit=True) as connection:
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.execute(f"PREPARE listing (text, text, text, bigint) AS {text}".encode())
+        row = connection.execute(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) EXECUTE listing ('', 'order-5', NULL, 100)"
+        ).fetchone()
+    assert row is not None
+    plan: dict[str, Any] = row[0][0]["Plan"]
+    assert not any(node["Node Type"] == "Seq Scan" for node in nodes(plan)), plan
+    # Without the order of the index all streams would be read and sorted.
+    assert touched(plan) <= 2 * FEW_PAGES, plan
 
 
 def read(dsn: str, filter_: EventFilter | Query, *, after: int = 0, limit: int = 100) -> EventPage:
@@ -197,6 +234,8 @@ def test_frequent_things_that_seldom_meet_are_found_page_by_page(history: str) -
         (EventFilter(tag="part:2"), lambda n: n % 4 == 2),
         (EventFilter(category="cart", type="t1"), lambda n: n % 2 == 1 and n % 3 == 1),
         (EventFilter(stream_prefix="order-1"), lambda n: f"{n % 20_000}"[0] == "1" and n % 2 == 0),
+        (EventFilter(stream="order-300"), lambda n: n % 20_000 == 300),
+        (EventFilter(stream="order-300", type="t1"), lambda n: n % 20_000 == 300 and n % 3 == 1),
         (EventFilter(stream_prefix="o", tag="part:2"), lambda n: n % 4 == 2),
         (Query(items=(item("t1"), item("order.t2"))), lambda n: n % 3 == 1 or n % 6 == 2),
         (Query(items=(item("order.t2", tags=("part:0",)),)), lambda n: n % 12 == 8),

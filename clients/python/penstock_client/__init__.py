@@ -33,6 +33,7 @@ from penstock_client.errors import (
 )
 from penstock_client.groups import Delivery, Given, Parked, Settled, Standing, Terms
 from penstock_client.model import (
+    CategorySummary,
     CaughtUp,
     CommandAnswer,
     Condition,
@@ -50,6 +51,7 @@ from penstock_client.model import (
     StreamAppended,
     StreamMetadata,
     StreamPage,
+    StreamSummary,
 )
 from penstock_client.retry import Retry
 
@@ -57,6 +59,7 @@ __all__ = [
     "AsyncPenstock",
     "AsyncSubscription",
     "BeyondHead",
+    "CategorySummary",
     "CaughtUp",
     "CommandAnswer",
     "CommandRefused",
@@ -97,6 +100,7 @@ __all__ = [
     "StreamGone",
     "StreamMetadata",
     "StreamPage",
+    "StreamSummary",
     "Subscription",
     "Terms",
     "Unauthorized",

@@ -28,6 +28,7 @@ def new_id() -> UUID:
 class NewEvent:
     """An event to append. `data` fits the schema of `category.type`.
 
+    In `data` and `metadata` datetime (with a time zone), date, Decimal and UUID are sent as texts.
     `id` is made here and now, so that appending the same object twice records it once.
     `occurred_at` None is the time of recording; it needs a time zone.
     """
@@ -106,6 +107,30 @@ class StreamPage:
     stream: str
     version: int
     events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSummary:
+    """A stream by its last event: see `streams.list`."""
+
+    stream: str
+    category: str
+    version: int
+    position: int
+    recorded_at: datetime
+    deleted: bool
+    tombstoned: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategorySummary:
+    """A category by its last event. It has `streams` streams, or more where `more` says so."""
+
+    category: str
+    streams: int
+    more: bool
+    position: int
+    recorded_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

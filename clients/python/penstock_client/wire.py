@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import wraps
 from itertools import islice
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from uuid import UUID
 
 from penstock_client.errors import Refused, ServiceFault
 from penstock_client.model import (
+    CategorySummary,
     CommandAnswer,
     Condition,
     Entity,
@@ -27,22 +29,29 @@ from penstock_client.model import (
     StreamAppended,
     StreamMetadata,
     StreamPage,
+    StreamSummary,
 )
 
 T = TypeVar("T")
 IMPORTED_AT_ONCE = 500
+_MAX_MAGNITUDE = 1_000
 
 
 def dump(document: object) -> bytes:
-    """Render a body. Raises `Refused` for values that JSON does not have."""
+    """Render a body. Raises `Refused` for values that JSON does not have.
+
+    Times become UTC with microseconds; times, decimals and UUIDs are texts, which keep them as they
+    are.
+    """
     try:
         return json.dumps(
-            document, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+            document, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_text
         ).encode()
     except (TypeError, ValueError) as error:
         raise Refused(
             f"the request is not JSON: {error}",
-            remedy="Send objects, lists, texts, finite numbers, booleans and None.",
+            remedy="Send objects, lists, texts, finite numbers, booleans, None, date, datetime, "
+            "Decimal and UUID.",
         ) from error
 
 
@@ -85,13 +94,34 @@ def event_body(event: NewEvent) -> dict[str, Any]:
     if event.tags:
         body["tags"] = list(event.tags)
     if event.occurred_at is not None:
-        if event.occurred_at.tzinfo is None:
-            raise Refused(
-                f"occurred_at has no time zone: {event.occurred_at}",
-                remedy="Use datetime.now(UTC) and the like.",
-            )
-        body["occurred_at"] = event.occurred_at.isoformat()
+        body["occurred_at"] = moment_text(event.occurred_at)
     return body
+
+
+def moment_text(moment: datetime) -> str:
+    """Return a time as RFC 3339 in UTC with microseconds. Raises `Refused` without a time zone."""
+    if moment.tzinfo is None:
+        raise Refused(
+            f"the time {moment} has no time zone", remedy="Use datetime.now(UTC) and the like."
+        )
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _text(value: object) -> str:
+    """Return what JSON has no value of its own for."""
+    match value:
+        case datetime():
+            return moment_text(value)
+        case date():
+            return value.isoformat()
+        case Decimal():
+            if not value.is_finite() or abs(value.adjusted()) > _MAX_MAGNITUDE:
+                raise Refused(f"{value} cannot be written", remedy="Send a finite, usual number.")
+            return format(value, "f")
+        case UUID():
+            return str(value)
+        case _:
+            raise TypeError(f"{type(value).__name__} is not known")
 
 
 def import_lines(events: Iterable[tuple[str, NewEvent]]) -> Iterator[bytes]:
@@ -197,6 +227,18 @@ def stream_page_of(document: Mapping[str, Any]) -> StreamPage:
 
 
 @understood
+def stream_summary_of(document: Mapping[str, Any]) -> StreamSummary:
+    """Return a stream of a list."""
+    return StreamSummary(**_by_last_event(document, StreamSummary.__slots__))
+
+
+@understood
+def category_summary_of(document: Mapping[str, Any]) -> CategorySummary:
+    """Return a category of a list."""
+    return CategorySummary(**_by_last_event(document, CategorySummary.__slots__))
+
+
+@understood
 def stream_metadata_of(document: Mapping[str, Any]) -> StreamMetadata:
     """Return what a stream shows."""
     return StreamMetadata(**{name: document[name] for name in StreamMetadata.__slots__})
@@ -245,3 +287,8 @@ def entity_of(document: Mapping[str, Any]) -> Entity:
         decider_version=document["decider_version"],
         state=document["state"],
     )
+
+
+def _by_last_event(document: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    recorded_at = datetime.fromisoformat(document["recorded_at"])
+    return {name: document[name] for name in names} | {"recorded_at": recorded_at}

@@ -6,6 +6,7 @@ SELECT position FROM es.events
       AND (%(types)s::text[] = '{}' OR type = ANY(%(types)s::text[])
            OR category || '.' || type = ANY(%(types)s::text[]))
       AND tags @> %(tags)s::text[]
+      AND (%(stream)s::text IS NULL OR stream = %(stream)s)
       AND (%(stream_prefix)s::text IS NULL OR starts_with(stream, %(stream_prefix)s))
 UNION ALL
 SELECT position FROM es.archived
@@ -18,5 +19,6 @@ SELECT position FROM es.archived
           SELECT FROM unnest(%(tags)s::text[]) AS wanted (tag)
               WHERE NOT EXISTS (SELECT FROM es.tags
                   WHERE tags.tag = wanted.tag AND tags.position = archived.position))
+      AND (%(stream)s::text IS NULL OR stream = %(stream)s)
       AND (%(stream_prefix)s::text IS NULL OR starts_with(stream, %(stream_prefix)s))
     ORDER BY position

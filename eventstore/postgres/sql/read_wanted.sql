@@ -2,7 +2,7 @@
 -- archive only what is here of it: its data is null.
 WITH wanted AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(%(wanted)s)
-        AS wanted (category text, types text[], tags text[], stream_prefix text)
+        AS wanted (category text, types text[], tags text[], stream text, stream_prefix text)
 )
 SELECT position, id, stream, version, category, type, schema_id, data_format, data, subject,
        key_id, metadata, tags, occurred_at, recorded_at
@@ -14,7 +14,8 @@ SELECT position, id, stream, version, category, type, schema_id, data_format, da
                 AND (wanted.types = '{}' OR type = ANY (wanted.types)
                      OR events.category || '.' || type = ANY (wanted.types))
                 AND events.tags @> wanted.tags
-                AND (wanted.stream_prefix IS NULL OR starts_with(stream, wanted.stream_prefix)))
+                AND (wanted.stream IS NULL OR events.stream = wanted.stream)
+                AND (wanted.stream_prefix IS NULL OR starts_with(events.stream, wanted.stream_prefix)))
 UNION ALL
 SELECT position, id, stream, version, category, type, 0, 0::smallint, NULL, NULL,
        NULL, '{}', '{}', occurred_at, recorded_at
@@ -30,5 +31,6 @@ SELECT position, id, stream, version, category, type, 0, 0::smallint, NULL, NULL
                     SELECT FROM unnest(wanted.tags) AS asked (tag)
                         WHERE NOT EXISTS (SELECT FROM es.tags
                             WHERE tags.tag = asked.tag AND tags.position = archived.position))
-                AND (wanted.stream_prefix IS NULL OR starts_with(stream, wanted.stream_prefix)))
+                AND (wanted.stream IS NULL OR archived.stream = wanted.stream)
+                AND (wanted.stream_prefix IS NULL OR starts_with(archived.stream, wanted.stream_prefix)))
     ORDER BY position LIMIT %(limit)s

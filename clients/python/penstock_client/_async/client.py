@@ -46,6 +46,7 @@ from penstock_client.wire import (
     event_page_of,
     import_lines,
     imported_of,
+    moment_text,
     precondition,
     query_body,
     segment,
@@ -209,12 +210,15 @@ class AsyncPenstock:
         after: int = 0,
         category: str | None = None,
         type: str | None = None,
+        stream: str | None = None,
         stream_prefix: str | None = None,
         tag: str | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Iterate over all events behind position `after`, up to where the store is then."""
-        filters = _given(category=category, type=type, stream_prefix=stream_prefix, tag=tag)
+        filters = _given(
+            category=category, type=type, stream=stream, stream_prefix=stream_prefix, tag=tag
+        )
         return all_events(self._connection, after=after, filters=filters, limit=limit)
 
     async def event(self, event_id: UUID | str) -> Event:
@@ -244,6 +248,7 @@ class AsyncPenstock:
         after: int | Literal["end"] = 0,
         category: str | None = None,
         type: str | None = None,
+        stream: str | None = None,
         stream_prefix: str | None = None,
         tag: str | None = None,
         silence_s: float = SILENCE_S,
@@ -253,7 +258,9 @@ class AsyncPenstock:
         Raises `BeyondHead` while it is iterated when the store has not come to `after`: it was
         restored or replaced, and what was computed from the old one cannot be gone on with.
         """
-        filters = _given(category=category, type=type, stream_prefix=stream_prefix, tag=tag)
+        filters = _given(
+            category=category, type=type, stream=stream, stream_prefix=stream_prefix, tag=tag
+        )
         return AsyncSubscription(
             self._connection, after=after, filters=filters, silence_s=silence_s
         )
@@ -296,7 +303,7 @@ class AsyncPenstock:
         if version is not None:
             params["version"] = version
         if at is not None:
-            params["at"] = at.isoformat()
+            params["at"] = moment_text(at)
         path = f"/v1/entities/{segment(category)}/{segment(id)}"
         return entity_of(await self._connection.call("GET", path, params=params))
 

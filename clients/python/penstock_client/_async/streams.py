@@ -1,19 +1,50 @@
-"""The life of streams: what they show of their events, and their end."""
+"""Which streams there are, what they show of their events, and their end."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from penstock_client._async.connection import AsyncConnection
-from penstock_client.model import StreamMetadata
-from penstock_client.wire import precondition, segment, stream_metadata_of
+from penstock_client.model import CategorySummary, StreamMetadata, StreamSummary
+from penstock_client.wire import (
+    category_summary_of,
+    precondition,
+    segment,
+    stream_metadata_of,
+    stream_summary_of,
+)
 
 
 class AsyncStreams:
-    """Bounds and ends what streams show. The store keeps all events, and records each change."""
+    """Lists streams, bounds and ends what they show.
+
+    The store keeps all events, and records each change.
+    """
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
+
+    async def list(
+        self,
+        *,
+        category: str | None = None,
+        prefix: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> tuple[StreamSummary, ...]:
+        """Return one page of streams by name; the next one is behind the name of the last.
+
+        Deleted streams are among them.
+        """
+        asked = {"category": category, "prefix": prefix, "after": after, "limit": limit}
+        params = {name: value for name, value in asked.items() if value is not None}
+        document = await self._connection.call("GET", "/v1/streams", params=params)
+        return tuple(stream_summary_of(each) for each in document["streams"])
+
+    async def categories(self) -> tuple[CategorySummary, ...]:
+        """Return all categories by name. More than 1,000 streams of one are not counted."""
+        document = await self._connection.call("GET", "/v1/categories")
+        return tuple(category_summary_of(each) for each in document["categories"])
 
     async def show(self, stream: str) -> StreamMetadata:
         """Return what a stream shows. Raises `NotFound`."""

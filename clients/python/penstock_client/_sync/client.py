@@ -47,6 +47,7 @@ from penstock_client.wire import (
     event_page_of,
     import_lines,
     imported_of,
+    moment_text,
     precondition,
     query_body,
     segment,
@@ -208,12 +209,15 @@ class Penstock:
         after: int = 0,
         category: str | None = None,
         type: str | None = None,
+        stream: str | None = None,
         stream_prefix: str | None = None,
         tag: str | None = None,
         limit: int | None = None,
     ) -> Generator[Event, None, None]:
         """Iterate over all events behind position `after`, up to where the store is then."""
-        filters = _given(category=category, type=type, stream_prefix=stream_prefix, tag=tag)
+        filters = _given(
+            category=category, type=type, stream=stream, stream_prefix=stream_prefix, tag=tag
+        )
         return all_events(self._connection, after=after, filters=filters, limit=limit)
 
     def event(self, event_id: UUID | str) -> Event:
@@ -243,6 +247,7 @@ class Penstock:
         after: int | Literal["end"] = 0,
         category: str | None = None,
         type: str | None = None,
+        stream: str | None = None,
         stream_prefix: str | None = None,
         tag: str | None = None,
         silence_s: float = SILENCE_S,
@@ -252,7 +257,9 @@ class Penstock:
         Raises `BeyondHead` while it is iterated when the store has not come to `after`: it was
         restored or replaced, and what was computed from the old one cannot be gone on with.
         """
-        filters = _given(category=category, type=type, stream_prefix=stream_prefix, tag=tag)
+        filters = _given(
+            category=category, type=type, stream=stream, stream_prefix=stream_prefix, tag=tag
+        )
         return Subscription(self._connection, after=after, filters=filters, silence_s=silence_s)
 
     def group(self, name: str, *, consumer: str | None = None) -> Group:
@@ -291,7 +298,7 @@ class Penstock:
         if version is not None:
             params["version"] = version
         if at is not None:
-            params["at"] = at.isoformat()
+            params["at"] = moment_text(at)
         path = f"/v1/entities/{segment(category)}/{segment(id)}"
         return entity_of(self._connection.call("GET", path, params=params))
 

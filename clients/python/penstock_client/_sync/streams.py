@@ -1,20 +1,51 @@
 # Written by generate_sync.py from penstock_client/_async/streams.py: edit that file.
-"""The life of streams: what they show of their events, and their end."""
+"""Which streams there are, what they show of their events, and their end."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from penstock_client._sync.connection import Connection
-from penstock_client.model import StreamMetadata
-from penstock_client.wire import precondition, segment, stream_metadata_of
+from penstock_client.model import CategorySummary, StreamMetadata, StreamSummary
+from penstock_client.wire import (
+    category_summary_of,
+    precondition,
+    segment,
+    stream_metadata_of,
+    stream_summary_of,
+)
 
 
 class Streams:
-    """Bounds and ends what streams show. The store keeps all events, and records each change."""
+    """Lists streams, bounds and ends what they show.
+
+    The store keeps all events, and records each change.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    def list(
+        self,
+        *,
+        category: str | None = None,
+        prefix: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> tuple[StreamSummary, ...]:
+        """Return one page of streams by name; the next one is behind the name of the last.
+
+        Deleted streams are among them.
+        """
+        asked = {"category": category, "prefix": prefix, "after": after, "limit": limit}
+        params = {name: value for name, value in asked.items() if value is not None}
+        document = self._connection.call("GET", "/v1/streams", params=params)
+        return tuple(stream_summary_of(each) for each in document["streams"])
+
+    def categories(self) -> tuple[CategorySummary, ...]:
+        """Return all categories by name. More than 1,000 streams of one are not counted."""
+        document = self._connection.call("GET", "/v1/categories")
+        return tuple(category_summary_of(each) for each in document["categories"])
 
     def show(self, stream: str) -> StreamMetadata:
         """Return what a stream shows. Raises `NotFound`."""

@@ -12,7 +12,8 @@ import httpx
 
 from penstock_client.errors import IdReused, NotFound, VersionConflict
 from penstock_client.model import NewEvent
-from penstock_client.testing.memory import Document, MemoryStore
+from penstock_client.testing.bodies import Document
+from penstock_client.testing.memory import MemoryStore
 from penstock_client.testing.requests import body_of, reply
 from penstock_client.wire import event_body
 

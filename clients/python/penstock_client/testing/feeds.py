@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 
-from penstock_client.testing.memory import Document, MemoryStore, Wanted
+from penstock_client.testing.bodies import Document
+from penstock_client.testing.memory import MemoryStore, Wanted
 
 _SCANNED_AT_ONCE = 1_000
 

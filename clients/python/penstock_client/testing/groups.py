@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 
 from penstock_client.errors import GroupDiffers, NotFound, Refused
-from penstock_client.testing.memory import Document, MemoryStore, Wanted
+from penstock_client.testing.bodies import Document
+from penstock_client.testing.memory import MemoryStore, Wanted
 from penstock_client.testing.requests import body_of, reply, whole
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")

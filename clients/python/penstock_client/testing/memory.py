@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
 
 from penstock_client.errors import (
     BeyondHead,
@@ -19,17 +17,23 @@ from penstock_client.errors import (
     StreamGone,
     VersionConflict,
 )
-from penstock_client.model import new_id
+from penstock_client.testing.bodies import (
+    MAX_CATEGORIES,
+    Document,
+    category_of,
+    check_depth,
+    check_entries,
+    items_of,
+    matches,
+    new_event,
+    number_of,
+)
 
-Document = dict[str, Any]
-_STREAM = re.compile(r"([a-z][a-z0-9_]{0,62})-[^\s\x00-\x1f\x7f/]+")
-_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
-_TAG = re.compile(r"[^\s\x00-\x1f\x7f]{1,255}")
 METADATA_SUFFIX = "$metadata"
 """What a stream's name and this name: the stream of what was done to it."""
 _OWN_SCHEMA = 0
-_WORDS = ("any", "no_stream", "stream_exists")
-_EVENT_FIELDS = frozenset({"id", "type", "data", "metadata", "tags", "occurred_at"})
+_TRACING = frozenset({"traceparent", "correlation_id", "causation_id"})
+"""Keys of metadata that say how a request travelled: a repetition may have others."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,8 +54,15 @@ class Wanted:
 
     category: str | None = None
     type: str | None = None
+    stream: str | None = None
     stream_prefix: str | None = None
     tag: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no text of the store can have."""
+        asked = (self.category, self.type, self.stream, self.stream_prefix, self.tag)
+        if any(text is not None and "\x00" in text for text in asked):
+            raise Refused("a filter holds a NUL character")
 
     @property
     def everything(self) -> bool:
@@ -62,7 +73,8 @@ class Wanted:
         """Return whether an event is wanted."""
         return (
             self.category in (None, event["category"])
-            and self.type in (None, event["type"])
+            and self.type in (None, event["type"], f"{event['category']}.{event['type']}")
+            and self.stream in (None, event["stream"])
             and (self.stream_prefix is None or event["stream"].startswith(self.stream_prefix))
             and (self.tag is None or self.tag in event["tags"])
         )
@@ -102,22 +114,27 @@ class MemoryStore:
         Return the answers, and whether the events were there already.
         """
         prepared = [
-            (stream, expected, [self._prepared(e, i) for i, e in enumerate(events)])
+            (stream, expected, [new_event(e, f"$.events[{i}]") for i, e in enumerate(events)])
             for stream, expected, events in entries
         ]
-        self._check_request(prepared)
+        check_depth([events for _, _, events in entries])
+        check_entries(prepared)
+        items = None if condition is None else items_of(condition)
         with self.lock:
-            repeated = self._repeated(prepared)
-            if repeated is not None:
-                return repeated, True
-            if condition is not None:
-                self._check_condition(condition)
-            for stream, expected, _ in prepared:
-                self._check_expected(stream, expected)
             schema_ids = [
                 [self._check(category_of(s), e["type"], e["data"], i) for i, e in enumerate(es)]
                 for s, _, es in prepared
             ]
+            repeated = self._repeated(prepared)
+            if repeated is not None:
+                return repeated, True
+            if items is not None:
+                self._check_condition(items, number_of(condition, "after", 0, least=0))
+            for stream, expected, _ in prepared:
+                if stream.endswith(METADATA_SUFFIX):
+                    raise Refused(f"stream {stream} records the life of another stream")
+                self._check_expected(stream, expected)
+            self._check_categories({category_of(stream) for stream, _, _ in prepared})
             answers = [
                 self._placed(stream, events, ids)
                 for (stream, _, events), ids in zip(prepared, schema_ids, strict=True)
@@ -125,9 +142,14 @@ class MemoryStore:
         self.wake()
         return answers, False
 
+    def check(self, stream: str, event: Document) -> None:
+        """Refuse an event that no append to the stream could have."""
+        with self.lock:
+            self._check(category_of(stream), event["type"], event["data"], 0)
+
     def record(self, stream: str, type_: str, data: Document) -> int:
         """Append an event of the store's own and return its position."""
-        event = self._prepared({"type": type_, "data": data}, 0)
+        event = new_event({"type": type_, "data": data}, "$.events[0]")
         with self.lock:
             position: int = self._placed(stream, [event], [_OWN_SCHEMA])["last_position"]
         self.wake()
@@ -176,45 +198,6 @@ class MemoryStore:
         for listener in list(self._listeners):
             listener()
 
-    def _prepared(self, event: Any, index: int) -> Document:
-        place = f"$.events[{index}]"
-        if not isinstance(event, dict):
-            raise Refused(f"{place}: expected an object")
-        unknown = event.keys() - _EVENT_FIELDS
-        if unknown:
-            raise Refused(f"{place}: unknown field {min(unknown)!r}")
-        if not isinstance(event.get("type"), str) or not _TYPE.fullmatch(event["type"]):
-            raise Refused(f"{event.get('type')!r} is not an event type")
-        if not isinstance(event.get("data"), dict):
-            raise Refused(f"{place}.data: expected an object")
-        tags = event.get("tags") or []
-        for tag in tags:
-            if not isinstance(tag, str) or not _TAG.fullmatch(tag):
-                raise Refused(f"{tag!r} is not a tag")
-        return {
-            "id": str(UUID(event["id"])) if event.get("id") is not None else str(new_id()),
-            "type": event["type"],
-            "data": event["data"],
-            "metadata": event.get("metadata") or {},
-            "tags": list(dict.fromkeys(tags)),
-            "occurred_at": _utc(event.get("occurred_at")),
-        }
-
-    def _check_request(self, entries: Sequence[tuple[str, Any, Sequence[Document]]]) -> None:
-        for stream, expected, events in entries:
-            category_of(stream)
-            if stream.endswith(METADATA_SUFFIX):
-                raise Refused(f"stream {stream} records the life of another stream")
-            if not events:
-                raise Refused("$.events: expected a list with at least one event")
-            if not (type(expected) is int and expected >= 0) and expected not in _WORDS:
-                raise Refused(f"$.expected_version: {expected!r} is no version")
-        if len({stream for stream, _, _ in entries}) < len(entries):
-            raise Refused("$.appends: a stream is named twice")
-        ids = [event["id"] for _, _, events in entries for event in events]
-        if len(set(ids)) < len(ids):
-            raise Refused("$: an event id occurs twice in the request")
-
     def _repeated(
         self, entries: Sequence[tuple[str, Any, Sequence[Document]]]
     ) -> list[Document] | None:
@@ -222,34 +205,39 @@ class MemoryStore:
         known = [self._ids[event["id"]] for _, event in asked if event["id"] in self._ids]
         if not known:
             return None
-        same = len(known) == len(asked) and all(
-            _same(stream, event, stored)
-            for (stream, event), stored in zip(asked, known, strict=True)
-        )
-        if not same:
-            raise IdReused(
-                f"event id {known[0]['id']} is used already",
-                remedy="Give every new event an id of its own.",
-                id=known[0]["id"],
-                position=known[0]["position"],
-            )
+        if len(known) < len(asked):
+            raise _reused(known[0])
         places = iter(known)
-        return [_answer(stream, [next(places) for _ in events]) for stream, _, events in entries]
+        answers = []
+        for stream, _, events in entries:
+            found = [next(places) for _ in events]
+            for index, (event, stored) in enumerate(zip(events, found, strict=True)):
+                beside = stored["position"] == found[0]["position"] + index
+                if not (beside and _same(stream, event, stored)):
+                    raise _reused(stored)
+            answers.append(_answer(stream, found))
+        return answers
 
-    def _check_condition(self, condition: Any) -> None:
-        after = condition.get("after", 0)
+    def _check_categories(self, asked: set[str]) -> None:
+        there = {category_of(stream) for stream in self._heads}
+        if asked - there and len(there | asked) > MAX_CATEGORIES:
+            raise Refused(f"at most {MAX_CATEGORIES} categories are allowed")
+
+    def _check_condition(self, items: list[Document], after: int) -> None:
         if after > self.head:
             raise BeyondHead(
                 f"the condition's after is {after}, beyond the head {self.head}",
                 remedy="Query again.",
+                after=after,
                 head=self.head,
             )
         for event in reversed(list(self.after(after))):
-            if any(matches(item, event) for item in items_of(condition)):
+            if any(matches(item, event) for item in items):
                 raise ConditionFailed(
                     f"the event at position {event['position']} matches the condition",
                     remedy="Query again and decide on what is there now.",
                     position=event["position"],
+                    after=after,
                 )
 
     def _check_expected(self, stream: str, expected: Any) -> None:
@@ -272,7 +260,7 @@ class MemoryStore:
             )
 
     def _placed(self, stream: str, events: list[Document], schema_ids: list[int]) -> Document:
-        recorded_at = _utc(self._now().isoformat())
+        recorded_at = self._now().astimezone(UTC).isoformat()
         placed = []
         for event, schema_id in zip(events, schema_ids, strict=True):
             version = self._heads.get(stream, -1) + 1
@@ -300,33 +288,25 @@ class MemoryStore:
         return _answer(stream, placed)
 
 
-def category_of(stream: str) -> str:
-    """Return the category of a stream, or raise `Refused`."""
-    match = _STREAM.fullmatch(stream)
-    if match is None or len(stream) > 255:
-        raise Refused(f"{stream[:300]!r} is not a stream name", remedy="Name streams category-id.")
-    return match.group(1)
-
-
-def items_of(query: Any) -> list[Document]:
-    """Return the items of a query or condition, the short form for one item included."""
-    if "query" in query:
-        return list(query["query"])
-    return [{name: query[name] for name in ("types", "tags") if name in query}]
-
-
-def matches(item: Document, event: Document) -> bool:
-    """Return whether an event is one of the item's types and has all of its tags."""
-    types, tags = item.get("types", ()), item.get("tags", ())
-    named = {event["type"], f"{event['category']}.{event['type']}"}
-    return (not types or not named.isdisjoint(types)) and set(tags) <= set(event["tags"])
-
-
 def _same(stream: str, event: Document, stored: Document) -> bool:
     return (
         stored["stream"] == stream
         and event["occurred_at"] in (None, stored["occurred_at"])
-        and all(stored[name] == event[name] for name in ("type", "data", "metadata", "tags"))
+        and _untraced(event["metadata"]) == _untraced(stored["metadata"])
+        and all(stored[name] == event[name] for name in ("type", "data", "tags"))
+    )
+
+
+def _untraced(metadata: Document) -> Document:
+    return {key: value for key, value in metadata.items() if key not in _TRACING}
+
+
+def _reused(stored: Document) -> IdReused:
+    return IdReused(
+        f"event id {stored['id']} is used already",
+        remedy="Give every new event an id of its own.",
+        id=stored["id"],
+        position=stored["position"],
     )
 
 
@@ -339,12 +319,3 @@ def _answer(stream: str, placed: list[Document]) -> Document:
         "first_position": first["position"],
         "last_position": last["position"],
     }
-
-
-def _utc(text: str | None) -> str | None:
-    if text is None:
-        return None
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise Refused(f"$.occurred_at: {text!r} is no time with an offset")
-    return moment.astimezone(UTC).isoformat()

@@ -21,7 +21,7 @@ from penstock_client.errors import (
     Unauthorized,
     Unavailable,
 )
-from penstock_client.testing.memory import Document
+from penstock_client.testing.bodies import Document
 
 _STATUSES: tuple[tuple[type[PenstockError], int], ...] = (
     (Unauthorized, 401),
@@ -77,7 +77,7 @@ def whole(
 ) -> int:
     """Return a whole number of the query. Raises `Refused` out of range."""
     text = request.url.params.get(name, str(default))
-    value = int(text) if text.isdigit() else -1
+    value = int(text) if text.isascii() and text.isdigit() else -1
     if value < least or (most is not None and value > most):
         raise Refused(f"query.{name}: {text!r} is out of range")
     return value

@@ -5,27 +5,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from uuid import UUID
 
 import httpx
 
 from penstock_client.errors import BeyondHead, Incompatible, NotFound, PenstockError, Refused
+from penstock_client.testing.bodies import (
+    MAX_PAGE,
+    Document,
+    items_of,
+    matches,
+    new_event,
+    number_of,
+)
 from penstock_client.testing.deciders import MemoryDeciders
 from penstock_client.testing.feeds import Feed
 from penstock_client.testing.groups import MemoryGroups
-from penstock_client.testing.memory import (
-    Document,
-    MemoryStore,
-    Wanted,
-    category_of,
-    items_of,
-    matches,
-)
+from penstock_client.testing.memory import MemoryStore, Wanted
 from penstock_client.testing.requests import body_of, problem, reply, whole
 from penstock_client.testing.schemas import MemorySchemas
 from penstock_client.testing.streams import MemoryStreams
 
 Respond = Callable[..., httpx.Response]
-_MAX_PAGE = 1_000
+_LAST = 2**62
 
 
 class Routes:
@@ -56,6 +58,8 @@ class Routes:
             ("GET", "/v1/schemas/{subject}", self._schema),
             ("PUT", "/v1/schemas/{subject}/compatibility", self._set_level),
             ("POST", "/v1/import", self._import),
+            ("GET", "/v1/streams", streams.list),
+            ("GET", "/v1/categories", streams.categories),
             ("GET", "/v1/streams/{stream}/metadata", streams.show),
             ("PUT", "/v1/streams/{stream}/metadata", streams.set),
             ("DELETE", "/v1/streams/{stream}", streams.delete),
@@ -117,20 +121,19 @@ class Routes:
         return reply({"appends": answers}, status=200 if repeated else 201)
 
     def _read_stream(self, request: httpx.Request, stream: str) -> httpx.Response:
-        category_of(stream)
-        version = self._store.version(stream)
-        events = self._store.visible(stream)
         backward = request.url.params.get("direction") == "backward"
-        start = request.url.params.get("from_version")
-        if start is not None:
-            near = int(start)
-            events = [
-                e for e in events if (e["version"] <= near if backward else e["version"] >= near)
-            ]
+        lines = _wants_lines(request)
+        limit = whole(request, "limit", 100, least=1, most=None if lines else MAX_PAGE)
+        start = whole(request, "from_version", _LAST if backward else 0, least=0)
+        version = self._store.version(stream)
+        events = [
+            event
+            for event in self._store.visible(stream)
+            if (event["version"] <= start if backward else event["version"] >= start)
+        ]
         events = events[::-1] if backward else events
-        if _wants_lines(request):
+        if lines:
             return _lines(request, events)
-        limit = whole(request, "limit", 100, least=1, most=_MAX_PAGE)
         headers = {"etag": f'"{version}"'}
         page = {"stream": stream, "version": version, "events": events[:limit]}
         return reply(page, headers=headers)
@@ -143,18 +146,23 @@ class Routes:
             found = [e for e in self._store.after(after) if wanted.passes(e)]
         if _wants_lines(request):
             return _lines(request, found)
-        limit = whole(request, "limit", 100, least=1, most=_MAX_PAGE)
-        return reply(_page(found, limit, head))
+        limit = whole(request, "limit", 100, least=1, most=MAX_PAGE)
+        return reply(_page(found, limit, head, after))
 
     def _query(self, request: httpx.Request) -> httpx.Response:
         body = body_of(request)
+        if "query" not in body or not body.keys() <= {"query", "after", "limit"}:
+            raise Refused("$: expected an object with query and, if you like, after and limit")
         items = items_of(body)
-        after = body.get("after", 0)
+        after = number_of(body, "after", 0, least=0)
+        limit = number_of(body, "limit", 100, least=1)
+        if limit > MAX_PAGE:
+            raise Refused(f"limit: {limit} is more than the {MAX_PAGE} events of a page")
         with self._store.lock:
             head = self._reached(after)
             events = list(self._store.after(after))
         found = [e for e in events if any(matches(item, e) for item in items)]
-        return reply(_page(found, body.get("limit", 100), head))
+        return reply(_page(found, limit, head, after))
 
     def _subscribe(self, request: httpx.Request) -> httpx.Response:
         text = request.headers.get("last-event-id", request.url.params.get("after", "0"))
@@ -176,6 +184,10 @@ class Routes:
         return head
 
     def _event(self, _request: httpx.Request, id: str) -> httpx.Response:
+        try:
+            UUID(id)
+        except ValueError:
+            raise Refused(f"path.event_id: {id!r} is no UUID") from None
         return reply(self._store.event(id))
 
     def _list_schemas(self, _request: httpx.Request) -> httpx.Response:
@@ -192,12 +204,23 @@ class Routes:
 
     def _import(self, request: httpx.Request) -> httpx.Response:
         counts = {"lines": 0, "appended": 0, "repeated": 0, "last_position": 0}
-        for line in request.read().splitlines():
-            event = json.loads(line)
-            (answer,), repeated = self._store.append([(event.pop("stream"), "any", [event])])
-            counts["lines"] += 1
-            counts["repeated" if repeated else "appended"] += 1
-            counts["last_position"] = max(counts["last_position"], answer["last_position"])
+        lines = [json.loads(line) for line in request.read().splitlines()]
+        number = 0
+        try:
+            # The lines of a body come together or not at all, as those of a chunk do.
+            checked = []
+            for number, line in enumerate(lines, start=1):
+                stream, event = line.pop("stream"), line
+                self._store.check(stream, new_event(event, f"line {number}"))
+                checked.append((stream, event))
+            for stream, event in checked:
+                (answer,), repeated = self._store.append([(stream, "any", [event])])
+                counts["lines"] += 1
+                counts["repeated" if repeated else "appended"] += 1
+                counts["last_position"] = max(counts["last_position"], answer["last_position"])
+        except PenstockError as error:
+            error.fields = {**error.fields, "line": number, **counts}
+            raise
         return reply(counts)
 
     def _add_schema(self, request: httpx.Request) -> httpx.Response:
@@ -237,10 +260,9 @@ def _lines(request: httpx.Request, events: list[Document]) -> httpx.Response:
     return httpx.Response(200, headers=headers, content=lines.encode())
 
 
-def _page(found: list[Document], limit: int, head: int) -> Document:
+def _page(found: list[Document], limit: int, head: int, after: int) -> Document:
     events = found[:limit]
-    more = len(found) > limit
-    next_after = events[-1]["position"] if more else head
+    next_after = events[-1]["position"] if len(events) == limit else max(head, after)
     return {"events": events, "head": head, "next_after": next_after}
 
 
@@ -249,6 +271,7 @@ def _wanted(request: httpx.Request) -> Wanted:
     return Wanted(
         category=params.get("category"),
         type=params.get("type"),
+        stream=params.get("stream"),
         stream_prefix=params.get("stream_prefix"),
         tag=params.get("tag"),
     )

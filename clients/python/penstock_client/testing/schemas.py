@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from penstock_client.errors import Incompatible, NotFound, Refused, UnknownType
 from penstock_client.testing.avro import AvroSchema
-from penstock_client.testing.memory import Document
+from penstock_client.testing.bodies import Document
 
 Mode = Literal["infer", "strict"]
 

@@ -1,15 +1,19 @@
-"""The life of streams in memory: what they show, and their end, as recorded changes."""
+"""Streams in memory: which there are, what they show, and their end, as recorded changes."""
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import asdict, replace
 from typing import Any
 
 import httpx
 
 from penstock_client.errors import NotFound, Refused, StreamGone, VersionConflict
-from penstock_client.testing.memory import METADATA_SUFFIX, Document, Lifecycle, MemoryStore
-from penstock_client.testing.requests import body_of, reply
+from penstock_client.testing.bodies import MAX_PAGE, Document
+from penstock_client.testing.memory import METADATA_SUFFIX, Lifecycle, MemoryStore
+from penstock_client.testing.requests import body_of, reply, whole
+
+_COUNTED = 1_000
 
 
 class MemoryStreams:
@@ -17,6 +21,41 @@ class MemoryStreams:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
+
+    def list(self, request: httpx.Request) -> httpx.Response:
+        """List streams by name."""
+        params = request.url.params
+        category, after = params.get("category"), params.get("after", "")
+        limit = whole(request, "limit", 100, least=1, most=MAX_PAGE)
+        with self._store.lock:
+            found = [
+                each
+                for each in self._summaries()
+                if category in (None, each["category"])
+                and each["stream"].startswith(params.get("prefix", ""))
+                and each["stream"] > after
+            ]
+        next_after = found[limit - 1]["stream"] if len(found) > limit else None
+        return reply({"streams": found[:limit], "next_after": next_after})
+
+    def categories(self, _request: httpx.Request) -> httpx.Response:
+        """List categories by name."""
+        with self._store.lock:
+            last = {event["category"]: event for event in self._store.events}
+            summaries = self._summaries()
+        documents = []
+        for name in sorted(last):
+            count = sum(each["category"] == name for each in summaries)
+            documents.append(
+                {
+                    "category": name,
+                    "streams": min(count, _COUNTED),
+                    "more": count > _COUNTED,
+                    "position": last[name]["position"],
+                    "recorded_at": last[name]["recorded_at"],
+                }
+            )
+        return reply({"categories": documents})
 
     def show(self, _request: httpx.Request, stream: str) -> httpx.Response:
         """Show a stream's version and what it shows."""
@@ -53,6 +92,19 @@ class MemoryStreams:
             return self._change(
                 stream, "stream_tombstoned" if for_good else "stream_deleted", after
             )
+
+    def _summaries(self) -> builtins.list[Document]:
+        """Return all streams but those that record the life of another, by name."""
+        last = {event["stream"]: event for event in self._store.events}
+        named = ("stream", "category", "version", "position", "recorded_at")
+        summaries = []
+        for stream in sorted(last):
+            if not stream.endswith(METADATA_SUFFIX):
+                state = self._store.lifecycle.get(stream, Lifecycle())
+                shown = {name: last[stream][name] for name in named}
+                ends = {"deleted": state.deleted, "tombstoned": state.tombstoned}
+                summaries.append(shown | ends)
+        return summaries
 
     def _standing(self, stream: str) -> tuple[Lifecycle, int]:
         version = self._store.version(stream)
