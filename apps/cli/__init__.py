@@ -20,14 +20,12 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "apps.cli.stack": {
         "up": "Start the local stack, or attach to the one that runs; returns when all is ready.",
         "down": "Stop the local stack, in order.",
-        "status": "Show each part: state, process, port, version, restarts.",
+        "status": "Show each part: state, process, port, version, restarts; and what stands still",
         "logs": "Show the last lines of the parts' logs.",
         "doctor": "Check this machine: what is required, what was found, how to mend it.",
         "reset": "Stop the stack and remove its databases, topics, schemas and logs.",
     },
-    "apps.cli.restart": {
-        "restart": "Stop one part of the local stack and start it again; returns when it is ready."
-    },
+    "apps.cli.restart": {"restart": "Stop one part of the local stack and start it again."},
     "apps.cli.token": {"token": "Print the workspace's token"},
     "apps.cli.events": {
         "append": "Append an event, or a file of events, to one stream.",

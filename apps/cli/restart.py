@@ -23,9 +23,9 @@ def restart(
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop one part of the local stack and start it again; returns when it is ready.
+    """Stop one part of the local stack and start it again.
 
-    The other parts go on meanwhile. Clients of the service try again by themselves.
+    Returns when it is ready. The other parts go on meanwhile. Clients of the service try again by themselves.
     """
     # Only this call needs what steers a stack.
     from stack import control

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from apps.service.reads import Category, Limit, StreamPrefix, page_size, runtime_of
+from apps.service.reads import Category, Limit, StreamPrefix, page_size
 from apps.service.render import dump
+from apps.service.requests import runtime_of
 from eventstore.listing import range_of
 
 router = APIRouter(prefix="/v1")

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
-from apps.cli.service_state import lines_of
 
+from apps.standstills import of_service
 from tests.support.services.http import service_in_thread
 from tests.support.services.receivers import HttpReceiver, http_receiver
 from tests.support.services.waiting import until
@@ -92,14 +92,14 @@ def test_a_broken_decider_is_named_and_the_one_before_goes_on(
     path = decider(tmp_path, 2)
     path.write_text(path.read_text() + "\nnonsense(\n")
     until(lambda: health(http)["deciders"]["state"] == "outdated", "it is noticed")
-    (line,) = lines_of(health(http))
-    assert line.startswith("deciders stay as they were before: ")
-    assert f"{path}:" in line
+    (still,) = of_service(health(http))
+    assert still.component == "deciders"
+    assert f"{path}:" in still.cause
     assert http.get("/health/ready").status_code == 200
     assert buy(http) == 1
     decider(tmp_path, 3)
     until(lambda: health(http)["deciders"]["state"] == "loaded", "it is mended")
-    assert lines_of(health(http)) == []
+    assert of_service(health(http)) == []
     assert buy(http) == 3
 
 
@@ -148,8 +148,9 @@ def test_deliveries_follow_their_files(
     until(lambda: len(one.received) == 1, "a new file delivers")
     path.write_text('kind = "webhook"\n')
     until(lambda: delivery(http)["state"] == "outdated", "a broken file is named")
-    (line,) = lines_of(health(http))
-    assert line.startswith("delivery shop goes on as its file was before: deliveries/shop.toml: ")
+    (still,) = of_service(health(http))
+    assert (still.component, still.name) == ("delivery", "shop")
+    assert "deliveries/shop.toml: " in still.cause
     buy(http)
     until(lambda: len(one.received) == 2, "it goes on as it was")
     deliver(tmp_path, other.url)
@@ -166,8 +167,9 @@ def test_a_stopped_delivery_is_named_and_tried_again_when_its_file_is_saved(
 ) -> None:
     path = deliver(tmp_path, receivers[0].url, secret="file:shop.secret")
     until(lambda: delivery(http)["state"] == "stopped", "the secret is missing")
-    (line,) = lines_of(health(http))
-    assert line.startswith("delivery shop is stopped: the secret's file shop.secret cannot be read")
+    (still,) = of_service(health(http))
+    assert (still.component, still.name) == ("delivery", "shop")
+    assert "the secret's file shop.secret cannot be read" in still.cause
     (tmp_path / "shop.secret").write_text(SECRET)
     path.touch()
     buy(http)
