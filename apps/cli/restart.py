@@ -25,7 +25,8 @@ def restart(
 ) -> None:
     """Stop one part of the local stack and start it again.
 
-    Returns when it is ready. The other parts go on meanwhile. Clients of the service try again by themselves.
+    Returns when it is ready. The other parts go on meanwhile. Clients of the service try again by
+    themselves.
     """
     # Only this call needs what steers a stack.
     from stack import control
