@@ -9,11 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from typing import Any
+from urllib.request import Request
 
-import httpx
+import orjson
 
 from apps.access import bearing
+from apps.cli.client import opener_of
 from apps.settings import Settings
 
 _FIX = " | fix: "
@@ -52,10 +55,10 @@ def account(settings: Settings, part: str) -> Mapping[str, Any] | None:
     if not url:
         return None
     try:
-        state: Mapping[str, Any] = httpx.get(
-            f"{url}/health/ready", headers=bearing(settings, url), timeout=5.0
-        ).json()
-    except (httpx.HTTPError, ValueError):
+        request = Request(f"{url}/health/ready", headers=bearing(settings, url))
+        with opener_of(url).open(request, timeout=5.0) as answer:
+            state: Mapping[str, Any] = orjson.loads(answer.read())
+    except (OSError, HTTPException, ValueError):
         return None
     return state
 

@@ -15,6 +15,7 @@ from urllib.request import (
     HTTPErrorProcessor,
     HTTPHandler,
     HTTPSHandler,
+    OpenerDirector,
     ProxyHandler,
     Request,
     build_opener,
@@ -44,12 +45,9 @@ class ServiceClient:
         host = settings.text("service.host")
         host = f"[{host}]" if ":" in host else host
         url = settings.text("service.url") or f"http://{host}:{settings.number('service.port')}"
-        local = urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
         self.url = url.rstrip("/")
         self._headers = bearing(settings, url)
-        # A proxy of the environment is for other machines.
-        direct = [ProxyHandler({})] if local else []
-        self._opener = build_opener(_AnyStatus, _Http, _Https, *direct)
+        self._opener = opener_of(url)
 
     def __enter__(self) -> ServiceClient:
         return self
@@ -155,6 +153,14 @@ class ServiceClient:
                 f"the service at {self.url} does not answer: {cause}",
                 remedy="Start it with: penstock up. Or name it: PENSTOCK_SERVICE_URL=http://…",
             ) from error
+
+
+def opener_of(url: str) -> OpenerDirector:
+    """Return what opens requests to a service of ours: every answer is one, whatever its status."""
+    local = urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
+    # A proxy of the environment is for other machines.
+    direct = [ProxyHandler({})] if local else []
+    return build_opener(_AnyStatus, _Http, _Https, *direct)
 
 
 class _AnyStatus(HTTPErrorProcessor):
