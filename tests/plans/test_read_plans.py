@@ -216,7 +216,7 @@ def test_what_is_nowhere_is_known_at_once(history: str) -> None:
 
 
 def test_frequent_things_that_seldom_meet_are_found_page_by_page(history: str) -> None:
-    seen, pages, at = [], 0, EVENTS // 2
+    seen, pages, at = [], 0, EVENTS // 4
     while at < EVENTS:
         page = read(history, EventFilter(category="order", tag="part:1"), after=at)
         assert page.scanned_to > at

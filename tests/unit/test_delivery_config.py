@@ -84,7 +84,7 @@ def test_a_complaint_names_its_place_and_no_value(tmp_path: Path, text: str, rea
     assert found.error.message.startswith("deliveries/shop.toml: ")
     assert reason in found.error.message
     assert "hunter2" not in found.error.message
-    assert "restart the service" in found.error.remedy
+    assert "taken up" in found.error.remedy
 
 
 def test_a_name_that_no_subscription_can_have(tmp_path: Path) -> None:
