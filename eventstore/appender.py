@@ -9,8 +9,8 @@
 3. When the connection breaks, the writer commits the same group again under a new one: ids tell
    what happened the first time. A request whose deadline passes meanwhile gets `OutcomeUnknown`
    if its commit may have happened, `Unavailable` if it cannot have.
-4. When the database refuses the group's data, each request is committed alone, so that only the
-   one at fault fails.
+4. When the database refuses the group's data, or something unexpected happens, each request is
+   committed alone, so that only the one at fault fails.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from kernel.errors import (
     PenstockError,
     Standby,
     StorageFull,
+    StoreDiverged,
     Unavailable,
 )
 from kernel.positions import Position
@@ -54,7 +55,8 @@ class GroupCommit(Protocol):
     async def prepare(self) -> Position:
         """Become, or remain, the one writer; return the head.
 
-        Raises `Standby` while another writer holds the lease, `Unavailable` when nobody answers.
+        Raises `Standby` while another writer holds the lease, `Unavailable` when nobody answers,
+        `StoreDiverged`, from then on for ever, when events are gone that were there.
         """
         ...
 
@@ -241,6 +243,13 @@ class Appender:
                 if self._stopping:
                     return
                 await asyncio.sleep(self._limits.retry_s)
+            except StoreDiverged as error:
+                # Until a person has looked: positions that readers know stand for other events.
+                self.trouble = error.message
+                self._give_up(self._queue.take_all(), error)
+                if self._stopping:
+                    return
+                await asyncio.sleep(self._limits.retry_s)
             else:
                 self._standby = False
                 self.trouble = None
@@ -257,6 +266,11 @@ class Appender:
             await self._try_again(group, error)
         except PenstockError as error:
             self._give_up(group, error)
+        except Exception as error:
+            # A defect of ours: whichever request brings it about shall fail alone.
+            _log.exception("committing a group failed")
+            failed = ContractViolation(f"this append cannot be committed: {error!r}")
+            await self._commit_singly(group, failed)
         else:
             self._head.advance(head)
             self._answer(group, outcomes, head)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernel.errors import InvalidRequest
+from kernel.errors import InvalidRequest, PenstockError
 from kernel.positions import Position
 
 MAX_ITEMS = 16
@@ -69,6 +69,16 @@ class Condition:
 
     query: Query
     after: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What a condition matches up to `head`: the position of an event, None, or why that cannot be
+    told. Found before the append lock is taken, so that only what is newer needs a look under it.
+    """
+
+    head: Position
+    matched: int | PenstockError | None
 
 
 def _bounded(what: str, found: int, at_most: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from eventstore.store import EventFilter, EventStore
-from kernel.errors import BeyondHead
+from kernel.errors import BeyondHead, StoreDiverged
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 
@@ -33,11 +33,18 @@ class Head:
         self._moved.set()
 
     def advance(self, head: Position) -> None:
-        """Learn of a new head. An older one than known is ignored."""
+        """Learn of a new head. An older one than known is ignored: answers overtake each other."""
         if head > self.position:
             self.position = head
             moved, self._moved = self._moved, asyncio.Event()
             moved.set()
+
+    def check(self, known: int, found: int) -> None:
+        """Raise `StoreDiverged` when the head was found below where it was known to be before the
+        question: what was recorded there is gone, and its positions will be used again.
+        """
+        if found < known:
+            raise diverged(found, known)
 
     async def beyond(self, position: int, *, timeout_s: float) -> bool:
         """Wait until the head is beyond `position`, or the time is up; return whether it is."""
@@ -46,6 +53,17 @@ class Head:
                 while self.position <= position and not self.closed:
                     await self._moved.wait()
         return self.position > position
+
+
+def diverged(found: int, known: int) -> StoreDiverged:
+    """Return the error of a store whose head went backwards."""
+    return StoreDiverged(
+        f"the store ends at position {found}, and had {known} before: it was restored, or another "
+        "server took its place that had not got everything",
+        remedy="Give it a new id: penstock store renew-id. Then restart its services.",
+        head=found,
+        known=known,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

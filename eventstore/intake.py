@@ -47,6 +47,14 @@ class SchemaCache(Protocol):
         """Return all of them."""
         ...
 
+    async def schema(self, schema_id: int) -> str | None:
+        """Return the text of a schema, None when it is not kept."""
+        ...
+
+    async def written(self, subject: str) -> tuple[int, str] | None:
+        """Return what `subject` is written with now: another service may have kept it."""
+        ...
+
     async def keep(self, subject: str, schema_id: int, schema_json: str) -> None:
         """Keep a schema and write `subject` with it from now on. Durable when it returns."""
         ...
@@ -67,6 +75,15 @@ class MemorySchemaCache:
     async def load(self) -> KeptSchemas:
         """Return all of them."""
         return KeptSchemas(schemas=dict(self._schemas), subjects=dict(self._subjects))
+
+    async def schema(self, schema_id: int) -> str | None:
+        """Return the text of a schema, None when it is not kept."""
+        return self._schemas.get(schema_id)
+
+    async def written(self, subject: str) -> tuple[int, str] | None:
+        """Return what `subject` is written with now."""
+        schema_id = self._subjects.get(subject)
+        return None if schema_id is None else (schema_id, self._schemas[schema_id])
 
     async def keep(self, subject: str, schema_id: int, schema_json: str) -> None:
         """Keep a schema."""
@@ -143,7 +160,9 @@ class Intake:
         registry does not answer.
         """
         if not self._codecs.known(schema_id):
-            text = await asyncio.to_thread(self._registry.schema, schema_id)
+            text = await self._cache.schema(schema_id)
+            if text is None:
+                text = await asyncio.to_thread(self._registry.schema, schema_id)
             self._codecs.learn(schema_id, text)
         return self._codecs.codec(schema_id)
 
@@ -222,6 +241,11 @@ class Intake:
             # Whoever was here before may have brought what we came for.
             with contextlib.suppress(SchemaViolation, UnknownType):
                 return self._encode(subject, event)
+            kept = await self._cache.written(subject)
+            if kept is not None:
+                self._adopt(subject, *kept)
+                with contextlib.suppress(SchemaViolation, UnknownType):
+                    return self._encode(subject, event)
             latest = await self._latest(subject)
             if latest is not None:
                 await self._write_with(subject, latest.id, latest.schema)
@@ -262,7 +286,10 @@ class Intake:
         return RegisteredSchema(subject=subject, id=schema_id, version=version, schema=schema_json)
 
     async def _write_with(self, subject: str, schema_id: int, schema_json: str) -> None:
-        self._codecs.learn(schema_id, schema_json)
-        codec = self._codecs.codec(schema_id)
+        JsonCodec(schema_json)
         await self._cache.keep(subject, schema_id, schema_json)
-        self._writing[subject] = (schema_id, codec)
+        self._adopt(subject, schema_id, schema_json)
+
+    def _adopt(self, subject: str, schema_id: int, schema_json: str) -> None:
+        self._codecs.learn(schema_id, schema_json)
+        self._writing[subject] = (schema_id, self._codecs.codec(schema_id))

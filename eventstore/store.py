@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 from uuid import UUID
 
-from eventstore.conditions import Condition, Query
+from eventstore.conditions import Condition, Probed, Query
 from eventstore.lifecycle import PolicyChange, StreamStanding
 from eventstore.listing import CategorySummary, StreamRange, StreamSummary
 from kernel.errors import InvalidRequest
@@ -51,12 +51,13 @@ class StreamAppend:
 class AppendRequest:
     """What one caller wants committed together: all of it or nothing, if `condition` holds.
 
-    `change`: the policy of a stream changes with it.
+    `change`: the policy of a stream changes with it. `probed`: how the condition stood before.
     """
 
     appends: tuple[StreamAppend, ...]
     condition: Condition | None = None
     change: PolicyChange | None = None
+    probed: Probed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@
     ├── NotFound              no such stream, table, projection, epoch, source
     │   └── StreamGone            a stream that was deleted for good
     ├── Incompatible          versions, schemas or stores that do not go together
-    │   └── StoreDiverged         the same position with other content
+    │   └── StoreDiverged         a position has other content than before, or is gone
     ├── Unavailable           a part that is down, full or overloaded just now
     │   ├── Overloaded            a bounded queue is full
     │   ├── Standby               another service is the writer
@@ -194,9 +194,9 @@ class Incompatible(PenstockError):
 
 
 class StoreDiverged(Incompatible):
-    """The same position arrived with other content: the log follows another store."""
+    """A position has other content than before, or is gone: this is another store by now."""
 
-    remedy = "The store was restored or replaced. Give it a new store id before going on."
+    remedy = "The store was restored or replaced. Give it a new id: penstock store renew-id."
 
 
 class Unavailable(PenstockError):

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "read": "Print the events of a stream, or of the whole store.",
         "tail": "Follow events as they happen; with --json one JSON document per line.",
     },
+    "apps.cli.store": {"store": "The event store itself."},
     "apps.cli.stream": {"stream": "What streams there are and show, their end, export and import."},
     "apps.cli.command": {
         "command": "Send a command to an entity; print the events that it led to.",

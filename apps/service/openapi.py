@@ -35,7 +35,8 @@ _PROBLEMS: Final[dict[str, str]] = {
     "404": "not-found",
     "405": "method-not-allowed",
     "408": "slow-body, slow-request",
-    "409": "version-conflict, condition-failed, id-reused, beyond-head, incompatible, "
+    "409": "version-conflict, condition-failed, id-reused, beyond-head, store-diverged, "
+    "incompatible, "
     "subscription-differs: something else is the case",
     "410": "stream-gone",
     "412": "If-Match or If-None-Match failed",

@@ -143,12 +143,14 @@ COMPONENTS: Final[dict[str, Shape]] = {
             "position": WHOLE,
             "type": TEXT,
             "schema_id": WHOLE,
-            "data": OBJECT,
+            "data": or_null(OBJECT),
             "metadata": OBJECT,
             "tags": listed(TEXT),
             "occurred_at": TIME,
             "recorded_at": TIME,
-        }
+            "unreadable": TEXT | {"description": "Why the data cannot be shown and are null"},
+        },
+        optional=("unreadable",),
     ),
     "CloudEvent": {
         "type": "object",

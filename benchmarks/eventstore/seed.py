@@ -66,7 +66,6 @@ def preload(dsn: str, events: int, progress: Callable[[str], None]) -> None:
             "SELECT stream, min(category), max(version) FROM es.events GROUP BY stream"
         )
         connection.execute("INSERT INTO es.categories VALUES (%s)", (CATEGORY,))
-        connection.execute("UPDATE es.counter SET position = %s", (events,))
         connection.execute("VACUUM ANALYZE es.events")
         connection.execute("VACUUM ANALYZE es.streams")
         connection.execute("CHECKPOINT")

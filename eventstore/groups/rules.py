@@ -112,8 +112,11 @@ class Round:
             if entry.due_at > self.now or entry.deliveries >= self._terms.max_deliveries:
                 stopped.add(entry.stream)
                 continue
+            if entry.deliveries > 0 and not ready:
+                return [entry]
             if entry.deliveries > 0:
-                return ready or [entry]
+                stopped.add(entry.stream)
+                continue
             ready.append(entry)
             counts[entry.stream] += 1
             if counts[entry.stream] >= per_stream:

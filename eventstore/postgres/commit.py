@@ -34,17 +34,25 @@ from eventstore.decision import (
     same_bytes,
     streams_of,
 )
+from eventstore.feed import diverged
 from eventstore.postgres import one_call
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.lease import Lease
 from eventstore.postgres.locks import APPEND_LOCK
-from eventstore.postgres.matching import MAX_WALKS, probes_of
+from eventstore.postgres.matching import BUDGET_UNDER_LOCK, MAX_WALKS, Probes, probes_of
 from eventstore.postgres.queries import query, results
 from eventstore.postgres.repeats import Recalled, archived_of, cleared, recall
 from eventstore.postgres.rows import COPY_EVENTS, copy_lines, policy_of, stored
 from eventstore.store import AppendRequest
 from kernel import failpoints
-from kernel.errors import ContractViolation, LeaseLost, OutcomeUnknown, PenstockError, Unavailable
+from kernel.errors import (
+    ContractViolation,
+    LeaseLost,
+    OutcomeUnknown,
+    PenstockError,
+    StoreDiverged,
+    Unavailable,
+)
 from kernel.positions import Position
 
 _HEADS_CACHED = 200_000
@@ -75,14 +83,17 @@ class PostgresGroupCommit:
         self._max_categories = max_categories
         self._lease = Lease(holder=holder, ttl_s=lease_ttl_s)
         self._connection: Connection | None = None
-        # Heads of streams as of `_head`: true as long as the counter stands where we left it.
+        # Heads of streams as of `_head`: true as long as the head stands where we left it.
         self._heads: OrderedDict[str, int] = OrderedDict()
         self._head = 0
         self._look_first = 0
+        self._diverged: StoreDiverged | None = None
         self._sent = False
 
     async def prepare(self) -> Position:
         """Open the connection and take or renew the lease, as needed; return the head."""
+        if self._diverged is not None:
+            raise self._diverged
         try:
             if self._connection is None:
                 self._connection = await connect(self._dsn, cursor=psycopg.AsyncClientCursor)
@@ -122,6 +133,11 @@ class PostgresGroupCommit:
         except (PenstockError, asyncio.CancelledError):
             await self._discard()
             raise
+        except Exception as error:
+            await self._discard()
+            if self._sent:
+                raise OutcomeUnknown(f"{type(error).__name__} after the commit") from error
+            raise
         return outcomes, Position(self._head)
 
     async def close(self) -> None:
@@ -149,7 +165,7 @@ class PostgresGroupCommit:
             if len(probes.walks) > MAX_WALKS:
                 return None
             # Most conditions hold: the call makes sure of it.
-            state.matched = dict.fromkeys(probes.conditions)
+            state.matched = probes.presumed
         categories = len(state.categories)
         outcomes = self._decide(requests, state)
         # A refusal may stem from an id that is in the store already, which nobody has looked for.
@@ -196,7 +212,7 @@ class PostgresGroupCommit:
             else:
                 heads[stream] = head
         if unknown:
-            # No lock is needed: what changes after this read moves the counter too.
+            # No lock is needed: what changes after this read moves the head too.
             (rows,) = await results(connection, "open_heads", streams=unknown)
             for stream, version, closed in rows:
                 if closed:
@@ -247,7 +263,7 @@ class PostgresGroupCommit:
             append_lock=APPEND_LOCK,
             streams=unknown,
             ids=ids_of(requests),
-            **({} if probes is None else {"walks": probes.json.decode()}),
+            **({} if probes is None else _walks(probes)),
         )
         number, position, recorded_at = counter[0]
         if number != self._lease.number:
@@ -292,7 +308,7 @@ class PostgresGroupCommit:
         new = state.categories - self._lease.categories
         if new:
             await connection.execute(query("add_categories"), {"categories": sorted(new)})
-        await connection.execute(query("end_group"), _heads_after(placed, state))
+        await connection.execute(query("end_group"), _heads_after(placed))
         if state.changed:
             await connection.execute(query("set_policies"), _policies_after(state))
 
@@ -310,6 +326,9 @@ class PostgresGroupCommit:
             self._heads.popitem(last=False)
 
     def _moved_to(self, head: int) -> None:
+        if head < self._head:
+            self._diverged = diverged(head, self._head)
+            raise self._diverged
         if head != self._head:
             self._heads.clear()
             self._head = head
@@ -320,6 +339,10 @@ class PostgresGroupCommit:
         if self._connection is not None and not keep:
             connection, self._connection = self._connection, None
             await connection.close()
+
+
+def _walks(probes: Probes) -> dict[str, object]:
+    return {"walks": probes.json.decode(), "budget": BUDGET_UNDER_LOCK}
 
 
 def _policies_after(state: StoreState) -> dict[str, object]:
@@ -335,12 +358,10 @@ def _policies_after(state: StoreState) -> dict[str, object]:
     }
 
 
-def _heads_after(placed: Sequence[Placed], state: StoreState) -> dict[str, object]:
+def _heads_after(placed: Sequence[Placed]) -> dict[str, object]:
     last = {place.stream: place for place in placed}
     return {
         "streams": list(last),
         "categories": [place.category for place in last.values()],
         "versions": [place.version for place in last.values()],
-        "position": state.position,
-        "recorded_at": state.recorded_at,
     }

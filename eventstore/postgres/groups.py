@@ -298,7 +298,9 @@ class PostgresSubscriptionGroups:
             wanted_now = {entry.position for entry in given}
             events = {at: event for at, event in fresh.items() if at in wanted_now}
             events |= await self._again(open_round.connection, given, fresh)
-            round_.drop_missing([entry for entry in given if entry.position not in events])
+            missing = [entry for entry in given if entry.position not in events]
+            round_.drop_missing(missing)
+            more = more or bool(missing)
             due_in = round_.due_in()
             if ready is not None:
                 for event in events.values():

@@ -82,6 +82,8 @@ async def migrate(dsn: str, known: tuple[Migration, ...] | None = None) -> list[
 
 async def _apply(connection: _Connection, steps: tuple[Migration, ...]) -> list[str]:
     await connection.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATE_LOCK,))
+    # Who waits for a table keeps everybody else from it: better to give up and come again.
+    await connection.execute("SET LOCAL lock_timeout = '5s'")
     await connection.execute(_HISTORY)
     missing = _missing(steps, await _applied(connection))
     for step in missing:

@@ -105,12 +105,17 @@ CREATE VIEW es.recorded AS
     UNION ALL
     SELECT position, id, stream, version, category, type, occurred_at, recorded_at FROM es.archived;
 
--- The head of the store. Its row is read and written only under the append lock.
-CREATE TABLE es.counter (
-    position    bigint      NOT NULL CHECK (position >= 0),
-    recorded_at timestamptz NOT NULL,
-    only_row    boolean     PRIMARY KEY DEFAULT true CHECK (only_row)
-) WITH (fillfactor = 50);
+-- The head of the store: the last event says it. A row that every append changed would leave a dead
+-- version behind each time, and all of them are walked through while some old snapshot is open.
+CREATE VIEW es.counter AS
+    SELECT coalesce(last.position, 0) AS position,
+           coalesce(last.recorded_at, '-infinity') AS recorded_at
+    FROM es.store
+    LEFT JOIN LATERAL (
+        SELECT position, recorded_at FROM es.recorded ORDER BY position DESC LIMIT 1
+    ) AS last ON true;
+-- A writer of the version before still says how far it came; the events themselves have said it.
+CREATE RULE counter_follows AS ON UPDATE TO es.counter DO INSTEAD NOTHING;
 
 -- Who may append. A writer commits only while `number` is the one that it was given.
 CREATE TABLE es.lease (
@@ -130,6 +135,13 @@ CREATE TABLE es.types (
     schema_id integer NOT NULL REFERENCES es.schemas
 );
 COMMENT ON TABLE es.types IS 'The schema that new events of a type are written with';
+
+-- Every schema that events of a type were or are written with.
+CREATE TABLE es.type_schemas (
+    subject   text    NOT NULL,
+    schema_id integer NOT NULL REFERENCES es.schemas,
+    PRIMARY KEY (subject, schema_id)
+);
 
 -- Persistent subscriptions: written under the row lock of the group's subscription.
 CREATE TABLE es.subscriptions (
@@ -182,18 +194,20 @@ CREATE TABLE es.parked (
 
 GRANT USAGE ON SCHEMA es TO penstock_service;
 GRANT SELECT ON ALL TABLES IN SCHEMA es TO penstock_service;
-GRANT INSERT ON es.events, es.streams, es.categories, es.tags, es.schemas, es.types
-    TO penstock_service;
+GRANT INSERT ON es.events, es.streams, es.categories, es.tags, es.schemas, es.types,
+    es.type_schemas TO penstock_service;
 GRANT UPDATE ON es.streams, es.counter, es.lease, es.types TO penstock_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON es.subscriptions, es.deliveries, es.parked
     TO penstock_service;
 
 -- Newest event behind `after` that carries all tags and is of the type, where one is named: the
--- lists of positions are walked together, newest first, each jumping to where the others are. -1
--- after 10,000 jumps: two tags that are both everywhere and never meet would hold the append lock
--- for as long as they are. A type of the same name in another category is passed over one by one.
-CREATE FUNCTION es.newest_tagged(tags text[], category text, type text, after bigint)
-RETURNS bigint LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+-- lists of positions are walked together, newest first, each jumping to where the others are. `budget`
+-- is how many jumps there may be, and comes back less those that were made; `newest` is -1 when they
+-- did not suffice: two tags that are both everywhere and never meet would be walked for as long as
+-- they are. A type of the same name in another category is passed over one by one.
+CREATE FUNCTION es.newest_tagged(
+    tags text[], category text, type text, after bigint, INOUT budget integer, OUT newest bigint
+) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     candidate bigint := 9223372036854775807;
@@ -201,7 +215,8 @@ DECLARE
     place integer := 1;
     found record;
 BEGIN
-    FOR jump IN 1 .. 10000 LOOP
+    WHILE newest_tagged.budget > 0 LOOP
+        newest_tagged.budget := newest_tagged.budget - 1;
         IF newest_tagged.type IS NULL THEN
             SELECT position, NULL AS category INTO found FROM es.tags
                 WHERE tag = newest_tagged.tags[place]
@@ -214,7 +229,7 @@ BEGIN
                 ORDER BY position DESC LIMIT 1;
         END IF;
         IF found.position IS NULL THEN
-            RETURN NULL;
+            RETURN;
         END IF;
         agreeing := CASE WHEN found.position = candidate THEN agreeing + 1 ELSE 1 END;
         candidate := found.position;
@@ -222,46 +237,83 @@ BEGIN
             candidate := candidate - 1;
             agreeing := 0;
         ELSIF agreeing = cardinality(newest_tagged.tags) THEN
-            RETURN candidate;
+            newest_tagged.newest := candidate;
+            RETURN;
         END IF;
         place := place % cardinality(newest_tagged.tags) + 1;
     END LOOP;
-    RETURN -1;
+    newest_tagged.newest := -1;
 END
 $$;
 
--- Newest event behind `after` of a type, in one category or any; -1 when 10,000 events of other categories that
--- have a type of this name come first.
-CREATE FUNCTION es.newest_of_kind(category text, type text, after bigint)
-RETURNS bigint LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+-- Newest event behind `after` of a type, in one category or any. `budget` is how many events of other
+-- categories that have a type of this name may be passed over; `newest` is -1 when it did not suffice.
+CREATE FUNCTION es.newest_of_kind(
+    category text, type text, after bigint, INOUT budget integer, OUT newest bigint
+) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     found record;
-    passed integer := 0;
-    newest bigint;
 BEGIN
-    FOR found IN SELECT position, category FROM es.events
+    FOR found IN SELECT position, category FROM es.recorded
             WHERE type = newest_of_kind.type AND position > newest_of_kind.after
-            ORDER BY position DESC LIMIT 10000 LOOP
+            ORDER BY position DESC LIMIT newest_of_kind.budget LOOP
+        newest_of_kind.budget := newest_of_kind.budget - 1;
         IF newest_of_kind.category IS NULL OR found.category = newest_of_kind.category THEN
-            newest := found.position;
-            EXIT;
+            newest_of_kind.newest := found.position;
+            RETURN;
         END IF;
-        passed := passed + 1;
     END LOOP;
-    IF passed = 10000 THEN
-        RETURN -1;
+    IF newest_of_kind.budget = 0 THEN
+        newest_of_kind.newest := -1;
     END IF;
-    FOR found IN SELECT position, category FROM es.archived
-            WHERE type = newest_of_kind.type
-              AND position > greatest(newest_of_kind.after, newest)
-            ORDER BY position DESC LIMIT 10000 LOOP
-        IF newest_of_kind.category IS NULL OR found.category = newest_of_kind.category THEN
-            RETURN found.position;
+END
+$$;
+
+-- For each condition (`number`) the newest event that one of its searches finds: NULL when none does,
+-- -1 when that cannot be told within `budget`, which all searches of one condition share. Of a table
+-- that was never analysed, the planner would sort all events of a tag rather than read the newest one.
+CREATE FUNCTION es.newest_matches(walks jsonb, budget integer)
+RETURNS TABLE (number integer, newest bigint)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    walk record;
+    remaining integer;
+    share integer;
+    found record;
+    gave_up boolean;
+BEGIN
+    FOR walk IN SELECT w.*, row_number() OVER later AS nth,
+                       lag(w.number) OVER (ORDER BY w.number, w.place) AS before,
+                       lead(w.number) OVER (ORDER BY w.number, w.place) AS next
+            FROM ROWS FROM (jsonb_to_recordset(walks)
+                    AS (number integer, tags text[], category text, type text, after bigint))
+                WITH ORDINALITY AS w (number, tags, category, type, after, place)
+            WINDOW later AS (PARTITION BY w.number ORDER BY w.place DESC)
+            ORDER BY w.number, w.place LOOP
+        IF walk.before IS DISTINCT FROM walk.number THEN
+            number := walk.number;
+            newest := NULL;
+            remaining := newest_matches.budget;
+            gave_up := false;
         END IF;
-        passed := passed + 1;
+        share := greatest(remaining / walk.nth::integer, 1);
+        IF cardinality(walk.tags) = 0 THEN
+            SELECT * INTO found FROM es.newest_of_kind(
+                walk.category, walk.type, greatest(walk.after, newest), share);
+        ELSE
+            SELECT * INTO found FROM es.newest_tagged(
+                walk.tags, walk.category, walk.type, greatest(walk.after, newest), share);
+        END IF;
+        remaining := remaining - share + found.budget;
+        gave_up := gave_up OR coalesce(found.newest = -1, false);
+        newest := coalesce(nullif(found.newest, -1), newest);
+        IF walk.next IS DISTINCT FROM walk.number THEN
+            newest := coalesce(newest, CASE WHEN gave_up THEN -1 END);
+            RETURN NEXT;
+        END IF;
     END LOOP;
-    RETURN coalesce(newest, CASE WHEN passed >= 10000 THEN -1 END);
 END
 $$;
 
@@ -274,8 +326,10 @@ BEGIN
     END IF;
 END
 $$;
-REVOKE ALL ON FUNCTION es.newest_tagged, es.newest_of_kind, es.none_matched FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION es.newest_tagged, es.newest_of_kind, es.none_matched TO penstock_service;
+REVOKE ALL ON FUNCTION es.newest_tagged, es.newest_of_kind, es.newest_matches FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION es.newest_tagged, es.newest_of_kind, es.newest_matches TO penstock_service;
+REVOKE ALL ON FUNCTION es.none_matched FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION es.none_matched TO penstock_service;
 
 -- Events as `es.append` takes them, one row each. `data` is base64 of Avro in the five-byte framing.
 CREATE FUNCTION es.given_events(events jsonb)
@@ -306,6 +360,28 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION es.limit_of FROM PUBLIC;
 
+-- A number of a document that readers would see altered: beyond 64 bits, or a fraction that no double
+-- is. NULL when there is none.
+CREATE FUNCTION es.altered_number(document jsonb) RETURNS numeric
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp SET extra_float_digits = 1 AS $$
+DECLARE
+    number numeric;
+BEGIN
+    FOR number IN SELECT item::numeric
+            FROM jsonb_path_query(document, '$.** ? (@.type() == "number")') AS item LOOP
+        IF number NOT BETWEEN -9223372036854775808 AND 9223372036854775807 THEN
+            RETURN number;
+        ELSIF number <> trunc(number) AND (
+            abs(number) < 1e-300 OR number::float8::text::numeric <> number
+        ) THEN
+            RETURN number;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+REVOKE ALL ON FUNCTION es.altered_number FROM PUBLIC;
+
 CREATE FUNCTION es.check_given(category text, events jsonb) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -326,13 +402,24 @@ BEGIN
             WHEN schema_id IS NULL THEN 'data: not base64 of Avro in the five-byte framing'
             WHEN length(data) > most_bytes THEN format('data: more than %s bytes', most_bytes)
             WHEN jsonb_typeof(metadata) <> 'object' THEN 'metadata: expected an object'
+            WHEN length(metadata::text) > most_bytes
+                THEN format('metadata: more than %s bytes', most_bytes)
+            WHEN metadata @? '$.**{60}' THEN 'metadata: nested deeper than 60 levels'
+            WHEN es.altered_number(metadata) IS NOT NULL
+                THEN format('metadata: the number %s would not come back as it was sent: send it as text',
+                            left(es.altered_number(metadata)::text, 60))
+            WHEN occurred_at NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'
+                THEN 'occurred_at: not within the years 1 to 9999'
             WHEN cardinality(tags) > most_tags THEN format('tags: more than %s', most_tags)
             WHEN EXISTS (SELECT FROM unnest(tags) AS tag WHERE tag IS NULL OR length(tag) > 255
                              OR tag !~ '^[^[:space:][:cntrl:]]+$') THEN 'tags: one is no tag'
-            WHEN NOT EXISTS (SELECT FROM es.types WHERE subject = category || '.' || given.type)
-                OR NOT EXISTS (SELECT FROM es.schemas WHERE schema_id = given.schema_id)
-                THEN format('schema %s of %s.%s is not kept here: encode with POST /v1/encode',
-                            schema_id, category, type)
+            WHEN NOT EXISTS (SELECT FROM es.types WHERE subject = category || '.' || given.type
+                                 AND schema_id = given.schema_id)
+                AND NOT EXISTS (SELECT FROM es.type_schemas
+                                    WHERE subject = category || '.' || given.type
+                                      AND schema_id = given.schema_id)
+                THEN format('%s.%s is not written with schema %s: encode with POST /v1/encode',
+                            category, type, schema_id)
         END AS wrong) AS judged
         WHERE wrong IS NOT NULL ORDER BY place LIMIT 1;
     IF complaint IS NULL AND (SELECT count(DISTINCT id) < count(*) FROM es.given_events(events)) THEN
@@ -362,7 +449,8 @@ $$;
 -- within two seconds.
 --
 -- From the call to the commit nobody else can append. So the rest of the transaction is given two
--- seconds: idle, for each statement and, from PostgreSQL 17 on, in all.
+-- seconds: idle, for each statement and, from PostgreSQL 17 on, in all. Its commit is durable when it
+-- returns, whatever synchronous_commit the session has: later appends follow on it.
 CREATE FUNCTION es.append(stream text, expected text, events jsonb)
 RETURNS TABLE (first_version bigint, last_version bigint, first_position bigint,
                last_position bigint, repeated boolean)
@@ -395,9 +483,11 @@ BEGIN
     IF current_setting('server_version_num')::integer >= 170000 THEN
         PERFORM es.limit_setting('transaction_timeout', interval '2 seconds');
     END IF;
-    -- Fails under REPEATABLE READ when somebody appended since the transaction's snapshot.
+    IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
     SELECT position, greatest(clock_timestamp(), recorded_at) AS recorded_at INTO head
-        FROM es.counter FOR UPDATE;
+        FROM es.counter;
 
     SELECT count(*), min(position) INTO known, first_position
         FROM es.recorded WHERE id IN (SELECT id FROM es.given_events(append.events));
@@ -427,26 +517,30 @@ BEGIN
     END IF;
 
     actual := es.check_expected(into_stream, append.expected);
-    IF NOT EXISTS (SELECT FROM es.categories WHERE category = into_category) THEN
-        IF (SELECT count(*) >= 500 FROM es.categories) THEN
-            RAISE EXCEPTION 'category % would be one too many, at most 500 are allowed',
-                into_category USING ERRCODE = 'ES004';
+    BEGIN
+        IF NOT EXISTS (SELECT FROM es.categories WHERE category = into_category) THEN
+            IF (SELECT count(*) >= 500 FROM es.categories) THEN
+                RAISE EXCEPTION 'category % would be one too many, at most 500 are allowed',
+                    into_category USING ERRCODE = 'ES004';
+            END IF;
+            INSERT INTO es.categories (category) VALUES (into_category);
         END IF;
-        INSERT INTO es.categories (category) VALUES (into_category);
-    END IF;
-    INSERT INTO es.events (position, store_id, id, stream, version, category, type, schema_id,
-                           data, metadata, tags, occurred_at, recorded_at)
-        SELECT head.position + place, store_id, id, into_stream, actual + place, into_category,
-               type, schema_id, data, metadata, tags, coalesce(occurred_at, head.recorded_at),
-               head.recorded_at
-            FROM es.given_events(append.events), es.store;
+        INSERT INTO es.events (position, store_id, id, stream, version, category, type, schema_id,
+                               data, metadata, tags, occurred_at, recorded_at)
+            SELECT head.position + place, store_id, id, into_stream, actual + place, into_category,
+                   type, schema_id, data, metadata, tags, coalesce(occurred_at, head.recorded_at),
+                   head.recorded_at
+                FROM es.given_events(append.events), es.store;
+    EXCEPTION WHEN unique_violation THEN
+        -- A snapshot of the whole transaction does not see the last events.
+        RAISE EXCEPTION 'somebody appended after this transaction had begun' USING ERRCODE = '40001';
+    END;
     INSERT INTO es.tags (tag, position, category, type)
         SELECT DISTINCT tag, head.position + place, into_category, type
             FROM es.given_events(append.events), unnest(tags) AS tag;
     INSERT INTO es.streams (stream, category, version)
         VALUES (into_stream, into_category, actual + total)
         ON CONFLICT (stream) DO UPDATE SET version = excluded.version, deleted = false;
-    UPDATE es.counter SET position = head.position + total, recorded_at = head.recorded_at;
     RETURN QUERY SELECT actual + 1, actual + total, head.position + 1, head.position + total, false;
 END
 $$;
@@ -586,19 +680,22 @@ CREATE TABLE es.compatibility (
 GRANT SELECT, INSERT ON es.schema_versions TO penstock_service;
 GRANT SELECT, INSERT, UPDATE ON es.compatibility TO penstock_service;
 
--- Takes the append lock and the positions up to `head` for a writer that believes to hold the lease
--- `number` and to know the head before. ES010 when any of it is not so: then it has to look first.
-CREATE FUNCTION es.enter(number bigint, before bigint, head bigint) RETURNS void
+-- Takes the append lock for a writer that believes to hold the lease `number` and to know the head
+-- `before`, and returns the time of what it appends. ES010 when any of it is not so: then it has to
+-- look first.
+CREATE FUNCTION es.enter(number bigint, before bigint) RETURNS timestamptz
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    moment timestamptz;
 BEGIN
     PERFORM pg_advisory_xact_lock(7305801002);
-    UPDATE es.counter
-        SET position = enter.head, recorded_at = greatest(clock_timestamp(), counter.recorded_at)
-        FROM es.lease
+    SELECT greatest(clock_timestamp(), counter.recorded_at) INTO moment
+        FROM es.counter, es.lease
         WHERE counter.position = enter.before AND lease.number = enter.number;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the head or the writer is another by now' USING ERRCODE = 'ES010';
     END IF;
+    RETURN moment;
 END
 $$;
 REVOKE ALL ON FUNCTION es.enter FROM PUBLIC;
@@ -633,20 +730,13 @@ CREATE FUNCTION es.append_group(
     walks         jsonb
 ) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    now_ timestamptz;
-    known boolean;
+    now_ CONSTANT timestamptz := es.enter(append_group.number, append_group.before);
 BEGIN
-    PERFORM es.enter(append_group.number, append_group.before, before + cardinality(ids));
-    SELECT counter.recorded_at, EXISTS (SELECT FROM es.archived WHERE archived.id = ANY (ids))
-        INTO now_, known FROM es.counter;
-    IF known THEN
+    IF EXISTS (SELECT FROM es.archived WHERE archived.id = ANY (ids)) THEN
         RAISE EXCEPTION 'an event of the group is in the archive' USING ERRCODE = 'ES010';
     END IF;
     IF walks IS NOT NULL THEN
-        PERFORM es.none_matched(max(CASE
-                WHEN cardinality(w.tags) = 0 THEN es.newest_of_kind(w.category, w.type, w.after)
-                ELSE es.newest_tagged(w.tags, w.category, w.type, w.after) END))
-            FROM jsonb_to_recordset(walks) AS w (tags text[], category text, type text, after bigint);
+        PERFORM es.none_matched(max(newest)) FROM es.newest_matches(walks, 1000);
     END IF;
     INSERT INTO es.events (
         position, store_id, id, stream, version, category, type, schema_id, data_format, data,

@@ -8,6 +8,7 @@ import socket
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from eventstore.postgres.archived import lacking, merged, plain_of
 from eventstore.postgres.commit import PostgresGroupCommit
 from eventstore.postgres.connect import Connection, Pool, StoreIdentity
 from eventstore.postgres.listing import categories_of, streams_of
+from eventstore.postgres.matching import probe
 from eventstore.postgres.queries import query as statement
 from eventstore.postgres.reading import (
     POSITION,
@@ -49,6 +51,8 @@ from kernel.positions import Position, Version
 from schemas.records import RecordedEvent
 
 _MAX_BIGINT = 2**63 - 1
+# Reads are bounded by what they look at; one that takes this long holds a connection for nothing.
+_READ_TIMEOUT = "SET statement_timeout = '30s'"
 Row = TypeVar("Row")
 
 
@@ -83,7 +87,7 @@ class PostgresEventStore:
             archive=self._archive,
         )
         self.appender = Appender(self._group, self.feed_head, limits=limits, observer=observer)
-        self._pool = Pool(dsn, name="readers", connections=readers)
+        self._pool = Pool(dsn, name="readers", connections=readers, first=_READ_TIMEOUT)
 
     async def __aenter__(self) -> PostgresEventStore:
         await self._pool.open()
@@ -100,6 +104,10 @@ class PostgresEventStore:
 
     async def append(self, request: AppendRequest) -> Appended:
         """Commit a request; see `EventStore.append`."""
+        if request.condition is not None:
+            # Nobody waits for the lock meanwhile; under it only what is newer is searched.
+            async with self.reader("judging a condition") as connection:
+                request = replace(request, probed=await probe(connection, request.condition))
         return await self.appender.append(request)
 
     async def read_stream(
@@ -162,7 +170,7 @@ class PostgresEventStore:
 
     async def _page(self, wanted: Sequence[Wanted], after: int, limit: int) -> EventPage:
         async with self.reader("reading events") as connection:
-            head = await head_of(connection)
+            head = await self._head_of(connection)
             place = await locate(connection, wanted, after=after, head=head, limit=limit)
             found = await self._read(connection, *place.statement)
         events = (await self._events(found))[:limit]
@@ -203,11 +211,17 @@ class PostgresEventStore:
     async def head(self) -> Position:
         """Return the last position."""
         async with self.reader("reading the head") as connection:
-            return Position(await head_of(connection))
+            return Position(await self._head_of(connection))
 
     def reader(self, doing: str) -> AbstractAsyncContextManager[Connection]:
         """Lend a connection of the readers' pool; its errors become `Unavailable`."""
         return self._pool.lend(doing)
+
+    async def _head_of(self, connection: Connection) -> int:
+        known = self.feed_head.position
+        head = await head_of(connection)
+        self.feed_head.check(known, head)
+        return head
 
     async def _read(
         self, connection: Connection, name: str, values: Mapping[str, object]

@@ -48,8 +48,8 @@ def test_the_life_of_a_group(run: Run) -> None:
         assert (await first.ack(given.deliveries[0])).done == (one.id,)
         assert (await first.ack(one.id)).already == (one.id,)
         assert (await first.nack([three.id], reason="busy")).done == (three.id,)
-        given = await second.next()
-        assert ids(given) == [(two.id, 1), (three.id, 2)]
+        assert ids(await second.next()) == [(two.id, 1)]
+        assert ids(await second.next()) == [(three.id, 2)]
         assert (await first.park(three.id, reason="mine no more")).refused == (three.id,)
         assert (await second.park(three.id, reason="no such shop")).done == (three.id,)
         (parked,) = await first.parked()
@@ -96,6 +96,30 @@ def test_an_event_is_parked_after_its_last_delivery(run: Run) -> None:
             await group.nack(event.id, reason="busy", delay_s=0)
         assert ids(await group.next()) == []
         assert [each.id for each in await group.parked()] == [event.id]
+
+    run(body)
+
+
+def test_an_event_that_its_consumer_never_survives_is_parked_alone(run: Run) -> None:
+    """A batch that came back whole is given again one by one."""
+
+    async def body(world: World) -> None:
+        events = await append(world, *(f"order-{n}" for n in range(4)))
+        terms = Terms(max_deliveries=3, backoff_s=0)
+        await world.client.groups.create("g", start=0, terms=terms)
+        group, poison = world.client.group("g"), events[1].id
+        given = await group.next(limit=10)
+        assert len(given.deliveries) == 4
+        for event in events:
+            await group.nack(event.id, reason="the consumer died", delay_s=0)
+        for _ in range(5):
+            (delivery,) = (await group.next(limit=10)).deliveries
+            if delivery.event.id == poison:
+                await group.nack(poison, reason="died again", delay_s=0)
+            else:
+                await group.ack(delivery.event.id)
+        assert ids(await group.next(limit=10)) == []
+        assert [each.id for each in await group.parked()] == [poison]
 
     run(body)
 
@@ -163,11 +187,10 @@ def test_one_stream_comes_in_batches_in_order(run: Run) -> None:
         assert ids(await other.next(per_stream=3)) == []
         assert (await group.nack(events[1].id, reason="busy")).done == (events[1].id,)
         assert (await group.ack(events[2].id)).refused == (events[2].id,)
-        assert ids(await other.next(per_stream=9)) == [
-            (events[1].id, 2),
-            *((event.id, 1) for event in events[2:5]),
-        ]
-        handled = [event.id for event in (*events[1:5], events[5])]
+        assert ids(await other.next(per_stream=9)) == [(events[1].id, 2)]
+        assert (await other.ack(events[1].id)).done == (events[1].id,)
+        assert ids(await other.next(per_stream=9)) == [(event.id, 1) for event in events[2:5]]
+        handled = [event.id for event in (*events[2:5], events[5])]
         assert (await other.ack(handled)).done == tuple(handled)
         assert (await world.client.groups.show("g")).state == "caught-up"
 

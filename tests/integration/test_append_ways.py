@@ -105,7 +105,7 @@ def test_times_are_postgresqls_and_never_go_back(postgres_dsn: str) -> None:
 
 
 def test_an_append_by_somebody_else_is_noticed(postgres_dsn: str) -> None:
-    """The counter moves behind the writer's back: versions and positions go on from there."""
+    """The head moves behind the writer's back: versions and positions go on from there."""
 
     async def body() -> None:
         async with PostgresEventStore(postgres_dsn) as store:
@@ -123,12 +123,11 @@ def test_an_append_by_somebody_else_is_noticed(postgres_dsn: str) -> None:
 
 def _insert(connection: psycopg.Connection[Any], event_id: UUID) -> None:
     connection.execute(
-        b"WITH moved AS (UPDATE es.counter SET position = position + 1 RETURNING position),"
-        b" head AS (UPDATE es.streams SET version = version + 1 WHERE stream = 'order-1')"
+        b"WITH head AS (UPDATE es.streams SET version = version + 1 WHERE stream = 'order-1')"
         b" INSERT INTO es.events (position, store_id, id, stream, version, category, type,"
         b" schema_id, data, occurred_at, recorded_at)"
-        b" SELECT position, store_id, %(id)s, 'order-1', 1, 'order', 'placed', 1, '', now(), now()"
-        b" FROM moved, es.store",
+        b" SELECT position + 1, store_id, %(id)s, 'order-1', 1, 'order', 'placed', 1, '', now(),"
+        b" now() FROM es.counter, es.store",
         {"id": event_id},
     )
 

@@ -136,9 +136,9 @@ def test_a_condition_that_is_not_met_keeps_nothing_of_its_group(
             old = Condition(query=placed, after=Position(1))
             new = Condition(query=placed, after=Position(2))
             answers = await asyncio.gather(
-                store.append(append("order-2", [event(**EMPTY)])),
-                store.append(append("order-3", [event(**EMPTY)], old)),
-                store.append(append("order-4", [event(**EMPTY)], new)),
+                store.enqueue(append("order-2", [event(**EMPTY)])),
+                store.enqueue(append("order-3", [event(**EMPTY)], old)),
+                store.enqueue(append("order-4", [event(**EMPTY)], new)),
                 return_exceptions=True,
             )
             assert [type(answer).__name__ for answer in answers] == [

@@ -76,7 +76,6 @@ def long_history(http: httpx.Client, dsn: str) -> None:
             (EVENTS - 1,),
         )
         connection.execute("UPDATE es.streams SET version = %s", (EVENTS - 1,))
-        connection.execute("UPDATE es.counter SET position = %s", (EVENTS,))
 
 
 @pytest.mark.parametrize("form", ["sse", "lines"])

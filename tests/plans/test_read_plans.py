@@ -71,7 +71,6 @@ def history(postgres_cluster: Cluster) -> Iterator[str]:
             " SELECT stream, min(category), max(version) FROM es.events GROUP BY stream"
         )
         connection.execute("INSERT INTO es.categories VALUES ('order'), ('cart'), ('rare')")
-        connection.execute("UPDATE es.counter SET position = %s", (EVENTS,))
         connection.execute("ANALYZE es.streams")
     yield dsn
     admin(postgres_cluster, f"DROP DATABASE {name} WITH (FORCE)")

@@ -73,7 +73,8 @@ class Condition:
 class Event:
     """A recorded event. Positions count from 1 over the store, versions from 0 in the stream.
 
-    Times are UTC with microseconds.
+    Times are UTC with microseconds. `unreadable` says why the service cannot show an event's data,
+    which are None then.
     """
 
     id: UUID
@@ -87,6 +88,7 @@ class Event:
     tags: tuple[str, ...]
     occurred_at: datetime
     recorded_at: datetime
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

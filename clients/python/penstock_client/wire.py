@@ -201,6 +201,7 @@ def event_of(document: Mapping[str, Any]) -> Event:
         tags=tuple(document["tags"]),
         occurred_at=datetime.fromisoformat(document["occurred_at"]),
         recorded_at=datetime.fromisoformat(document["recorded_at"]),
+        unreadable=document.get("unreadable"),
     )
 
 

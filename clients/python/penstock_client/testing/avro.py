@@ -158,7 +158,7 @@ def _fits(name: str, value: Any) -> bool:
             limit = _WHOLE[name]
             return type(value) is int and -limit <= value < limit
         case "float" | "double":
-            return isinstance(value, int | float) and not isinstance(value, bool)
+            return isinstance(value, float) or (type(value) is int and abs(value) <= 1 << 53)
         case "string" | "bytes":
             return isinstance(value, str)
         case _:

@@ -236,14 +236,23 @@ class MemoryGroups:
         self._settle_late(group, now)
         stopped = {e.event["stream"] for e in group.waiting.values() if e.consumer is not None}
         counts: Counter[str] = Counter()
+        fresh = False
         for _, entry in sorted(group.waiting.items()):
             stream = entry.event["stream"]
             if stream in stopped:
+                continue
+            if entry.deliveries and entry.due_at <= now:
+                # What comes back comes alone: of a batch, nobody knows which event failed.
+                if not fresh:
+                    yield entry
+                    return
+                stopped.add(stream)
                 continue
             counts[stream] += 1
             if entry.due_at > now or counts[stream] == per_stream:
                 stopped.add(stream)
             if entry.due_at <= now:
+                fresh = True
                 yield entry
 
     def _settle_late(self, group: _Group, now: datetime) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import httpx
@@ -41,12 +42,18 @@ _STATUSES: tuple[tuple[type[PenstockError], int], ...] = (
 def body_of(request: httpx.Request) -> Document:
     """Return a request's JSON object."""
     try:
-        body = json.loads(request.content or b"{}")
+        body = json.loads(request.content or b"{}", parse_float=_fraction)
     except ValueError as error:
         raise Refused(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise Refused("$: expected an object")
     return body
+
+
+def _fraction(text: str) -> float | str:
+    """Return a number as a float that is the same number, else as the text that a decimal takes."""
+    number = float(text)
+    return number if Decimal(repr(number)) == Decimal(text) else text
 
 
 def reply(

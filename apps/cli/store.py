@@ -1,0 +1,43 @@
+"""`penstock store …`: the event store itself."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+
+from apps import settings
+from apps.cli.options import JsonOption, WorkspaceOption
+from apps.cli.output import emit
+from eventstore.postgres.identity import renew_id as renewed
+from kernel.errors import EXIT_NEEDS_CONFIRMATION
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    store = typer.Typer(help="The event store itself.", no_args_is_help=True)
+    store.command("renew-id")(renew_id)
+    app.add_typer(store, name="store")
+
+
+def renew_id(
+    yes: Annotated[bool, typer.Option("--yes", help="Really give it a new id.")] = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give the store a new id: after it was restored, or lost events in a fail-over.
+
+    Positions that were lost will be used again. Under a new id nobody downstream takes what comes
+    there for what was there. Restart the store's services afterwards.
+    """
+    if not yes:
+        what = "the store would be another one to all who follow it"
+        emit({"needs": "--yes", "reason": what}, as_json=as_json, text=what)
+        if not as_json:
+            print("  fix: penstock store renew-id --yes", file=sys.stderr)
+        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+    store_id = asyncio.run(renewed(settings.load(workspace).required("postgres.dsn")))
+    text = f"the store's id is {store_id} now; restart its services"
+    emit({"store_id": store_id}, as_json=as_json, text=text)

@@ -1,0 +1,171 @@
+"""What the store takes can be shown again, is durable, and stops nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from eventstore.codecs import Codecs
+from eventstore.conditions import Condition, Query, QueryItem
+from eventstore.intake import Intake, Mode
+from eventstore.postgres.identity import renew_id
+from eventstore.postgres.schema_cache import PostgresSchemaCache
+from eventstore.postgres.store import PostgresEventStore
+from kernel.errors import InvalidRequest, StoreDiverged
+from kernel.positions import Position
+from schemas.records import NewEvent
+from schemas.registry import MemoryRegistry
+from schemas.wire import frame
+from tests.contracts.events import event, request, to
+
+MODES: tuple[Mode, ...] = ("infer", "strict")
+SCHEMA = '{"type":"record","name":"T","fields":[{"name":"n","type":"long"}]}'
+FRAMED = base64.b64encode(frame(1, b"\x02")).decode()
+
+
+@pytest.fixture
+def dsn(postgres_dsn: str) -> str:
+    async def keep() -> None:
+        async with PostgresEventStore(postgres_dsn) as store:
+            cache = PostgresSchemaCache(store)
+            await cache.keep("order.placed", 1, SCHEMA)
+            await cache.keep("order.paid", 2, SCHEMA)
+
+    asyncio.run(keep())
+    return postgres_dsn
+
+
+def appended(connection: psycopg.Connection[Any], **more: object) -> None:
+    given = {"id": str(uuid4()), "type": "placed", "data": FRAMED} | more
+    connection.execute("SELECT es.append('order-1', 'any', %s)", (json.dumps([given]),))
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"metadata": {"n": 10**20}}, "number"),
+        ({"metadata": {"a": [{"n": -(2**63) - 1}]}}, "number"),
+        ({"metadata": {"x": "a" * 300_000}}, "more than 262144 bytes"),
+        ({"metadata": json.loads('{"a":' * 70 + "1" + "}" * 70)}, "deeper"),
+        ({"occurred_at": "infinity"}, "occurred_at"),
+        ({"occurred_at": "0044-03-15 BC"}, "occurred_at"),
+        ({"type": "paid"}, "is not written with schema 1"),
+    ],
+)
+def test_es_append_refuses_what_could_not_be_shown(
+    dsn: str, given: dict[str, object], complaint: str
+) -> None:
+    with psycopg.connect(dsn) as connection:
+        with pytest.raises(psycopg.Error, match=complaint) as caught:
+            appended(connection, **given)
+        assert caught.value.sqlstate == "ES004"
+
+
+def test_es_append_takes_metadata_of_every_kind(dsn: str) -> None:
+    metadata = {"a": [1, -2.5, 0.1, 1e-7, None, True, "x"], "b": 2**63 - 1}
+    with psycopg.connect(dsn) as connection:
+        appended(connection, metadata=metadata, occurred_at="2013-01-01T05:15:00Z")
+        row = connection.execute("SELECT metadata FROM es.events").fetchone()
+    assert row == (metadata,)
+
+
+def test_p1_an_append_in_a_transaction_is_durable_whatever_the_session_says(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("SET synchronous_commit = off")
+        connection.commit()
+        appended(connection)
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+        connection.commit()
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
+
+
+def test_appends_leave_no_versions_of_a_row_behind(dsn: str) -> None:
+    """The head is read from the last event, in a few pages, however many appends there were."""
+    with psycopg.connect(dsn) as connection:
+        for _ in range(3):
+            appended(connection)
+        assert connection.execute("SELECT position FROM es.counter").fetchone() == (3,)
+        connection.execute("SET enable_seqscan = off")
+        rows = connection.execute("EXPLAIN SELECT position FROM es.counter").fetchall()
+    plan = "\n".join(line for (line,) in rows)
+    assert "Scan Backward using events_pkey" in plan
+    assert "->  Sort" not in plan
+
+
+def test_a_condition_is_searched_before_the_lock_and_within_one_budget(postgres_dsn: str) -> None:
+    """Two tags that are everywhere and never meet: told quickly, and nobody waits for it."""
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute(
+            "INSERT INTO es.tags (tag, position, category, type)"
+            " SELECT 'even:' || n % 2, n, 'order', 'placed' FROM generate_series(1, 30000) AS n"
+        )
+    items = [QueryItem(types=(f"t{n}",), tags=("even:0", "even:1")) for n in range(15)]
+    broad = Condition(
+        query=Query(items=(QueryItem(tags=("even:0", "even:1")), *items)), after=Position(0)
+    )
+    narrow = Condition(query=Query(items=(QueryItem(tags=("rare:1",)),)), after=Position(0))
+
+    async def body() -> None:
+        async with PostgresEventStore(postgres_dsn) as store:
+            with pytest.raises(InvalidRequest, match="cannot be judged"):
+                await store.append(replace(request(to("order-1")), condition=broad))
+            await store.append(replace(request(to("order-1")), condition=narrow))
+            assert await store.head() == 1
+
+    asyncio.run(body())
+    with psycopg.connect(postgres_dsn) as connection:
+        walks = [{"number": 0, "tags": ["even:0", "even:1"], "after": 0}] * 16
+        statement = "SELECT number, newest FROM es.newest_matches(%s, 160)"
+        assert connection.execute(statement, (json.dumps(walks),)).fetchall() == [(0, -1)]
+        walks = [{"number": n, "tags": [f"even:{n}"], "after": 0} for n in range(2)]
+        found = connection.execute(statement, (json.dumps(walks),)).fetchall()
+    assert found == [(0, 30000), (1, 29999)]
+
+
+def test_a_head_that_goes_backwards_stops_the_store(postgres_dsn: str) -> None:
+    async def body() -> str:
+        async with PostgresEventStore(postgres_dsn, lease_ttl_s=60) as store:
+            await store.append(request(to("order-1", [event(), event()])))
+            before = store.feed_head.position
+            with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+                connection.execute("ALTER TABLE es.events DISABLE TRIGGER USER")
+                connection.execute("DELETE FROM es.events WHERE position = 2")
+            with pytest.raises(StoreDiverged, match="position 1") as caught:
+                await store.read_all(after=0, limit=10)
+            assert caught.value.fields == {"head": 1, "known": before}
+            for _ in range(2):
+                with pytest.raises(StoreDiverged):
+                    await store.append(request(to("order-1")))
+        async with PostgresEventStore(postgres_dsn) as store:
+            return (await store.read_all(after=0, limit=10)).events[0].store_id
+
+    before = asyncio.run(body())
+    after = asyncio.run(renew_id(postgres_dsn))
+    assert after != before
+
+
+def test_a_second_service_knows_types_that_were_born_after_its_start(postgres_dsn: str) -> None:
+    """It finds them beside the events: its registry has never heard of them."""
+    born = NewEvent(id=uuid4(), type="born", data={"n": 1}, metadata={}, tags=(), occurred_at=None)
+
+    async def body() -> None:
+        async with PostgresEventStore(postgres_dsn) as store:
+            first, second = (
+                Intake(MemoryRegistry(), PostgresSchemaCache(store), mode, Codecs())
+                for mode in MODES
+            )
+            await second.load()
+            (encoded,) = await first.encode("order", [born])
+            (again,) = await second.encode("order", [born])
+            assert again.data == encoded.data
+            third = Intake(MemoryRegistry(), PostgresSchemaCache(store), "strict", Codecs())
+            assert (await third.codec(encoded.schema_id)).inferred
+
+    asyncio.run(body())

@@ -1,0 +1,72 @@
+"""The writer's groups: a request that breaks it fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from eventstore.appender import Appender
+from eventstore.decision import Outcome
+from eventstore.feed import Head, diverged
+from eventstore.store import Appended, AppendRequest
+from kernel.errors import ContractViolation, StoreDiverged
+from kernel.positions import Position
+from tests.contracts.events import request, to
+
+
+class BreakingCommit:
+    """Fails unexpectedly whenever a group holds an event of one stream; can lose events."""
+
+    def __init__(self) -> None:
+        self.groups: list[int] = []
+        self.lost = False
+
+    async def commit(self, requests: Sequence[AppendRequest]) -> tuple[list[Outcome], Position]:
+        await asyncio.sleep(0)
+        self.groups.append(len(requests))
+        if any(append.stream == "order-poison" for each in requests for append in each.appends):
+            raise TypeError("no JSON")
+        return [Appended(appends=(), repeated=False) for _ in requests], Position(1)
+
+    async def prepare(self) -> Position:
+        if self.lost:
+            raise diverged(1, 2)
+        return Position(0)
+
+    async def close(self) -> None:
+        pass
+
+
+def test_an_unexpected_error_fails_one_append_and_not_its_group() -> None:
+    async def body() -> None:
+        commit = BreakingCommit()
+        appender = Appender(commit, Head())
+        names = ["order-1", "order-poison", "order-2"]
+        answers = [appender.enqueue(request(to(name))) for name in names]
+        appender.start()
+        first, poison, last = await asyncio.gather(*answers, return_exceptions=True)
+        assert isinstance(first, Appended)
+        assert isinstance(last, Appended)
+        assert isinstance(poison, ContractViolation)
+        assert "no JSON" in poison.message
+        assert commit.groups == [3, 1, 1, 1]
+        await appender.stop()
+
+    asyncio.run(body())
+
+
+def test_appends_to_a_store_that_lost_events_are_refused_by_name() -> None:
+    async def body() -> None:
+        commit = BreakingCommit()
+        commit.lost = True
+        appender = Appender(commit, Head())
+        appender.start()
+        with pytest.raises(StoreDiverged):
+            await appender.append(request(to("order-1")))
+        assert appender.trouble is not None
+        assert "position 1" in appender.trouble
+        await appender.stop()
+
+    asyncio.run(body())
