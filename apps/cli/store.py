@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Annotated
 
 import typer
 
 from apps import settings
+from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
-from eventstore.postgres.identity import renew_id as renewed
 from kernel.errors import EXIT_NEEDS_CONFIRMATION
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    store = typer.Typer(help="The event store itself.", no_args_is_help=True)
+    store = typer.Typer(cls=Group, help="The event store itself.", no_args_is_help=True)
     store.command("renew-id")(renew_id)
     app.add_typer(store, name="store")
 
@@ -38,6 +37,11 @@ def renew_id(
         if not as_json:
             print("  fix: penstock store renew-id --yes", file=sys.stderr)
         raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+    # Only this call needs PostgreSQL's client.
+    import asyncio
+
+    from eventstore.postgres.identity import renew_id as renewed
+
     store_id = asyncio.run(renewed(settings.load(workspace).required("postgres.dsn")))
     text = f"the store's id is {store_id} now; restart its services"
     emit({"store_id": store_id}, as_json=as_json, text=text)

@@ -40,11 +40,5 @@ def json_body(schema: Mapping[str, Any], *, required: bool = True) -> dict[str, 
 
 
 def described(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """Return what `json_body` does, of a model; models within it are written out."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    definitions = schema.pop("$defs", {})
-    for name, definition in definitions.items():
-        for key, value in schema.get("properties", {}).items():
-            if value.get("$ref", "").endswith(f"/{name}"):
-                schema["properties"][key] = definition
-    return json_body(schema, required=required)
+    """Return what `json_body` does, of a model; `completed` finds models within it in `$defs`."""
+    return json_body(model.model_json_schema(), required=required)

@@ -38,6 +38,7 @@ ALONE: dict[str, list[str]] = {
     "command": ["account", "1", "open"],
     "entity": ["account", "1"],
     "restart": ["postgres"],
+    "store renew-id": [],
     "stream list": [],
     "stream categories": [],
     "stream show": ["order-1"],

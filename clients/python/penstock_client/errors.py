@@ -13,7 +13,8 @@
     │   ├── VersionConflict       the stream is at `actual`, not at `expected`
     │   ├── ConditionFailed       an event that the condition excludes is there
     │   ├── IdReused              an event id with other content than before: id, position
-    │   └── BeyondHead            a feed was to start behind `head`: another or a restored store
+    │   ├── BeyondHead            a feed was to start behind `head`: another or a restored store
+    │   └── StoreDiverged         the store lost events that it had, and takes no more appends
     ├── Incompatible          a schema cannot read what is stored: complaints
     ├── Unavailable           nothing was kept; worth a retry
     │   ├── Overloaded            the queue is full: retry_after_s
@@ -189,6 +190,12 @@ class IdReused(Conflict):
         """Where that event is."""
         position: int | None = self.fields.get("position")
         return position
+
+
+class StoreDiverged(Conflict):
+    """The store lost events that it had: it was restored, or failed over to a copy behind it."""
+
+    type_ = "store-diverged"
 
 
 class BeyondHead(Conflict):
