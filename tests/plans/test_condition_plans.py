@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -35,24 +37,38 @@ INSERT INTO es.tags (tag, position, category, type)
 """
 
 
-@pytest.fixture(scope="module", params=["analysed", "never analysed"])
-def connection(
-    request: pytest.FixtureRequest, postgres_cluster: Cluster
-) -> Iterator[psycopg.Connection[Any]]:
+Connect = Callable[[str], psycopg.Connection[Any]]
+
+
+@pytest.fixture(scope="module")
+def stores(postgres_cluster: Cluster) -> Iterator[Connect]:
+    """Make each large store once, whatever the order of tests: a fixture with parameters is made
+    again each time that another one was used in between."""
+    with ExitStack() as after:
+
+        @cache
+        def store(known: str) -> psycopg.Connection[Any]:
+            dsn = after.enter_context(database(postgres_cluster))
+            connection = after.enter_context(
+                psycopg.Connection.connect(
+                    dsn, autocommit=True, cursor_factory=psycopg.ClientCursor
+                )
+            )
+            connection.execute("ALTER TABLE es.tags SET (autovacuum_enabled = off)")
+            connection.execute("ALTER TABLE es.events SET (autovacuum_enabled = off)")
+            connection.execute(FILL.encode())
+            if known == "analysed":
+                connection.execute("VACUUM ANALYZE es.tags, es.events")
+            connection.execute(PLANNING.encode())
+            return connection
+
+        yield store
+
+
+@pytest.fixture(params=["analysed", "never analysed"])
+def connection(request: pytest.FixtureRequest, stores: Connect) -> psycopg.Connection[Any]:
     """A large store, with the writer's settings; the planner knows its size or has no idea."""
-    with (
-        database(postgres_cluster) as dsn,
-        psycopg.Connection.connect(
-            dsn, autocommit=True, cursor_factory=psycopg.ClientCursor
-        ) as connection,
-    ):
-        connection.execute("ALTER TABLE es.tags SET (autovacuum_enabled = off)")
-        connection.execute("ALTER TABLE es.events SET (autovacuum_enabled = off)")
-        connection.execute(FILL.encode())
-        if request.param == "analysed":
-            connection.execute("VACUUM ANALYZE es.tags, es.events")
-        connection.execute(PLANNING.encode())
-        yield connection
+    return stores(request.param)
 
 
 def asking(types: tuple[str, ...], tags: tuple[str, ...], after: int) -> Condition:
