@@ -105,7 +105,13 @@ numbers = st.one_of(
 )
 
 
-@given(st.recursive(numbers, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+@given(
+    st.recursive(
+        numbers,
+        lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+        max_leaves=20,
+    )
+)
 def test_parsing_keeps_every_number(value: object) -> None:
     text = orjson.dumps(_texts(value), default=str)
     text = text.replace(b'"number ', b"").replace(b' number"', b"")
