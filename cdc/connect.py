@@ -55,7 +55,13 @@ class ConnectClient:
 
     def __init__(self, url: str, *, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
-        self._client = httpx.Client(base_url=self.url, timeout=_TIMEOUT_S, transport=transport)
+        # Certificates are read for each client anew, and clients are made for a few calls each.
+        self._client = httpx.Client(
+            base_url=self.url,
+            timeout=_TIMEOUT_S,
+            transport=transport,
+            verify=self.url.startswith("https:"),
+        )
 
     def __enter__(self) -> ConnectClient:
         return self
