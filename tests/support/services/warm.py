@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -34,7 +35,12 @@ def stack() -> Iterator[Settings]:
     workspace.chmod(0o711)
     try:
         up(workspace, Options(port_base=PortBlock.WARM, parts=PARTS))
-        yield load(workspace)
+        settings = load(workspace)
+        with psycopg.connect(settings.required("postgres.dsn"), autocommit=True) as connection:
+            # A killed process is not a lost machine: nothing that tests do needs the disk's word.
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
+        yield settings
     finally:
         down(workspace)
         shutil.rmtree(workspace, ignore_errors=True)

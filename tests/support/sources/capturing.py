@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from apps.capture import placement_of
 from apps.settings import Settings
+from apps.topics import KafkaTopics
 from cdc import capture, removal, sources
 from cdc.capture import Access
 from cdc.connect import ConnectClient
@@ -42,8 +37,6 @@ from tests.support.services.waiting import until
 from tests.support.sources.source_database import SourceDatabase
 
 SALT = "saltofthistest0123456789"
-_NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
-"""What a topic that was just made answers: it is listed before its partitions have a leader."""
 
 
 @dataclass(slots=True)
@@ -53,14 +46,15 @@ class Reader:
     bootstrap: str
     prefix: str
     _consumer: Consumer | None = None
+    _topics: KafkaTopics | None = None
     _parts: set[tuple[str, int]] = field(default_factory=set)
     _seen: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def poll(self) -> Iterator[KafkaRecord]:
         """Yield what has come since the last call, up to the ends that the topics have now."""
         consumer = self._open()
-        self._assign_new(consumer)
-        ends = {part: self._end(consumer, part) for part in self._parts}
+        ends = self._ends()
+        self._assign(consumer, ends.keys() - self._parts)
         pending = {part for part, end in ends.items() if self._seen.get(part, 0) < end}
         # A producer that was killed keeps its transaction open until its successor has started.
         deadline = time.monotonic() + 120
@@ -86,10 +80,9 @@ class Reader:
 
     def any_records(self) -> bool:
         """Return whether a row's topic has records by now, without reading them."""
-        consumer = self._open()
-        self._assign_new(consumer)
-        rows = [part for part in self._parts if part[0].endswith(".accounts")]
-        return any(self._end(consumer, part) > 0 for part in rows)
+        return any(
+            end > 0 for (topic, _), end in self._ends().items() if topic.endswith(".accounts")
+        )
 
     def close(self) -> None:
         """Leave the broker."""
@@ -105,36 +98,23 @@ class Reader:
                     "isolation.level": "read_committed",
                     "enable.auto.commit": False,
                     "enable.partition.eof": True,
+                    "fetch.wait.max.ms": 20,
                 }
             )
         return self._consumer
 
-    @staticmethod
-    def _end(consumer: Consumer, part: tuple[str, int]) -> int:
-        ends: list[int] = []
+    def _ends(self) -> dict[tuple[str, int], int]:
+        # Asked on a connection of its own: behind a fetch, the broker answers when that has waited.
+        if self._topics is None:
+            self._topics = KafkaTopics(self.bootstrap)
+        found = self._topics.ends(self._topics.matching(re.escape(self.prefix) + ".*"))
+        return {(t, int(p)): end for t, ends in found.items() for p, end in ends.items()}
 
-        def told() -> bool:
-            try:
-                _, end = consumer.get_watermark_offsets(
-                    TopicPartition(*part), timeout=10, cached=False
-                )
-            except KafkaException as error:
-                if error.args[0].code() in _NO_LEADER_YET:
-                    return False
-                raise
-            ends.append(int(end))
-            return True
-
-        until(told, f"the end of {part} is known")
-        return ends[0]
-
-    def _assign_new(self, consumer: Consumer) -> None:
-        topics = consumer.list_topics(timeout=10).topics.items()
-        found = {(t, p) for t, m in topics if t.startswith(self.prefix) for p in m.partitions}
-        fresh = sorted(found - self._parts)
+    def _assign(self, consumer: Consumer, fresh: Set[tuple[str, int]]) -> None:
         if fresh:
-            consumer.incremental_assign([TopicPartition(t, p, OFFSET_BEGINNING) for t, p in fresh])
-            self._parts |= set(fresh)
+            places = [TopicPartition(*part, OFFSET_BEGINNING) for part in sorted(fresh)]
+            consumer.incremental_assign(places)
+            self._parts |= fresh
 
 
 def _record(message: Message) -> KafkaRecord:
