@@ -37,11 +37,11 @@ from tests.support.sources.capturing import Captured, prepare
 
 ROWS = 60_000
 """Enough for a snapshot of some seconds: it must still run when its first rows have been read."""
-LARGE = 100_000
+LARGE = 60_000
 """Rows of the transaction in whose middle Connect dies: many of the connector's batches."""
-ACCOUNTS = f"""
+SCHEMA = """
 CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, note text);
-INSERT INTO accounts SELECT i, 100, repeat('x', 100) FROM generate_series(1, {ROWS}) i;
+INSERT INTO accounts SELECT i, 100, repeat('x', 100) FROM generate_series(1, 100) i;
 CREATE TABLE transfers (id serial PRIMARY KEY, from_id int, to_id int, amount int);
 """
 TABLES = ("public.accounts", "public.transfers")
@@ -79,7 +79,7 @@ class Writer(threading.Thread):
 
 @pytest.fixture
 def bank(stack: Settings, new_source: Callable[[str], str]) -> Iterator[Captured]:
-    captured = prepare(stack, new_source(ACCOUNTS), TABLES, {})
+    captured = prepare(stack, new_source(SCHEMA), TABLES, {})
     try:
         yield captured
     finally:
@@ -235,6 +235,8 @@ def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothin
 def test_p4_a_kill_during_the_snapshot_begins_it_anew(
     stack: Settings, bank: Captured, writer: Writer
 ) -> None:
+    rows = f"SELECT i, 100, repeat('x', 100) FROM generate_series(101, {ROWS}) i"
+    bank.execute(f"INSERT INTO accounts {rows}")
     writer.start()
     bank.start()
 
