@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,14 +25,14 @@ from projections.state.layers import read_whole
 from schemas.registry import ConfluentRegistry
 from tests.support.lake.feeding import Epochs
 from tests.support.services.waiting import until
-from tests.support.sources.source_database import SourceDatabase
+from tests.support.sources.followed_database import FollowedDatabase
 from tests.support.sources.workspaces import Workspace
 
 CHUNK_BYTES = 256 * 1024
 """Small, so that a table of a test has many chunks."""
 
 
-class Copied(SourceDatabase):
+class Copied(FollowedDatabase):
     """One source of a workspace of its own; `close` leaves nothing behind."""
 
     def __init__(
@@ -100,28 +99,10 @@ class Copied(SourceDatabase):
         """Run epochs until that many installs have become tables."""
         self.run_until(lambda: self.installed() >= number, f"{number} tables are installed")
 
-    def run_until(self, reached: object, what: str) -> None:
-        """Run epochs until something is true."""
-        assert callable(reached)
-        end = time.monotonic() + 120
-        while not reached():
-            assert time.monotonic() < end, f"{what}: {self.book()}"
-            self.epochs.run()
-
-    def book(self) -> list[str]:
+    def standing(self) -> object:
         """Return what the book of installs says, for messages."""
         found = InstallBook(self.lake, Tables()).entries()
         return [f"{entry.number} {entry.kind} {entry.id}" for entry in found]
-
-    def catch_up(self) -> None:
-        """Run epochs until everything that is committed now is folded."""
-        mark = self.mark()
-        self.run_until(lambda: self.cut() > mark, f"the cut is beyond {mark}")
-
-    def cut(self) -> int:
-        """Return the source's cut."""
-        last = self.epochs.ingest.last
-        return 0 if last is None else last.cuts.get(self.name, 0)
 
     def current(self, table: str, *, newest: bool = False) -> pa.Table | None:
         """Read a table by name at the newest epoch, or as it is right now."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,11 +30,11 @@ from projections.state.held import Hold
 from projections.state.layers import read_whole
 from schemas.registry import ConfluentRegistry
 from tests.support.lake.feeding import Epochs
-from tests.support.sources.source_database import SourceDatabase
+from tests.support.sources.followed_database import FollowedDatabase
 
 
 @dataclass
-class Mirror(SourceDatabase):
+class Mirror(FollowedDatabase):
     """One captured source and the lake that mirrors it."""
 
     dsn: str
@@ -44,28 +43,13 @@ class Mirror(SourceDatabase):
     epochs: Epochs
     errors: list[BaseException] = field(default_factory=list)
 
-    @property
-    def name(self) -> str:
-        """The source's name."""
-        return self.source.name
+    def __post_init__(self) -> None:
+        self.name = self.source.name
 
     @property
     def lake(self) -> Lake:
         """The lake."""
         return self.epochs.lake
-
-    def catch_up(self) -> None:
-        """Run epochs until everything written before is folded."""
-        mark = self.mark()
-        end = time.monotonic() + 120
-        while self.cut() <= mark:
-            assert time.monotonic() < end, self.epochs.ingest.waiting_for()
-            self.epochs.run()
-
-    def cut(self) -> int:
-        """Return the source's cut."""
-        last = self.epochs.ingest.last
-        return 0 if last is None else last.cuts.get(self.name, 0)
 
     @contextmanager
     def following(self) -> Iterator[None]:
