@@ -30,7 +30,7 @@ OUT = ROOT / "tests" / "results" / "make-soak.json"
 
 def main() -> None:
     """Run both halves and judge."""
-    given = _arguments()
+    given = arguments()
     machine = facts(ROOT)
     say(f"seed {given.seed}")
     tortured = torture(given.events, given.seed) if given.events else {"clean": True}
@@ -88,12 +88,14 @@ def whole_stack(options: Options) -> dict[str, Any]:
         shutil.rmtree(workspace, ignore_errors=True)
 
 
-def _arguments() -> argparse.Namespace:
+def arguments() -> argparse.Namespace:
+    """Read the command line; what is left out is as `Options` has it."""
+    usual = Options()
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--kills", type=int, default=Options.kills)
-    parser.add_argument("--minutes", type=float, default=Options.minutes)
+    parser.add_argument("--kills", type=int, default=usual.kills)
+    parser.add_argument("--minutes", type=float, default=usual.minutes)
     parser.add_argument("--events", type=int, default=1_000_000, help="0 leaves the torture out")
-    parser.add_argument("--seed", type=int, default=Options.seed)
+    parser.add_argument("--seed", type=int, default=usual.seed)
     parser.add_argument("--out", type=Path, default=OUT)
     return parser.parse_args()
 
