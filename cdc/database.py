@@ -81,7 +81,10 @@ def split_table(table: str) -> tuple[str, str]:
     """Part `schema.table`; a bare name is in `public`. Raises `InvalidRequest`."""
     schema, dot, name = table.rpartition(".")
     if not name or (dot and not schema) or "." in schema:
-        raise InvalidRequest(f"{table!r} is not a table name", remedy="Write schema.table.")
+        raise InvalidRequest(
+            f"{table!r} is not a table name",
+            remedy="Write schema.table. Names that have a dot cannot be captured: rename it.",
+        )
     return schema or "public", name
 
 

@@ -14,7 +14,9 @@ from cdc.options import TableOptions
 
 TOLD_APART = "column names that differ by more than upper and lower case"
 _SEPARATORS = ",;:"
-"""Characters at which the connector parts its lists of tables, keys and columns."""
+"""Characters at which the connector parts its lists of tables, keys and columns.
+
+It takes blanks off both ends of what is between them."""
 
 
 def name_checks(
@@ -24,13 +26,14 @@ def name_checks(
     listed = [
         name
         for name in (table, *key, *options.exclude, *options.veiled)
-        if any(character in name for character in _SEPARATORS)
+        if name != name.strip() or any(character in name for character in _SEPARATORS)
     ]
     if listed:
         yield Check(
             subject=subject,
-            required=f"no {' '.join(_SEPARATORS)} in names that the connector lists",
-            found=", ".join(listed),
+            required=f"no {' '.join(_SEPARATORS)} and no blank at an end in names that the"
+            " connector lists",
+            found=", ".join(map(repr, listed)),
             ok=False,
             fix="Rename it: tables, declared keys, excluded and veiled columns stand in lists",
         )

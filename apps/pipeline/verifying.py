@@ -33,6 +33,7 @@ from kernel.positions import Lsn, lsn_to_text
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog
+from projections.state.current import current_name
 from projections.verification.facts import Fact, Kind, Verifications
 from schemas.key_ranges import WHOLE, KeyRange
 from schemas.registry import SchemaRegistry
@@ -44,7 +45,7 @@ PAUSES_S = (5.0, 15.0, 60.0, 300.0)
 REST = 50.0
 """A step is followed by a rest of so many times its length."""
 ROUND_S = 300.0
-"""A table's rounds begin at least so far apart: each range costs the lake an epoch."""
+"""A table's rounds begin at least so far apart: a range that is written to costs an epoch."""
 _TIMEOUT_S = 60.0
 
 
@@ -298,6 +299,9 @@ class Verifying:
 
     def _ended(self, captured: Captured, current: TableRound, lsn: Lsn) -> None:
         self._metrics.round.labels(captured.source, captured.table).set_to_current_time()
+        last = self._comparison.reader.last()
+        if not current.record(last.tables[current_name(captured.source, captured.table)].version):
+            return
         self._facts.add(
             [
                 Fact(
@@ -305,7 +309,7 @@ class Verifying:
                     table=captured.table,
                     kind=Kind.ROUND,
                     lsn=lsn,
-                    epoch=self._comparison.reader.last().epoch,
+                    epoch=last.epoch,
                     ranges=current.last_ranges,
                     rows=current.last_rows,
                     differing=current.last_differing,

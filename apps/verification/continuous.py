@@ -1,5 +1,9 @@
 """One range of one table, checked while everybody writes: by marks in the stream, not by a slot.
 
+Before all, the range's rows are read on both sides as they are: a key that is equal now is equal,
+and where nothing is written no mark has to travel, so that verification makes no epochs of its own.
+The keys that differ go on:
+
 1. A message marks `low` in the source's stream.
 2. The range's rows are read: key and hash, one statement.
 3. A message marks `high`. Once the lake's cut has passed it, everything that was read is in the
@@ -42,8 +46,8 @@ LEAST_ROWS, MOST_ROWS, PARTS = 5_000, 50_000, 50
 class Step:
     """What one step found. `suspects`: keys that differ although nothing changed them.
 
-    `moving`: keys that changed at every look. `lsn` is the high mark. `busy_s` counts the reading
-    on both sides, not the waiting.
+    `moving`: keys that changed at every look. `lsn` is the high mark, or the lake's cut where no
+    mark was needed. `busy_s` counts the reading on both sides, not the waiting.
     """
 
     area: KeyRange
@@ -101,29 +105,40 @@ class ContinuousCheck:
 
     def check(self, captured: Captured, place: Place) -> Step:
         """Check a range. Raises `Unavailable` when source or lake do not answer in time."""
-        keys: Sequence[str] | None = None
-        rows, busy_s = 0, 0.0
-        for attempt in range(_ATTEMPTS):
+        rows, differing, reached, busy_s = self._glance(captured, place)
+        lsn, suspects = Lsn(reached.cuts.get(captured.source, 0)), list[str]()
+        keys = differing if len(differing) <= _MOST_AGAIN else None
+        for _ in range(_ATTEMPTS if differing else 0):
             since = self._reader.last()
-            ours, low, high, took_s = self._source_rows(place, keys)
-            reached = self._await(captured.source, high, since)
+            ours, low, lsn, took_s = self._source_rows(place, keys)
+            reached = self._await(captured.source, lsn, since)
             began = time.monotonic()
             differing, changed = self._compare(captured, place, keys, ours, low, since, reached)
             busy_s += took_s + time.monotonic() - began
-            rows = len(ours) if attempt == 0 else rows
             suspects = [key for key in differing if key not in changed]
             keys = differing
-            if not differing or len(differing) > _MOST_AGAIN or attempt == _ATTEMPTS - 1:
+            if not differing or len(differing) > _MOST_AGAIN:
                 break
         return Step(
             area=place.area,
             rows=rows,
-            lsn=high,
+            lsn=lsn,
             epoch=reached.epoch,
             suspects=len(suspects),
             moving=len(differing) - len(suspects),
             busy_s=busy_s,
         )
+
+    def _glance(
+        self, captured: Captured, place: Place
+    ) -> tuple[int, list[str], Committed, float]:
+        """Return the source's rows, the keys that differ as both sides are, the epoch, seconds."""
+        reached, began = self._reader.last(), time.monotonic()
+        with connected(self._dsn) as connection:
+            set_text_output(connection)
+            ours = _read(connection, place, None)
+        differing = self._differing(captured, place, None, ours, reached)
+        return len(ours), differing, reached, time.monotonic() - began
 
     def _source_rows(
         self, place: Place, keys: Sequence[str] | None
@@ -151,11 +166,7 @@ class ContinuousCheck:
         reached: Committed,
     ) -> tuple[list[str], frozenset[str]]:
         """Return the keys that differ, and those that changed after `low`."""
-        names = place.table.key_names
-        state = self._newest(captured, place.table, reached)
-        rows = LakeRows(state, place.table.names, place.table.ordered)
-        theirs = rows.row_hashes(within=place.area, keys=keys)
-        differing = [key for key, _ in differing_keys(ours, theirs)]
+        differing = self._differing(captured, place, keys, ours, reached)
         if not differing:
             return [], frozenset()
         truncated, changed = self._reader.changed_keys(
@@ -163,7 +174,21 @@ class ContinuousCheck:
         )
         if truncated:
             return differing, frozenset(differing)
-        return differing, _named(changed, state, names)
+        state = self._newest(captured, place.table, reached)
+        return differing, _named(changed, state, place.table.key_names)
+
+    def _differing(
+        self,
+        captured: Captured,
+        place: Place,
+        keys: Sequence[str] | None,
+        ours: dict[str, str],
+        reached: Committed,
+    ) -> list[str]:
+        state = self._newest(captured, place.table, reached)
+        rows = LakeRows(state, place.table.names, place.table.ordered)
+        theirs = rows.row_hashes(within=place.area, keys=keys)
+        return [key for key, _ in differing_keys(ours, theirs)]
 
     def _newest(self, captured: Captured, table: SourceTable, at: Committed) -> LakeState:
         """Open the lake's table as of an epoch."""

@@ -18,6 +18,8 @@ from schemas.key_ranges import Bound
 FOLDER = "verify"
 MOST_FAILED_HEALS = 3
 """After so many healings in a row that changed nothing a table waits for a person."""
+RECORDED_S = 86_400.0
+"""So often rounds are recorded that find what the round before them found."""
 
 
 @dataclass(slots=True)
@@ -29,7 +31,8 @@ class TableRound:
     of the last full round; `note` says why the table is not verified just now.
 
     `wrong` says what the round under way found that did not end equal. `failed_heals` counts
-    healings that ended with a difference, since the last round that ended with none.
+    healings that ended with a difference, since the last round that ended with none. `recorded` is
+    what the newest recorded round found, `recorded_at` when.
     """
 
     next: list[str] | None = None
@@ -50,6 +53,8 @@ class TableRound:
     note: str | None = None
     wrong: str | None = None
     failed_heals: int = 0
+    recorded: list[int] | None = None
+    recorded_at: str | None = None
 
     @property
     def low(self) -> Bound | None:
@@ -63,10 +68,18 @@ class TableRound:
 
     def due(self, interval_s: float) -> bool:
         """Say whether a range is to be checked: in a round, or `interval_s` after one began."""
-        if self.began is not None or self.last_began is None:
-            return True
-        age = datetime.now(UTC) - datetime.fromisoformat(self.last_began)
-        return age.total_seconds() >= interval_s
+        return self.began is not None or _passed(self.last_began, interval_s)
+
+    def record(self, version: int) -> bool:
+        """Note the round that ended as recorded; False where that would say nothing new.
+
+        `version` is that of the table in the lake. A table at rest is recorded once a day.
+        """
+        found = [version, self.last_rows, self.last_differing]
+        if found == self.recorded and not _passed(self.recorded_at, RECORDED_S):
+            return False
+        self.recorded, self.recorded_at = found, _now()
+        return True
 
     def begin(self, table_rows: int) -> None:
         """Begin a round."""
@@ -158,6 +171,13 @@ def save_rounds(state_dir: Path, source: str, rounds: SourceRounds) -> None:
 
 def _path(state_dir: Path, source: str) -> Path:
     return state_dir / FOLDER / f"{source}.json"
+
+
+def _passed(since: str | None, seconds: float) -> bool:
+    if since is None:
+        return True
+    age = datetime.now(UTC) - datetime.fromisoformat(since)
+    return age.total_seconds() >= seconds
 
 
 def _now() -> str:

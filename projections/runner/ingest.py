@@ -49,7 +49,7 @@ from projections.state.held import Held
 from projections.state.installing import Installer
 from schemas.registry import SchemaLookup
 
-REST = timedelta(minutes=1)  # So long after an epoch heartbeats alone are passed by.
+REST = timedelta(hours=1)  # So long after an epoch heartbeats alone are passed by.
 
 
 class Broker(Protocol):

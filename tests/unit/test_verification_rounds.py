@@ -84,3 +84,15 @@ def test_a_restart_goes_on_and_a_damaged_file_begins_anew(tmp_path: Path) -> Non
     assert load_rounds(tmp_path, "shop") == SourceRounds()
     again.keep_only([])
     assert again.tables == {}
+
+
+def test_a_round_that_finds_what_the_last_one_found_is_not_recorded_again() -> None:
+    current = TableRound()
+    assert current.record(3)
+    assert not current.record(3)
+    assert current.record(4), "the table in the lake is another one"
+    current.last_differing = 1
+    assert current.record(4)
+    assert not current.record(4)
+    current.recorded_at = "2026-01-01T00:00:00.000+00:00"
+    assert current.record(4), "the record is old"

@@ -1,0 +1,41 @@
+"""Names that a connector's lists cannot carry are refused with the reason, all others are taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.database import split_table
+from cdc.name_checks import name_checks
+from cdc.options import PLAIN, TableOptions
+from kernel.errors import InvalidRequest
+
+
+@pytest.mark.parametrize("name", ["a,b", "a;b", "a:b", "a ", "a\n"])
+def test_a_table_that_a_list_cannot_name_is_refused(name: str) -> None:
+    (check,) = name_checks("table", f"public.{name}", ("id",), (), PLAIN)
+    assert not check.ok
+    assert repr(f"public.{name}") in check.found
+    assert check.fix is not None
+    assert "Rename" in check.fix
+
+
+def test_only_columns_that_are_listed_must_be_free_of_separators() -> None:
+    columns = ("id", "a,b", "c ")
+    assert not list(name_checks("table", "public.t", columns, (), PLAIN))
+    for options in (TableOptions(exclude=("a,b",)), TableOptions(mask=("c ",))):
+        (check,) = name_checks("table", "public.t", columns, (), options)
+        assert not check.ok
+    (check,) = name_checks("table", "public.t", columns, ("c ",), PLAIN)
+    assert not check.ok
+
+
+@pytest.mark.parametrize("name", ["a/b", "a b", 'q"', "b`", "50%", "ü", "x" * 63, "-", "$", "\\"])
+def test_any_other_name_is_taken(name: str) -> None:
+    assert not list(name_checks("table", f"public.{name}", (name,), (), PLAIN))
+
+
+@pytest.mark.parametrize("name", ["public.a.b", "public..hidden", "a.b.c.d"])
+def test_a_dot_in_a_name_is_refused_with_its_remedy(name: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        split_table(name)
+    assert "rename it" in refused.value.remedy
