@@ -235,6 +235,7 @@ class Pipeline:
             router,
             ingest,
             self._book,
+            captures=deployment.captures,
             checkpoints=self._settings.state_dir / "checkpoints",
             max_records=self._settings.number("pipeline.max_records_per_epoch"),
             before_epoch=self._wait_for_space,

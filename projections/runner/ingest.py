@@ -43,6 +43,7 @@ from projections.runner.manifest import Bound, Committed, Manifest, first_progre
 from projections.runner.progress import Progress
 from projections.runner.retries import Patience
 from projections.runner.stopwatch import Stopwatch
+from projections.runner.widened import IDENTITY, widened, without_moved
 from projections.state.current import CurrentTables, current_name
 from projections.state.following import SchemaFollower
 from projections.state.held import Held
@@ -135,7 +136,7 @@ class Ingest:
             bound = replace(bound, installs=self._bulk.waiting(self._progress))
         installs = bound.installs or ()
         failpoints.hit(failpoints.EPOCH_BEFORE_BIND)
-        decoded = self._bind_and_decode(bound, decode, watch)
+        decoded = self._once(self._bind_and_decode(bound, decode, watch), bound)
         progress = self._progress.copy()
         self._bulk.begin(installs, progress)
         arrival = sort_out(  # 3
@@ -182,6 +183,20 @@ class Ingest:
         watch.lap("bind")
         failpoints.hit(failpoints.EPOCH_AFTER_BIND)
         return decoded
+
+    def _once(self, decoded: pa.Table, bound: Bound) -> pa.Table:
+        """Drop changes that partitions added to their topic moved, and that came before."""
+        topics = widened(bound.end, {**(self._last.topics if self._last else {}), **bound.topics})
+        if not topics:
+            return decoded
+
+        def logged(source: str, transactions: pa.Array) -> pa.Table | None:
+            before = pc.field("epoch") < bound.epoch
+            where = before & pc.is_in(pc.field("transaction_id"), transactions)
+            path = self._lake.path(changes_log(source))
+            return self._tables.read(path, where=where, columns=IDENTITY)
+
+        return without_moved(decoded, topics, self._progress.marks, logged)
 
     def _read(self, bound: Bound) -> Offsets:
         """Return the offsets up to which Kafka has been read with this epoch."""
@@ -304,6 +319,7 @@ class Ingest:
             timings_ms=dict(watch.steps),
             at=datetime.now(UTC),
             installs=bound.installs or (),
+            topics={**(self._last.topics if self._last else {}), **bound.topics},
         )
 
 
