@@ -47,6 +47,7 @@ class Reader:
             self.epochs.ingest,
             InstallBook(self._lake, Tables()),
             captures={},
+            without=(),
             checkpoints=self._scratch,
             max_records=1_000,
             before_epoch=lambda: None,
