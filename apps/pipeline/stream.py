@@ -30,6 +30,7 @@ from apps.gaps import (
     reason,
     remedy,
     skips_of,
+    source_of,
     standing_of,
 )
 from apps.pipeline.kafka import (
@@ -66,8 +67,15 @@ def _only_messages(bound: Bound) -> bool:
     return all(topic.endswith(_MESSAGES) for topic in moved)
 
 
+def _not_read(source: str) -> str:
+    return f"source {source} is not read"
+
+
 class IngestRun:
-    """One run of the streaming query, from `start` to `stop` or to an error."""
+    """One run of the streaming query, from `start` to `stop` or to an error.
+
+    Sources `without` stand still: their records are not read, and their offsets stay.
+    """
 
     def __init__(
         self,
@@ -78,6 +86,7 @@ class IngestRun:
         book: InstallBook,
         *,
         captures: Mapping[str, Collection[str]],
+        without: Collection[str],
         checkpoints: Path,
         max_records: int,
         before_epoch: Callable[[], None],
@@ -91,6 +100,7 @@ class IngestRun:
         self._book = book
         self._skips = skips_of(book)
         self._captures = captures
+        self._without = without
         self._topic_ids: dict[str, TopicId] = {}
         self.gaps: dict[str, list[Gap]] = {}
         self._checkpoints = checkpoints
@@ -113,13 +123,14 @@ class IngestRun:
         bound = manifest.unfinished()
         if bound is None:
             return None
-        start = self._still_there(bound)
+        left_out = [t for t in bound.end if source_of(t, self._prefix) in self._without]
+        start = {t: at for t, at in self._still_there(bound).items() if t not in left_out}
         end = {t: {p: bound.end[t][p] for p in places} for t, places in start.items()}
         if end:
             records = read_records(self._spark, self._topics.bootstrap, start, end)
-            done = self._run(bound, records, may_rest=False)
+            done = self._run(bound, records, may_rest=False, without=left_out)
         else:
-            done = self._ingest.run_epoch(bound, DECODED.empty_table)
+            done = self._ingest.run_epoch(bound, DECODED.empty_table, without=left_out)
         assert done is not None, "a bound epoch is finished, whatever it says"
         self._after_epoch(done)
         return done
@@ -133,14 +144,16 @@ class IngestRun:
         kept = kept_by(self._topics, pattern, read, self._captures, prefix)
         going_on = next_offsets(read, self._skips, kept.topics)
         self.gaps, self._topic_ids = gaps_of(going_on, kept, prefix), dict(kept.topics)
-        router = self._router.leaving_out(self.gaps)
+        router = self._router.leaving_out({*self.gaps, *self._without})
         self._start = {
             topic: {p: going_on.offsets.get(topic, {}).get(p, at) for p, at in places.items()}
             for topic, places in kept.first.items()
             if re.fullmatch(router.pattern(), topic)
         }
         if not self._start:
-            gone = "; ".join(reason(gaps) for gaps in self.gaps.values())
+            gone = "; ".join(
+                [*(reason(gaps) for gaps in self.gaps.values()), *map(_not_read, self._without)]
+            )
             raise Unavailable(gone or f"no topic matches {pattern} yet")
         for old in self._checkpoints.glob("*"):
             shutil.rmtree(old, ignore_errors=True)
@@ -214,13 +227,20 @@ class IngestRun:
         else:
             self._after_epoch(done)
 
-    def _run(self, bound: Bound, records: DataFrame, *, may_rest: bool) -> Committed | None:
+    def _run(
+        self,
+        bound: Bound,
+        records: DataFrame,
+        *,
+        may_rest: bool,
+        without: Collection[str] = (),
+    ) -> Committed | None:
         """Return the epoch; None for a batch that said nothing and was passed by."""
         slow = {t: p for t, p in bound.end.items() if not isinstance(self._router.decoder(t), Many)}
         one_by_one = records_between(bound.start, slow)
         decode = partial(decode_records, records, self._router, one_by_one=one_by_one)
         if not may_rest:
-            return self._ingest.run_epoch(bound, decode)
+            return self._ingest.run_epoch(bound, decode, without=without)
         decoded = decode()
         if self._ingest.pass_by(bound, decoded):
             return None

@@ -19,7 +19,7 @@ A crash between any two steps repeats the step and ends in the same rows; each h
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -125,18 +125,27 @@ class Ingest:
         """The epoch that the next batch becomes."""
         return Epoch(self._last.epoch + 1 if self._last else 1)
 
-    def run_epoch(self, bound: Bound, decode: Callable[[], pa.Table]) -> Committed:
+    def run_epoch(
+        self,
+        bound: Bound,
+        decode: Callable[[], pa.Table],
+        *,
+        without: Collection[str] = (),
+    ) -> Committed:
         """Make epoch `bound.epoch` from the batch that `decode` reads and decodes.
 
-        `decode` is called once and returns `frames.DECODED` rows of exactly the bound offsets.
+        `decode` is called once and returns `frames.DECODED` rows of exactly the bound offsets, but
+        none of the topics `without`: these stay as far as they were read.
         """
+        whole, bound = bound, _leaving_out(bound, without)
         watch = Stopwatch()
         epoch = bound.epoch
         if bound.installs is None:
             bound = replace(bound, installs=self._bulk.waiting(self._progress))
+        whole = replace(whole, installs=bound.installs)
         installs = bound.installs or ()
         failpoints.hit(failpoints.EPOCH_BEFORE_BIND)
-        decoded = self._once(self._bind_and_decode(bound, decode, watch), bound)
+        decoded = self._once(self._bind_and_decode(whole, decode, watch), bound)
         progress = self._progress.copy()
         self._bulk.begin(installs, progress)
         arrival = sort_out(  # 3
@@ -321,6 +330,18 @@ class Ingest:
             installs=bound.installs or (),
             topics={**(self._last.topics if self._last else {}), **bound.topics},
         )
+
+
+def _leaving_out(bound: Bound, without: Collection[str]) -> Bound:
+    """Return an epoch as if it had not been bound to any record of these topics."""
+    if not without:
+        return bound
+    return replace(
+        bound,
+        start={topic: at for topic, at in bound.start.items() if topic not in without},
+        end={topic: at for topic, at in bound.end.items() if topic not in without},
+        topics={topic: each for topic, each in bound.topics.items() if topic not in without},
+    )
 
 
 def _freshness(arrival: Arrival) -> dict[str, int]:
