@@ -110,9 +110,9 @@ def missing(settings: Settings, name: str) -> list[gaps.Gap]:
     prefix = settings.text("kafka.topic_prefix")
     first = re.escape(f"{prefix}{gaps.EVENTS if name == OUTBOX else name}.")
     topics = KafkaTopics(settings.required("kafka.bootstrap"))
-    return gaps.look(topics, f"{first}.+", last.end, InstallBook(lake, tables), prefix).get(
-        name, []
-    )
+    captures = DeployedCatalog(lake, tables).deployment().captures
+    book = InstallBook(lake, tables)
+    return gaps.look(topics, f"{first}.+", last, book, captures, prefix).get(name, [])
 
 
 def access_of(settings: Settings, source: Source) -> Access:

@@ -1,20 +1,25 @@
 """Records that Kafka no longer has, though ingest never read them.
 
 A topic's retention may pass what ingest has still to read (the pipeline stood still for a week), or
-somebody replaces the topic. Nothing can fill such a gap from Kafka. It is a named state of its
-source, which stays out while the others go on, until `penstock source resnapshot`: that copies
-the tables behind a new slot (or sends the event store's events again) and notes in the book of
-installs up to where reading may skip.
+somebody deletes the topic, or makes another one under its name. Nothing can fill such a gap from
+Kafka. It is a named state of its source, which stays out while the others go on, until
+`penstock source resnapshot`: that copies the tables behind a new slot (or sends the event store's
+events again) and notes in the book of installs up to where reading may skip.
+
+Offsets alone do not tell another topic from the one that was read, once it has grown as long. The
+manifest therefore keeps the id that Kafka gave each topic beside the offsets in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from apps.topics import KafkaTopics
-from kernel.positions import Offsets
+from kernel.positions import Offsets, TopicId
+from projections.runner.manifest import Committed
 from projections.state.installs import SKIP, Entry, InstallBook
 
 EVENTS = "events"
@@ -23,25 +28,62 @@ _KEY = "skips"
 
 
 class Skip(NamedTuple):
-    """Where reading stood, and the first record that Kafka had when the recovery was asked for."""
+    """Where reading stood, and the first record that Kafka had when the recovery was asked for.
+
+    `was` is the id of the topic that `next` belongs to, `now` that of `first`: empty where the
+    topic was gone, and in books of before ids were noted.
+    """
 
     topic: str
     partition: str
     next: int
     first: int
+    was: str = ""
+    now: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where reading goes on, and which topics those offsets belong to."""
+
+    offsets: Mapping[str, Mapping[str, int]]
+    topics: Mapping[str, TopicId] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What Kafka has: `[first, ends)` of each partition, and which topics these are."""
+
+    first: Offsets
+    ends: Offsets
+    topics: Mapping[str, TopicId] = field(default_factory=dict)
+    gone: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Offsets of one partition: ingest goes on at `next`, Kafka has `[first, end)`."""
+    """Offsets of one partition: ingest goes on at `next`, Kafka has `[first, end)`.
+
+    `was` is the id of the topic that was read, `now` that of the one under its name: empty where
+    there is none, or where it is not known.
+    """
 
     topic: str
     partition: str
     next: int
     first: int
     end: int
+    was: str = ""
+    now: str = ""
 
     def __str__(self) -> str:
+        if self.was and not self.now:
+            return f"{self.topic} was deleted, after {self.partition} was read up to {self.next}"
+        if self.was != self.now:
+            return (
+                f"{self.topic} was deleted and made again, after {self.partition} was read up to"
+                f" {self.next}: it is another topic now"
+            )
         if self.next > self.end:
             return (
                 f"{self.topic}/{self.partition} ends at {self.end}, but was read up to {self.next}:"
@@ -80,40 +122,125 @@ def skips_of(book: InstallBook) -> list[Skip]:
     ]
 
 
-def next_offsets(read: Offsets, skips: Iterable[Skip]) -> dict[str, dict[str, int]]:
-    """Return where reading goes on: behind what was read, or where a recovery let it skip to."""
-    found = {topic: dict(places) for topic, places in read.items()}
+def next_offsets(read: Standing, skips: Iterable[Skip], now: Mapping[str, TopicId]) -> Standing:
+    """Return where reading goes on: behind what was read, or where a recovery let it skip to.
+
+    `now` are the topics that Kafka has. A skip leads from one topic into the one that took its
+    place once: what is read there is noted under the new id.
+    """
+    offsets = {topic: dict(places) for topic, places in read.offsets.items()}
+    topics = dict(read.topics)
     for skip in skips:
-        at = found.get(skip.topic, {}).get(skip.partition)
-        # A place that has moved on since then has that gap behind it.
-        if at is not None and (at == skip.next or skip.next <= at < skip.first):
-            found[skip.topic][skip.partition] = skip.first
-    return found
+        at = offsets.get(skip.topic, {}).get(skip.partition)
+        was, is_ = _id(read.topics, skip.topic), _id(now, skip.topic)
+        if at is None or (skip.was and was != skip.was):
+            continue
+        if skip.was != skip.now:
+            if is_ != skip.was and skip.now in ("", is_):
+                _pass_into(skip, offsets, topics, now)
+        elif skip.next <= at < skip.first or (at == skip.next and was == skip.was):
+            # A place that has moved on since then has that gap behind it.
+            offsets[skip.topic][skip.partition] = skip.first
+    return Standing(offsets=offsets, topics=topics)
 
 
-def gaps_of(going_on: Offsets, first: Offsets, ends: Offsets, prefix: str) -> dict[str, list[Gap]]:
+def _pass_into(
+    skip: Skip,
+    offsets: dict[str, dict[str, int]],
+    topics: dict[str, TopicId],
+    now: Mapping[str, TopicId],
+) -> None:
+    """Go on in the topic that took another's place; where there is none yet, from its beginning."""
+    if skip.now:
+        offsets[skip.topic][skip.partition] = skip.first
+    else:
+        del offsets[skip.topic][skip.partition]
+    topics.pop(skip.topic, None)
+    if skip.topic in now:
+        topics[skip.topic] = now[skip.topic]
+
+
+def gaps_of(going_on: Standing, kept: Kept, prefix: str) -> dict[str, list[Gap]]:
     """Return the gaps of each source, in the order of topic and partition."""
     found: dict[str, list[Gap]] = {}
-    for topic, places in sorted(first.items()):
-        for place, offset in sorted(places.items()):
-            after, end = going_on.get(topic, {}).get(place), ends[topic][place]
-            if after is not None and not offset <= after <= end:
-                gap = Gap(topic=topic, partition=place, next=after, first=offset, end=end)
-                found.setdefault(source_of(topic, prefix), []).append(gap)
+    for topic, places in sorted(going_on.offsets.items()):
+        if topic not in kept.first and topic not in kept.gone:
+            continue
+        was, now = _id(going_on.topics, topic), _id(kept.topics, topic)
+        if not (was and now) and topic not in kept.gone:
+            was = now = ""
+        for place, after in sorted(places.items()):
+            first, end = (at.get(topic, {}).get(place) for at in (kept.first, kept.ends))
+            if was == now and (first is None or end is None or first <= after <= end):
+                continue
+            gap = Gap(
+                topic=topic,
+                partition=place,
+                next=after,
+                first=first or 0,
+                end=end or 0,
+                was=was,
+                now=now,
+            )
+            found.setdefault(source_of(topic, prefix), []).append(gap)
     return found
+
+
+def kept_by(
+    topics: KafkaTopics,
+    pattern: str,
+    read: Standing,
+    captures: Mapping[str, Collection[str]],
+    prefix: str,
+) -> Kept:
+    """Ask the broker for what it has of every topic that matches.
+
+    The loss of a topic matters, unless it is that of a table that is captured no more: `captures`
+    has the captured tables of each source, `prefix` is the workspace's.
+    """
+    partitions = topics.matching(pattern)
+    # The client may list a deleted topic a while longer, without partitions.
+    expected = [t for t in read.topics if re.fullmatch(pattern, t) and not partitions.get(t)]
+    now = topics.ids([*partitions, *expected])
+    return Kept(
+        first=topics.earliest(partitions),
+        ends=topics.ends(partitions),
+        topics={topic: now[topic] for topic in partitions if topic in now},
+        gone=frozenset(t for t in expected if t not in now and _matters(t, captures, prefix)),
+    )
 
 
 def look(
-    topics: KafkaTopics, pattern: str, read: Offsets, book: InstallBook, prefix: str
+    topics: KafkaTopics,
+    pattern: str,
+    last: Committed | None,
+    book: InstallBook,
+    captures: Mapping[str, Collection[str]],
+    prefix: str,
 ) -> dict[str, list[Gap]]:
     """Ask the broker for the gaps of every topic that matches."""
-    partitions = topics.matching(pattern)
-    first, ends = topics.earliest(partitions), topics.ends(partitions)
-    return gaps_of(next_offsets(read, skips_of(book)), first, ends, prefix)
+    read = standing_of(last)
+    kept = kept_by(topics, pattern, read, captures, prefix)
+    return gaps_of(next_offsets(read, skips_of(book), kept.topics), kept, prefix)
 
 
 def skip(book: InstallBook, source: str, gaps: Iterable[Gap]) -> int:
     """Note that reading may go on at the first records that Kafka has. Returns the row's number."""
-    skips = [[gap.topic, gap.partition, gap.next, gap.first] for gap in gaps]
+    skips = [[gap.topic, gap.partition, gap.next, gap.first, gap.was, gap.now] for gap in gaps]
     entry = Entry(kind=SKIP, id=source, source=source, detail={_KEY: skips})
     return book.put([entry])[0]
+
+
+def standing_of(last: Committed | None) -> Standing:
+    """Return up to where an epoch read, and which topics."""
+    return Standing(offsets={}) if last is None else Standing(offsets=last.end, topics=last.topics)
+
+
+def _matters(topic: str, captures: Mapping[str, Collection[str]], prefix: str) -> bool:
+    source, _, table = topic.removeprefix(prefix).partition(".")
+    # Only the topics of tables have a dot in their names: `<schema>.<table>`.
+    return source == EVENTS or "." not in table or table in captures.get(source, ())
+
+
+def _id(topics: Mapping[str, TopicId], name: str) -> str:
+    return topics[name].id if name in topics else ""

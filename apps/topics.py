@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kernel.errors import Unavailable
+from kernel.positions import TopicId
 from kernel.retry import Backoff, retrying
 
 TIMEOUT_S = 15.0
@@ -36,6 +37,10 @@ class KafkaTopics:
             if whole.fullmatch(name)
         }
 
+    def ids(self, names: Collection[str]) -> dict[str, TopicId]:
+        """Return the id and the partitions of each topic; one that is gone is left out."""
+        return retrying(lambda: self._ids(names), backoff=_PATIENCE) if names else {}
+
     def of_source(self, prefix: str, source: str) -> dict[str, list[int]]:
         """Return the partitions of a captured source's topics; `prefix` is the workspace's."""
         return self.matching(rf"{re.escape(prefix + source)}\..+")
@@ -47,6 +52,22 @@ class KafkaTopics:
     def ends(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
         """Return the next offset of each partition."""
         return retrying(lambda: self._offsets(topics, OffsetSpec.latest()), backoff=_PATIENCE)
+
+    def _ids(self, names: Collection[str]) -> dict[str, TopicId]:
+        found: dict[str, TopicId] = {}
+        asked = self._admin.describe_topics(
+            TopicCollection(sorted(names)), request_timeout=TIMEOUT_S
+        )
+        for name, future in asked.items():
+            try:
+                told = future.result(timeout=TIMEOUT_S)
+            except (KafkaException, TimeoutError) as error:
+                if _is_unknown(error):
+                    continue
+                reason = str(error) or f"no topics within {TIMEOUT_S:.0f} s"
+                raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {reason}") from error
+            found[name] = TopicId(str(told.topic_id), len(told.partitions))
+        return found
 
     def _offsets(
         self, topics: Mapping[str, list[int]], spec: OffsetSpec
@@ -64,3 +85,8 @@ class KafkaTopics:
             reason = str(error) or f"no offsets within {TIMEOUT_S:.0f} s"
             raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {reason}") from error
         return found
+
+
+def _is_unknown(error: Exception) -> bool:
+    cause = error.args[0] if error.args else None
+    return isinstance(cause, KafkaError) and cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART

@@ -7,7 +7,7 @@ mistake that the type checker refuses.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NewType
+from typing import NamedTuple, NewType
 
 Version = NewType("Version", int)
 """Place of an event in its stream: 0, 1, 2 … without gaps."""
@@ -23,6 +23,17 @@ KafkaOffset = NewType("KafkaOffset", int)
 
 Offsets = Mapping[str, Mapping[str, int]]
 """Topic -> partition -> offset of the next record, as Spark writes them."""
+
+
+class TopicId(NamedTuple):
+    """Which topic offsets belong to: the id that Kafka gave it, and its partitions at first sight.
+
+    A topic that is deleted and made again has the same name and another id.
+    """
+
+    id: str
+    partitions: int
+
 
 DeltaVersion = NewType("DeltaVersion", int)
 """Version of one Delta table."""

@@ -17,7 +17,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from apps import standstills
-from apps.gaps import told
+from apps.gaps import OUTBOX, told
 from apps.pipeline.connectors import ConnectorKeeper
 from apps.pipeline.kafka import IngestBroker
 from apps.pipeline.metrics import PipelineMetrics
@@ -31,7 +31,7 @@ from apps.pipeline.stuck_sources import StuckSources
 from apps.pipeline.verifying import Verifying
 from apps.settings import Settings
 from apps.topics import KafkaTopics
-from kernel.errors import Retry, Unavailable, retry_directive
+from kernel.errors import Retry, StoreDiverged, Unavailable, retry_directive
 from kernel.positions import Offsets
 from projections.log.compaction import Upkeep
 from projections.log.layout import Lake
@@ -90,6 +90,7 @@ class Pipeline:
         self._deployed = DeployedCatalog(self._lake, self._tables)
         self._book = InstallBook(self._lake, self._tables)
         self.gaps: dict[str, str] = {}
+        self._diverged: dict[str, str] = {}
         self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
         self._space = SpaceGuard(
             self._lake.root, reserve_bytes=settings.number("storage.min_free_bytes")
@@ -179,7 +180,7 @@ class Pipeline:
             "sources": {name: asdict(lag) for name, lag in self._sources.lags.items()},
             "epoch": self._last.epoch if self._last else 0,
             "held": _held(self._last) | self._projecting.held(),
-            "stuck": self._stuck.reasons(),
+            "stuck": self._stuck.reasons() | self._diverged,
             "upkeep": dict(self._upkeep.troubles),
             "gaps": self.gaps,
             "projections": {
@@ -235,6 +236,8 @@ class Pipeline:
             router,
             ingest,
             self._book,
+            captures=deployment.captures,
+            without=frozenset(self._diverged),
             checkpoints=self._settings.state_dir / "checkpoints",
             max_records=self._settings.number("pipeline.max_records_per_epoch"),
             before_epoch=self._wait_for_space,
@@ -276,6 +279,10 @@ class Pipeline:
         """Note why ingest ended; return whether to start it again."""
         again = retry_directive(error) is not Retry.NEVER or not hasattr(error, "remedy")
         remedy = getattr(error, "remedy", "penstock logs pipeline")
+        if isinstance(error, StoreDiverged):
+            # The epoch is made again without the store's events; every other source goes on.
+            self._diverged[OUTBOX] = f"{error.message} | fix: {remedy}"
+            again = True
         self.ingest = PartState(
             "restarting" if again else "failed", f"{str(error)[:800]} | fix: {remedy}"
         )

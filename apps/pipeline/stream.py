@@ -12,14 +12,27 @@ import re
 import shutil
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from apps.gaps import Gap, gaps_of, look, next_offsets, reason, remedy, skips_of
+from apps.gaps import (
+    Gap,
+    Kept,
+    Standing,
+    gaps_of,
+    kept_by,
+    look,
+    next_offsets,
+    reason,
+    remedy,
+    skips_of,
+    source_of,
+    standing_of,
+)
 from apps.pipeline.kafka import (
     decode_records,
     read_records,
@@ -29,7 +42,8 @@ from apps.pipeline.kafka import (
 from apps.pipeline.routing import TopicRouter
 from apps.topics import KafkaTopics
 from kernel.errors import Unavailable
-from kernel.positions import Offsets
+from kernel.positions import Offsets, TopicId
+from projections.log.frames import DECODED
 from projections.log.side_by_side import Many
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest
@@ -53,8 +67,15 @@ def _only_messages(bound: Bound) -> bool:
     return all(topic.endswith(_MESSAGES) for topic in moved)
 
 
+def _not_read(source: str) -> str:
+    return f"source {source} is not read"
+
+
 class IngestRun:
-    """One run of the streaming query, from `start` to `stop` or to an error."""
+    """One run of the streaming query, from `start` to `stop` or to an error.
+
+    Sources `without` stand still: their records are not read, and their offsets stay.
+    """
 
     def __init__(
         self,
@@ -64,6 +85,8 @@ class IngestRun:
         ingest: Ingest,
         book: InstallBook,
         *,
+        captures: Mapping[str, Collection[str]],
+        without: Collection[str],
         checkpoints: Path,
         max_records: int,
         before_epoch: Callable[[], None],
@@ -76,6 +99,9 @@ class IngestRun:
         self._ingest = ingest
         self._book = book
         self._skips = skips_of(book)
+        self._captures = captures
+        self._without = without
+        self._topic_ids: dict[str, TopicId] = {}
         self.gaps: dict[str, list[Gap]] = {}
         self._checkpoints = checkpoints
         self._max_records = max_records
@@ -97,9 +123,14 @@ class IngestRun:
         bound = manifest.unfinished()
         if bound is None:
             return None
-        start = self._still_there(bound)
-        records = read_records(self._spark, self._topics.bootstrap, start, bound.end)
-        done = self._run(bound, records, may_rest=False)
+        left_out = [t for t in bound.end if source_of(t, self._prefix) in self._without]
+        start = {t: at for t, at in self._still_there(bound).items() if t not in left_out}
+        end = {t: {p: bound.end[t][p] for p in places} for t, places in start.items()}
+        if end:
+            records = read_records(self._spark, self._topics.bootstrap, start, end)
+            done = self._run(bound, records, may_rest=False, without=left_out)
+        else:
+            done = self._ingest.run_epoch(bound, DECODED.empty_table, without=left_out)
         assert done is not None, "a bound epoch is finished, whatever it says"
         self._after_epoch(done)
         return done
@@ -109,20 +140,21 @@ class IngestRun:
 
         Raises `Unavailable` while there is no topic to read.
         """
-        partitions = self._topics.matching(self._router.pattern())
-        if not partitions:
-            raise Unavailable(f"no topic matches {self._router.pattern()} yet")
-        first, ends = self._topics.earliest(partitions), self._topics.ends(partitions)
-        known = self._known()
-        self.gaps = gaps_of(known, first, ends, self._router.prefix)
-        router = self._router.leaving_out(self.gaps)
+        read, pattern, prefix = standing_of(self._ingest.last), self._router.pattern(), self._prefix
+        kept = kept_by(self._topics, pattern, read, self._captures, prefix)
+        going_on = next_offsets(read, self._skips, kept.topics)
+        self.gaps, self._topic_ids = gaps_of(going_on, kept, prefix), dict(kept.topics)
+        router = self._router.leaving_out({*self.gaps, *self._without})
         self._start = {
-            topic: {p: known.get(topic, {}).get(p, offset) for p, offset in places.items()}
-            for topic, places in first.items()
+            topic: {p: going_on.offsets.get(topic, {}).get(p, at) for p, at in places.items()}
+            for topic, places in kept.first.items()
             if re.fullmatch(router.pattern(), topic)
         }
         if not self._start:
-            raise Unavailable("; ".join(reason(gaps) for gaps in self.gaps.values()))
+            gone = "; ".join(
+                [*(reason(gaps) for gaps in self.gaps.values()), *map(_not_read, self._without)]
+            )
+            raise Unavailable(gone or f"no topic matches {pattern} yet")
         for old in self._checkpoints.glob("*"):
             shutil.rmtree(old, ignore_errors=True)
         records = stream_records(
@@ -142,9 +174,9 @@ class IngestRun:
 
     def recovered(self) -> bool:
         """Whether the gaps are not those any more that were there at the start; asks the broker."""
-        read = self._ingest.last.end if self._ingest.last else {}
-        pattern, prefix = self._router.pattern(), self._router.prefix
-        return look(self._topics, pattern, read, self._book, prefix) != self.gaps
+        pattern, last = self._router.pattern(), self._ingest.last
+        now = look(self._topics, pattern, last, self._book, self._captures, self._prefix)
+        return now != self.gaps
 
     @property
     def active(self) -> bool:
@@ -171,6 +203,10 @@ class IngestRun:
                 self._query.stop()
 
     @property
+    def _prefix(self) -> str:
+        return self._router.prefix
+
+    @property
     def _checkpoint(self) -> Path:
         return self._checkpoints / self._run_id
 
@@ -191,13 +227,20 @@ class IngestRun:
         else:
             self._after_epoch(done)
 
-    def _run(self, bound: Bound, records: DataFrame, *, may_rest: bool) -> Committed | None:
+    def _run(
+        self,
+        bound: Bound,
+        records: DataFrame,
+        *,
+        may_rest: bool,
+        without: Collection[str] = (),
+    ) -> Committed | None:
         """Return the epoch; None for a batch that said nothing and was passed by."""
         slow = {t: p for t, p in bound.end.items() if not isinstance(self._router.decoder(t), Many)}
         one_by_one = records_between(bound.start, slow)
         decode = partial(decode_records, records, self._router, one_by_one=one_by_one)
         if not may_rest:
-            return self._ingest.run_epoch(bound, decode)
+            return self._ingest.run_epoch(bound, decode, without=without)
         decoded = decode()
         if self._ingest.pass_by(bound, decoded):
             return None
@@ -205,7 +248,7 @@ class IngestRun:
 
     def _bind(self, batch_id: int) -> Bound:
         end = self._planned(batch_id)
-        start = self._known()
+        start, topics = self._known(end)
         new = {
             topic: [int(p) for p in places if p not in start.get(topic, {})]
             for topic, places in end.items()
@@ -225,18 +268,44 @@ class IngestRun:
                 for topic, places in end.items()
             },
             end=end,
+            topics=topics,
         )
 
-    def _known(self) -> Offsets:
-        return next_offsets(self._ingest.last.end if self._ingest.last else {}, self._skips)
+    def _known(self, end: Offsets) -> tuple[Offsets, dict[str, TopicId]]:
+        """Return where a batch begins, and the topics in it that the manifest does not know yet.
+
+        Raises `Unavailable` when a topic with new records is not the one that this run began with:
+        the next run looks at all of them.
+        """
+        read = standing_of(self._ingest.last)
+        moved = [topic for topic, places in end.items() if places != read.offsets.get(topic)]
+        now = self._topics.ids(moved)
+        going_on = next_offsets(read, self._skips, {**self._topic_ids, **now})
+        expected = {**self._topic_ids, **going_on.topics}
+        for topic in moved:
+            if topic not in now or now[topic].id != expected.get(topic, now[topic]).id:
+                raise Unavailable(f"topic {topic} was deleted or made again while it was read")
+        self._topic_ids |= now
+        noted = {**self._topic_ids, **going_on.topics}
+        changed = {t: noted[t] for t in end if t in noted and noted[t] != read.topics.get(t)}
+        return going_on.offsets, changed
 
     def _still_there(self, bound: Bound) -> Offsets:
-        """Return the offsets at which a bound epoch can be read again."""
-        topics = {topic: [int(p) for p in places] for topic, places in bound.end.items()}
-        first, start = self._topics.earliest(topics), next_offsets(bound.start, self._skips)
-        gaps = gaps_of(start, first, bound.end, self._router.prefix)
+        """Return the offsets at which what is left of a bound epoch can be read again."""
+        now = self._topics.ids(bound.end)
+        there = {topic: [int(p) for p in bound.end[topic]] for topic in now}
+        gone = bound.end.keys() - now.keys()
+        kept = Kept(
+            first=self._topics.earliest(there), ends=bound.end, topics=now, gone=frozenset(gone)
+        )
+        were = {**standing_of(self._ingest.last).topics, **bound.topics}
+        start = next_offsets(Standing(offsets=bound.start, topics=were), self._skips, now)
+        gaps = gaps_of(start, kept, self._prefix)
         allowed: dict[str, dict[str, int]] = {
-            topic: dict(places) for topic, places in start.items()
+            topic: dict(places)
+            for topic, places in start.offsets.items()
+            # Of a topic that another took the place of nothing can be read, after a recovery.
+            if start.topics.get(topic) == were.get(topic)
         }
         for source, lost in gaps.items():
             for gap in lost:
@@ -248,7 +317,11 @@ class IngestRun:
                     )
                 # A recovery lets it skip further than this epoch goes: nothing of it is read.
                 allowed[gap.topic][gap.partition] = gap.end
-        return allowed
+        unread = {
+            topic: {p: at for p, at in places.items() if at < bound.end[topic][p]}
+            for topic, places in allowed.items()
+        }
+        return {topic: places for topic, places in unread.items() if places}
 
     def _planned(self, batch_id: int) -> Offsets:
         """Read the end offsets of a batch from the checkpoint's write-ahead log.

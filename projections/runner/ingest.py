@@ -19,7 +19,7 @@ A crash between any two steps repeats the step and ends in the same rows; each h
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -43,6 +43,7 @@ from projections.runner.manifest import Bound, Committed, Manifest, first_progre
 from projections.runner.progress import Progress
 from projections.runner.retries import Patience
 from projections.runner.stopwatch import Stopwatch
+from projections.runner.widened import IDENTITY, widened, without_moved
 from projections.state.current import CurrentTables, current_name
 from projections.state.following import SchemaFollower
 from projections.state.held import Held
@@ -124,18 +125,27 @@ class Ingest:
         """The epoch that the next batch becomes."""
         return Epoch(self._last.epoch + 1 if self._last else 1)
 
-    def run_epoch(self, bound: Bound, decode: Callable[[], pa.Table]) -> Committed:
+    def run_epoch(
+        self,
+        bound: Bound,
+        decode: Callable[[], pa.Table],
+        *,
+        without: Collection[str] = (),
+    ) -> Committed:
         """Make epoch `bound.epoch` from the batch that `decode` reads and decodes.
 
-        `decode` is called once and returns `frames.DECODED` rows of exactly the bound offsets.
+        `decode` is called once and returns `frames.DECODED` rows of exactly the bound offsets, but
+        none of the topics `without`: these stay as far as they were read.
         """
+        whole, bound = bound, _leaving_out(bound, without)
         watch = Stopwatch()
         epoch = bound.epoch
         if bound.installs is None:
             bound = replace(bound, installs=self._bulk.waiting(self._progress))
+        whole = replace(whole, installs=bound.installs)
         installs = bound.installs or ()
         failpoints.hit(failpoints.EPOCH_BEFORE_BIND)
-        decoded = self._bind_and_decode(bound, decode, watch)
+        decoded = self._once(self._bind_and_decode(whole, decode, watch), bound)
         progress = self._progress.copy()
         self._bulk.begin(installs, progress)
         arrival = sort_out(  # 3
@@ -182,6 +192,20 @@ class Ingest:
         watch.lap("bind")
         failpoints.hit(failpoints.EPOCH_AFTER_BIND)
         return decoded
+
+    def _once(self, decoded: pa.Table, bound: Bound) -> pa.Table:
+        """Drop changes that partitions added to their topic moved, and that came before."""
+        topics = widened(bound.end, {**(self._last.topics if self._last else {}), **bound.topics})
+        if not topics:
+            return decoded
+
+        def logged(source: str, transactions: pa.Array) -> pa.Table | None:
+            before = pc.field("epoch") < bound.epoch
+            where = before & pc.is_in(pc.field("transaction_id"), transactions)
+            path = self._lake.path(changes_log(source))
+            return self._tables.read(path, where=where, columns=IDENTITY)
+
+        return without_moved(decoded, topics, self._progress.marks, logged)
 
     def _read(self, bound: Bound) -> Offsets:
         """Return the offsets up to which Kafka has been read with this epoch."""
@@ -304,7 +328,20 @@ class Ingest:
             timings_ms=dict(watch.steps),
             at=datetime.now(UTC),
             installs=bound.installs or (),
+            topics={**(self._last.topics if self._last else {}), **bound.topics},
         )
+
+
+def _leaving_out(bound: Bound, without: Collection[str]) -> Bound:
+    """Return an epoch as if it had not been bound to any record of these topics."""
+    if not without:
+        return bound
+    return replace(
+        bound,
+        start={topic: at for topic, at in bound.start.items() if topic not in without},
+        end={topic: at for topic, at in bound.end.items() if topic not in without},
+        topics={topic: each for topic, each in bound.topics.items() if topic not in without},
+    )
 
 
 def _freshness(arrival: Arrival) -> dict[str, int]:

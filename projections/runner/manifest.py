@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.errors import LeaseLost, NotFound
-from kernel.positions import Epoch, Offsets
+from kernel.positions import Epoch, Offsets, TopicId
 from projections.log.busy import SHORT
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
@@ -48,9 +48,10 @@ SCHEMA = pa.schema(
         ("at", UTC_MICROS),
         ("installs", pa.string()),
         ("held", pa.string()),
+        ("topics", pa.string()),
     ]
 )
-"""`installs` and `held` came later: rows without them took none, and held none."""
+"""`installs`, `held` and `topics` came later: rows without them took none, held none, know none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,8 @@ class Bound:
     """An epoch and the offsets `[start, end)` that it is made of.
 
     `installs`: numbers of the announcements (`projections.state.installs`) that it takes in; None
-    as long as nobody has looked for them, which ingest does before it binds.
+    as long as nobody has looked for them, which ingest does before it binds. `topics`: the topics
+    that the offsets belong to.
     """
 
     epoch: Epoch
@@ -67,6 +69,7 @@ class Bound:
     start: Offsets
     end: Offsets
     installs: tuple[int, ...] | None = None
+    topics: Mapping[str, TopicId] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,8 @@ class Committed:
 
     `heads`: store -> contiguous head position. `cuts`: source -> LSN of the last folded commit.
     `pending_from`: source -> first epoch with rows that are not foldable yet. `installs`: numbers
-    of the announcements whose rows became part of the tables.
+    of the announcements whose rows became part of the tables. `topics`: the topics that the
+    offsets `end` belong to.
     """
 
     epoch: Epoch
@@ -91,6 +95,7 @@ class Committed:
     timings_ms: Mapping[str, float]
     at: datetime
     installs: tuple[int, ...] = ()
+    topics: Mapping[str, TopicId] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +137,7 @@ class Manifest:
             "start_offsets": _compact(bound.start),
             "end_offsets": _compact(bound.end),
             "installs": None if bound.installs is None else _compact(bound.installs),
+            "topics": _compact(bound.topics),
         }
         guard, row_of_it = Guard(f"{self._app_id}/bound", bound.epoch), _one_row(row)
         if not self._made:
@@ -160,6 +166,7 @@ class Manifest:
             "counts": _compact(done.counts),
             "timings_ms": _compact(done.timings_ms),
             "installs": _compact(done.installs),
+            "topics": _compact(done.topics),
         }
         self._append(row, Guard(f"{self._app_id}/committed", done.epoch))
 
@@ -296,6 +303,7 @@ def _bound(row: Mapping[str, object]) -> Bound:
         start=json.loads(str(row["start_offsets"])),
         end=json.loads(str(row["end_offsets"])),
         installs=_numbers(row),
+        topics=_topics(row),
     )
 
 
@@ -316,12 +324,19 @@ def _committed(row: Mapping[str, object]) -> Committed:
         timings_ms=json.loads(str(row["timings_ms"])),
         at=at,
         installs=_numbers(row) or (),
+        topics=_topics(row),
     )
 
 
 def _numbers(row: Mapping[str, object]) -> tuple[int, ...] | None:
     kept = row.get("installs")
     return None if kept is None else tuple(json.loads(str(kept)))
+
+
+def _topics(row: Mapping[str, object]) -> dict[str, TopicId]:
+    kept = row.get("topics")
+    found = {} if kept is None else json.loads(str(kept))
+    return {name: TopicId(*topic) for name, topic in found.items()}
 
 
 def _noted_at(row: Mapping[str, object]) -> tuple[int, datetime]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from apps import gaps
-from apps.gaps import Gap, gaps_of, next_offsets, skips_of
+from apps.gaps import Gap, Kept, Skip, Standing, gaps_of, next_offsets, skips_of
+from kernel.positions import TopicId
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.state.installs import InstallBook, hold
@@ -18,14 +19,19 @@ def at(offset: int) -> Mapping[str, Mapping[str, int]]:
 
 
 def found(after: int, first: int, end: int) -> dict[str, list[Gap]]:
-    return gaps_of(at(after), at(first), at(end), "")
+    return gaps_of(Standing(offsets=at(after)), Kept(first=at(first), ends=at(end)), "")
+
+
+def goes_on(after: int, skips: list[Skip]) -> Mapping[str, Mapping[str, int]]:
+    return next_offsets(Standing(offsets=at(after)), skips, {}).offsets
 
 
 def test_what_was_read_may_expire() -> None:
     assert found(after=10, first=0, end=10) == {}
     assert found(after=10, first=10, end=10) == {}
     assert found(after=5, first=5, end=10) == {}
-    assert gaps_of({}, at(7), at(10), "") == {}, "nothing was read of it: there is no gap"
+    unread = gaps_of(Standing(offsets={}), Kept(first=at(7), ends=at(10)), "")
+    assert unread == {}, "nothing was read of it: there is no gap"
 
 
 def test_what_was_not_read_and_is_gone_is_a_gap_of_its_source() -> None:
@@ -58,12 +64,12 @@ def test_a_skip_covers_its_own_gap_and_no_later_one(lake: Lake) -> None:
     gaps.skip(book, "shop", [lost])
     skips = skips_of(InstallBook(lake, Tables()))
 
-    assert next_offsets(at(5), skips) == at(20)
-    assert next_offsets(at(12), skips) == at(20), "an epoch that ends inside the gap"
-    assert next_offsets(at(4), skips) == at(4), "more is gone than the copy was asked for"
-    assert next_offsets(at(20), skips) == at(20)
-    assert next_offsets(at(25), skips) == at(25), "reading has moved on"
-    assert next_offsets({}, skips) == {}
+    assert goes_on(5, skips) == at(20)
+    assert goes_on(12, skips) == at(20), "an epoch that ends inside the gap"
+    assert goes_on(4, skips) == at(4), "more is gone than the copy was asked for"
+    assert goes_on(20, skips) == at(20)
+    assert goes_on(25, skips) == at(25), "reading has moved on"
+    assert next_offsets(Standing(offsets={}), skips, {}).offsets == {}
 
 
 def test_a_skip_leads_into_the_topic_that_took_the_place_of_another(lake: Lake) -> None:
@@ -72,5 +78,66 @@ def test_a_skip_leads_into_the_topic_that_took_the_place_of_another(lake: Lake) 
     gaps.skip(book, "shop", [replaced])
     hold(lake, Tables(), "shop")
     skips = skips_of(book)
-    assert next_offsets(at(50), skips) == at(0)
-    assert next_offsets(at(8), skips) == at(8)
+    assert goes_on(50, skips) == at(0)
+    assert goes_on(8, skips) == at(8)
+
+
+OLD, NEW, THIRD = (TopicId(name, 1) for name in ("old", "new", "third"))
+
+
+def known_as(topic: TopicId, after: int) -> Standing:
+    return Standing(offsets=at(after), topics={TOPIC: topic})
+
+
+def has(topic: TopicId, *, first: int = 0, end: int = 100) -> Kept:
+    return Kept(first=at(first), ends=at(end), topics={TOPIC: topic})
+
+
+DELETED = Kept(first={}, ends={}, gone={TOPIC})
+
+
+def test_p9_a_topic_that_was_made_again_is_named_however_long_it_has_grown() -> None:
+    assert gaps_of(known_as(OLD, 50), has(OLD), "") == {}
+    (gap,) = gaps_of(known_as(OLD, 50), has(NEW), "")["shop"]
+    assert "was deleted and made again" in str(gap)
+    assert gaps.told({"shop": [gap]})["shop"].endswith("fix: penstock source resnapshot shop --yes")
+
+
+def test_p9_a_topic_that_was_deleted_is_named() -> None:
+    (gap,) = gaps_of(known_as(OLD, 50), DELETED, "")["shop"]
+    assert "was deleted" in str(gap)
+
+
+def test_partitions_that_are_added_are_no_gap() -> None:
+    wider = Kept(
+        first={TOPIC: {"0": 0, "1": 0}},
+        ends={TOPIC: {"0": 60, "1": 5}},
+        topics={TOPIC: TopicId("old", 2)},
+    )
+    assert gaps_of(known_as(OLD, 50), wider, "") == {}
+
+
+def test_a_skip_leads_into_another_topic_once(lake: Lake) -> None:
+    book = InstallBook(lake, Tables())
+    gaps.skip(book, "shop", gaps_of(known_as(OLD, 50), has(NEW, first=3), "")["shop"])
+    skips = skips_of(book)
+
+    going_on = next_offsets(known_as(OLD, 50), skips, {TOPIC: NEW})
+    assert going_on.offsets == at(3)
+    assert gaps_of(going_on, has(NEW, first=3), "") == {}
+    again = next_offsets(known_as(NEW, 50), skips, {TOPIC: NEW})
+    assert again.offsets == at(50), "reading stands where it stood, in the new topic"
+    third = next_offsets(known_as(OLD, 50), skips, {TOPIC: THIRD})
+    assert gaps_of(third, has(THIRD), "") != {}, "it was made again once more, before it was read"
+
+
+def test_a_skip_over_a_deleted_topic_leads_to_the_beginning_of_the_next(lake: Lake) -> None:
+    book = InstallBook(lake, Tables())
+    gaps.skip(book, "shop", gaps_of(known_as(OLD, 50), DELETED, "")["shop"])
+    skips = skips_of(book)
+    assert gaps_of(next_offsets(known_as(OLD, 50), skips, {}), DELETED, "") == {}
+    going_on = next_offsets(known_as(OLD, 50), skips, {TOPIC: NEW})
+    assert going_on.offsets == {TOPIC: {}}, "it is read from its first record"
+    assert gaps_of(going_on, has(NEW), "") == {}
+    same = next_offsets(known_as(OLD, 50), skips, {TOPIC: OLD})
+    assert same.offsets == at(50), "it was there all the time"

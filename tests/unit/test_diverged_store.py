@@ -1,0 +1,67 @@
+"""A store that diverged: its epoch is made without its events, and a restart comes to the same."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from kernel.errors import StoreDiverged
+from projections.log.frames import DECODED
+from projections.log.layout import Lake
+from projections.runner.manifest import Bound
+from tests.support.lake.bulk import ENDS, ROWS, HandLake, HandSource
+from tests.support.lake.folding import AT, SOURCE, Done
+
+EVENTS_TOPIC = "events.order"
+EVENT = {
+    "kind": "event",
+    "topic": EVENTS_TOPIC,
+    "partition": 0,
+    "source": "store",
+    "table": "order",
+    "position": 1,
+    "stream": "order-1",
+    "version": 0,
+    "type": "placed",
+    "event_time": AT,
+    "recorded_at": AT,
+}
+
+
+def test_p9_a_diverged_store_is_left_out_and_sources_go_on(lake: Lake) -> None:
+    source = HandSource()
+    made = HandLake(lake, source)
+    first = EVENT | {"offset": 0, "event_id": "a"}
+    start = {ROWS: {"0": 0}, ENDS: {"0": 0}, EVENTS_TOPIC: {"0": 0}}
+    bound = Bound(
+        epoch=made.ingest.next_epoch,
+        run_id="t",
+        batch_id=0,
+        start=start,
+        end=start | {EVENTS_TOPIC: {"0": 1}},
+    )
+    made.ingest.run_epoch(bound, lambda: pa.Table.from_pylist([first], schema=DECODED))
+
+    source.commit(Done("c", id=1))
+    other = EVENT | {"offset": 1, "event_id": "b"}
+    bound = Bound(
+        epoch=made.ingest.next_epoch,
+        run_id="t",
+        batch_id=1,
+        start=bound.end,
+        end={ROWS: {"0": 1}, ENDS: {"0": 1}, EVENTS_TOPIC: {"0": 2}},
+    )
+    rows = [*source.rows, *source.ends]
+    with pytest.raises(StoreDiverged):
+        made.ingest.run_epoch(bound, lambda: pa.Table.from_pylist([*rows, other], schema=DECODED))
+
+    made.restart()
+    bound_before = made.manifest.unfinished()
+    assert bound_before is not None
+    done = made.ingest.run_epoch(
+        bound_before, lambda: pa.Table.from_pylist(rows, schema=DECODED), without=[EVENTS_TOPIC]
+    )
+    assert done.end == bound.end | {EVENTS_TOPIC: {"0": 1}}, "the store's events stay unread"
+    assert done.counts["changes"] == 1
+    assert SOURCE in done.cuts
+    assert made.manifest.unfinished() is None
