@@ -69,7 +69,7 @@ def entity(
         answer = client.get(f"/v1/entities/{path}", version=version, at=at)
     state = orjson.dumps(answer["state"], option=orjson.OPT_INDENT_2).decode()
     text = f"{answer['stream']} at version {answer['version']}, position {answer['position']}"
-    emit(answer, as_json=as_json, text=f"{text}\n{state}")
+    emit(answer, as_json=as_json, text=f"{text}\n{state}", verbatim=True)
 
 
 def _object(text: str) -> dict[str, Any]:

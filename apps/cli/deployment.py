@@ -15,7 +15,7 @@ import typer
 
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
+from apps.cli.output import emit, fields, table
 from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
 from kernel.errors import EXIT_NEEDS_CONFIRMATION
@@ -45,8 +45,10 @@ def apply(files: Files, workspace: WorkspaceOption = None, as_json: JsonOption =
         raise error
     site = site_of(settings.load(workspace))
     found = deployment.apply(site, declared.sources, declared.projections)
-    rows = [[d.kind, d.name, d.outcome.value, d.waits or ""] for d in found]
-    emit([asdict(d) for d in found], as_json=as_json, text=table(["", "name", "", "waits"], rows))
+    rows = [[d.kind, d.name, d.outcome.value, d.waits] for d in found]
+    headings = ["kind", "name", "outcome", "waits for"]
+    nothing = "the files declare nothing; a projection begins with CREATE PROJECTION"
+    emit([asdict(d) for d in found], as_json=as_json, text=table(headings, rows, nothing=nothing))
 
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
@@ -59,7 +61,9 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
         for s in found
     ]
     headings = ["projection", "status", "generation", "epoch", "epochs behind", "rows"]
-    emit([asdict(s) for s in found], as_json=as_json, text=table(headings, rows))
+    nothing = "no projection is deployed; deploy one: penstock projection apply FILE.sql"
+    text = table(headings, rows, nothing=nothing)
+    emit([asdict(s) for s in found], as_json=as_json, text=text)
 
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
@@ -71,8 +75,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     shown = asdict(deployment.standing(site_of(found, fields=False), name))
     running = (pipeline_state(found) or {}).get("projections", {}).get(name, {})
     shown["error"] = running.get("error")
-    lines = [f"{key:<14} {value}" for key, value in shown.items()]
-    emit(shown, as_json=as_json, text="\n".join(lines))
+    emit(shown, as_json=as_json, text=fields(shown))
 
 
 def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:

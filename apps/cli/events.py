@@ -14,7 +14,7 @@ import typer
 from apps import settings
 from apps.cli.client import ServiceClient
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
+from apps.cli.output import cell, emit, folded, table
 from eventstore.names import category_of
 from kernel.errors import InvalidRequest
 
@@ -80,7 +80,9 @@ def read(
             answer = _read_stream(client, stream, from_version, limit, backward=backward)
         else:
             answer = _read_all(client, after, limit, category=category, type=type_, tag=tag)
-    emit(answer, as_json=as_json, text=table(_COLUMNS, list(map(_row, answer["events"]))))
+    nothing = "no such events; append one: penstock append order-1 placed '{\"total\": 12}'"
+    text = table(_COLUMNS, list(map(_row, answer["events"])), nothing=nothing)
+    emit(answer, as_json=as_json, text=text)
 
 
 def tail(
@@ -116,7 +118,7 @@ def tail(
             if as_json:
                 print(orjson.dumps(document).decode(), flush=True)
             else:
-                print("  ".join(map(str, _row(document))), flush=True)
+                print(folded("  ".join(map(cell, _row(document)))), flush=True)
             if seen == limit:
                 return
 

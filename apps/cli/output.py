@@ -1,33 +1,87 @@
-"""How commands speak: plain lines for people, one JSON document per answer with `--json`."""
+"""How commands speak: plain lines for people, one JSON document per answer with `--json`.
+
+Lines for people fit the terminal: they are folded at blanks, so that an id, a path or an address
+stays whole. In a pipe nothing is folded, unless COLUMNS says how wide it is to be.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
+from typing import TextIO
 
 import orjson
 
 from kernel.errors import PenstockError, exit_code
 
+_GAP = "  "
+_NARROWEST = 20
 
-def emit(document: object, *, as_json: bool, text: str | None = None) -> None:
-    """Print an answer: the document as JSON, or else its text."""
+
+def emit(
+    document: object, *, as_json: bool, text: str | None = None, verbatim: bool = False
+) -> None:
+    """Print an answer: the document as JSON, or else its text, folded unless it is `verbatim`."""
     if as_json or text is None:
         print(orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2).decode())
     else:
-        print(text)
+        print(text if verbatim else folded(text))
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lay out rows in aligned columns, without colours or frames: fit for pipes."""
-    cells = [list(headings), *[[_cell(value) for value in row] for row in rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    nothing: str = "nothing",
+    notes: Sequence[str] = (),
+) -> str:
+    """Lay out rows in aligned columns, without colours or frames: fit for pipes.
+
+    Where they are wider than the terminal, columns of several words are folded, and where that does
+    not suffice each row becomes a block of lines. `nothing` is said when there are no rows. A note
+    of a row, if there are any, stands beneath it.
+    """
+    if not rows:
+        return nothing
+    beneath = [note.split("\n") if note else [] for note in notes or [""] * len(rows)]
+    cells = [list(headings), *[[cell(value) for value in row] for row in rows]]
+    columns = list(zip(*cells, strict=True))
+    width = width_of(sys.stdout)
+    widths = [max(map(len, column)) for column in columns]
+    if width is not None:
+        shares = _shares(columns, widths, width)
+        if shares is None:
+            blocks = [fields(dict(zip(headings, row, strict=True))) for row in cells[1:]]
+            return "\n\n".join(
+                "\n".join([block, *lines]) for block, lines in zip(blocks, beneath, strict=True)
+            )
+        widths = shares
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
+        line
+        for row, lines in zip(cells, [[], *beneath], strict=True)
+        for line in [*_lines(row, widths), *lines]
     )
+
+
+def fields(document: Mapping[str, object]) -> str:
+    """Lay out one thing as lines of name and value."""
+    margin = max(map(len, document), default=0) + len(_GAP)
+    width = width_of(sys.stdout)
+    lines = []
+    for name, value in document.items():
+        shown = cell(value)
+        if width is not None and margin + max(map(len, shown.split()), default=0) > width:
+            # A value that does not fit beside the names has lines of its own.
+            lines += [name, *_folded(_GAP + shown, width, _GAP)]
+        elif width is None:
+            lines.append(name.ljust(margin) + shown)
+        else:
+            lines += _folded(name.ljust(margin) + shown, width, " " * margin)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def report(error: PenstockError, *, as_json: bool) -> None:
@@ -43,7 +97,30 @@ def report(error: PenstockError, *, as_json: bool) -> None:
         }
         print(json.dumps(document, indent=2), file=sys.stderr)
     else:
-        print(f"error: {error.message}\n  fix: {error.remedy}", file=sys.stderr)
+        told = f"error: {error.message}\n  fix: {error.remedy}"
+        print(folded(told, stream=sys.stderr), file=sys.stderr)
+
+
+def folded(text: str, *, stream: TextIO | None = None) -> str:
+    """Fold the lines that are wider than the terminal at their blanks; others stay as they are."""
+    width = width_of(stream or sys.stdout)
+    if width is None:
+        return text
+    return "\n".join(
+        part
+        for line in text.split("\n")
+        for part in _folded(line, width, " " * (len(line) - len(line.lstrip()) + len(_GAP)))
+    )
+
+
+def width_of(stream: TextIO) -> int | None:
+    """Return how wide lines may be: COLUMNS, or the terminal's width; None in a pipe."""
+    given = os.environ.get("COLUMNS", "")
+    try:
+        width = int(given) if given.isdecimal() else os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return None
+    return max(width, _NARROWEST) if width else None
 
 
 def why_unreadable(error: OSError | UnicodeDecodeError) -> str:
@@ -51,15 +128,73 @@ def why_unreadable(error: OSError | UnicodeDecodeError) -> str:
     return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """Return a value as one line for people: no Python, and no codes that move a terminal."""
     match value:
         case None:
             return "-"
+        case bool():
+            return "true" if value else "false"
         case datetime():
             return value.isoformat(timespec="milliseconds")
         case date():
             return value.isoformat()
         case float():
             return f"{value:.3f}"
+        case list() | tuple() | set() | frozenset():
+            return ", ".join(map(cell, value)) or "-"
+        case dict():
+            return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         case _:
-            return str(value)
+            return _printable(str(value))
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _shares(
+    columns: Sequence[Sequence[str]], widths: Sequence[int], width: int
+) -> list[int] | None:
+    """Share the width among columns; None where words are too long to stand side by side."""
+    least = [max(len(word) for text in each for word in [*text.split(), ""]) for each in columns]
+    room = width - len(_GAP) * (len(columns) - 1)
+    if sum(least) > room:
+        return None
+    shares = list(widths)
+    while sum(shares) > room:
+        foldable = [i for i, share in enumerate(shares) if share > least[i]]
+        widest = max(foldable, key=lambda i: shares[i])
+        shares[widest] -= 1
+    return shares
+
+
+def _lines(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    folded_cells = [
+        [text] if len(text) <= width else _folded(text, width, "")
+        for text, width in zip(row, widths, strict=True)
+    ]
+    height = max(map(len, folded_cells))
+    padded = [[*lines, *[""] * (height - len(lines))] for lines in folded_cells]
+    return [
+        _GAP.join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip()
+        for line in zip(*padded, strict=True)
+    ]
+
+
+def _folded(line: str, width: int, indent: str) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    words = line.lstrip()
+    return textwrap.wrap(
+        words,
+        width,
+        initial_indent=line[: len(line) - len(words)],
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        tabsize=4,
+    )

@@ -17,7 +17,7 @@ import typer
 from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
+from apps.cli.output import emit, fields, table
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch, KafkaOffset
 from projections.log.layout import Lake
@@ -84,7 +84,8 @@ def query(
         "rows": [_plain(row) for row in rows],
     }
     shown = [[_cell(value) for value in row.values()] for row in rows]
-    emit(document, as_json=as_json, text=table(answer.rows.schema.names, shown))
+    text = table(answer.rows.schema.names, shown, nothing="no row fits")
+    emit(document, as_json=as_json, text=text)
     if not as_json:
         as_of = "" if answer.epoch is None else f", epoch {answer.epoch}"
         print(f"({len(rows)} rows{as_of})", file=sys.stderr)
@@ -107,7 +108,8 @@ def table_list(workspace: WorkspaceOption = None, as_json: JsonOption = False) -
     headings = ["table", "version", "rows", "bytes", "files", "last commit", "held"]
     documents = [{**asdict(t), "held": _held_line(held, t.name)} for t in found]
     documents += [{"name": name, "held": _held_line(held, name)} for name in absent]
-    emit(documents, as_json=as_json, text=table(headings, rows))
+    nothing = "the lake has no tables yet; they come with the first event: penstock append"
+    emit(documents, as_json=as_json, text=table(headings, rows, nothing=nothing))
 
 
 def table_retry(
@@ -139,7 +141,8 @@ def table_path(
     from projections.serve.query import table_name
 
     found = lake_tables.describe(_lake(settings.load(workspace)), table_name([name]))
-    emit({"name": found.name, "path": found.path}, as_json=as_json, text=found.path)
+    document = {"name": found.name, "path": found.path}
+    emit(document, as_json=as_json, text=found.path, verbatim=True)
 
 
 def table_history(
@@ -169,7 +172,9 @@ def epoch_list(
         [e.epoch, e.at, _counts(e), f"{sum(e.timings_ms.values()):.0f} ms"] for e in reversed(found)
     ]
     documents = [_epoch_document(e) for e in reversed(found)]
-    emit(documents, as_json=as_json, text=table(["epoch", "committed", "rows", "took"], rows))
+    nothing = "no epoch was committed yet; the pipeline commits what comes: penstock status"
+    text = table(["epoch", "committed", "rows", "took"], rows, nothing=nothing)
+    emit(documents, as_json=as_json, text=text)
 
 
 def epoch_show(
@@ -203,7 +208,7 @@ def quarantine_list(
     newest = [] if found is None else found.sort_by([("ingested_at", "descending")]).to_pylist()
     kept = newest[:limit]
     rows = [[row[name] for name in columns] for row in kept]
-    text = table(columns, rows) if rows else "nothing is in quarantine"
+    text = table(columns, rows, nothing="nothing is in quarantine")
     emit({"count": len(newest), "records": kept}, as_json=as_json, text=text)
 
 
@@ -234,8 +239,7 @@ def quarantine_show(
     row = found.to_pylist()[0]
     headers = {name: bytes.fromhex(v) for name, v in json.loads(row["headers"] or "{}").items()}
     document = _plain(row) | {"headers": {name: _readable(v) for name, v in headers.items()}}
-    lines = [f"{name:<12} {value}" for name, value in document.items()]
-    emit(document, as_json=as_json, text="\n".join(lines))
+    emit(document, as_json=as_json, text=fields(document))
 
 
 def _held_line(held: Mapping[str, Hold], name: str) -> str | None:
@@ -280,8 +284,12 @@ def _counts(found: Committed) -> str:
 
 def _cell(value: object) -> object:
     match value:
+        case None:
+            return "NULL"
         case bytes():
             return _readable(value)
+        case float():
+            return str(value)
         case dict() | list():
             return json.dumps(value, default=str)
         case _:

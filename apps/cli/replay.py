@@ -106,8 +106,10 @@ def status(
     site = site_of(settings.load(workspace), fields=False)
     found = [r for r in ReplayBook(site.lake, site.tables).all() if name in (None, r.name)]
     rows = [[r.name, r.generation, r.base, r.state.value, r.epoch, r.at, _short(r)] for r in found]
-    headings = ["projection", "generation", "built beside", "state", "epoch", "since", ""]
-    emit([_document(r) for r in found], as_json=as_json, text=table(headings, rows))
+    headings = ["projection", "generation", "built beside", "state", "epoch", "since", "detail"]
+    nothing = "nothing was built again; see what would be: penstock replay plan NAME"
+    text = table(headings, rows, nothing=nothing)
+    emit([_document(r) for r in found], as_json=as_json, text=text)
 
 
 def verify_(
@@ -276,7 +278,7 @@ def _comparison_page(found: Comparison) -> str:
     lines = [
         f"generation {found.generation} of {found.name}, epoch {found.epoch}: {verdict}{declared}",
         table(
-            ["", "rows", "hash"],
+            ["generation", "rows", "hash"],
             [
                 ["live", found.live_rows, found.live_hash],
                 ["built", found.built_rows, found.built_hash],

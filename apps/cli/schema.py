@@ -66,10 +66,12 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
         )
         for schema in answer["schemas"]
     ]
+    headings = ("subject", "version", "id", "origin", "fields")
+    nothing = "no event type has a schema yet; the first event of a type makes one: penstock append"
     emit(
         answer,
         as_json=as_json,
-        text=table(("subject", "version", "id", "origin", "fields"), rows),
+        text=table(headings, rows, nothing=nothing),
     )
 
 

@@ -66,7 +66,9 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
     documents += [{"source": name, "state": "removed-in-part"} for name in leaving]
     rows = [_status_row(state) for state in states]
     rows += [(name, "removed-in-part", *[None] * (len(_HEADINGS) - 2)) for name in leaving]
-    emit({"sources": documents}, as_json=as_json, text=table(_HEADINGS, rows))
+    nothing = "no database is captured; capture one: penstock source add NAME --dsn DSN --tables …"
+    text = table(_HEADINGS, rows, nothing=nothing)
+    emit({"sources": documents}, as_json=as_json, text=text)
 
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
@@ -108,7 +110,9 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         table(_HEADINGS, [_status_row(state)]),
         f"snapshot {snapshot.state}, attempts {snapshot.attempts}"
         + (f", reading {snapshot.current}" if snapshot.current else ""),
-        table(("table", "rows"), rows) if not copied else render_copies(copied),
+        table(("table", "rows"), rows, nothing="no table is captured yet")
+        if not copied
+        else render_copies(copied),
         *(f"held back: {each}: {reason}" for each, reason in held.items()),
         *(_still_lines(each, told) for each, told in still.items()),
         *verification.verification_lines(verified),

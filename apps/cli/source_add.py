@@ -187,11 +187,8 @@ def _text(rows: Sequence[Check], repairs: Sequence[Repair]) -> str:
         )
         for row in rows
     ]
-    # A row of the table is a line of its text, and the fix stands beneath its row.
-    head, *shown = table(("", "subject", "required", "found"), cells).splitlines()
-    lines = [head]
-    for row, line in zip(rows, shown, strict=True):
-        lines += [line, *([f"    fix: {row.fix}"] if row.fix else [])]
+    fixes = [f"    fix: {row.fix}" if row.fix else "" for row in rows]
+    lines = [table(("state", "subject", "required", "found"), cells, notes=fixes)]
     lines += [f"  done: {each.statement}" for each in repairs if each.done]
     lines += [f"  remains: {each.subject}: {each.remains}" for each in repairs if each.remains]
     return "\n".join(lines)

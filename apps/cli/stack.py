@@ -218,11 +218,11 @@ def examine(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> N
         min_free_bytes=found.number("storage.min_free_bytes"),
     )
     checks += _moving(found)
-    rows = [["ok" if c.ok else "NO", c.name, c.required, c.found, c.fix or ""] for c in checks]
+    rows = [["ok" if c.ok else "NO", c.name, c.required, c.found, c.fix] for c in checks]
     emit(
         {"ok": all(check.ok for check in checks), "checks": [c.document() for c in checks]},
         as_json=as_json,
-        text=table(["", "check", "required", "found", "fix"], rows),
+        text=table(["state", "check", "required", "found", "fix"], rows),
     )
     if not all(check.ok for check in checks):
         raise typer.Exit(EXIT_UNHEALTHY)

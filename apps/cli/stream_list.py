@@ -12,6 +12,7 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 
 _PAGE = 1_000
+_NO_STREAMS = "no such streams; the first event of a stream makes it: penstock append"
 
 
 def list_(
@@ -41,7 +42,8 @@ def list_(
         (each["stream"], each["version"], each["position"], each["recorded_at"], _state(each))
         for each in streams
     ]
-    text = table(("stream", "version", "position", "recorded at", "state"), rows)
+    headings = ("stream", "version", "position", "recorded at", "state")
+    text = table(headings, rows, nothing=_NO_STREAMS)
     if after is not None:
         text += f"\nthere are more: --after {after}"
     emit({"streams": streams, "next_after": after}, as_json=as_json, text=text)
@@ -61,7 +63,7 @@ def categories(workspace: WorkspaceOption = None, as_json: JsonOption = False) -
         for each in answer["categories"]
     ]
     headings = ("category", "streams", "position", "recorded at")
-    emit(answer, as_json=as_json, text=table(headings, rows))
+    emit(answer, as_json=as_json, text=table(headings, rows, nothing=_NO_STREAMS))
 
 
 def _state(stream: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from apps import settings
 from apps.cli.client import ServiceClient
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
+from apps.cli.output import emit, fields, table
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, InvalidRequest
 
 _AT = "/v1/subscriptions"
@@ -53,7 +53,8 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
         )
         for each in answer["subscriptions"]
     ]
-    emit(answer, as_json=as_json, text=table(headings, rows))
+    nothing = "there are no subscriptions; make one: penstock subscription create NAME"
+    emit(answer, as_json=as_json, text=table(headings, rows, nothing=nothing))
 
 
 def create(
@@ -104,7 +105,7 @@ def show(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = Fa
     with ServiceClient(settings.load(workspace)) as client:
         answer = client.get(_path(name))
         parked = client.get(_path(name) + "/parked", limit=_PAGE)["parked"]
-    lines = [table(("field", "value"), [(key, _shown(value)) for key, value in answer.items()])]
+    lines = [fields({key: _shown(value) for key, value in answer.items()})]
     if parked:
         columns = ("id", "stream", "deliveries", "reason")
         lines.append(table(columns, [[each[column] for column in columns] for each in parked]))
