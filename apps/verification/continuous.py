@@ -129,9 +129,7 @@ class ContinuousCheck:
             busy_s=busy_s,
         )
 
-    def _glance(
-        self, captured: Captured, place: Place
-    ) -> tuple[int, list[str], Committed, float]:
+    def _glance(self, captured: Captured, place: Place) -> tuple[int, list[str], Committed, float]:
         """Return the source's rows, the keys that differ as both sides are, the epoch, seconds."""
         reached, began = self._reader.last(), time.monotonic()
         with connected(self._dsn) as connection:
