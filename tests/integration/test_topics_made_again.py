@@ -14,7 +14,7 @@ from apps import gaps
 from apps.pipeline.stream import IngestRun
 from apps.settings import Settings
 from apps.topics import KafkaTopics
-from kernel.errors import Unavailable
+from kernel.errors import StoreDiverged, Unavailable
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.manifest import Manifest
@@ -37,7 +37,7 @@ class Reader:
         self._spark, self._lake, self._scratch = spark, lake, scratch
         self.epochs = Epochs(spark, lake, event_router(stack, prefix), self.feed.bootstrap)
 
-    def run(self) -> IngestRun:
+    def run(self, *, without: Collection[str] = ()) -> IngestRun:
         """Return the next run of the stream, as a process that has just started makes it."""
         self.epochs.restart()
         run = IngestRun(
@@ -47,7 +47,7 @@ class Reader:
             self.epochs.ingest,
             InstallBook(self._lake, Tables()),
             captures={},
-            without=(),
+            without=without,
             checkpoints=self._scratch,
             max_records=1_000,
             before_epoch=lambda: None,
@@ -138,3 +138,26 @@ def test_partitions_that_are_added_are_read_from_their_beginning(reader: Reader)
         )
     assert producer.flush(30) == 0
     reader.read(range(1, 31))
+
+
+def test_p9_a_store_that_diverged_holds_its_own_topics_alone(reader: Reader) -> None:
+    reader.feed.send(events(1, 20))
+    reader.read(range(1, 21))
+    before = reader.epochs.manifest.last()
+    assert before is not None
+    reader.feed.send([Fed(position=5, flight=6, delay=99), Fed(position=21)])
+    run = reader.run()
+    run.start()
+    until(lambda: run.error is not None, "the other content is noticed")
+    run.stop()
+    assert isinstance(run.error, StoreDiverged)
+    with pytest.raises(StoreDiverged):
+        reader.run()
+
+    run = reader.run(without={gaps.OUTBOX})
+    done = reader.epochs.manifest.last()
+    assert done is not None
+    assert (done.epoch, done.end) == (before.epoch + 1, before.end), "the epoch is finished"
+    assert reader.positions() == list(range(1, 21))
+    with pytest.raises(Unavailable, match="source outbox is not read"):
+        run.start()
