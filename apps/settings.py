@@ -165,11 +165,11 @@ def kept_token(workspace: Path) -> str:
     path = workspace / TOKEN_FILE
     try:
         return path.read_text().strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
         raise Misconfigured(
-            f"the workspace's token cannot be read: {error}",
+            f"the workspace's token cannot be read: {error.strerror}",
             remedy="Work as the user who started the service, or set PENSTOCK_TOKEN.",
         ) from error
 

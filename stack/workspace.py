@@ -97,7 +97,7 @@ class Workspace:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Misconfigured(
-                f"the workspace {self.root} cannot be written: {error}",
+                f"the workspace {self.root} cannot be written: {error.strerror}",
                 remedy="Choose a folder that you may write: penstock up --workspace DIR",
             ) from error
 

@@ -29,6 +29,7 @@ from kernel.errors import (
     Conflict,
     ContractViolation,
     InvalidRequest,
+    Misconfigured,
     NotFound,
     PenstockError,
     StreamGone,
@@ -45,6 +46,11 @@ class ServiceClient:
         host = settings.text("service.host")
         host = f"[{host}]" if ":" in host else host
         url = settings.text("service.url") or f"http://{host}:{settings.number('service.port')}"
+        if not url.startswith(("http://", "https://")):
+            raise Misconfigured(
+                f"service.url is {url!r}, which does not begin with http:// or https://",
+                remedy=f"Write it whole: PENSTOCK_SERVICE_URL=http://{url}",
+            )
         self.url = url.rstrip("/")
         self._headers = bearing(settings, url)
         self._opener = opener_of(url)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 from urllib.parse import quote
+from uuid import UUID
 
 import orjson
 import typer
@@ -20,6 +21,8 @@ from kernel.errors import InvalidRequest
 
 _COLUMNS = ("position", "stream", "version", "type", "occurred_at", "data")
 _PAGE = 1_000
+_EXAMPLE = "'{\"total\": 12}'"
+_EXPECTATIONS = ("any", "no_stream", "stream_exists")
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +50,7 @@ def append(
 ) -> None:
     """Append an event, or a file of events, to one stream."""
     events = _events(type_, data, file, event_id)
-    expected = int(expect) if expect.isdigit() else expect
+    expected = _expected(expect)
     with ServiceClient(settings.load(workspace)) as client:
         answer = client.post(
             f"/v1/streams/{quote(stream, safe='')}",
@@ -64,8 +67,8 @@ def append(
 
 def read(
     stream: Annotated[str | None, typer.Argument(help="A stream; none: all")] = None,
-    after: Annotated[int, typer.Option(help="All events: behind this position")] = 0,
-    from_version: Annotated[int | None, typer.Option(help="A stream: from here")] = None,
+    after: Annotated[int, typer.Option(min=0, help="All events: behind this position")] = 0,
+    from_version: Annotated[int | None, typer.Option(min=0, help="A stream: from here")] = None,
     backward: Annotated[bool, typer.Option(help="A stream: newest first")] = False,
     category: Annotated[str | None, typer.Option(help="This category only")] = None,
     type_: Annotated[str | None, typer.Option("--type", help="This type only")] = None,
@@ -177,10 +180,36 @@ def _events(
     if type_ is None or data is None:
         raise InvalidRequest(
             "no event was given",
-            remedy="penstock append order-1 placed '{\"total\": 12}', or --file events.ndjson",
+            remedy=f"penstock append order-1 placed {_EXAMPLE}, or --file events.ndjson",
         )
-    event = {"type": type_, "data": _json(data, "DATA")}
+    content = _json(data, "DATA")
+    if not isinstance(content, dict):
+        raise InvalidRequest("DATA is not a JSON object", remedy=f"Write it as {_EXAMPLE}")
+    if event_id is not None:
+        _require_uuid(event_id)
+    event = {"type": type_, "data": content}
     return [event | ({"id": event_id} if event_id else {})]
+
+
+def _expected(text: str) -> int | str:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if text in _EXPECTATIONS:
+        return text
+    raise InvalidRequest(
+        f"--expect {text!r} is neither a version nor one of {', '.join(_EXPECTATIONS)}",
+        remedy="Give the version that the stream is at: penstock stream show STREAM",
+    )
+
+
+def _require_uuid(text: str) -> None:
+    try:
+        UUID(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"--id {text!r} is no UUID",
+            remedy="Write it as 0190a2c4-7d6e-7b3a-9f00-5b1d2c3e4f50, or leave --id out.",
+        ) from None
 
 
 def _lines(source: BinaryIO, name: str) -> list[object]:

@@ -84,9 +84,13 @@ def apply(
 
     Works with the stack up or down, in a Spark session of its own. Readers see nothing of it.
     """
+    from replay.subject import entry_of
+
     found = settings.load(workspace)
     failpoints.arm_from_environment()
-    built = _builder(found, site_of(found)).build(name, text=_text(sql), include_late=include_late)
+    site = site_of(found)
+    entry_of(site, name)  # Before Spark starts, which takes seconds.
+    built = _builder(found, site).build(name, text=_text(sql), include_late=include_late)
     emit(
         _document(built),
         as_json=as_json,

@@ -18,6 +18,8 @@ from schemas.compatibility import Level
 Subject = Annotated[str, typer.Argument(metavar="CATEGORY.TYPE", help="As order.placed")]
 File = Annotated[Path, typer.Argument(metavar="FILE.avsc", help="An Avro schema")]
 
+_LEVELS = ", ".join(level.value.lower() for level in Level)
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -33,7 +35,11 @@ def add(
     file: File,
     compatibility: Annotated[
         Level | None,
-        typer.Option(help="What this and later versions must get on with", case_sensitive=False),
+        typer.Option(
+            metavar="LEVEL",
+            help=f"What this and later versions must get on with: {_LEVELS}",
+            case_sensitive=False,
+        ),
     ] = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,

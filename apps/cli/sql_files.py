@@ -58,7 +58,8 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(
-            f"{file} cannot be read: {why_unreadable(error)}", remedy="Name SQL files in UTF-8."
+            f"{file} cannot be read: {why_unreadable(error)}",
+            remedy="Name a file that you may read, with SQL in UTF-8.",
         ) from error
 
 

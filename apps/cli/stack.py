@@ -17,6 +17,7 @@ from kernel.errors import (
     EXIT_NEEDS_CONFIRMATION,
     EXIT_UNHEALTHY,
     InvalidRequest,
+    NotFound,
 )
 from stack import logs
 from stack.plan import LOCAL_PARTS, Part, Probe
@@ -156,6 +157,8 @@ def down(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None
     from stack import control
 
     root = settings.load(workspace).workspace
+    if not root.is_dir():
+        raise NotFound(f"there is no folder {root}", remedy="Name the workspace: -w DIR")
     ran = control.down(root)
     emit({"stopped": ran}, as_json=as_json, text="stopped" if ran else "nothing was running")
 

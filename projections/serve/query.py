@@ -28,6 +28,7 @@ from projections.log.datasets import dataset_of, for_duckdb, missing_file
 from projections.log.layout import KINDS, Lake
 from projections.log.tables import Tables, standing
 from projections.log.writer import OP, UPSERT
+from projections.runner.manifest import Manifest
 from projections.serve.lake_tables import SINGLE, unknown_table
 from projections.serve.versions import UNVERSIONED, EpochVersions
 from projections.state.layers import beyond, newest_of, tail_name
@@ -144,6 +145,8 @@ def _versions(
     """Choose the epoch; return it, each table's version, and the tails that lie over tables."""
     pinned = [name for name in names if not name.startswith(UNVERSIONED)]
     if not pinned:
+        if epoch is not None:
+            Manifest(lake, Tables()).at(epoch)  # Raises `NotFound` for one that is not committed.
         return None, dict.fromkeys(names), {}
     versions = EpochVersions(lake, Tables())
     if epoch is None:

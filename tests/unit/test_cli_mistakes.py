@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -33,6 +34,35 @@ MISTAKES = [
     ("source list", EXIT_FAILED, "penstock up"),
     ("table list", EXIT_FAILED, "there is no lake"),
     ("logs nothing", EXIT_FAILED, "no log of 'nothing'"),
+    ("query 'select 1'", EXIT_FAILED, "there is no lake"),
+    ("epoch list", EXIT_FAILED, "there is no lake"),
+    ("quarantine list", EXIT_FAILED, "there is no lake"),
+    ("append", EXIT_USAGE, "Missing argument 'STREAM'"),
+    ("append order-1 placed [1]", EXIT_USAGE, "DATA is not a JSON object"),
+    ("append order-1 placed 12", EXIT_USAGE, "DATA is not a JSON object"),
+    ("append order-1 placed {} more", EXIT_USAGE, "unexpected extra argument"),
+    ("append order-1 placed {} --expect foo", EXIT_USAGE, "neither a version nor one of any"),
+    ("append order-1 placed {} --expect -1", EXIT_USAGE, "neither a version nor one of any"),
+    ("append order-1 placed {} --id 12", EXIT_USAGE, "--id '12' is no UUID"),
+    ("append order-1 --file .", EXIT_USAGE, ". cannot be opened: Is a directory"),
+    ("read --after -1", EXIT_USAGE, "expected 0 or more, found -1"),
+    ("read --after x", EXIT_USAGE, "expected a whole number, found 'x'"),
+    ("read order-1 --from-version -2", EXIT_USAGE, "expected 0 or more, found -2"),
+    ("tail --limit x", EXIT_USAGE, "expected a whole number, found 'x'"),
+    ("stream archive --batch 0", EXIT_USAGE, "expected 1 or more, found 0"),
+    ("stream export order-1 --file no/x", EXIT_USAGE, "no/x cannot be opened: No such file"),
+    ("stream import .", EXIT_USAGE, ". cannot be opened: Is a directory"),
+    ("entity account", EXIT_USAGE, "Missing argument 'ID'"),
+    ("command account 1 open --expect x", EXIT_USAGE, "expected a whole number, found 'x'"),
+    ("projection apply", EXIT_USAGE, "Missing argument 'FILE.sql'"),
+    ("projection apply .", EXIT_USAGE, "Name a file that you may read, with SQL in UTF-8"),
+    ("projection pause nope", EXIT_FAILED, "no projection nope; there are: none"),
+    ("replay apply nope", EXIT_FAILED, "no projection nope; there are: none"),
+    ("source status nope", EXIT_FAILED, "no source nope; there are: none"),
+    ("source add shop", EXIT_USAGE, "Missing option '--dsn'"),
+    ("restart postgres", EXIT_UNHEALTHY, "no stack runs here"),
+    ("down -w nowhere", EXIT_FAILED, "there is no folder"),
+    ("up -w /proc/x", EXIT_FAILED, "cannot be written: No such file or directory"),
     ("up --only nothing", EXIT_USAGE, "no part 'nothing'"),
 ]
 
@@ -48,11 +78,23 @@ def test_a_mistake_is_answered_in_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PENSTOCK_SERVICE_URL", "http://127.0.0.1:1")
-    monkeypatch.setattr(sys, "argv", ["penstock", *words.split()])
+    monkeypatch.setattr(sys, "argv", ["penstock", *shlex.split(words)])
     with pytest.raises(SystemExit) as ended:
         main()
     shown = capfd.readouterr()
     assert ended.value.code == code
     assert said in shown.err
     assert not shown.out
+    assert "starting Spark" not in shown.err
     assert not [each for each in PYTHON if each in shown.err]
+
+
+def test_an_address_without_its_scheme_is_answered_with_the_whole_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PENSTOCK_SERVICE_URL", "localhost:9000")
+    monkeypatch.setattr(sys, "argv", ["penstock", "read"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == EXIT_FAILED
+    assert "PENSTOCK_SERVICE_URL=http://localhost:9000" in capfd.readouterr().err

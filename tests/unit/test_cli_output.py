@@ -11,10 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import typer
 
-from apps.cli import output
+from apps.cli import build, output
 from apps.cli.output import cell, emit, fields, folded, report, table
 from kernel.errors import NotFound
+from tests.docs.cli_reference import leaves
 
 WIDTH = 80
 HEADINGS = ("name", "state", "committed at", "path", "reason")
@@ -118,3 +120,17 @@ def test_a_path_is_printed_as_it_is(capsys: pytest.CaptureFixture[str], tmp_path
     path = f"/lake of a person/{LONG}/{LONG}"
     emit({"path": path}, as_json=False, text=path, verbatim=True)
     assert capsys.readouterr().out == f"{path}\n"
+
+
+@pytest.mark.parametrize("colours", ["FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE"])
+def test_the_help_of_every_command_fits_and_is_plain(
+    colours: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(colours, "1")
+    names = [name.removeprefix("penstock ").split() for name, _ in leaves()]
+    for words in [[], *names]:
+        typer.main.get_command(build())([*words, "--help"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert shown.count("Usage:") == len(names) + 1
+    assert not too_long(shown)
+    assert not [each for each in ("None", "('", "\x1b") if each in shown]
