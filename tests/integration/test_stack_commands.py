@@ -147,4 +147,4 @@ def test_doctor_answers_for_people_and_programs(root: Path) -> None:
     found = json.loads(penstock(root, "doctor", "--json", check=None)[0])
     assert {"name", "required", "found", "ok", "fix"} == set(found["checks"][0])
     assert found["ok"] == all(check["ok"] for check in found["checks"])
-    assert "required" in penstock(root, "doctor", check=None)[0].splitlines()[0]
+    assert "required" in penstock(root, "doctor", check=None)[0]
