@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kernel import failpoints
-from kernel.errors import Unavailable
+from kernel.errors import Incompatible
 from projections.log.layout import Lake
 from tests.support.sources.ddl_rows import Folding, Item
 
@@ -39,7 +39,7 @@ def test_p4_a_crash_while_columns_change_ends_in_the_same_rows(failpoint: str, l
 
     failpoints.arm(failpoint)
     # What is raised while rows are handed over comes back as the writer's own error.
-    with pytest.raises((failpoints.Crash, Unavailable)):
+    with pytest.raises((failpoints.Crash, Incompatible)):
         folding.fold(item.log[before:])
     folding.restart()
     folding.fold(item.log[before:])
