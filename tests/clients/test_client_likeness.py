@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock_client import (
+    BeyondHead,
     Condition,
     ConditionFailed,
     IdReused,
@@ -97,18 +98,22 @@ def test_what_is_refused_and_how(run: Run) -> None:
             (client.streams.show("order-1"), (NotFound, "not-found", 404)),
         ]
         assert [await refusal(call) for call, _ in expected] == [answer for _, answer in expected]
-        assert await refusal(anext(client.read_all(tag="a\x00b"))) == INVALID
+        nameless = (Refused, "malformed-address", 400)
+        assert await refusal(anext(client.read_all(tag="a\x00b"))) == nameless
         assert await client.head() == 0
 
     run(body)
 
 
-def test_a_page_may_begin_beyond_the_head_and_end_before_it(run: Run) -> None:
+def test_a_page_begins_below_the_head_and_may_end_before_it(run: Run) -> None:
     async def body(world: World) -> None:
         await world.client.append("order-1", [placed(tags=("a",)), placed(tags=("a",)), placed()])
         tagged = QueryItem(tags=("a",))
-        beyond = await world.client.query(tagged, after=7)
-        assert (beyond.events, beyond.head, beyond.next_after) == ((), 3, 7)
+        assert await refusal(world.client.query(tagged, after=7)) == (
+            BeyondHead,
+            "beyond-head",
+            409,
+        )
         full = await world.client.query(tagged, limit=2)
         assert (len(full.events), full.head, full.next_after) == (2, 3, 2)
         short = await world.client.query(tagged, limit=3)

@@ -169,7 +169,12 @@ def test_a_service_asks_for_a_token_that_all_of_ours_find(
 
 def test_health_tells_a_stranger_its_status_alone(postgres_dsn: str) -> None:
     with service_in_thread(postgres_dsn, token="correct horse") as http:
-        assert set(http.get("/health/ready").json()) == {"status", "reasons", "deliveries"}
+        assert set(http.get("/health/ready").json()) == {
+            "status",
+            "reasons",
+            "deliveries",
+            "deciders",
+        }
         for headers in ({"authorization": ""}, {"authorization": "Bearer wrong"}):
             assert http.get("/health/ready", headers=headers).json() == {"status": "ready"}
 

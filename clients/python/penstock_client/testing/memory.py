@@ -58,12 +58,6 @@ class Wanted:
     stream_prefix: str | None = None
     tag: str | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse what no text of the store can have."""
-        asked = (self.category, self.type, self.stream, self.stream_prefix, self.tag)
-        if any(text is not None and "\x00" in text for text in asked):
-            raise Refused("a filter holds a NUL character")
-
     @property
     def everything(self) -> bool:
         """Whether no event is left out."""

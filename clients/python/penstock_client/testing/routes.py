@@ -87,6 +87,8 @@ class Routes:
     def answer(self, request: httpx.Request) -> httpx.Response:
         """Answer one request; errors become problem documents."""
         try:
+            if "\x00" in request.url.path or b"%00" in request.url.query:
+                raise Refused("the address has U+0000", status=400, type="malformed-address")
             for method, pattern, respond in self._table:
                 found = pattern.fullmatch(request.url.path)
                 if found is not None and method == request.method:
