@@ -253,6 +253,15 @@ class Pipeline:
             self._stop.wait(IDLE_S * 5)
             return True
         self.ingest, self.gaps = PartState("running"), told(run.gaps)
+        self._watch(run, ingest, deployment)
+        if run.active:
+            run.stop()
+        if run.error is not None:
+            raise run.error
+        return True
+
+    def _watch(self, run: IngestRun, ingest: Ingest, deployment: Deployment) -> None:
+        """Look at what a run waits for, until it ends or has to: the topology changed, say."""
         looks = 0
         while run.active and not self._stop.is_set() and not self._moved(deployment):
             looks += 1
@@ -263,11 +272,6 @@ class Pipeline:
             if self.ingest.state == "running":
                 self.ingest.reason = "; ".join(f"{s}: {r}" for s, r in held.items()) or None
             time.sleep(IDLE_S)
-        if run.active:
-            run.stop()
-        if run.error is not None:
-            raise run.error
-        return True
 
     def _moved(self, deployment: Deployment) -> bool:
         if self._deployed.version() == deployment.version:

@@ -162,7 +162,7 @@ def test_a_name_that_differs_by_case_alone_stops_no_other_table(behind: Behind) 
     captured.execute("INSERT INTO twins VALUES (1, 'small', 'large')")
     captured.execute("INSERT INTO other VALUES (1)")
     captured.await_stream()
-    assert streamed(captured, "public.twins") == [{"id": 1, "name": "small", "Name__2": "large"}]
+    assert streamed(captured, "public.twins") == [{"id": 1, "name": "small", "Name": "large"}]
 
     # Debezium would not start again with that table: it is held until its names differ.
     captured.start()
