@@ -100,8 +100,9 @@ def test_a_role_without_rights(source: Prepare) -> None:
         with pytest.raises(Misconfigured) as error:
             capture.ensure(made.source, Access(dsn=weak), placement_of(made.settings), made.connect)
         assert "REPLICATION is required" in error.value.message
-        assert "ALTER ROLE weak REPLICATION; GRANT CREATE ON DATABASE" in error.value.remedy
-        assert "GRANT SELECT ON public.keyed" in error.value.remedy
+        assert 'ALTER ROLE "weak" REPLICATION' in error.value.remedy
+        assert "GRANT CREATE ON DATABASE" in error.value.remedy
+        assert 'GRANT SELECT ON "public"."keyed" TO "weak"' in error.value.remedy
     finally:
         with connected(made.dsn) as connection:
             connection.execute("DROP ROLE weak")
