@@ -24,7 +24,7 @@ from tests.support.store.killing import known_type
 from tests.support.store.postgres import Cluster
 
 MIB = 2**20
-DISK_MIB = 224
+DISK_MIB = 320
 RESERVE = 16 * MIB
 
 
