@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import orjson
@@ -28,20 +28,7 @@ async def event_document(event: RecordedEvent, data: EventData) -> dict[str, Any
 
     Raises what `data.decode` raises.
     """
-    return {
-        "id": event.id,
-        "stream": event.stream,
-        "category": event.category,
-        "version": event.version,
-        "position": event.position,
-        "type": event.type,
-        "schema_id": event.schema_id,
-        "data": await data.decode(event),
-        "metadata": event.metadata,
-        "tags": event.tags,
-        "occurred_at": event.occurred_at,
-        "recorded_at": event.recorded_at,
-    }
+    return _document(event, await data.decode(event), event.metadata)
 
 
 async def event_json(event: RecordedEvent, data: EventData) -> bytes:
@@ -58,6 +45,10 @@ async def event_json(event: RecordedEvent, data: EventData) -> bytes:
 
 def unreadable_document(event: RecordedEvent, why: str) -> dict[str, Any]:
     """Return an event whose content cannot be shown: all that can be said of it."""
+    return {**_document(event, None, {}), "unreadable": why[:_REASON_CHARS]}
+
+
+def _document(event: RecordedEvent, data: object, metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": event.id,
         "stream": event.stream,
@@ -66,12 +57,11 @@ def unreadable_document(event: RecordedEvent, why: str) -> dict[str, Any]:
         "position": event.position,
         "type": event.type,
         "schema_id": event.schema_id,
-        "data": None,
-        "metadata": {},
+        "data": data,
+        "metadata": metadata,
         "tags": event.tags,
         "occurred_at": event.occurred_at,
         "recorded_at": event.recorded_at,
-        "unreadable": why[:_REASON_CHARS],
     }
 
 
