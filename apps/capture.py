@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from apps import copies, gaps
-from apps.gaps import OUTBOX
 from apps.incarnations import forget_incarnation, noted, record_incarnation, renewing
 from apps.settings import Settings
 from apps.topics import KafkaTopics
@@ -26,7 +25,7 @@ from cdc.removal import Removal, retire_connector, retire_slot
 from cdc.removal import remove as removal_of
 from cdc.scope import Scope, scope_of
 from cdc.slots import refuse_lost
-from cdc.sources import Source
+from cdc.sources import OUTBOX, Source
 from kernel.errors import Conflict, Misconfigured, NotFound, PenstockError, Unavailable
 from projections.log.layout import Lake
 from projections.log.tables import Tables

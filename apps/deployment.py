@@ -101,9 +101,9 @@ def apply(
 
 def set_status(site: Site, name: str, status: str) -> Entry:
     """Pause, resume or drop a projection. Its table stays. Raises `NotFound`."""
-    entry = _entry(site, name)
-    changed = replace(entry, status=status)
-    if entry.status != status:
+    before = entry(site, name)
+    changed = replace(before, status=status)
+    if before.status != status:
         site.deployed.put([changed])
     return changed
 
@@ -122,7 +122,7 @@ def standings(site: Site) -> list[Standing]:
 
 def standing(site: Site, name: str) -> Standing:
     """Describe one projection. Raises `NotFound`."""
-    _entry(site, name)
+    entry(site, name)
     return next(found for found in standings(site) if found.name == name)
 
 
@@ -144,7 +144,8 @@ def _standing(
     )
 
 
-def _entry(site: Site, name: str) -> Entry:
+def entry(site: Site, name: str) -> Entry:
+    """Return what is deployed under a name, if it is not dropped. Raises `NotFound`."""
     entries = {
         e.name: e for e in site.deployed.entries() if e.kind == PROJECTION and e.status != DROPPED
     }

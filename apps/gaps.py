@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from apps.topics import KafkaTopics
+from cdc.sources import OUTBOX
 from kernel.positions import Offsets, TopicId
 from projections.runner.manifest import Committed
 from projections.state.installs import SKIP, Entry, InstallBook
 
 EVENTS = "events"
-OUTBOX = "outbox"
 _KEY = "skips"
 
 

@@ -145,7 +145,7 @@ def load(workspace: Path | None = None, **overrides: object) -> Settings:
     `overrides` name keys with `__` for the dot: `service__port=0`.
     Raises `Misconfigured` for an unknown key or an unreadable file.
     """
-    root = Path(workspace or os.environ.get("PENSTOCK_WORKSPACE") or ".").resolve()
+    root = root_of(workspace)
     values = {key: Setting(value=value, origin="default") for key, value in DEFAULTS.items()}
     values |= _known(_endpoints(root), origin="running stack")
     if token := kept_token(root):
@@ -155,6 +155,11 @@ def load(workspace: Path | None = None, **overrides: object) -> Settings:
     flags = {key.replace("__", "."): value for key, value in overrides.items() if value is not None}
     values |= _known(flags, origin="flag")
     return Settings(root, values)
+
+
+def root_of(workspace: Path | None) -> Path:
+    """Return the folder of a workspace: the named one, `PENSTOCK_WORKSPACE`, or this folder."""
+    return Path(workspace or os.environ.get("PENSTOCK_WORKSPACE") or ".").resolve()
 
 
 def kept_token(workspace: Path) -> str:

@@ -44,7 +44,9 @@ FOLDER = "sources"
 SECRETS = Path(".penstock/secrets")
 REMOVING = Path(".penstock/removing")
 """Declarations of sources that are being taken away: nobody starts those any more."""
-RESERVED = frozenset({"events", "outbox"})
+OUTBOX = "outbox"
+"""The event store's own source, which no file declares."""
+RESERVED = frozenset({"events", OUTBOX})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 # It is part of a connector property's name: no other characters survive that.

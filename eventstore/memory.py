@@ -38,6 +38,7 @@ from eventstore.lifecycle import (
     shown_since,
 )
 from eventstore.listing import COUNTED_STREAMS, CategorySummary, StreamRange, StreamSummary
+from eventstore.names import unknown_event, unknown_stream
 from eventstore.store import (
     EVERYTHING,
     Appended,
@@ -48,7 +49,6 @@ from eventstore.store import (
     StreamPage,
 )
 from kernel.clock import Clock, SystemClock
-from kernel.errors import NotFound
 from kernel.positions import Position, Version
 from schemas.records import RecordedEvent
 
@@ -163,7 +163,7 @@ class MemoryEventStore:
         """Return how a stream stands; see `EventStore.standing`."""
         events = self._group.streams.get(stream)
         if not events:
-            raise NotFound(f"stream {stream} has no events", stream=stream)
+            raise unknown_stream(stream)
         metadata = self._group.streams.get(metadata_stream(stream))
         return StreamStanding(
             stream=stream,
@@ -202,7 +202,7 @@ class MemoryEventStore:
         """Return one event; see `EventStore.event`."""
         place = self._group.by_id.get(event_id)
         if place is None:
-            raise NotFound(f"no event has the id {event_id}", id=str(event_id))
+            raise unknown_event(event_id)
         return self._group.events[place.position - 1]
 
     async def streams(self, range_: StreamRange, *, limit: int) -> tuple[StreamSummary, ...]:

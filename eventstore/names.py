@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from uuid import UUID
 
-from kernel.errors import InvalidRequest
+from kernel.errors import InvalidRequest, NotFound
 
 CATEGORY = r"[a-z][a-z0-9_]{0,62}"
 STREAM_MAX_CHARS = 255
@@ -46,6 +47,29 @@ def category_of(stream: str) -> str:
     if len(_CATEGORIES) >= _REMEMBERED:
         _CATEGORIES.clear()
     return _CATEGORIES.setdefault(stream, match.group(1))
+
+
+def unknown_stream(stream: str) -> NotFound:
+    """Return the error for a stream that nothing was ever appended to."""
+    try:
+        category_of(stream)
+    except InvalidRequest as malformed:
+        return NotFound(malformed.message, remedy=malformed.remedy, stream=stream)
+    return NotFound(
+        f"stream {stream} has no events",
+        remedy="See what streams there are: penstock stream list. One begins with its first event: "
+        f"penstock append {stream} TYPE DATA",
+        stream=stream,
+    )
+
+
+def unknown_event(event_id: UUID) -> NotFound:
+    """Return the error for an id that no event has."""
+    return NotFound(
+        f"no event has the id {event_id}",
+        remedy="Ids of events are in what appending and reading them answer: penstock read --json",
+        id=str(event_id),
+    )
 
 
 def check_type(name: object) -> str:

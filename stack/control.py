@@ -190,7 +190,10 @@ def restart(
         plan = workspace.read_plan()
         parts = {part.name: part for part in plan.parts}
         if name not in parts:
-            raise NotFound(f"no part called {name!r}; there are: {', '.join(parts)}")
+            raise NotFound(
+                f"no part called {name!r}; there are: {', '.join(parts)}",
+                remedy="See what runs: penstock status",
+            )
         number = time.time_ns()
         parts[name] = replace(parts[name], generation=number)
         plan = replace(plan, parts=tuple(parts.values()), number=number)

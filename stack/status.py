@@ -58,7 +58,8 @@ def log_files(path: Path, part: str | None) -> list[Path]:
     if workspace.log_of(part) not in found:
         raise NotFound(
             f"no log of {part!r} in {workspace.logs}; there are: "
-            + (", ".join(file.stem for file in found) or "none")
+            + (", ".join(file.stem for file in found) or "none"),
+            remedy="Name one of them, or none for all; logs come with the stack: penstock up",
         )
     return [workspace.log_of(part)]
 

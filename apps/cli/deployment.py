@@ -7,7 +7,6 @@ should not pay.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import Annotated
 
@@ -15,10 +14,9 @@ import typer
 
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, fields, table
+from apps.cli.output import emit, fields, refuse_unconfirmed, table
 from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
-from kernel.errors import EXIT_NEEDS_CONFIRMATION
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
 
@@ -99,14 +97,14 @@ def drop(
     as_json: JsonOption = False,
 ) -> None:
     """Take a projection out of the catalog. Its table's files stay."""
-    if not yes:
-        what = f"{name} would no longer be kept up to date; its table stays"
-        emit({"needs": "--yes", "reason": what}, as_json=as_json, text=what)
-        if not as_json:
-            print(f"  fix: penstock projection drop {name} --yes", file=sys.stderr)
-        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+    from apps import deployment
     from projections.runner.catalog import DROPPED
 
+    found = settings.load(workspace)
+    deployment.entry(site_of(found, fields=False), name)  # One that is not there is none to drop.
+    if not yes:
+        what = f"{name} would no longer be kept up to date; its table stays"
+        refuse_unconfirmed(what, f"penstock projection drop {name} --yes", as_json=as_json)
     _set(name, DROPPED, workspace, as_json)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 from urllib.parse import quote
@@ -78,6 +78,11 @@ def read(
     as_json: JsonOption = False,
 ) -> None:
     """Print the events of a stream, or of the whole store."""
+    _refuse_aside(
+        stream,
+        of_all={"--after": after != 0, "--category": category, "--type": type_, "--tag": tag},
+        of_one={"--from-version": from_version is not None, "--backward": backward},
+    )
     with ServiceClient(settings.load(workspace)) as client:
         if stream is not None:
             answer = _read_stream(client, stream, from_version, limit, backward=backward)
@@ -154,6 +159,25 @@ def _read_all(
         after = page["next_after"]
         if len(events) >= limit or after >= page["head"]:
             return {"events": events, "head": page["head"], "next_after": after}
+
+
+def _refuse_aside(
+    stream: str | None, *, of_all: Mapping[str, object], of_one: Mapping[str, object]
+) -> None:
+    """Refuse options that the kind of reading does not take: they would be passed over."""
+    given = [name for name, value in (of_all if stream else of_one).items() if value]
+    if not given:
+        return
+    if stream is None:
+        raise InvalidRequest(
+            f"{given[0]} is about one stream, and none was named",
+            remedy=f"Name it first: penstock read order-1 {given[0]}",
+        )
+    raise InvalidRequest(
+        f"{given[0]} is about all events, and {stream} was named",
+        remedy=f"Of one stream: penstock read {stream} --from-version VERSION. Of all events: "
+        f"penstock read {given[0]} …",
+    )
 
 
 def _messages(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:

@@ -12,11 +12,12 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import orjson
+import typer
 
-from kernel.errors import PenstockError, exit_code
+from kernel.errors import EXIT_NEEDS_CONFIRMATION, PenstockError, exit_code
 
 _GAP = "  "
 _NARROWEST = 20
@@ -82,6 +83,17 @@ def fields(document: Mapping[str, object]) -> str:
         else:
             lines += _folded(name.ljust(margin) + shown, width, " " * margin)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def refuse_unconfirmed(what: str, command: str, *, as_json: bool, **fields: object) -> NoReturn:
+    """Say what a command would do, and with which words it does it; nothing is done without.
+
+    `fields` are for programs, in place of the reason. Ends with the exit code for it.
+    """
+    emit({"needs": "--yes", **(fields or {"reason": what})}, as_json=as_json, text=what)
+    if not as_json:
+        print(f"  fix: {command}", file=sys.stderr)
+    raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
 
 
 def report(error: PenstockError, *, as_json: bool) -> None:

@@ -99,7 +99,10 @@ def explain(
         raise error
     chosen = [decl for decl in declared.projections if name in (None, decl.name)]
     if not chosen:
-        raise NotFound(f"the files declare no projection {name or ''}".rstrip())
+        raise NotFound(
+            f"the files declare no projection {name or ''}".rstrip(),
+            remedy="They declare: " + (", ".join(d.name for d in declared.projections) or "none"),
+        )
     plans = []
     for decl in chosen:
         made = plan(decl, DeclaredCatalog(known, declared.sources))
@@ -124,7 +127,10 @@ def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | N
     path = given or found.state_dir / CATALOG_FILE
     if not path.exists():
         if given is not None:
-            raise NotFound(f"there is no catalog document {given}")
+            raise NotFound(
+                f"there is no catalog document {given}",
+                remedy="Name a file that there is, or leave --catalog out to ask the lake.",
+            )
         return lake_catalog(site_of(found)) if found.lake.exists() else None
     try:
         return catalog_from(json.loads(path.read_text()))

@@ -15,10 +15,10 @@ import typer
 from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table, why_unreadable
+from apps.cli.output import emit, refuse_unconfirmed, table, why_unreadable
 from apps.cli.sites import site_of
 from kernel import failpoints
-from kernel.errors import EXIT_FAILED, EXIT_NEEDS_CONFIRMATION, InvalidRequest
+from kernel.errors import EXIT_FAILED, InvalidRequest
 
 if TYPE_CHECKING:
     from replay.book import Replay
@@ -106,8 +106,11 @@ def status(
 ) -> None:
     """Show generations: state, epoch, progress of a build, result of a comparison."""
     from replay.book import ReplayBook
+    from replay.subject import entry_of
 
     site = site_of(settings.load(workspace), fields=False)
+    if name is not None:
+        entry_of(site, name)
     found = [r for r in ReplayBook(site.lake, site.tables).all() if name in (None, r.name)]
     rows = [[r.name, r.generation, r.base, r.state.value, r.epoch, r.at, _short(r)] for r in found]
     headings = ["projection", "generation", "built beside", "state", "epoch", "since", "detail"]
@@ -127,10 +130,12 @@ def verify_(
     Exit code 1 when they differ; with --include-late differences are what was asked for.
     """
     from replay.book import READY, ReplayBook
+    from replay.subject import entry_of
     from replay.verify import comparable, live_epoch, verify
 
     found = settings.load(workspace)
     site = site_of(found)
+    entry_of(site, name)
     built = ReplayBook(site.lake, site.tables).newest(name, *READY, generation=generation)
     if not comparable(site, built):
         # It was brought past an epoch of the live one; bring it to one that both have.
@@ -156,19 +161,19 @@ def swap_(
     Without --yes only what `replay verify` accepted; exit code 3 otherwise.
     """
     from replay.book import READY, ReplayBook, State
+    from replay.subject import entry_of
     from replay.swap import swap
 
     found = settings.load(workspace)
     failpoints.arm_from_environment()
     site = site_of(found)
+    entry_of(site, name)
     built = ReplayBook(site.lake, site.tables).newest(name, *READY, generation=generation)
     if built.state is not State.VERIFIED and not yes:
         why = "differs from" if built.state is State.DIFFERS else "was not compared with"
         what = f"generation {built.generation} of {name} {why} the live one"
-        emit({"needs": "--yes", "reason": what}, as_json=as_json, text=what)
-        if not as_json:
-            print(f"  fix: penstock replay verify {name}, or add --yes", file=sys.stderr)
-        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+        command = f"penstock replay verify {name}, or add --yes"
+        refuse_unconfirmed(what, command, as_json=as_json)
 
     def catch_up(replay: Replay) -> Replay:
         builder = _builder(found, site)
@@ -183,10 +188,13 @@ def rollback_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption
 
     The pipeline then brings it up to date, from its own epoch.
     """
+    from replay.subject import entry_of
     from replay.swap import rollback
 
     failpoints.arm_from_environment()
-    done = rollback(site_of(settings.load(workspace), fields=False), name)
+    site = site_of(settings.load(workspace), fields=False)
+    entry_of(site, name)
+    done = rollback(site, name)
     emit(asdict(done), as_json=as_json, text=_swapped(done))
 
 
@@ -198,8 +206,10 @@ def cancel_(
 ) -> None:
     """Stop a build, or drop a built generation that is not the table; its files are removed."""
     from replay.cancel import cancel
+    from replay.subject import entry_of
 
     site = site_of(settings.load(workspace), fields=False)
+    entry_of(site, name)
     done = cancel(site, name, generation=generation)
     text = f"generation {done.generation} of {name} is cancelled; the live one was not touched"
     emit(_document(done), as_json=as_json, text=text)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def site_of(found: Settings, *, fields: bool = True) -> Site:
-    """Open the lake, made if need be; with `fields` ask the registry, if it is up, for columns."""
+    """Name the lake, which need not be there; with `fields` ask the registry for columns."""
     # Commands import this module for their help too, which should not pay for what reads the lake.
     from replay.subject import Site
 
-    return Site(lake=Lake.at(found.lake), fields=_fields(found) if fields else {})
+    return Site(lake=Lake.named(found.lake), fields=_fields(found) if fields else {})
 
 
 def _fields(found: Settings) -> Mapping[str, pa.Schema]:

@@ -6,7 +6,6 @@ pay.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -17,12 +16,8 @@ from apps import settings
 from apps.cli import source_add, verification
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
-from kernel.errors import (
-    EXIT_NEEDS_CONFIRMATION,
-    EXIT_PARTIAL,
-    EXIT_UNHEALTHY,
-)
+from apps.cli.output import emit, refuse_unconfirmed, table
+from kernel.errors import EXIT_PARTIAL, EXIT_UNHEALTHY
 from projections.log.layout import Lake
 
 if TYPE_CHECKING:
@@ -186,23 +181,22 @@ def resnapshot(
     `outbox` stands for the event store's own: all its events are sent again, and those that the
     log has are dropped.
     """
+    from cdc import sources
+    from cdc.sources import OUTBOX
+
     found = settings.load(workspace)
     chosen = [each.strip() for each in (tables or "").split(",") if each.strip()]
+    source = None if name == OUTBOX else sources.load(found.workspace, name)
     if not yes:
         which = ", ".join(chosen) or f"every table of {name}"
-        emit({"needs": "--yes", "copies": which}, as_json=as_json, text=f"This copies {which}.")
-        if not as_json:
-            only = f" --tables {','.join(chosen)}" if chosen else ""
-            print(f"  fix: penstock source resnapshot {name}{only} --yes", file=sys.stderr)
-        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+        only = f" --tables {','.join(chosen)}" if chosen else ""
+        command = f"penstock source resnapshot {name}{only} --yes"
+        refuse_unconfirmed(f"This copies {which}.", command, as_json=as_json, copies=which)
     from apps import capture
-    from apps.gaps import OUTBOX
-    from cdc import sources
 
-    if name == OUTBOX:
+    if source is None:
         done = capture.resnapshot_outbox(found)
     else:
-        source = sources.load(found.workspace, name)
         done = capture.resnapshot(found, source, tables=chosen, timeout_s=timeout)
     again = "" if done.renewed is None else f" after a new slot ({done.renewed})"
     emit(
@@ -229,10 +223,8 @@ def remove(
     source = capture.removable(found, name)
     if not yes:
         what = f"This drops connector, slot and publication of {name}: later changes are lost."
-        emit({"needs": "--yes", "removes": name}, as_json=as_json, text=what)
-        if not as_json:
-            print(f"  fix: penstock source remove {name} --yes", file=sys.stderr)
-        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+        command = f"penstock source remove {name} --yes"
+        refuse_unconfirmed(what, command, as_json=as_json, removes=name)
     removal = capture.remove(found, source)
     lines = [f"{name} is removed" if removal.whole else f"{name} is removed in part"]
     lines += [f"left: {part}: {reason}" for part, reason in removal.left.items()]

@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps import settings
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
+from apps.cli.options import JsonOption, NewWorkspaceOption, WorkspaceOption
+from apps.cli.output import emit, refuse_unconfirmed, table
 from apps.standstills import after_start, standing_still
-from kernel.errors import (
-    EXIT_NEEDS_CONFIRMATION,
-    EXIT_UNHEALTHY,
-    InvalidRequest,
-    NotFound,
-)
+from kernel.errors import EXIT_UNHEALTHY, InvalidRequest
 from stack import logs
 from stack.plan import LOCAL_PARTS, Part, Probe
 from stack.ports import DEFAULT_BASE, NAMES
@@ -44,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    workspace: WorkspaceOption = None,
+    workspace: NewWorkspaceOption = None,
     only: Annotated[
         str | None, typer.Option(help="Only these parts, with commas: postgres,kafka,…")
     ] = None,
@@ -156,10 +151,7 @@ def down(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None
     """Stop the local stack, in order."""
     from stack import control
 
-    root = settings.load(workspace).workspace
-    if not root.is_dir():
-        raise NotFound(f"there is no folder {root}", remedy="Name the workspace: -w DIR")
-    ran = control.down(root)
+    ran = control.down(settings.load(workspace).workspace)
     emit({"stopped": ran}, as_json=as_json, text="stopped" if ran else "nothing was running")
 
 
@@ -209,7 +201,7 @@ def show_logs(
             print(line if part else f"{name}: {line}", flush=True)
 
 
-def examine(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def examine(workspace: NewWorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Check this machine: what is required, what was found, how to mend it."""
     from stack import doctor
 
@@ -256,10 +248,8 @@ def reset(
     root = settings.load(workspace).workspace
     if not yes:
         what = f"This removes every event, topic and schema of the local stack in {root}."
-        emit({"needs": "--yes", "removes": str(root / ".penstock")}, as_json=as_json, text=what)
-        if not as_json:
-            print("  fix: penstock reset --yes", file=sys.stderr)
-        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+        removes = str(root / ".penstock")
+        refuse_unconfirmed(what, "penstock reset --yes", as_json=as_json, removes=removes)
     from stack import control
 
     removed = control.reset(root)

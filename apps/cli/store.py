@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -10,8 +9,7 @@ import typer
 from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit
-from kernel.errors import EXIT_NEEDS_CONFIRMATION
+from apps.cli.output import emit, refuse_unconfirmed
 
 
 def register(app: typer.Typer) -> None:
@@ -33,10 +31,7 @@ def renew_id(
     """
     if not yes:
         what = "the store would be another one to all who follow it"
-        emit({"needs": "--yes", "reason": what}, as_json=as_json, text=what)
-        if not as_json:
-            print("  fix: penstock store renew-id --yes", file=sys.stderr)
-        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+        refuse_unconfirmed(what, "penstock store renew-id --yes", as_json=as_json)
     # Only this call needs PostgreSQL's client.
     import asyncio
 

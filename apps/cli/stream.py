@@ -16,11 +16,11 @@ from apps import settings
 from apps.cli.client import ServiceClient
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit
+from apps.cli.output import emit, refuse_unconfirmed
 from apps.cli.stream_list import categories, list_
 from eventstore.archiving import MAX_EVENTS, Report
 from kernel import failpoints
-from kernel.errors import EXIT_NEEDS_CONFIRMATION, EXIT_PARTIAL, InvalidRequest
+from kernel.errors import EXIT_PARTIAL, InvalidRequest
 
 Stream = Annotated[str, typer.Argument(help="category-id, as order-1042")]
 _NDJSON = "application/x-ndjson"
@@ -60,15 +60,14 @@ def delete(
     as_json: JsonOption = False,
 ) -> None:
     """Hide all events of a stream. The log keeps them; versions go on with the next append."""
-    if not yes:
-        what = f"{stream} would " + ("be gone for good" if tombstone else "show nothing any more")
-        emit({"needs": "--yes", "reason": what}, as_json=as_json, text=what)
-        if not as_json:
-            option = " --tombstone" if tombstone else ""
-            print(f"  fix: penstock stream delete {stream}{option} --yes", file=sys.stderr)
-        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
     headers = None if expect is None else {"if-match": f'"{expect}"'}
     with ServiceClient(settings.load(workspace)) as client:
+        if not yes:
+            client.get(f"{_path(stream)}/metadata")  # One that is not there wants no confirmation.
+            ends = "be gone for good" if tombstone else "show nothing any more"
+            option = " --tombstone" if tombstone else ""
+            command = f"penstock stream delete {stream}{option} --yes"
+            refuse_unconfirmed(f"{stream} would {ends}", command, as_json=as_json)
         answer = client.delete(
             _path(stream), headers=headers, tombstone="true" if tombstone else None
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -12,8 +11,8 @@ from apps import settings
 from apps.cli.client import ServiceClient
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, fields, table
-from kernel.errors import EXIT_NEEDS_CONFIRMATION, InvalidRequest
+from apps.cli.output import emit, fields, refuse_unconfirmed, table
+from kernel.errors import InvalidRequest
 
 _AT = "/v1/subscriptions"
 _PAGE = 100
@@ -119,13 +118,12 @@ def delete(
     as_json: JsonOption = False,
 ) -> None:
     """Forget a subscription: how far it was, what is out, what it parked. Events stay."""
-    if not yes:
-        what = f"{name} would forget how far it was and what it parked"
-        emit({"needs": "--yes", "reason": what}, as_json=as_json, text=what)
-        if not as_json:
-            print(f"  fix: penstock subscription delete {name} --yes", file=sys.stderr)
-        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
     with ServiceClient(settings.load(workspace)) as client:
+        if not yes:
+            client.get(_path(name))  # One that is not there wants no confirmation.
+            what = f"{name} would forget how far it was and what it parked"
+            command = f"penstock subscription delete {name} --yes"
+            refuse_unconfirmed(what, command, as_json=as_json)
         client.delete(_path(name))
     emit({"name": name, "deleted": True}, as_json=as_json, text=f"{name} is deleted")
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 import psycopg
 
 from apps.capture import placement_of, record_capture, start
-from apps.gaps import OUTBOX
 from apps.pipeline.slots import SlotGuard, SlotMetrics
 from apps.settings import Settings
 from cdc import outbox
@@ -23,7 +22,7 @@ from cdc.connect import ConnectClient, ConnectorStatus, refuse_too_large
 from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.scope import fingerprint
-from cdc.sources import Source, load_all
+from cdc.sources import OUTBOX, Source, load_all
 from kernel.errors import NotFound, PenstockError, Unavailable
 from projections.log.layout import Lake
 from projections.log.tables import Tables

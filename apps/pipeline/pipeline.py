@@ -17,7 +17,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from apps import standstills
-from apps.gaps import OUTBOX, told
+from apps.gaps import told
 from apps.pipeline.connectors import ConnectorKeeper
 from apps.pipeline.kafka import IngestBroker
 from apps.pipeline.metrics import PipelineMetrics
@@ -31,6 +31,7 @@ from apps.pipeline.stuck_sources import StuckSources
 from apps.pipeline.verifying import Verifying
 from apps.settings import Settings
 from apps.topics import KafkaTopics
+from cdc.sources import OUTBOX
 from kernel.errors import Retry, StoreDiverged, Unavailable, retry_directive
 from kernel.positions import Offsets
 from projections.log.compaction import Upkeep

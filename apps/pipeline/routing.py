@@ -6,8 +6,9 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from apps.gaps import EVENTS, OUTBOX
+from apps.gaps import EVENTS
 from cdc.decode import ChangeDecoder
+from cdc.sources import OUTBOX
 from eventstore.decode import decode_event
 from projections.log.decode import Decoder
 from projections.runner.catalog import Deployment

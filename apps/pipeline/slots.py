@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Gauge
 
 from apps.capture import placement_of
-from apps.gaps import OUTBOX
 from apps.incarnations import incarnation_of, record_incarnation, record_lost
 from apps.settings import Settings
 from cdc.connect import ConnectClient
 from cdc.connectors import replication_name
 from cdc.database import Connection
 from cdc.slots import SlotWatch, next_incarnation, refuse_lost, watch
+from cdc.sources import OUTBOX
 from kernel.errors import NotFound
 from projections.log.layout import Lake
 

@@ -113,7 +113,11 @@ async def show_entity(
     entity = await deciders.entities.load(category, stream, version=version, at=moment)
     if entity.version is None:
         when = "" if at is None else f" at {at}"
-        raise NotFound(f"there is no {category} {id}{when}", stream=stream)
+        raise NotFound(
+            f"there is no {category} {id}{when}",
+            remedy=f"See which there are: penstock stream list --category {category}",
+            stream=stream,
+        )
     document = {
         "stream": stream,
         "category": category,

@@ -126,7 +126,11 @@ class Entities:
         else:
             raise Unavailable(f"{stream} or its schemas change too quickly to fold it")
         if version is not None and fold.version != version:
-            raise NotFound(f"stream {stream} has no event {version} to read", stream=stream)
+            raise NotFound(
+                f"stream {stream} has no event {version} to read",
+                remedy=f"See what it has: penstock stream show {stream}",
+                stream=stream,
+            )
         if version is None and at is None:
             await self._keep(loaded, fold)
         return Entity(

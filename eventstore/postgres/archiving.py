@@ -9,7 +9,7 @@ import psycopg
 
 from eventstore.archiving import Candidate, Leaving
 from eventstore.lifecycle import StreamStanding, is_metadata
-from eventstore.names import category_of
+from eventstore.names import category_of, unknown_stream
 from eventstore.postgres.archived import plain_of
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.locks import APPEND_LOCK
@@ -17,7 +17,7 @@ from eventstore.postgres.queries import query
 from eventstore.postgres.rows import policy_of, recorded
 from eventstore.postgres.streams import shown_from
 from kernel import failpoints
-from kernel.errors import InvalidRequest, NotFound, Overloaded
+from kernel.errors import InvalidRequest, Overloaded
 from kernel.positions import Position, Version
 from schemas.records import RecordedEvent
 
@@ -58,7 +58,7 @@ class PostgresHolder:
         if self._stream is not None:
             rows = await self._rows("archivable_stream", stream=self._stream)
             if not rows:
-                raise NotFound(f"stream {self._stream} has no events", stream=self._stream)
+                raise unknown_stream(self._stream)
             found = await self._leaving_of(rows[0])
             if found.count:
                 yield found

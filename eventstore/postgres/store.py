@@ -20,6 +20,7 @@ from eventstore.feed import Head
 from eventstore.filters import Wanted, wanted_by_filter, wanted_by_query
 from eventstore.lifecycle import StreamStanding, check_readable
 from eventstore.listing import CategorySummary, StreamRange, StreamSummary
+from eventstore.names import unknown_event
 from eventstore.postgres.archived import lacking, merged, plain_of
 from eventstore.postgres.commit import PostgresGroupCommit
 from eventstore.postgres.connect import Connection, Pool, StoreIdentity
@@ -46,7 +47,6 @@ from eventstore.store import (
     EventPage,
     StreamPage,
 )
-from kernel.errors import NotFound
 from kernel.positions import Position, Version
 from schemas.records import RecordedEvent
 
@@ -195,7 +195,7 @@ class PostgresEventStore:
             found = await self._read(connection, "read_event", {"id": event_id})
         events = await self._events(found)
         if not events:
-            raise NotFound(f"no event has the id {event_id}", id=str(event_id))
+            raise unknown_event(event_id)
         return events[0]
 
     async def streams(self, range_: StreamRange, *, limit: int) -> tuple[StreamSummary, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from eventstore.lifecycle import StreamStanding, first_shown, metadata_stream
+from eventstore.names import unknown_stream
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.queries import query
 from eventstore.postgres.rows import policy_of
-from kernel.errors import NotFound
 from kernel.positions import Version
 
 
@@ -15,7 +15,7 @@ async def standing_of(connection: Connection, stream: str) -> StreamStanding:
     values = {"stream": stream, "metadata": metadata_stream(stream)}
     row = await (await connection.execute(query("standing"), values)).fetchone()
     if row is None:
-        raise NotFound(f"stream {stream} has no events", stream=stream)
+        raise unknown_stream(stream)
     version, *policy, metadata_version = row
     return StreamStanding(
         stream=stream,

@@ -32,6 +32,11 @@ class Lake:
     def at(cls, path: Path) -> Lake:
         """Return the lake in a local folder, made if need be."""
         path.mkdir(parents=True, exist_ok=True)
+        return cls.named(path)
+
+    @classmethod
+    def named(cls, path: Path) -> Lake:
+        """Return the lake in a local folder, for one who only reads: it may not be there yet."""
         return cls(str(path.resolve()))
 
     def path(self, name: str) -> str:

@@ -31,6 +31,7 @@ from projections.log.writer import OP, UPSERT
 from projections.runner.manifest import Manifest
 from projections.serve.lake_tables import SINGLE, unknown_table
 from projections.serve.versions import UNVERSIONED, EpochVersions
+from projections.sql.tokens import why_unread
 from projections.state.layers import beyond, newest_of, tail_name
 from schemas.identifiers import duckdb_name
 
@@ -101,17 +102,16 @@ def table_name(parts: list[str]) -> str:
     return f"{placed['kind']}/{placed['rest']}"
 
 
-_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
+_ERROR_CLASS = re.compile(r"^[A-Z][A-Za-z ]* Error: ")
+_LOOK = "To see a table's columns: penstock query 'SELECT * FROM TABLE LIMIT 1'"
 
 
 def _parsed(sql: str) -> exp.Query:
     try:
         statements = [one for one in sqlglot.parse(sql, dialect="duckdb") if one is not None]
     except (ParseError, TokenError) as error:
-        # The parser underlines the place with codes of a terminal, wherever its message goes.
-        said = _TERMINAL_CODE.sub("", str(error))
         raise InvalidRequest(
-            f"the SQL cannot be read: {said}",
+            f"the SQL cannot be read: {why_unread(str(error))}",
             remedy="Write one SELECT, in DuckDB's SQL: penstock query 'SELECT 1'",
         ) from error
     if len(statements) != 1:
@@ -217,7 +217,18 @@ def _run(
         try:
             return connection.sql(sql).to_arrow_table()
         except duckdb.Error as error:
-            raise InvalidRequest(f"the query failed: {error}") from error
+            raise _refused(error) from error
+
+
+def _refused(error: duckdb.Error) -> InvalidRequest:
+    """Say what is wrong with a query in words: no class of error, no text that nobody wrote."""
+    # The place that DuckDB points at is in the statement with our names for its tables.
+    told = _ERROR_CLASS.sub("", str(error)).partition("\n\nLINE ")[0]
+    first, *more = (line.strip() for line in told.strip().splitlines())
+    return InvalidRequest(
+        f"the query failed: {first}",
+        remedy=" ".join([*(f"{line.removesuffix('.')}." for line in more if line), _LOOK]),
+    )
 
 
 def _laid_over(view: str, keys: Sequence[str]) -> str:

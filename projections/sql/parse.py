@@ -20,7 +20,7 @@ from sqlglot.tokens import Token, TokenType
 from projections.sql import options as opt
 from projections.sql.options import Options, OptionValue
 from projections.sql.places import Script as Text
-from projections.sql.tokens import Cursor, join_doubled_quotes, retyped, split
+from projections.sql.tokens import Cursor, join_doubled_quotes, retyped, split, why_unread
 
 DEFAULT_FRESHNESS = timedelta(seconds=1)
 SOURCE_FORM = (
@@ -122,7 +122,7 @@ def _tokens(script: Text) -> list[Token]:
         return join_doubled_quotes(script, _SPARK.tokenize(script.text))
     except TokenError as error:
         raise script.refusal(
-            f"the text cannot be read: {str(error).splitlines()[0]}",
+            f"the text cannot be read: {why_unread(str(error))}",
             at=len(script.text),
             fix="Look for a string, comment or backquoted name that is not closed.",
         ) from error
@@ -331,7 +331,7 @@ def _query(script: Text, body: list[Token]) -> exp.Expr:
         at = sum(len(text) + 1 for text in lines[: line - 1]) + column
         at -= max(1, len(str(found.get("highlight") or "")))
         raise script.refusal(
-            f"the query cannot be read: {found.get('description') or error}",
+            f"the query cannot be read: {why_unread(str(found.get('description') or error))}",
             at=at,
             fix="Correct the SQL at that place; the query is a Spark SQL SELECT.",
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from sqlglot.tokens import Token, TokenType
@@ -10,6 +11,18 @@ from kernel.errors import InvalidRequest
 from projections.sql.places import Script
 
 _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
+
+_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
+_INCOMPLETE = re.compile(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>")
+
+
+def why_unread(said: str) -> str:
+    """Return the first line of what the parser said, in words for people.
+
+    It names classes of its own, and underlines the wrong place by a terminal's codes.
+    """
+    plain = _TERMINAL_CODE.sub("", said).strip().partition("\n")[0]
+    return _INCOMPLETE.sub(lambda found: f"{found[1].upper()} is incomplete", plain)
 
 
 def split(tokens: Sequence[Token]) -> list[list[Token]]:

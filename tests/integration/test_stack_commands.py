@@ -33,6 +33,7 @@ PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
     made = tmp_path / "a workspace"
+    made.mkdir()
     yield made
     penstock(made, "reset", "--yes")
 

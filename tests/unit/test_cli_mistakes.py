@@ -62,6 +62,25 @@ MISTAKES = [
     ("source add shop", EXIT_USAGE, "Missing option '--dsn'"),
     ("restart postgres", EXIT_UNHEALTHY, "no stack runs here"),
     ("down -w nowhere", EXIT_FAILED, "there is no folder"),
+    ("status -w nowhere", EXIT_FAILED, "there is no folder"),
+    ("logs -w nowhere", EXIT_FAILED, "there is no folder"),
+    ("reset -w nowhere", EXIT_FAILED, "there is no folder"),
+    ("read -w nowhere", EXIT_FAILED, "there is no folder"),
+    ("token -w nowhere", EXIT_FAILED, "there is no folder"),
+    ("read order-1 --after 3", EXIT_USAGE, "--after is about all events, and order-1 was named"),
+    ("read order-1 --tag a", EXIT_USAGE, "--tag is about all events, and order-1 was named"),
+    ("read --backward", EXIT_USAGE, "--backward is about one stream, and none was named"),
+    ("read --from-version 2", EXIT_USAGE, "penstock read order-1 --from-version"),
+    ("replay verify nope", EXIT_FAILED, "no projection nope; there are: none"),
+    ("replay swap nope", EXIT_FAILED, "no projection nope; there are: none"),
+    ("replay rollback nope", EXIT_FAILED, "no projection nope; there are: none"),
+    ("replay cancel nope", EXIT_FAILED, "no projection nope; there are: none"),
+    ("replay status nope", EXIT_FAILED, "no projection nope; there are: none"),
+    ("projection drop nope", EXIT_FAILED, "no projection nope; there are: none"),
+    ("source verify nope", EXIT_FAILED, "no source nope; there are: none"),
+    ("source resnapshot nope", EXIT_FAILED, "no source nope; there are: none"),
+    ("source remove nope", EXIT_FAILED, "no source nope; there are: none"),
+    ("stream delete order-1", EXIT_UNHEALTHY, "does not answer: Connection refused"),
     ("up -w /proc/x", EXIT_FAILED, "cannot be written: No such file or directory"),
     ("up --only nothing", EXIT_USAGE, "no part 'nothing'"),
 ]
@@ -87,6 +106,7 @@ def test_a_mistake_is_answered_in_words(
     assert not shown.out
     assert "starting Spark" not in shown.err
     assert not [each for each in PYTHON if each in shown.err]
+    assert not any(tmp_path.iterdir()), "a command that only asks leaves nothing behind"
 
 
 def test_an_address_without_its_scheme_is_answered_with_the_whole_one(
