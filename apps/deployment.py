@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from kernel.errors import Conflict, InvalidRequest, NotFound, PenstockError
-from kernel.positions import Epoch
+from kernel.errors import Conflict, InvalidRequest, PenstockError
 from projections.runner.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.runner.derived import TYPED
-from projections.runner.projector import live_target
 from projections.runner.relations import LakeCatalog
+from projections.serve.standings import unknown_projection
 from projections.sql.catalog import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from projections.sql.plan import plan
@@ -40,21 +39,6 @@ class Deployed:
     outcome: Outcome
     generation: int
     waits: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How a projection stands. `epoch` None: it has not run yet."""
-
-    name: str
-    status: str
-    generation: int
-    epoch: int | None
-    newest_epoch: int
-    rows: int
-    key: tuple[str, ...]
-    freshness_s: float
-    text: str
 
 
 def waits_for_input(error: PenstockError) -> bool:
@@ -101,59 +85,19 @@ def apply(
 
 def set_status(site: Site, name: str, status: str) -> Entry:
     """Pause, resume or drop a projection. Its table stays. Raises `NotFound`."""
-    before = entry(site, name)
+    before = _entry(site, name)
     changed = replace(before, status=status)
     if before.status != status:
         site.deployed.put([changed])
     return changed
 
 
-def standings(site: Site) -> list[Standing]:
-    """Describe every projection that is not dropped."""
-    last = site.manifest.last()
-    newest = last.epoch if last is not None else 0
-    # The manifest's notes, not the tables' cursors: a run without new input commits nothing.
-    noted = {name: run.epoch for name, run in site.manifest.projected().items()}
-    return [
-        _standing(site, entry, decl, newest, noted)
-        for entry, decl in site.deployed.deployment().projections.values()
-    ]
-
-
-def standing(site: Site, name: str) -> Standing:
-    """Describe one projection. Raises `NotFound`."""
-    entry(site, name)
-    return next(found for found in standings(site) if found.name == name)
-
-
-def _standing(
-    site: Site, entry: Entry, decl: ProjectionDecl, newest: int, noted: Mapping[str, Epoch]
-) -> Standing:
-    target = live_target(site.lake, entry.name, entry.generation)
-    table = site.tables.open(target.path)
-    return Standing(
-        name=entry.name,
-        status=entry.status,
-        generation=entry.generation,
-        epoch=noted.get(target.app_id),
-        newest_epoch=newest,
-        rows=table.count() if table is not None else 0,
-        key=decl.key,
-        freshness_s=decl.freshness.total_seconds(),
-        text=entry.text,
-    )
-
-
-def entry(site: Site, name: str) -> Entry:
-    """Return what is deployed under a name, if it is not dropped. Raises `NotFound`."""
+def _entry(site: Site, name: str) -> Entry:
     entries = {
         e.name: e for e in site.deployed.entries() if e.kind == PROJECTION and e.status != DROPPED
     }
     if name not in entries:
-        raise NotFound(
-            f"no projection {name}; there are: {', '.join(sorted(entries)) or 'none'}",
-            remedy="penstock projection list",
-        )
+        raise unknown_projection(name, entries)
     return entries[name]
 
 

@@ -9,14 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from http.client import HTTPException
 from typing import Any
-from urllib.request import Request
 
-import orjson
-
-from apps.access import bearing
-from apps.cli.client import opener_of
+from apps.calls import asked
 from apps.settings import Settings
 
 _FIX = " | fix: "
@@ -51,15 +46,10 @@ def standing_still(settings: Settings) -> list[Standstill]:
 
 def account(settings: Settings, part: str) -> Mapping[str, Any] | None:
     """Return what the pipeline or the service says of itself; None when it does not answer."""
-    url = settings.text(f"{part}.url")
-    if not url:
+    answer = asked(settings, part, "/health/ready", timeout_s=5.0)
+    if answer is None:
         return None
-    try:
-        request = Request(f"{url}/health/ready", headers=bearing(settings, url))
-        with opener_of(url).open(request, timeout=5.0) as answer:
-            state: Mapping[str, Any] = orjson.loads(answer.read())
-    except (OSError, HTTPException, ValueError):
-        return None
+    state: Mapping[str, Any] = answer[1]
     return state
 
 

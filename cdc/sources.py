@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc.database import split_password, split_table, with_password
+from cdc.declarations import FOLDER, REMOVING, unknown_source
 from cdc.options import CONNECTOR as CONNECTOR
 from cdc.options import COPY as COPY
 from cdc.options import (
@@ -38,12 +39,9 @@ from cdc.options import (
     render_options,
 )
 from cdc.options import TableOptions as TableOptions
-from kernel.errors import InvalidRequest, Misconfigured, NotFound
+from kernel.errors import InvalidRequest, Misconfigured
 
-FOLDER = "sources"
 SECRETS = Path(".penstock/secrets")
-REMOVING = Path(".penstock/removing")
-"""Declarations of sources that are being taken away: nobody starts those any more."""
 OUTBOX = "outbox"
 """The event store's own source, which no file declares."""
 RESERVED = frozenset({"events", OUTBOX})
@@ -171,11 +169,7 @@ def load(workspace: Path, name: str) -> Source:
     """Read one source. Raises `NotFound`, or `Misconfigured` for a file that is not right."""
     path = workspace / FOLDER / f"{name}.toml"
     if not path.exists():
-        known = ", ".join(source.name for source in load_all(workspace)) or "none"
-        raise NotFound(
-            f"no source {name}; there are: {known}",
-            remedy="penstock source add NAME --dsn DSN --tables schema.table,…",
-        )
+        raise unknown_source(workspace, name)
     return _parse(path)
 
 

@@ -18,6 +18,7 @@ from projections.runner.manifest import Manifest
 from projections.runner.projector import Target
 from projections.runner.projector import input_tables as tables_of_plan
 from projections.runner.relations import LakeCatalog
+from projections.serve.standings import unknown_projection
 from projections.sql.catalog import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, parse_script
 from projections.sql.plan import InputKind, Plan, plan
@@ -58,10 +59,7 @@ def entry_of(site: Site, name: str) -> Entry:
     """Return what is deployed under a name. Raises `NotFound`."""
     entries = {e.name: e for e in site.deployed.entries() if e.kind == PROJECTION}
     if name not in entries:
-        raise NotFound(
-            f"no projection {name}; there are: {', '.join(sorted(entries)) or 'none'}",
-            remedy="penstock projection list",
-        )
+        raise unknown_projection(name, entries)
     return entries[name]
 
 

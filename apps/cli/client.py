@@ -6,24 +6,17 @@ The standard library's client: others take longer to load than most commands tak
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.error import URLError
-from urllib.parse import urlencode, urlsplit
-from urllib.request import (
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-    build_opener,
-)
+from urllib.parse import urlencode
+from urllib.request import Request
 
 import orjson
 
 from apps.access import bearing
+from apps.calls import opener_of
 from apps.settings import Settings
 from kernel.errors import (
     Conflict,
@@ -159,45 +152,6 @@ class ServiceClient:
                 f"the service at {self.url} does not answer: {cause}",
                 remedy="Start it with: penstock up. Or name it: PENSTOCK_SERVICE_URL=http://…",
             ) from error
-
-
-def opener_of(url: str) -> OpenerDirector:
-    """Return what opens requests to a service of ours: every answer is one, whatever its status."""
-    local = urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
-    # A proxy of the environment is for other machines.
-    direct = [ProxyHandler({})] if local else []
-    return build_opener(_AnyStatus, _Http, _Https, *direct)
-
-
-class _AnyStatus(HTTPErrorProcessor):
-    """Hands every answer over, also one that tells of an error or of another address."""
-
-    def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:
-        return response
-
-    https_response = http_response
-
-
-class _Patient(HTTPConnection):
-    """Reads the answer also when the service stopped reading the request: it tells why."""
-
-    def request(self, *arguments: Any, **named: Any) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):
-            super().request(*arguments, **named)
-
-
-class _PatientWithTls(_Patient, HTTPSConnection):
-    pass
-
-
-class _Http(HTTPHandler):
-    def http_open(self, request: Request) -> HTTPResponse:
-        return self.do_open(_Patient, request)
-
-
-class _Https(HTTPSHandler):
-    def https_open(self, request: Request) -> HTTPResponse:
-        return self.do_open(_PatientWithTls, request)
 
 
 def _lines_of(parts: Iterator[bytes]) -> Iterator[str]:

@@ -17,6 +17,8 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, fields, refuse_unconfirmed, table
 from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
+from apps.standstills import account
+from projections.log.layout import Lake
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
 
@@ -51,9 +53,9 @@ def apply(files: Files, workspace: WorkspaceOption = None, as_json: JsonOption =
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List projections: generation, the epoch they have taken in, and rows."""
-    from apps import deployment
+    from projections.serve.standings import standings
 
-    found = deployment.standings(site_of(settings.load(workspace), fields=False))
+    found = standings(Lake.named(settings.load(workspace).lake))
     rows = [
         [s.name, s.status, s.generation, s.epoch, s.newest_epoch - (s.epoch or 0), s.rows]
         for s in found
@@ -66,12 +68,18 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Show one projection, with the pipeline's last error if it is running."""
-    from apps import deployment
-    from apps.caught_up import pipeline_state
+    from projections.serve.standings import standing
+    from projections.sql.parse import parse_script
 
     found = settings.load(workspace)
-    shown = asdict(deployment.standing(site_of(found, fields=False), name))
-    running = (pipeline_state(found) or {}).get("projections", {}).get(name, {})
+    stands = standing(Lake.named(found.lake), name)
+    (declared,) = parse_script(stands.text).projections
+    shown = {
+        **asdict(stands),
+        "key": declared.key,
+        "freshness_s": declared.freshness.total_seconds(),
+    }
+    running = (account(found, "pipeline") or {}).get("projections", {}).get(name, {})
     shown["error"] = running.get("error")
     emit(shown, as_json=as_json, text=fields(shown))
 
@@ -97,14 +105,15 @@ def drop(
     as_json: JsonOption = False,
 ) -> None:
     """Take a projection out of the catalog. Its table's files stay."""
-    from apps import deployment
-    from projections.runner.catalog import DROPPED
+    from projections.serve.standings import standing
 
-    found = settings.load(workspace)
-    deployment.entry(site_of(found, fields=False), name)  # One that is not there is none to drop.
+    # One that is not there wants no confirmation.
+    standing(Lake.named(settings.load(workspace).lake), name)
     if not yes:
         what = f"{name} would no longer be kept up to date; its table stays"
         refuse_unconfirmed(what, f"penstock projection drop {name} --yes", as_json=as_json)
+    from projections.runner.catalog import DROPPED
+
     _set(name, DROPPED, workspace, as_json)
 
 

@@ -94,7 +94,7 @@ def query(
 def table_list(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List the lake's tables with version, rows and size, and why one is held."""
     from projections.serve import lake_tables
-    from projections.serve.versions import held_tables
+    from projections.serve.standings import held_tables
 
     lake = _lake(settings.load(workspace))
     found, held = lake_tables.list_tables(lake), held_tables(lake)
@@ -121,7 +121,7 @@ def table_retry(
     """
     from projections.log.tables import Tables
     from projections.runner.catalog import LIVE, RETRY, DeployedCatalog, Entry
-    from projections.serve.versions import held_tables
+    from projections.serve.standings import held_tables
     from projections.state.held import NO_ORDER
 
     lake = _lake(settings.load(workspace))

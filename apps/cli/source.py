@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from apps import settings
+from apps.calls import asked
 from apps.cli import source_add, verification
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed, table
+from cdc import declarations
 from kernel.errors import EXIT_PARTIAL, EXIT_UNHEALTHY
 from projections.log.layout import Lake
-
-if TYPE_CHECKING:
-    from cdc.capture import CaptureStatus
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 
@@ -45,25 +44,26 @@ def register(app: typer.Typer) -> None:
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List the declared sources and what each does."""
-    from apps import capture
-    from cdc import sources
-    from cdc.connect import ConnectClient
-
     found = settings.load(workspace)
-    declared = sources.load_all(found.workspace)
-    with ConnectClient(found.required("connect.url")) as connect:
-        states = [capture.status(found, source, connect) for source in declared]
-    documents = [
-        {**_status_document(state), "tables": source.tables}
-        for source, state in zip(declared, states, strict=True)
-    ]
-    leaving = [source.name for source in sources.load_removing(found.workspace)]
-    documents += [{"source": name, "state": "removed-in-part"} for name in leaving]
-    rows = [_status_row(state) for state in states]
-    rows += [(name, "removed-in-part", *[None] * (len(_HEADINGS) - 2)) for name in leaving]
+    documents = _documents(found)
     nothing = "no database is captured; capture one: penstock source add NAME --dsn DSN --tables …"
-    text = table(_HEADINGS, rows, nothing=nothing)
+    text = table(_HEADINGS, [_row(each) for each in documents], nothing=nothing)
     emit({"sources": documents}, as_json=as_json, text=text)
+
+
+def _documents(found: settings.Settings) -> list[dict[str, Any]]:
+    """Ask the pipeline, which has all at hand; where none runs, look oneself."""
+    answer = asked(found, "pipeline", "/sources", timeout_s=30.0)
+    if answer is not None and answer[0] == 200:
+        documents: list[dict[str, Any]] = answer[1]["sources"]
+        return documents
+    if not found.text("connect.url"):
+        root = found.workspace
+        return [*declarations.stopped_documents(root), *declarations.leaving_documents(root)]
+    # It takes seconds to load, which only a stack without its pipeline pays.
+    from apps.source_documents import source_documents
+
+    return source_documents(found)
 
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
@@ -73,14 +73,17 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     missing until `source resnapshot`), away (the database does not answer). Exit code 6 when it
     runs and a table stands still because of DDL: the reason, the difference and the command follow.
     """
-    from apps import capture, gaps
-    from apps.copy_progress import copies_of, render_copies
-    from apps.verification.status import verifications_of
     from cdc import sources
-    from cdc.connect import ConnectClient
 
     found = settings.load(workspace)
     source = sources.load(found.workspace, name)
+    # What follows takes seconds to load, which a wrong name does not pay for.
+    from apps import capture, gaps
+    from apps.copy_progress import copies_of, render_copies
+    from apps.source_documents import source_document
+    from apps.verification.status import verifications_of
+    from cdc.connect import ConnectClient
+
     with ConnectClient(found.required("connect.url")) as connect:
         state = capture.status(found, source, connect)
     captured = capture.captured_tables(Lake.at(found.lake), name)
@@ -91,8 +94,9 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     still = capture.standing_still(found, source)
     gone = capture.missing(found, name)
     verified = verifications_of(Lake.at(found.lake), found.state_dir, name)
+    shown = source_document(state)
     document = {
-        **_status_document(state),
+        **shown,
         "still": still,
         "gone": [asdict(gap) for gap in gone],
         "snapshot": asdict(snapshot),
@@ -102,7 +106,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         "verification": [asdict(each) for each in verified],
     }
     lines = [
-        table(_HEADINGS, [_status_row(state)]),
+        table(_HEADINGS, [_row(shown)]),
         f"snapshot {snapshot.state}, attempts {snapshot.attempts}"
         + (f", reading {snapshot.current}" if snapshot.current else ""),
         table(("table", "rows"), rows, nothing="no table is captured yet")
@@ -243,33 +247,15 @@ def remove(
 _HEADINGS = ("source", "state", "connector", "task", "slot", "lag bytes", "retained bytes", "limit")
 
 
-def _status_row(state: CaptureStatus) -> tuple[object, ...]:
-    connector, watch = state.connector, state.watch
-    slot = watch.slot if watch is not None else None
+def _row(document: Mapping[str, Any]) -> tuple[object, ...]:
+    connector, slot = document.get("connector") or {}, document.get("slot") or {}
     return (
-        state.source,
-        state.state,
-        connector.connector if connector else "none",
-        connector.task if connector else None,
-        slot.wal_status if slot else "none",
-        slot.lag_bytes if slot else None,
-        slot.retained_bytes if slot else None,
-        watch.limit_bytes if watch is not None else None,
+        document["source"],
+        document["state"],
+        connector.get("connector", "none"),
+        connector.get("task"),
+        slot.get("wal_status", "none"),
+        slot.get("lag_bytes"),
+        slot.get("retained_bytes"),
+        document.get("limit_bytes"),
     )
-
-
-def _status_document(state: CaptureStatus) -> dict[str, object]:
-    watch = state.watch
-    return {
-        "source": state.source,
-        "state": state.state,
-        "reason": state.reason,
-        "fix": state.remedy,
-        "healthy": state.healthy,
-        "connector": None if state.connector is None else asdict(state.connector),
-        "slot": None if watch is None or watch.slot is None else asdict(watch.slot),
-        "limit_bytes": None if watch is None else watch.limit_bytes,
-        "alarm": None if watch is None else watch.alarm,
-        "lost": None if watch is None else watch.lost,
-        "snapshot": state.snapshot,
-    }

@@ -137,7 +137,7 @@ def _started(
     found: settings.Settings, source: Source, password: str | None, timeout_s: float
 ) -> tuple[Started, Path]:
     from apps import capture
-    from cdc.sources import FOLDER
+    from cdc.declarations import FOLDER
 
     started = capture.add(found, source, password, timeout_s=timeout_s)
     return started, found.workspace / FOLDER / f"{source.name}.toml"

@@ -13,6 +13,7 @@ from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import Pipeline
 from apps.pipeline.session import start_session, warm
 from apps.settings import load
+from apps.source_documents import source_documents
 from kernel import failpoints
 from kernel.errors import PenstockError, exit_code
 from stack.jars import resolve
@@ -44,6 +45,7 @@ def main() -> None:
         access,
         metrics,
         pipeline.health,
+        lambda: source_documents(settings),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: pipeline.stop())

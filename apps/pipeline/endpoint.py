@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import socket
 from typing import Any
@@ -14,9 +14,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from apps.access import Access
 from apps.pipeline.metrics import PipelineMetrics
 from apps.standstills import of_pipeline
+from kernel.errors import PenstockError
 
 Health = Callable[[], tuple[bool, Mapping[str, object]]]
 """Says whether the pipeline is ready, and what state its parts are in."""
+
+Sources = Callable[[], Sequence[Mapping[str, object]]]
+"""Says what each captured source does now; it asks the databases, and may raise."""
 
 MAX_CONNECTIONS = 64
 _SILENCE_S = 10.0
@@ -28,9 +32,18 @@ class Endpoint(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        access: Access,
+        metrics: PipelineMetrics,
+        health: Health,
+        sources: Sources,
+    ) -> None:
+        self.access, self.metrics = access, metrics
+        self.health, self.sources = health, sources
         self._free = threading.Semaphore(MAX_CONNECTIONS)
-        super().__init__((host, port), handler)
+        super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread, where one is free."""
@@ -50,60 +63,77 @@ class Endpoint(ThreadingHTTPServer):
         """Stay silent: a client that leaves is no error of ours."""
 
 
+class _Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+    timeout = _SILENCE_S
+
+    def do_GET(self) -> None:
+        access, host = self.server.access, self.headers.get("host")
+        bears = access.bears(self.headers.get("authorization", "").encode("latin-1"))
+        if host is not None and not access.names(host):
+            self._refuse(421, f"{host} is no name of this pipeline", "Use localhost.")
+            return
+        match self.path:
+            case "/health/live":
+                self._answer(200, _JSON, b'{"live":true}')
+            case "/health/ready":
+                ready, state = self.server.health()
+                shown = {"ready": ready, **(state if bears else {})}
+                self._answer(200 if ready else 503, _JSON, _json(shown))
+            case "/metrics" if bears:
+                self.server.metrics.standing_still(of_pipeline(self.server.health()[1]))
+                self._answer(200, CONTENT_TYPE_LATEST, self.server.metrics.render())
+            case "/sources" if bears:
+                self._tell_sources()
+            case "/metrics" | "/sources":
+                self._refuse(
+                    401,
+                    "the Authorization header is missing or wrong",
+                    "Send: Authorization: Bearer TOKEN. The workspace's: penstock token",
+                )
+            case _:
+                self._refuse(404, "no such path", "See docs/reference/pipeline.md.")
+
+    def _tell_sources(self) -> None:
+        try:
+            self._answer(200, _JSON, _json({"sources": self.server.sources()}))
+        except PenstockError as error:
+            self._refuse(503, error.message, error.remedy)
+
+    def _refuse(self, status: int, detail: str, remedy: str) -> None:
+        problem = {"title": detail, "status": status, "detail": detail, "remedy": remedy}
+        self._answer(status, "application/problem+json", _json(problem))
+
+    def _answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay silent: probes come every second."""
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document, default=str).encode()
+
+
 def serve(
-    host: str, port: int, access: Access, metrics: PipelineMetrics, health: Health
+    host: str,
+    port: int,
+    access: Access,
+    metrics: PipelineMetrics,
+    health: Health,
+    sources: Sources = list,
 ) -> ThreadingHTTPServer:
-    """Serve `/health/live`, `/health/ready` and `/metrics` from a thread; returns the server.
+    """Serve health, metrics and `/sources` from a thread; returns the server.
 
     Health's status is for everybody under one of our names; what it is about needs the token, as
-    the metrics do: reasons quote databases, connectors and queries.
+    the others do: reasons quote databases, connectors and queries.
     """
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _SILENCE_S
-
-        def do_GET(self) -> None:
-            host = self.headers.get("host")
-            bears = access.bears(self.headers.get("authorization", "").encode("latin-1"))
-            if host is not None and not access.names(host):
-                self._refuse(421, f"{host} is no name of this pipeline", "Use localhost.")
-                return
-            match self.path:
-                case "/health/live":
-                    self._answer(200, _JSON, b'{"live":true}')
-                case "/health/ready":
-                    ready, state = health()
-                    shown = {"ready": ready, **(state if bears else {})}
-                    body = json.dumps(shown, default=str).encode()
-                    self._answer(200 if ready else 503, _JSON, body)
-                case "/metrics" if bears:
-                    metrics.standing_still(of_pipeline(health()[1]))
-                    self._answer(200, CONTENT_TYPE_LATEST, metrics.render())
-                case "/metrics":
-                    self._refuse(
-                        401,
-                        "the Authorization header is missing or wrong",
-                        "Send: Authorization: Bearer TOKEN. The workspace's: penstock token",
-                    )
-                case _:
-                    self._refuse(404, "no such path", "See docs/reference/pipeline.md.")
-
-        def _refuse(self, status: int, detail: str, remedy: str) -> None:
-            problem = {"title": detail, "status": status, "detail": detail, "remedy": remedy}
-            self._answer(status, "application/problem+json", json.dumps(problem).encode())
-
-        def _answer(self, status: int, kind: str, body: bytes) -> None:
-            self.send_response(status)
-            if status == 401:
-                self.send_header("WWW-Authenticate", "Bearer")
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Stay silent: probes come every second."""
-
-    server = Endpoint(host, port, Handler)
+    server = Endpoint((host, port), access, metrics, health, sources)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server

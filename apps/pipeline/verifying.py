@@ -30,10 +30,9 @@ from apps.verification.rounds import (
 from cdc.sources import Source, load_all
 from kernel.errors import InvalidRequest, NotFound, PenstockError
 from kernel.positions import Lsn, lsn_to_text
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog
-from projections.state.current import current_name
 from projections.verification.facts import Fact, Kind, Verifications
 from schemas.key_ranges import WHOLE, KeyRange
 from schemas.registry import SchemaRegistry

@@ -39,10 +39,9 @@ from cdc.verification.source_rows import (
 )
 from kernel.errors import InvalidRequest, NotFound, Overloaded, Unavailable
 from kernel.positions import Epoch, Lsn, lsn_to_text
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable
-from projections.state.current import current_name
 from projections.verification.as_of import Between, StateReader
 from projections.verification.hashing import LakeRows, LakeState
 from projections.verification.strangers import stranger

@@ -25,8 +25,8 @@ from benchmarks.cdc.rival import Work
 from benchmarks.cdc.visibility import quantile
 from benchmarks.cdc.world import ROOT, SOURCE, World
 from kernel.errors import Unavailable
+from projections.log.layout import current_name
 from projections.log.tables import Tables
-from projections.state.current import current_name
 from projections.state.layers import read_whole
 
 

@@ -18,9 +18,9 @@ from benchmarks.cdc.world import SOURCE, World
 from benchmarks.eventstore.cost import cpu_seconds
 from cdc import sources
 from kernel.errors import Unavailable
+from projections.log.layout import current_name
 from projections.log.tables import Tables
 from projections.runner.manifest import Manifest
-from projections.state.current import current_name
 from projections.state.installs import RUN, InstallBook
 
 TABLE = "readings"

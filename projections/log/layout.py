@@ -88,3 +88,8 @@ def events_log(store_id: str) -> str:
 def changes_log(source: str) -> str:
     """Name the log of one captured source."""
     return f"log/changes/{source}"
+
+
+def current_name(source: str, table: str) -> str:
+    """Name the `current` table of a captured table, as `current/shop.public.orders`."""
+    return f"current/{source}.{table}"

@@ -22,7 +22,7 @@ from kernel.errors import NotFound, Retry, retry_directive
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts, part_of
 from projections.log.datasets import schema_of
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.tables import TableAt, Tables, greatest
 from projections.log.typed import TypedTables
 from projections.log.typed_columns import Visible, Wanted
@@ -32,7 +32,6 @@ from projections.runner.progress import Progress
 from projections.runner.retries import Retries
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import InputKind, Plan
-from projections.state.current import current_name
 from projections.state.held import NO_ORDER, Hold, failure_hold, retry_command
 from projections.state.history import OWN_NAMES, HistoryOf, HistoryTables, outgrown
 from projections.state.installing import generation_root

@@ -22,14 +22,14 @@ from kernel.positions import Epoch
 from projections.log.attempts import Attempts
 from projections.log.datasets import dataset_since, schema_of
 from projections.log.frames import TRANSACTIONS_TABLE
-from projections.log.layout import Lake, changes_log
+from projections.log.layout import Lake, changes_log, current_name
 from projections.log.steps import Evolution
 from projections.log.tables import TableAt, Tables
 from projections.runner.bulk import BulkInstalls
 from projections.runner.manifest import Committed
 from projections.runner.progress import Progress
 from projections.runner.retries import Patience
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from projections.state.cut import Advance, Cut
 from projections.state.evolution import Planned
 from projections.state.following import SchemaFollower

@@ -33,7 +33,7 @@ from kernel import failpoints
 from kernel.errors import NotFound, StoreDiverged
 from kernel.positions import Epoch, Offsets
 from projections.log.frames import AVRO_SCHEMAS, UTC_MICROS
-from projections.log.layout import Lake, changes_log, events_log
+from projections.log.layout import Lake, changes_log, current_name, events_log
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, says_something, sort_out
@@ -44,7 +44,7 @@ from projections.runner.progress import Progress
 from projections.runner.retries import Patience
 from projections.runner.stopwatch import Stopwatch
 from projections.runner.widened import IDENTITY, widened, without_moved
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from projections.state.following import SchemaFollower
 from projections.state.held import Held
 from projections.state.installing import Installer

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyarrow import fs
+from deltalake.exceptions import TableNotFoundError
 
 from kernel.errors import NotFound
 from projections.log.layout import KINDS, Lake
@@ -57,10 +56,9 @@ class Commit:
 
 def table_names(lake: Lake) -> list[str]:
     """Return the names of all tables, sorted. Generations beneath a projection are not listed."""
-    files, root = _files(lake)
-    found = [name for name in SINGLE if _is_table(files, f"{root}/{name}")]
+    found = [name for name in SINGLE if _is_table(f"{lake.root}/{name}")]
     for kind in KINDS:
-        found += map(lake.name_at, _beneath(files, root, kind, 1))
+        found += map(lake.name_at, _beneath(lake.root, kind, 1))
     return sorted(found)
 
 
@@ -72,17 +70,26 @@ def list_tables(lake: Lake) -> list[LakeTable]:
 def describe(lake: Lake, name: str) -> LakeTable:
     """Describe one table. Raises `NotFound` naming the nearest."""
     table = open_table(lake, name)
-    actions = pa.table(table.get_add_actions())
+    files = table.get_add_actions()
     newest = table.history(1)[0]
     return LakeTable(
         name=name,
         path=lake.path(name),
         version=table.version(),
-        rows=pc.sum(actions["num_records"]).as_py() or 0,
-        bytes=pc.sum(actions["size_bytes"]).as_py() or 0,
-        files=actions.num_rows,
+        rows=_sum(files["num_records"].to_pylist()),
+        bytes=_sum(files["size_bytes"].to_pylist()),
+        files=files.num_rows,
         committed_at=_moment(newest["timestamp"]),
     )
+
+
+def row_count(lake: Lake, name: str) -> int:
+    """Count the rows of a table by its files' statistics; 0 where there is no table."""
+    try:
+        table = DeltaTable(lake.path(name))
+    except TableNotFoundError:
+        return 0
+    return _sum(table.get_add_actions()["num_records"].to_pylist())
 
 
 def commits(lake: Lake, name: str, *, limit: int) -> list[Commit]:
@@ -115,27 +122,25 @@ def unknown_table(lake: Lake, name: str) -> NotFound:
     )
 
 
-def _beneath(files: fs.FileSystem, root: str, folder: str, depth: int) -> Iterator[str]:
-    selector = fs.FileSelector(f"{root}/{folder}", allow_not_found=True)
-    for entry in files.get_file_info(selector):
-        if entry.type is not fs.FileType.Directory:
-            continue
-        name = f"{folder}/{entry.base_name}"
-        if _is_table(files, f"{root}/{name}"):
+def _beneath(root: str, folder: str, depth: int) -> Iterator[str]:
+    try:
+        entries = sorted(entry.name for entry in os.scandir(f"{root}/{folder}") if entry.is_dir())
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        name = f"{folder}/{entry}"
+        if _is_table(f"{root}/{name}"):
             yield name
         elif depth < _DEEPEST or name.endswith(GOES_ON):
-            yield from _beneath(files, root, name, depth + 1)
+            yield from _beneath(root, name, depth + 1)
 
 
-def _is_table(files: fs.FileSystem, path: str) -> bool:
-    return files.get_file_info(f"{path}/{_LOG_FOLDER}").type is fs.FileType.Directory
+def _is_table(path: str) -> bool:
+    return os.path.isdir(f"{path}/{_LOG_FOLDER}")
 
 
-def _files(lake: Lake) -> tuple[fs.FileSystem, str]:
-    if "://" in lake.root:
-        files, root = fs.FileSystem.from_uri(lake.root)
-        return files, str(root).rstrip("/")
-    return fs.LocalFileSystem(), lake.root.rstrip("/")
+def _sum(numbers: Iterable[int | None]) -> int:
+    return sum(number or 0 for number in numbers)
 
 
 def _rows(metrics: dict[str, object]) -> int | None:

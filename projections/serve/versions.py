@@ -23,8 +23,7 @@ from projections.runner.catalog import PROJECTION as PROJECTION_ENTRY
 from projections.runner.catalog import DeployedCatalog
 from projections.runner.manifest import COMMITTED, PROJECTION, Committed, Manifest
 from projections.runner.progress import Progress
-from projections.state.current import current_name
-from projections.state.held import Hold, hold_line, release_command
+from projections.state.held import Hold, held_by_name, hold_line, release_command
 
 UNVERSIONED = (
     *("epochs", "catalog", "replays", "verifications"),
@@ -172,21 +171,6 @@ class EpochVersions:
         return name.startswith(("typed/", "history/", "projection/"))
 
 
-def held_tables(lake: Lake) -> dict[str, Hold]:
-    """Return every table that stands still now, by name, with its hold."""
-    manifest = Manifest(lake, Tables())
-    last = manifest.last()
-    found = _held(last) if last is not None else {}
-    for run in manifest.projected().values():
-        found |= run.held
-    return found
-
-
 def _held(committed: Committed) -> dict[str, Hold]:
     """Return the `current` tables that an epoch does not have, by name."""
-    held = Progress.from_json(committed.progress).held
-    return {
-        current_name(source, table): hold
-        for source, tables in held.items()
-        for table, hold in tables.items()
-    }
+    return held_by_name(Progress.from_json(committed.progress).held)

@@ -23,7 +23,7 @@ from kernel.positions import Epoch
 from projections.log.attempts import Attempts
 from projections.log.datasets import schema_of
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.order import places_of
 from projections.log.rewriting import evolve, must_evolve
 from projections.log.steps import NOTHING, Evolution
@@ -52,11 +52,6 @@ DELETED = "_deleted"
 
 SoftDeletes = Callable[[str, str], bool]
 """Says of a source and a table whether deleted rows are kept, marked."""
-
-
-def current_name(source: str, table: str) -> str:
-    """Name the `current` table of a captured table, as `current/shop.public.orders`."""
-    return f"current/{source}.{table}"
 
 
 class CurrentTables:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from kernel.errors import PenstockError
-from projections.log.steps import Order
+from projections.log.layout import current_name
+
+if TYPE_CHECKING:
+    from projections.log.steps import Order
 
 NO_ORDER: Order = (0, 0)
 """Order of a hold that no change of the source caused."""
@@ -87,6 +91,15 @@ def hold_document(source: str, table: str, hold: Hold) -> dict[str, object]:
 
 Held = dict[str, dict[str, Hold]]
 """Source -> table -> why it stands still."""
+
+
+def held_by_name(held: Held) -> dict[str, Hold]:
+    """Return holds by the names of the `current` tables that stand still."""
+    return {
+        current_name(source, table): hold
+        for source, tables in held.items()
+        for table, hold in tables.items()
+    }
 
 
 def held_to_json(held: Held) -> dict[str, dict[str, dict[str, object]]]:

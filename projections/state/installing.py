@@ -25,11 +25,11 @@ from projections.log.adoption import adopted
 from projections.log.committed import CommittedChanges, Ends
 from projections.log.datasets import dataset_of, scanner_of, schema_of
 from projections.log.frames import SCHEMA_TABLE
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.tables import TABLE_SETTINGS, TableAt, Tables
 from projections.log.unchanged import rows_without_keys
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
-from projections.state.current import DELETED, CurrentTables, current_name
+from projections.state.current import DELETED, CurrentTables
 from projections.state.following import SchemaFollower
 from projections.state.installs import Install
 from projections.state.moved import moved_unseen

@@ -16,9 +16,8 @@ from deltalake.exceptions import DeltaError
 
 from projections.log.datasets import files_below
 from projections.log.intervals import IntervalSet
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.tables import TableAt, Tables
-from projections.state.current import current_name
 from projections.state.installs import DONE, RUN, Install, InstallBook
 
 log = logging.getLogger("penstock.copy")

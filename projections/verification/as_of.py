@@ -20,13 +20,13 @@ from kernel.positions import Epoch, Lsn, lsn_to_text
 from projections.log.datasets import dataset_of
 from projections.log.frames import TRANSACTIONS_TABLE
 from projections.log.images import newest_per_key, row_images
-from projections.log.layout import Lake, changes_log
+from projections.log.layout import Lake, changes_log, current_name
 from projections.log.tables import TableAt, Tables, standing
 from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import DELETE, OP
 from projections.runner.manifest import Committed, Manifest, first_progress
 from projections.runner.progress import Progress
-from projections.state.current import DELETED, after_truncate, current_name
+from projections.state.current import DELETED, after_truncate
 from projections.state.held import release_command
 from projections.state.layers import EPOCH, read_whole, tail_name
 from projections.verification.hashing import LakeState, Layer

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from kernel.positions import Epoch
 from projections.log.datasets import dataset_of
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 from projections.state import current as current_module
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from projections.state.large import (
     ArrowStagedMerge,
     LogRows,

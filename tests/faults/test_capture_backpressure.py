@@ -17,9 +17,9 @@ from apps.pipeline.pipeline import Pipeline
 from apps.settings import Settings
 from kernel import failpoints
 from kernel.positions import Epoch
+from projections.log.layout import current_name
 from projections.log.tables import Tables
 from projections.runner.manifest import Manifest
-from projections.state.current import current_name
 from projections.state.layers import read_whole
 from tests.support.services.waiting import until
 from tests.support.sources.source_database import SourceDatabase

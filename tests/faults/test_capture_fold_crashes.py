@@ -14,11 +14,11 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.datasets import dataset_of, schema_of
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
 from projections.state import current as current_module
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from projections.state.large import LogRows, slices
 from projections.state.layers import read_whole
 from projections.state.tail import FoldPolicy

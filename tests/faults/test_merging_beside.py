@@ -20,12 +20,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from kernel.errors import LeaseLost, PenstockError, Unavailable
 from kernel.positions import Epoch
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.log.writer import OP, Guard
 from projections.state import merging
 from projections.state import tail as tail_module
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from projections.state.merging import Base, MergeBeside, MergeHere
 from projections.state.tail import FoldPolicy, TailTables
 from tests.support.lake.folding import (

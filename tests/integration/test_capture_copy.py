@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from apps.settings import Settings
 from cdc import sources
 from projections.log.datasets import dataset_of
+from projections.log.layout import current_name
 from projections.log.tables import Tables
-from projections.state.current import current_name
 from projections.state.installs import InstallBook, install_of, request
 from tests.support.sources.copying import BANK, BANK_TABLES, Copied, Writer
 

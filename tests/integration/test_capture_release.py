@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from apps import capture
 from apps.settings import Settings
 from projections.log.datasets import schema_of
+from projections.log.layout import current_name
 from projections.log.tables import Tables
-from projections.state.current import current_name
 from projections.state.installs import request
 from tests.support.sources.copying import BANK, BANK_TABLES, Copied
 

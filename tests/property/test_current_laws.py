@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.positions import Epoch
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.tables import TableAt, Tables
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from projections.state.layers import read_whole
 from projections.state.tail import FoldPolicy
 from tests.support.lake.folding import (

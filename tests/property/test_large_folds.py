@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from kernel.positions import Epoch
 from projections.log.datasets import dataset_of
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.state import current as current_module
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from projections.state.large import LogRows, slices, split
 from tests.support.lake.folding import (
     SOURCE,

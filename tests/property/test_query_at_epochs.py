@@ -12,9 +12,8 @@ from deltalake import DeltaTable
 
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.serve.query import ask
-from projections.state.current import current_name
 from projections.state.installs import hold
 from projections.state.tail import FoldPolicy
 from tests.support.lake.bulk import HandLake

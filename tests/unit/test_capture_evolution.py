@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.order import NEEDED
 from projections.log.steps import (
     Added,
@@ -18,7 +18,6 @@ from projections.log.steps import (
     apply,
     touches_rows,
 )
-from projections.state.current import current_name
 from projections.state.held import Hold
 from projections.state.layers import read_whole, tail_name
 from projections.state.tail import FoldPolicy

@@ -10,19 +10,40 @@ from pathlib import Path
 
 import pytest
 
+from apps.access import Access
+from apps.pipeline.endpoint import serve
+from apps.pipeline.metrics import PipelineMetrics
+from projections.log.layout import Lake
 from tests.docs.cli_reference import leaves
+from tests.support.lake.handmade import HandMade, words
 
-LAKE = {"pandas", "pyspark", "sqlglot", "pyarrow", "deltalake", "duckdb"}
+READER = "deltalake"
+"""Reads Delta's log, and loads in a tenth of a second where Arrow and pandas take two."""
+LAKE = {READER, "pandas", "pyspark", "sqlglot", "pyarrow", "duckdb"}
 SLOW = LAKE | {"fastapi", "uvicorn", "httpx", "pydantic", "rich", "psycopg"}
 
 OF_THE_LAKE = (
     "query",
-    "table",
+    "table path",
+    "table history",
+    "table retry",
     "epoch",
     "quarantine",
-    "projection",
+    "projection apply",
+    "projection validate",
+    "projection explain",
+    "projection status",
+    "projection pause",
+    "projection resume",
     "replay",
-    "source",
+    "source add",
+    "source check",
+    "source status",
+    "source verify",
+    "source pause",
+    "source resume",
+    "source resnapshot",
+    "source remove",
     "stream archive",
     "wait",
     "demo",
@@ -30,7 +51,15 @@ OF_THE_LAKE = (
 )
 """Commands and groups that read the lake or compile SQL: they alone may load what that takes."""
 
+LISTS: dict[str, list[str]] = {
+    "projection list": [],
+    "projection drop": ["report"],
+    "table list": [],
+}
+"""Lists of what is in the lake: they may load what reads Delta's log, and no more."""
+
 ALONE: dict[str, list[str]] = {
+    "source list": [],
     "token": [],
     "append": ["order-1", "placed", "{}"],
     "read": ["order-1"],
@@ -80,13 +109,13 @@ print(json.dumps(loaded))
 """
 
 
-def loaded_by(calls: list[list[str]], folder: Path) -> dict[str, list[str]]:
+def loaded_by(calls: list[list[str]], folder: Path, **set_: str) -> dict[str, list[str]]:
     """Return the slow libraries that calls of one fresh process loaded, and the first such call."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     done = subprocess.run(
         [sys.executable, "-c", RUNNER],
         input=json.dumps([sorted(SLOW), calls]),
-        env={**environment, "PENSTOCK_SERVICE_URL": "http://127.0.0.1:1"},
+        env={**environment, "PENSTOCK_SERVICE_URL": "http://127.0.0.1:1", **set_},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -102,7 +131,7 @@ def names() -> list[str]:
 
 
 def test_every_command_is_of_one_kind(names: list[str]) -> None:
-    kinds = {name: (name in ALONE, name.startswith(OF_THE_LAKE)) for name in names}
+    kinds = {name: (name in ALONE, name in LISTS, name.startswith(OF_THE_LAKE)) for name in names}
     assert not [name for name, kind in kinds.items() if sum(kind) != 1]
 
 
@@ -114,3 +143,26 @@ def test_help_loads_no_library_of_a_command(names: list[str], tmp_path: Path) ->
 def test_a_command_of_the_service_or_the_stack_loads_no_library_of_the_lake(tmp_path: Path) -> None:
     calls = [[*name.split(), *arguments] for name, arguments in ALONE.items()]
     assert loaded_by(calls, tmp_path) == {}
+
+
+def test_a_list_of_the_lake_loads_the_reader_of_its_log_alone(tmp_path: Path) -> None:
+    made = HandMade(Lake.at(tmp_path / "lake"))
+    made.deploy("report")
+    row = words((1, "w"))
+    epoch = made.epoch(logs={"current/shop.public.orders": row}, head=1)
+    made.derive({"typed/events.thing.told": row}, epoch)
+    made.run("report", row, epoch)
+    calls = [[*name.split(), *arguments] for name, arguments in LISTS.items()]
+    assert loaded_by(calls, tmp_path).keys() == {READER}
+
+
+def test_a_list_of_sources_is_asked_of_the_pipeline(tmp_path: Path) -> None:
+    shown = {"source": "shop", "state": "runs", "slot": {"wal_status": "reserved"}}
+    (tmp_path / "penstock.toml").write_text('[connect]\nurl = "http://127.0.0.1:1"\n')
+    server = serve("127.0.0.1", 0, Access(), PipelineMetrics(), lambda: (True, {}), lambda: [shown])
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert loaded_by([["source", "list"]], tmp_path, PENSTOCK_PIPELINE_URL=url) == {}
+    finally:
+        server.shutdown()
+        server.server_close()

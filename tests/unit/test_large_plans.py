@@ -9,10 +9,10 @@ import pytest
 
 from kernel.positions import Epoch
 from projections.log.datasets import dataset_of
-from projections.log.layout import Lake, changes_log
+from projections.log.layout import Lake, changes_log, current_name
 from projections.log.tables import Tables
 from projections.state import current as current_module
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from projections.state.following import SchemaFollower
 from projections.state.large import LogRows, slices
 from tests.support.sources.ddl_rows import SOURCE, TABLE, Column, Folding, Item

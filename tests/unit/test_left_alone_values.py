@@ -11,12 +11,12 @@ from deltalake import DeltaTable
 
 from kernel.positions import Epoch
 from projections.log.frames import CHANGES, TRANSACTIONS_TABLE
-from projections.log.layout import Lake, changes_log
+from projections.log.layout import Lake, changes_log, current_name
 from projections.log.tables import TableAt, Tables
 from projections.log.typed_changes import TypedChanges
 from projections.log.typed_columns import Visible
 from projections.log.writer import ArrowWriter, Guard
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from tests.support.lake.folding import AT, SOURCE, TABLE, Done, changes, registry
 
 CURRENT = current_name(SOURCE, TABLE)

@@ -13,11 +13,11 @@ from datetime import timedelta
 import pyarrow as pa
 
 from projections.log.frames import DECODED
-from projections.log.layout import Lake
+from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.runner.ingest import REST, Ingest
 from projections.runner.manifest import Bound, Committed, Manifest
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from projections.state.installs import ALL, Install, InstallBook
 from projections.state.layers import read_whole
 from projections.state.staging import Staging

@@ -18,8 +18,8 @@ from apps.pipeline.snapshots import TableCopier
 from apps.settings import Settings
 from cdc import sources
 from cdc.connect import ConnectClient
+from projections.log.layout import current_name
 from projections.log.tables import Tables
-from projections.state.current import current_name
 from projections.state.installs import InstallBook
 from projections.state.layers import read_whole
 from schemas.registry import ConfluentRegistry

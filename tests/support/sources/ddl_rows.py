@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from kernel.positions import Epoch
 from projections.log.frames import CHANGES, SCHEMA_TABLE
-from projections.log.layout import Lake, changes_log
+from projections.log.layout import Lake, changes_log, current_name
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
-from projections.state.current import CurrentTables, current_name
+from projections.state.current import CurrentTables
 from projections.state.following import SchemaFollower
 from projections.state.held import Hold
 from projections.state.tail import FoldPolicy

@@ -16,7 +16,7 @@ from apps.pipeline.slots import SlotMetrics
 from apps.settings import Settings, load
 from cdc.connect import ConnectClient
 from cdc.connectors import replication_name
-from cdc.sources import FOLDER
+from cdc.declarations import FOLDER
 from projections.log.layout import Lake
 
 
