@@ -1,0 +1,176 @@
+"""An idle source on the real stream: heartbeats make no epochs, and what follows them is whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from apps.pipeline.source_lag import SourceHeads, SourceLag
+from apps.pipeline.stream import IngestRun
+from apps.settings import Settings, load
+from apps.topics import KafkaTopics
+from cdc import sources
+from cdc.database import split_password
+from kernel.positions import Offsets, covers
+from projections.log.layout import Lake
+from projections.runner.manifest import Committed
+from projections.state.installs import InstallBook
+from tests.support.services.waiting import until
+from tests.support.sources.mirroring import Mirror, mirrored
+
+NOTES = """
+CREATE TABLE note (id bigint PRIMARY KEY, said text); INSERT INTO note VALUES (1, 'one');
+CREATE TABLE elsewhere (what text);
+"""
+BEAT = "SELECT pg_logical_emit_message(false, 'penstock.heartbeat', '')"
+"""What the connector sends every five seconds."""
+OTHERS_WRITE = "INSERT INTO elsewhere SELECT repeat('x', 1000) FROM generate_series(1, 4000)"
+MEGABYTE = 1024**2
+
+
+@dataclass
+class Stream:
+    """The stream over one source, run after run, as a pipeline's process makes them."""
+
+    notes: Mirror
+    spark: SparkSession
+    folder: Path
+    made: list[Committed] = field(default_factory=list)
+    rested: list[Offsets] = field(default_factory=list)
+    last: Committed | None = None
+
+    def begin(self) -> IngestRun:
+        """Start a run as a new process does: what the one before had in memory is lost."""
+        epochs = self.notes.epochs
+        epochs.restart()
+        self.last = epochs.ingest.last
+        run = IngestRun(
+            self.spark,
+            KafkaTopics(epochs.bootstrap),
+            epochs.router,
+            epochs.ingest,
+            InstallBook(self.notes.lake, epochs.tables),
+            captures={self.notes.name: ()},
+            without=(),
+            checkpoints=self.folder / "checkpoints",
+            max_records=10_000,
+            before_epoch=lambda: None,
+            after_epoch=self._committed,
+            after_rest=self._rested,
+        )
+        assert run.finish_unfinished(epochs.manifest) is None
+        run.start()
+        return run
+
+    def beat(self, run: IngestRun) -> None:
+        """Let a heartbeat pass, and wait until its batch was read."""
+        before = len(self.rested) + len(self.made)
+        self.notes.execute(BEAT)
+        self.wait(run, lambda: len(self.rested) + len(self.made) > before, "the beat is read")
+
+    def wait(self, run: IngestRun, done: Callable[[], bool], what: str) -> None:
+        until(lambda: done() or run.error is not None, what)
+        assert run.error is None
+
+    def files(self) -> set[Path]:
+        return {path for path in Path(self.notes.lake.root).rglob("*") if path.is_file()}
+
+    def _committed(self, done: Committed) -> None:
+        self.last = done
+        self.made.append(done)
+
+    def _rested(self, read: Offsets) -> None:
+        assert self.last is not None
+        self.last = replace(self.last, end={**self.last.end, **read})
+        self.rested.append(read)
+
+
+@pytest.fixture
+def stream(
+    stack: Settings,
+    spark: SparkSession,
+    lake: Lake,
+    prefix: str,
+    new_source: Callable[[str], str],
+    tmp_path: Path,
+) -> Iterator[Stream]:
+    with mirrored(stack, spark, lake, prefix, new_source(NOTES), ("public.note",)) as mirror:
+        mirror.catch_up()
+        yield Stream(mirror, spark, tmp_path)
+
+
+def test_heartbeats_make_no_epochs_and_a_kill_among_them_loses_nothing(stream: Stream) -> None:
+    notes = stream.notes
+    run = stream.begin()
+    try:
+        stream.beat(run)
+        # Beyond the connector's own first words, which may come late.
+        made, before, first = len(stream.made), stream.files(), stream.last
+        assert first is not None
+        for _ in range(4):
+            stream.beat(run)
+        assert (len(stream.made), stream.files()) == (made, before), "nothing is written"
+    finally:
+        # Nothing was written since, so that this is all that a kill leaves behind.
+        run.stop()
+    notes.execute("INSERT INTO note VALUES (2, 'two')")
+    read = stream.rested[-1]
+    stream.made.clear()
+    run = stream.begin()
+    try:
+        assert stream.last is not None
+        assert stream.last.epoch == first.epoch
+        mark = notes.mark()
+        stream.wait(run, lambda: notes.cut() > mark, "the insert is folded")
+    finally:
+        run.stop()
+    # A transaction may come in two batches, its BEGIN in the first: one epoch has its row.
+    assert [done.epoch for done in stream.made] == [
+        first.epoch + 1 + n for n in range(len(stream.made))
+    ]
+    assert sum(done.counts.get("changes", 0) for done in stream.made) == 1
+    assert covers(stream.made[-1].end, read)
+    notes.assert_equal()
+
+
+def test_an_idle_source_in_a_busy_database_is_not_said_to_lag(
+    stream: Stream, stack: Settings, prefix: str, tmp_path: Path
+) -> None:
+    notes = stream.notes
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    said = {"workspace.name": "test", "kafka.topic_prefix": prefix, "lake.path": notes.lake.root}
+    lines = [
+        f"[{key.partition('.')[0]}]\n{key.partition('.')[2]} = {json.dumps(value)}"
+        for key, value in said.items()
+    ]
+    (folder / "penstock.toml").write_text("\n".join(lines))
+    sources.save(folder, notes.source, split_password(notes.dsn)[1])
+    heads = SourceHeads(load(folder), KafkaTopics(stack.required("kafka.bootstrap")))
+
+    def lag() -> SourceLag:
+        found = heads.look([notes.name], stream.last)[notes.name]
+        assert found.unknown is None
+        return found
+
+    run = stream.begin()
+    try:
+        stream.beat(run)
+        made = len(stream.made)
+        notes.execute(
+            "INSERT INTO elsewhere SELECT repeat('x', 1000) FROM generate_series(1, 4000)"
+        )
+        assert lag().bytes > MEGABYTE, "nobody knows yet that none of it is ours"
+        stream.beat(run)
+        # Read, and confirmed to the server since: in between two looks it becomes known.
+        stream.wait(run, lambda: lag().bytes < MEGABYTE, "the lag is that of an idle source")
+        assert lag().records == 0
+        assert len(stream.made) == made
+    finally:
+        run.stop()
+        heads.close()
