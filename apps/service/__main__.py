@@ -9,7 +9,6 @@ import signal
 import sys
 from pathlib import Path
 
-from apps.cli.output import report
 from apps.service.config import service_config
 from apps.service.runtime import Runtime
 from apps.service.serving import server_of
@@ -35,7 +34,7 @@ def main() -> None:
         config = service_config(load(arguments.workspace))
         runtime = Runtime(config, ConfluentRegistry(config.registry_url))
     except PenstockError as error:
-        report(error, as_json=False)
+        print(f"error: {error.message}\n  fix: {error.remedy}", file=sys.stderr)
         raise SystemExit(exit_code(error)) from error
     server = server_of(runtime)
     # uvicorn raises the signal again once it has stopped: a stop that was asked for is no failure.

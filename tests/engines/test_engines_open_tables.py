@@ -22,8 +22,8 @@ def small(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Smal
     made.deploy(*NAMES)
     for first in (1, 31):
         made.epoch(some_departures(first, first, 30), some_readings(first, first, 10))
-        for name in NAMES:
-            made.run(name)
+        made.run("latest")
+        made.run("delays")
     return made
 
 
@@ -50,19 +50,18 @@ def counts(small: SmallLake, name: str) -> dict[str, tuple[int, int]]:
     }
 
 
-FIRST, *OTHERS = (f"projection/{name}" for name in NAMES)
-
-
 @pytest.mark.parametrize(
     "name",
     [
         "typed/events.flight.departed",
         "history/weather",
-        FIRST,
-        *(pytest.param(name, marks=pytest.mark.matrix) for name in OTHERS),
+        "projection/latest",
+        pytest.param("projection/windy", marks=pytest.mark.matrix),
     ],
 )
 def test_p10_every_engine_sees_the_same_table(name: str, small: SmallLake) -> None:
+    if name == "projection/windy":
+        small.run("windy")
     seen = counts(small, name)
     assert len(set(seen.values())) == 1, seen
     assert seen["spark"][0] > 0
@@ -71,7 +70,7 @@ def test_p10_every_engine_sees_the_same_table(name: str, small: SmallLake) -> No
 def test_p10_every_engine_sees_a_swapped_generation_whole(small: SmallLake) -> None:
     builder = Builder(small.spark, small.site, lambda _: None)
     builder.build("delays")
-    before = counts(small, "projection/delays")["spark"][0]
+    before = len(small.rows("projection/delays"))
     swap(small.site, "delays", lambda r: builder.catch_up(r, builder.head()))
     seen = counts(small, "projection/delays")
     assert len(set(seen.values())) == 1, seen

@@ -45,7 +45,7 @@ def test_p6_projections_kept_in_epochs_equal_those_computed_at_once(
     chance = random.Random(seed + 100)
     shuffled = chance.sample(departures, len(departures))
     while shuffled or readings:
-        size, more = chance.randrange(5, 15), chance.randrange(1, 6)
+        size, more = chance.randrange(10, 20), chance.randrange(4, 8)
         arrived, shuffled = shuffled[:size], shuffled[size:]
         read, readings = readings[:more], readings[more:]
         if arrived or read:
