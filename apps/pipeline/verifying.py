@@ -45,7 +45,7 @@ REST = 50.0
 """A step is followed by a rest of so many times its length."""
 ROUND_S = 300.0
 """A table's rounds begin at least so far apart: a range that is written to costs an epoch."""
-_TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class VerifyMetrics:
@@ -98,6 +98,7 @@ class Verifying:
         *,
         rest: float = REST,
         round_s: float = ROUND_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._settings = settings
         self._lake = Lake.at(settings.lake)
@@ -109,6 +110,7 @@ class Verifying:
         self._metrics = metrics
         self._rest = rest
         self._round_s = round_s
+        self._timeout_s = timeout_s
         self._rounds: dict[str, SourceRounds] = {}
         self._away: dict[str, _Away] = {}
         self._turn = ""
@@ -203,7 +205,7 @@ class Verifying:
         if held is not None:
             current.note = held
             return 0, 0.0
-        check = ContinuousCheck(self._comparison, dsn, timeout_s=_TIMEOUT_S)
+        check = ContinuousCheck(self._comparison, dsn, timeout_s=self._timeout_s)
         began = time.monotonic()
         known = current.table_rows if current.began is not None else None
         place = check.place(captured, current.low, known)
@@ -233,7 +235,7 @@ class Verifying:
 
     def _compare(self, captured: Captured, dsn: str, area: KeyRange) -> tuple[Lsn, TableReport]:
         lsn, (report,) = self._comparison.compare(
-            dsn, [captured], timeout_s=_TIMEOUT_S, within=area
+            dsn, [captured], timeout_s=self._timeout_s, within=area
         )
         return lsn, report
 
@@ -268,7 +270,7 @@ class Verifying:
             dsn,
             captured,
             report,
-            timeout_s=_TIMEOUT_S,
+            timeout_s=self._timeout_s,
         )
         self._facts.add([healed.fact(captured.source, Kind.HEAL, lsn)])
         log.warning(

@@ -44,8 +44,11 @@ class Watched:
     def __post_init__(self) -> None:
         self.restart()
 
-    def steps_until(self, done: Callable[[], bool], *, most: int = 60) -> int:
-        """Make steps until something holds; return how many."""
+    def steps_until(self, done: Callable[[], bool], *, most: int = 1_000) -> int:
+        """Make steps until something holds; return how many.
+
+        A slow machine takes more of them: each looks again at what writers changed meanwhile.
+        """
         for number in range(most):
             if done():
                 return number
@@ -65,7 +68,12 @@ class Watched:
         """Begin as a new process would."""
         self.metrics = CollectorRegistry()
         self.verifying = Verifying(
-            self.settings, self.mirror.registry(), VerifyMetrics(self.metrics), round_s=0
+            self.settings,
+            self.mirror.registry(),
+            VerifyMetrics(self.metrics),
+            round_s=0,
+            # The epochs beside it are made as fast as the machine can, and no faster.
+            timeout_s=600.0,
         )
 
     def verified(self, table: str) -> float | None:

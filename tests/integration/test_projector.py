@@ -8,7 +8,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from projections.log.layout import Lake
-from tests.support.lake.small_lake import PROJECTIONS, Departure, Reading, SmallLake
+from replay.build import Builder
+from replay.generations import generation_name
+from tests.support.lake.small_lake import (
+    ODD_PROJECTIONS,
+    PROJECTIONS,
+    Departure,
+    Reading,
+    SmallLake,
+)
 
 NAMES = tuple(PROJECTIONS)
 
@@ -57,6 +65,27 @@ def test_p6_projections_kept_in_epochs_equal_those_computed_at_once(
         whole.run(name)
         assert kept.rows(f"projection/{name}") == whole.rows(f"projection/{name}"), name
         assert kept.rows(f"projection/{name}")
+
+
+def test_p6_columns_of_any_name_give_the_same_rows_kept_and_rebuilt(
+    spark: SparkSession, lake: Lake
+) -> None:
+    departures, readings = facts(7)
+    small = SmallLake(spark, lake, odd=True)
+    small.deploy(*ODD_PROJECTIONS, "delays", "windy")
+    for arrived, read in ((departures[:25], readings[:7]), (departures[25:], readings[7:])):
+        small.epoch(arrived, read)
+        for name in ODD_PROJECTIONS:
+            small.run(name)
+    builder = Builder(spark, small.site, lambda _: None)
+    for name in ODD_PROJECTIONS:
+        plain = name.removesuffix("_odd")
+        small.run(plain)
+        rows = small.rows(f"projection/{plain}")
+        assert rows
+        assert small.rows(f"projection/{name}") == rows
+        built = builder.build(name)
+        assert small.rows(generation_name(name, built.generation)) == rows
 
 
 def test_p7_a_late_reading_repairs_what_it_touches_and_nothing_sees_the_future(

@@ -6,9 +6,10 @@ origin and hour, declared as history `weather`). Minutes count from 2013-01-01 U
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -92,6 +93,23 @@ FROM STREAM events.flight.departed f
 LEFT JOIN weather FOR SYSTEM_TIME AS OF f.occurred_at w ON w.origin = f.origin;
 """
 PROJECTIONS = {"latest": LATEST, "delays": DELAYS, "windy": WINDY}
+ODD = {"flight": "a b", "carrier": "a.b", "delay": 'quo`te"', "wind": 'quo`te"', "origin": "größe"}
+"""Names that captured databases may give to columns; `odd` puts them beside the plain ones."""
+ODD_PROJECTIONS = {
+    "delays_odd": """
+CREATE PROJECTION delays_odd WITH (key = 'carrier, window_start') AS
+SELECT `a.b` AS carrier, window_start, window_end, COUNT(`a b`) AS flights,
+  AVG(`quo``te"`) AS mean_delay
+FROM STREAM events.flight.departed WHERE `größe` IS NOT NULL
+GROUP BY `a.b`, TUMBLE(occurred_at, '1 hour');
+""",
+    "windy_odd": """
+CREATE PROJECTION windy_odd WITH (key = 'event_id') AS
+SELECT f.event_id, f.`a b` AS flight, f.`größe` AS origin, f.occurred_at, w.`quo``te"` AS wind
+FROM STREAM events.flight.departed f
+LEFT JOIN weather FOR SYSTEM_TIME AS OF f.occurred_at w ON w.origin = f.`größe`;
+""",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +138,7 @@ class SmallLake:
     spark: SparkSession
     lake: Lake
     tables: Tables = field(default_factory=Tables)
+    odd: bool = False
 
     def __post_init__(self) -> None:
         session = self.spark.newSession()
@@ -142,12 +161,17 @@ class SmallLake:
         """The lake as another process sees it: with handles of its own."""
         return Site(lake=self.lake)
 
+    @property
+    def _history(self) -> HistoryOf:
+        identity = (ODD["origin"], "hour") if self.odd else WEATHER_HISTORY.identity
+        return replace(WEATHER_HISTORY, identity=identity)
+
     def deploy(self, *names: str) -> None:
-        keys = '{"public.weather": ["origin", "hour"]}'
+        keys = json.dumps({"public.weather": self._history.identity})
         entries = [Entry(kind=CAPTURE, name="demo", generation=1, status=LIVE, text=keys)]
         entries += [Entry(kind=SOURCE, name="weather", generation=1, status=LIVE, text=SOURCES)]
         for name in names:
-            text = PROJECTIONS[name]
+            text = {**PROJECTIONS, **ODD_PROJECTIONS}[name]
             entries.append(Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text))
         self.deployed.put(entries)
 
@@ -163,7 +187,8 @@ class SmallLake:
             WEATHER: pa.Table.from_pylist([_reading(r, epoch) for r in readings], _WEATHER),
         }
         for name, rows in typed.items():
-            self._writer.append(self.lake.path(name), rows, Guard(name, epoch))
+            named = _with_odd_names(rows) if self.odd else rows
+            self._writer.append(self.lake.path(name), named, Guard(name, epoch))
         self._commit(epoch)
         self.bring()
         return epoch
@@ -177,8 +202,8 @@ class SmallLake:
             table = self.tables.open(self.lake.path(name))
             assert table is not None
             tables[name] = TableAt(version=table.version(), as_of_epoch=last.epoch)
-        joined = any(entry.name == "windy" for entry in self.deployed.entries())
-        histories = [WEATHER_HISTORY] if joined else []
+        joined = any(entry.name.startswith("windy") for entry in self.deployed.entries())
+        histories = [self._history] if joined else []
         self._derived.bring(Brought(epoch=before.epoch, tables=tables), last, histories)
 
     def run(self, name: str, up_to: Epoch | None = None) -> Run:
@@ -243,6 +268,14 @@ def some_readings(seed: int, first: int, count: int) -> list[Reading]:
         )
         for i in range(count)
     ]
+
+
+def _with_odd_names(rows: pa.Table) -> pa.Table:
+    """Put each column that has an odd name under that name, too."""
+    for plain in rows.schema.names:
+        if plain in ODD:
+            rows = rows.append_column(ODD[plain], rows[plain])
+    return rows
 
 
 def _event(departure: Departure, epoch: Epoch) -> dict[str, object]:
