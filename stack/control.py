@@ -1,4 +1,4 @@
-"""Steer a workspace's stack: up, down, status, logs, reset. Used by the command line and by tests.
+"""Steer a workspace's stack: up, down, restart, reset. Used by the command line and by tests.
 
 Every function works from outside the supervisor's process, through its files and two signals.
 """
@@ -25,7 +25,6 @@ from stack.progress import Report, silent
 from stack.running import Running
 from stack.status import parts as parts_of
 from stack.status import process_of, states_of
-from stack.status import status as status
 from stack.supervisor import EXIT_CLAIMED, Supervisor
 from stack.workspace import Workspace
 

@@ -22,7 +22,7 @@ def status(path: Path, *, memory: bool = False) -> dict[str, object]:
     """
     workspace = Workspace.at(path)
     supervisor = workspace.supervisor_pid()
-    found = parts(path)
+    found = _parts(workspace, supervised=supervisor is not None)
     held = _memory_mb(found) if memory else {}
     ready = bool(found) and all(part["state"] == "ready" for part in found)
     return {
@@ -37,7 +37,10 @@ def status(path: Path, *, memory: bool = False) -> dict[str, object]:
 def parts(path: Path) -> list[dict[str, object]]:
     """Return each part with name, state, pid, port and version."""
     workspace = Workspace.at(path)
-    supervised = workspace.supervisor_pid() is not None
+    return _parts(workspace, supervised=workspace.supervisor_pid() is not None)
+
+
+def _parts(workspace: Workspace, *, supervised: bool) -> list[dict[str, object]]:
     return [
         {
             "name": name,

@@ -78,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200, _JSON, b'{"live":true}')
             case "/health/ready":
                 ready, state = self.server.health()
-                shown = {"ready": ready, **(state if bears else {})}
+                shown = {"ready": ready, **(_described(ready, state) if bears else {})}
                 self._answer(200 if ready else 503, _JSON, _json(shown))
             case "/metrics" if bears:
                 self.server.metrics.standing_still(of_pipeline(self.server.health()[1]))
@@ -115,6 +115,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Stay silent: probes come every second."""
+
+
+def _described(ready: bool, state: Mapping[str, object]) -> dict[str, object]:
+    """Put in front of a pipeline's state what it means: whether all moves, and what does not."""
+    still = of_pipeline(state)
+    status = "unready" if not ready else "degraded" if still else "ready"
+    return {"status": status, "standing_still": [each.document() for each in still], **state}
 
 
 def _json(document: object) -> bytes:

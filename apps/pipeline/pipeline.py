@@ -16,7 +16,6 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from apps import standstills
 from apps.gaps import told
 from apps.pipeline.connectors import ConnectorKeeper
 from apps.pipeline.kafka import IngestBroker
@@ -158,15 +157,7 @@ class Pipeline:
 
     def health(self) -> tuple[bool, Mapping[str, object]]:
         """Return readiness and the state of each part, for `/health/ready`."""
-        ready = self.ingest.state in ("running", "waiting", "paused")
-        state = self._state()
-        still = standstills.of_pipeline(state)
-        status = "unready" if not ready else "degraded" if still else "ready"
-        return ready, {
-            "status": status,
-            "standing_still": [each.document() for each in still],
-            **state,
-        }
+        return self.ingest.state in ("running", "waiting", "paused"), self._state()
 
     def _state(self) -> dict[str, object]:
         states = self._projecting.states.values()

@@ -17,6 +17,7 @@ import pytest
 from apps.demo import closing
 from apps.settings import load
 from stack import control
+from stack.status import status as status_of
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
 
@@ -81,7 +82,7 @@ def test_the_demo_measures_throughput_and_freshness(outcome: dict[str, Any]) -> 
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_the_demo_leaves_nothing_running(outcome: dict[str, Any], folder: Path) -> None:
     assert outcome["holds"]
-    assert control.status(folder)["state"] == "stopped"
+    assert status_of(folder)["state"] == "stopped"
 
     def gone() -> bool:
         return not any(

@@ -14,6 +14,7 @@ from kernel.errors import InvalidRequest, NotFound, Unavailable
 from stack import control, logs
 from stack.plan import Part, Plan, Probe, Step
 from stack.planning import Options
+from stack.status import status as status_of
 from tests.faults.dummy import QUICK, Bench, bench
 from tests.support.services.waiting import until
 
@@ -61,7 +62,7 @@ def test_parts_stop_in_the_reverse_order(stack: Bench) -> None:
     assert sorted(ended[:2]) == ["left", "right"]
     assert ended[2:] == ["base"]
     assert not stack.living()
-    assert control.status(stack.root)["state"] == "stopped"
+    assert status_of(stack.root)["state"] == "stopped"
     assert not control.down(stack.root)
 
 
@@ -165,9 +166,9 @@ def test_a_part_that_hangs_is_shown_until_it_answers_again(stack: Bench) -> None
 def test_a_second_up_attaches(stack: Bench) -> None:
     part = stack.part("part")
     stack.up(part)
-    before = control.status(stack.root)
+    before = status_of(stack.root)
     stack.up(part, stack.part("more"))
-    after = control.status(stack.root)
+    after = status_of(stack.root)
     assert after["supervisor"] == before["supervisor"]
     assert stack.events().count(("started", "part")) == 1
     assert stack.states()["more"]["state"] == "ready"

@@ -21,7 +21,7 @@ from kernel.errors import (
     EXIT_UNHEALTHY,
     EXIT_USAGE,
 )
-from stack import control
+from stack.status import status as status_of
 from stack.workspace import Workspace
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
@@ -121,7 +121,7 @@ def test_the_foreground_stops_all_on_ctrl_c(root: Path) -> None:
     ) as process:
         endpoints = Workspace.at(root).endpoints_file
         until(endpoints.exists, "it has begun")
-        until(lambda: control.status(root)["state"] == "ready", "it is ready")
+        until(lambda: status_of(root)["state"] == "ready", "it is ready")
         pid = answer(root, "status")["parts"][0]["pid"]
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(30) == EXIT_OK

@@ -24,6 +24,7 @@ from cdc.connect import ConnectClient
 from stack import control, status
 from stack.plan import LOCAL_PARTS
 from stack.planning import Options
+from stack.status import status as status_of
 from stack.workspace import Workspace
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
@@ -68,7 +69,7 @@ def test_a_taken_port_was_avoided(root: Path) -> None:
 
 
 def test_the_four_parts_leave_room_for_spark_within_five_gigabytes(root: Path) -> None:
-    assert int(str(control.status(root, memory=True)["memory_mb"])) < 2500
+    assert int(str(status_of(root, memory=True)["memory_mb"])) < 2500
 
 
 def test_schemas_outlive_a_killed_registry_and_a_killed_database(

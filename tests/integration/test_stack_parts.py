@@ -46,7 +46,7 @@ def parts(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_every_part_is_ready_and_tells_what_it_is(root: Path) -> None:
-    told: Any = control.status(root, memory=True)["parts"]
+    told: Any = status.status(root, memory=True)["parts"]
     found = {part["name"]: part for part in told}
     assert set(found) == set(LOCAL_PARTS)
     for name, part in found.items():
@@ -107,10 +107,10 @@ def test_connect_has_the_plugins_that_capture_needs(endpoints: dict[str, Any]) -
 
 
 def test_a_second_up_attaches_and_keeps_the_ports(root: Path, endpoints: dict[str, Any]) -> None:
-    before = control.status(root)
+    before = status.status(root)
     again = control.up(root, Options(port_base=PortBlock.WARM, parts=LOCAL_PARTS, offline=True))
     assert again == endpoints
-    assert control.status(root)["supervisor"] == before["supervisor"]
+    assert status.status(root)["supervisor"] == before["supervisor"]
 
 
 def test_another_database_for_a_running_stack_is_refused(root: Path) -> None:

@@ -12,21 +12,9 @@ from kernel.errors import SchemaViolation
 from schemas.compatibility import complaints
 from schemas.inference import widened
 from schemas.json_codec import JsonCodec
+from tests.support.oracles.json_values import json_objects
 
-NAMES = st.sampled_from(["a", "b", "c", "d"])
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5)
-)
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
-    max_leaves=8,
-)
-OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4)
+OBJECTS = json_objects("a", "b", "c", "d")
 
 
 def without_nulls(value: Any) -> Any:

@@ -14,21 +14,9 @@ from kernel.errors import SchemaViolation
 from projections.log.layout import Lake
 from projections.serve.query import ask
 from tests.support.lake.telling import ToldLake
+from tests.support.oracles.json_values import json_objects
 
-NAMES = st.sampled_from(["a", "b", "stream", "version_", "_epoch", "type", "c"])
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5)
-)
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
-    max_leaves=8,
-)
-OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4)
+OBJECTS = json_objects("a", "b", "stream", "version_", "_epoch", "type", "c")
 
 
 def meant(value: Any) -> Any:

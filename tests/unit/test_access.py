@@ -128,8 +128,13 @@ def test_the_pipeline_shows_strangers_its_status_alone() -> None:
             assert http.get("/health/live").json() == {"live": True}
             ready = http.get("/health/ready")
             assert (ready.status_code, ready.json()) == (503, {"ready": False})
-            assert http.get("/health/ready", headers=bearer).json() == {"ready": False, **state}
+            known = http.get("/health/ready", headers=bearer).json()
+            assert (known["ready"], known["status"]) == (False, "unready")
+            assert known["ingest"] == state["ingest"]
+            assert [each["component"] for each in known["standing_still"]] == ["ingest"]
             assert http.get("/metrics").status_code == 401
+            assert http.get("/sources").status_code == 401
+            assert http.get("/sources", headers=bearer).json() == {"sources": []}
             assert "penstock_epoch" in http.get("/metrics", headers=bearer).text
             for headers in ({"host": "evil.example"}, bearer | {"host": "evil.example"}):
                 for path in ("/health/live", "/health/ready", "/metrics"):
