@@ -24,8 +24,7 @@ from kernel.positions import Epoch, Lsn, lsn_from_text
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import CAPTURE, LIVE, PROJECTION, DeployedCatalog
-from projections.runner.derived import TYPED
-from projections.runner.manifest import Committed, Manifest
+from projections.runner.manifest import TYPED, Committed, Manifest
 from projections.runner.progress import Progress
 from projections.state.held import hold_line, release_command, retry_command
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from kernel.errors import Conflict, InvalidRequest, PenstockError
 from projections.runner.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
-from projections.runner.derived import TYPED
+from projections.runner.manifest import TYPED
 from projections.runner.relations import LakeCatalog
 from projections.serve.standings import unknown_projection
 from projections.sql.catalog import DeclaredCatalog

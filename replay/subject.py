@@ -13,8 +13,7 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables, greatest
 from projections.log.typed_columns import EPOCH
 from projections.runner.catalog import PROJECTION, DeployedCatalog, Deployment, Entry
-from projections.runner.derived import TYPED
-from projections.runner.manifest import Manifest
+from projections.runner.manifest import TYPED, Manifest
 from projections.runner.projector import Target
 from projections.runner.projector import input_tables as tables_of_plan
 from projections.runner.relations import LakeCatalog

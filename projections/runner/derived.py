@@ -27,7 +27,7 @@ from projections.log.tables import TableAt, Tables, greatest
 from projections.log.typed import TypedTables
 from projections.log.typed_columns import Visible, Wanted
 from projections.runner.catalog import DeployedCatalog
-from projections.runner.manifest import Committed, Manifest, Projected
+from projections.runner.manifest import TYPED, Committed, Manifest, Projected
 from projections.runner.progress import Progress
 from projections.runner.retries import Retries
 from projections.runner.views import DeltaFrames, Range
@@ -38,7 +38,6 @@ from projections.state.installing import generation_root
 from projections.state.installs import Install, InstallBook
 from projections.state.typed_installs import TypedInstalls
 
-TYPED = "typed"
 MAX_ROWS_PER_STEP = 60_000
 """Derived tables are brought forward by at most about this many log rows at a time."""
 MAX_EPOCHS_PER_STEP = 2_000

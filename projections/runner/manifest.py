@@ -28,6 +28,8 @@ from projections.runner.progress import Progress
 from projections.state.held import Hold
 
 BOUND, COMMITTED, PROJECTION = "bound", "committed", "projection"
+TYPED = "typed"
+"""The name under which typed and history tables note how far they were brought."""
 
 SCHEMA = pa.schema(
     [

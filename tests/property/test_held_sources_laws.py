@@ -20,12 +20,13 @@ from projections.log.frames import DECODED
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.ingest import Ingest
-from projections.runner.manifest import Bound, Committed, Manifest
+from projections.runner.manifest import Bound, Committed
 from projections.runner.retries import Patience
 from schemas.wire import frame
 from tests.support.lake.bulk import HandSource
 from tests.support.lake.folding import ENVELOPE, KEY, TABLE, Done, state_of
-from tests.support.lake.telling import BreakingRegistry, SilentBroker
+from tests.support.lake.ingested import IngestedLake, SilentBroker
+from tests.support.lake.telling import BreakingRegistry
 
 TABLES = ("shop.public.items", "shop.public.goods", "mart.public.items")
 PLACES = ("schema lost", "storage", "folder of the table", "ddl")
@@ -33,11 +34,10 @@ DDL = {"kind": "message", "table": "_schema", "operation": "m", "counts": "no JS
 
 
 @dataclass
-class Sources:
+class Sources(IngestedLake):
     """Three tables of two sources, each fed by a hand-made stream of its own."""
 
     lake: Lake
-    tables: Tables = field(default_factory=Tables)
     patience: Patience = field(default_factory=Patience)
 
     def __post_init__(self) -> None:
@@ -52,11 +52,9 @@ class Sources:
             assert self.registry.register(f"table-{number}", text) == number
         self.restart()
 
-    def restart(self) -> None:
-        """Begin as a new process would, but for the patience that the pipeline keeps."""
-        self.tables = Tables()
-        self.manifest = Manifest(self.lake, self.tables)
-        self.ingest = Ingest(
+    def made_ingest(self) -> Ingest:
+        """Make an ingest with the patience that the pipeline keeps."""
+        return Ingest(
             self.lake,
             self.tables,
             self.manifest,
@@ -65,6 +63,9 @@ class Sources:
             broker=SilentBroker(),
             patience=self.patience,
         )
+
+    def decoded(self, bound: Bound) -> pa.Table:
+        return pa.Table.from_pylist(self._batch, schema=DECODED)
 
     def epoch(
         self, done: dict[str, list[Done]], spoiled: Callable[[list[dict[str, Any]]], None]
@@ -97,10 +98,10 @@ class Sources:
         bound = Bound(
             epoch=self.ingest.next_epoch, run_id="t", batch_id=0, start={}, end={"t": {"0": 1}}
         )
-        decoded = pa.Table.from_pylist(rows, schema=DECODED)
+        self._batch = rows
         for _ in range(20):
             try:
-                return self.ingest.run_epoch(bound, lambda: decoded)
+                return self.finish(bound)
             except Unavailable:
                 self.restart()
         raise AssertionError("the epoch never ended")

@@ -12,7 +12,8 @@ from projections.log.compaction import compact
 from projections.log.layout import Lake
 from projections.log.typed import TypedTables
 from projections.log.writer import Guard
-from projections.runner.derived import TYPED, DerivedTables
+from projections.runner.derived import DerivedTables
+from projections.runner.manifest import TYPED
 from projections.runner.views import DeltaFrames
 from projections.serve.query import ask
 from projections.state.history import HistoryTables

@@ -16,7 +16,7 @@ from projections.log.frames import DECODED
 from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.runner.ingest import REST, Ingest
-from projections.runner.manifest import Bound, Committed, Manifest
+from projections.runner.manifest import Bound, Committed
 from projections.state.current import CurrentTables
 from projections.state.installs import ALL, Install, InstallBook
 from projections.state.layers import read_whole
@@ -36,6 +36,7 @@ from tests.support.lake.folding import (
     registry,
     state_of,
 )
+from tests.support.lake.ingested import IngestedLake
 
 COLUMNS = (
     SourceColumn(name="id", type="int8", not_null=True),
@@ -106,7 +107,7 @@ class HandSource:
 
 
 @dataclass
-class HandLake:
+class HandLake(IngestedLake):
     """Runs epochs over a hand-made source, and installs what was read from it."""
 
     lake: Lake
@@ -120,10 +121,7 @@ class HandLake:
         self._made = 0
         self.restart()
 
-    def restart(self) -> None:
-        """Begin as a new process would."""
-        self.tables = Tables()
-        self.manifest = Manifest(self.lake, self.tables)
+    def made_ingest(self) -> Ingest:
         self.book = InstallBook(self.lake, self.tables)
         known = registry()
         self.current = CurrentTables(
@@ -133,7 +131,7 @@ class HandLake:
             policy=self.policy,
             soft_deletes=lambda source, table: self.soft,
         )
-        self.ingest = Ingest(
+        return Ingest(
             self.lake,
             self.tables,
             self.manifest,
@@ -156,23 +154,14 @@ class HandLake:
         start = {ROWS: {"0": self._rows}, ENDS: {"0": self._ends}}
         self._rows = _upto(self._rows, rows, len(self.source.rows))
         self._ends = _upto(self._ends, ends, len(self.source.ends))
-        end = {ROWS: {"0": self._rows}, ENDS: {"0": self._ends}}
-        epoch = self.ingest.next_epoch
-        return self.finish(Bound(epoch=epoch, run_id="t", batch_id=0, start=start, end=end))
+        return self.between(start, {ROWS: {"0": self._rows}, ENDS: {"0": self._ends}})
 
-    def recover(self) -> Committed | None:
-        """Finish the epoch that a crash left bound."""
-        self.restart()
-        bound = self.manifest.unfinished()
-        return None if bound is None else self.finish(bound)
-
-    def finish(self, bound: Bound) -> Committed:
-        """Run the epoch over exactly its offsets."""
+    def decoded(self, bound: Bound) -> pa.Table:
         batch = [
             *self.source.rows[bound.start[ROWS]["0"] : bound.end[ROWS]["0"]],
             *self.source.ends[bound.start[ENDS]["0"] : bound.end[ENDS]["0"]],
         ]
-        return self.ingest.run_epoch(bound, lambda: pa.Table.from_pylist(batch, schema=DECODED))
+        return pa.Table.from_pylist(batch, schema=DECODED)
 
     def stage(
         self,

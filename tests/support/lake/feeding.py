@@ -6,7 +6,7 @@ import io
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import fastavro
@@ -22,9 +22,10 @@ from apps.topics import KafkaTopics
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.ingest import Ingest
-from projections.runner.manifest import Bound, Committed, Manifest
+from projections.runner.manifest import Bound, Committed
 from schemas.registry import ConfluentRegistry
 from schemas.wire import frame
+from tests.support.lake.ingested import IngestedLake
 
 STORE = "0b0f7a0e-0000-4000-8000-000000000001"
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -101,7 +102,7 @@ class EventFeed:
 
 
 @dataclass
-class Epochs:
+class Epochs(IngestedLake):
     """Runs epochs over a feed's topics in a lake, batch by batch, as the stream does."""
 
     spark: SparkSession
@@ -109,17 +110,12 @@ class Epochs:
     router: TopicRouter
     bootstrap: str
     lateness: timedelta = timedelta(minutes=10)
-    tables: Tables = field(default_factory=Tables)
-    ingest: Ingest = field(init=False)
 
     def __post_init__(self) -> None:
         self.restart()
 
-    def restart(self) -> None:
-        """Begin as a new process would: from the manifest."""
-        self.tables = Tables()
-        self.manifest = Manifest(self.lake, self.tables)
-        self.ingest = Ingest(
+    def made_ingest(self) -> Ingest:
+        return Ingest(
             self.lake,
             self.tables,
             self.manifest,
@@ -142,19 +138,11 @@ class Epochs:
         start = {
             t: {p: last.get(t, {}).get(p, first[t][p]) for p in places} for t, places in end.items()
         }
-        bound = Bound(epoch=self.ingest.next_epoch, run_id="test", batch_id=0, start=start, end=end)
-        return self.finish(bound)
+        return self.between(start, end)
 
-    def recover(self) -> Committed | None:
-        """Finish the epoch that a crash left bound."""
-        bound = self.manifest.unfinished()
-        return None if bound is None else self.finish(bound)
-
-    def finish(self, bound: Bound) -> Committed:
+    def decoded(self, bound: Bound) -> pa.Table:
         records = read_records(self.spark, self.bootstrap, bound.start, bound.end)
-        return self.ingest.run_epoch(
-            bound, lambda: decode_records(records, self.router, one_by_one=0)
-        )
+        return decode_records(records, self.router, one_by_one=0)
 
     def table(self, name: str) -> pa.Table:
         rows = Tables().read(self.lake.path(name))

@@ -39,10 +39,14 @@ class HandMade:
     def site(self) -> Site:
         return Site(lake=self.lake)
 
+    @property
+    def next_epoch(self) -> Epoch:
+        last = self.manifest.last()
+        return Epoch(last.epoch + 1 if last else 1)
+
     def epoch(self, *, logs: Mapping[str, pa.Table] | None = None, head: int = 0) -> Epoch:
         """Commit an epoch; `logs` are appended, every table known so far belongs to it."""
-        last = self.manifest.last()
-        epoch = Epoch(last.epoch + 1 if last else 1)
+        last, epoch = self.manifest.last(), self.next_epoch
         self.manifest.bind(Bound(epoch=epoch, run_id="t", batch_id=0, start={}, end={}))
         tables = dict(last.tables) if last else {}
         for name, rows in (logs or {}).items():

@@ -21,16 +21,15 @@ from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
 from projections.log.typed import TypedTables
 from projections.log.typed_columns import EVENT_COLUMNS
-from projections.log.writer import ArrowWriter, Guard
-from projections.runner.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, DeployedCatalog, Entry
+from projections.log.writer import Guard
+from projections.runner.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, Entry
 from projections.runner.derived import Brought, DerivedTables
-from projections.runner.manifest import Bound, Committed, Manifest
-from projections.runner.progress import Progress
 from projections.runner.projector import Projector, Run, live_target
 from projections.runner.views import DeltaFrames
 from projections.state.history import HistoryOf, HistoryTables
 from replay.subject import Site, subject_of
 from schemas.registry import MemoryRegistry
+from tests.support.lake.handmade import HandMade
 
 DEPARTED = "typed/events.flight.departed"
 WEATHER = "typed/demo.public.weather"
@@ -143,10 +142,9 @@ class SmallLake:
     def __post_init__(self) -> None:
         session = self.spark.newSession()
         frames = DeltaFrames(session, self.tables)
-        self.manifest = Manifest(self.lake, self.tables)
-        self.deployed = DeployedCatalog(self.lake, self.tables)
+        self._made = HandMade(self.lake, self.tables)
+        self.manifest, self.deployed = self._made.manifest, self._made.deployed
         self.projector = Projector(session, self.lake, self.tables, self.manifest)
-        self._writer = ArrowWriter(self.tables)
         self._derived = DerivedTables(
             self.lake,
             self.tables,
@@ -159,7 +157,7 @@ class SmallLake:
     @property
     def site(self) -> Site:
         """The lake as another process sees it: with handles of its own."""
-        return Site(lake=self.lake)
+        return self._made.site
 
     @property
     def _history(self) -> HistoryOf:
@@ -179,17 +177,15 @@ class SmallLake:
         self, departures: Sequence[Departure] = (), readings: Sequence[Reading] = ()
     ) -> Epoch:
         """Commit an epoch with these facts, and bring typed and history tables up to it."""
-        last = self.manifest.last()
-        epoch = Epoch(last.epoch + 1 if last else 1)
-        self.manifest.bind(Bound(epoch=epoch, run_id="t", batch_id=0, start={}, end={}))
+        epoch = self._made.next_epoch
         typed = {
             DEPARTED: pa.Table.from_pylist([_event(d, epoch) for d in departures], _DEPARTED),
             WEATHER: pa.Table.from_pylist([_reading(r, epoch) for r in readings], _WEATHER),
         }
         for name, rows in typed.items():
             named = _with_odd_names(rows) if self.odd else rows
-            self._writer.append(self.lake.path(name), named, Guard(name, epoch))
-        self._commit(epoch)
+            self._made.writer.append(self.lake.path(name), named, Guard(name, epoch))
+        assert self._made.epoch() == epoch
         self.bring()
         return epoch
 
@@ -220,23 +216,6 @@ class SmallLake:
         assert found is not None, f"no table {name}"
         visible = [column for column in found.schema.names if not column.startswith("_")]
         return sorted(found.select(visible).to_pylist(), key=str)
-
-    def _commit(self, epoch: Epoch) -> None:
-        done = Committed(
-            epoch=epoch,
-            run_id="t",
-            batch_id=0,
-            end={},
-            progress=Progress().to_json(),
-            heads={},
-            cuts={},
-            pending_from={},
-            tables={},
-            counts={},
-            timings_ms={},
-            at=datetime.now(UTC),
-        )
-        self.manifest.commit(done)
 
 
 def some_departures(seed: int, first: int, count: int) -> list[Departure]:

@@ -18,7 +18,7 @@ from eventstore.codecs import Codecs
 from eventstore.decode import decode_event
 from eventstore.intake import Intake, MemorySchemaCache
 from eventstore.store import EncodedEvent
-from kernel.positions import KafkaOffset, Offsets
+from kernel.positions import KafkaOffset
 from projections.log.decode import decode, row_of
 from projections.log.frames import DECODED
 from projections.log.layout import Lake
@@ -26,11 +26,12 @@ from projections.log.tables import Tables
 from projections.log.typed import TypedTables
 from projections.runner.derived import Brought, DerivedTables
 from projections.runner.ingest import Ingest
-from projections.runner.manifest import Bound, Committed, Manifest
+from projections.runner.manifest import Bound, Committed
 from projections.runner.views import DeltaFrames
 from projections.state.history import HistoryTables
 from schemas.records import KafkaRecord, NewEvent
 from schemas.registry import MemoryRegistry
+from tests.support.lake.ingested import IngestedLake, SilentBroker
 
 STORE = "0b0f7a0e-0000-4000-8000-000000000002"
 AT = datetime(2013, 1, 1, tzinfo=UTC)
@@ -52,38 +53,19 @@ class BreakingRegistry(MemoryRegistry):
         return found or super().schema(schema_id)
 
 
-class SilentBroker:
-    """Stands in for Kafka, where the records come from elsewhere."""
-
-    def publish(self, offsets: Offsets) -> None:
-        """Take note of nothing."""
-
-    def ends(self, source: str) -> Offsets:
-        """Say that there is nothing."""
-        return {}
-
-
 @dataclass
-class ToldLake:
+class ToldLake(IngestedLake):
     """Events of category `order`, one epoch at a time."""
 
     lake: Lake
-    tables: Tables = field(default_factory=Tables)
     registry: MemoryRegistry = field(default_factory=MemoryRegistry)
     position: int = 0
     _records: list[KafkaRecord] = field(default_factory=list)
+    _batch: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.manifest = Manifest(self.lake, self.tables)
+        self.restart()
         self.intake = Intake(self.registry, MemorySchemaCache(), "infer", Codecs())
-        self.ingest = Ingest(
-            self.lake,
-            self.tables,
-            self.manifest,
-            self.registry,
-            lateness=lambda _: timedelta(0),
-            broker=SilentBroker(),
-        )
         self.typed = TypedTables(self.lake, self.tables, self.registry)
         self.derived = DerivedTables(
             self.lake,
@@ -94,6 +76,19 @@ class ToldLake:
             cast("HistoryTables", None),
             cast("DeltaFrames", None),
         )
+
+    def made_ingest(self) -> Ingest:
+        return Ingest(
+            self.lake,
+            self.tables,
+            self.manifest,
+            self.registry,
+            lateness=lambda _: timedelta(0),
+            broker=SilentBroker(),
+        )
+
+    def decoded(self, bound: Bound) -> pa.Table:
+        return pa.Table.from_pylist(self._batch, schema=DECODED)
 
     def tell(self, type_: str, data: Mapping[str, Any]) -> int:
         """Append an event; return its position. Raises what an append of it raises."""
@@ -107,17 +102,9 @@ class ToldLake:
 
     def epoch(self) -> Committed:
         """Make an epoch of what was told since the last one."""
-        rows = [row_of(record, decode(record, decode_event)) for record in self._records]
+        self._batch = [row_of(record, decode(record, decode_event)) for record in self._records]
         self._records.clear()
-        bound = Bound(
-            epoch=self.ingest.next_epoch,
-            run_id="t",
-            batch_id=0,
-            start={},
-            end={"events.order": {"0": self.position}},
-        )
-        decoded = pa.Table.from_pylist(rows, schema=DECODED)
-        return self.ingest.run_epoch(bound, lambda: decoded)
+        return self.between({}, {"events.order": {"0": self.position}})
 
     def bring(self) -> Brought:
         """Bring typed tables up to the last epoch."""

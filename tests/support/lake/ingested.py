@@ -1,0 +1,63 @@
+"""A lake that real ingest writes, epoch by epoch, without the stream: who derives from it brings
+the records."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pyarrow as pa
+
+from kernel.positions import Offsets
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.ingest import Ingest
+from projections.runner.manifest import Bound, Committed, Manifest
+
+
+class IngestedLake:
+    """Runs epochs over what `decoded` gives for their offsets; `restart` is a new process."""
+
+    lake: Lake
+    tables: Tables
+    manifest: Manifest
+    ingest: Ingest
+
+    def made_ingest(self) -> Ingest:
+        """Make an ingest over `tables` and `manifest`."""
+        raise NotImplementedError
+
+    def decoded(self, bound: Bound) -> pa.Table:
+        """Return the rows of exactly these offsets."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """Begin as a new process would: from the manifest."""
+        self.tables = Tables()
+        self.manifest = Manifest(self.lake, self.tables)
+        self.ingest = self.made_ingest()
+
+    def recover(self) -> Committed | None:
+        """Finish the epoch that a crash left bound, in a process that has just started."""
+        self.restart()
+        bound = self.manifest.unfinished()
+        return None if bound is None else self.finish(bound)
+
+    def between(self, start: Offsets, end: Offsets) -> Committed:
+        """Make the next epoch of these offsets."""
+        epoch = self.ingest.next_epoch
+        return self.finish(Bound(epoch=epoch, run_id="t", batch_id=0, start=start, end=end))
+
+    def finish(self, bound: Bound) -> Committed:
+        """Run an epoch over exactly its offsets."""
+        return self.ingest.run_epoch(bound, partial(self.decoded, bound))
+
+
+class SilentBroker:
+    """Stands in for Kafka, where the records come from elsewhere."""
+
+    def publish(self, offsets: Offsets) -> None:
+        """Take note of nothing."""
+
+    def ends(self, source: str) -> Offsets:
+        """Say that there is nothing."""
+        return {}
