@@ -116,10 +116,8 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         *(_still_lines(each, told) for each, told in still.items()),
         *verification.verification_lines(verified),
     ]
-    if state.reason is not None:
-        lines.append(f"cause: {state.reason}")
-    if state.remedy is not None:
-        lines.append(f"  fix: {state.remedy}")
+    said = (("cause: ", state.reason), ("  fix: ", state.remedy))
+    lines += [label + text for label, text in said if text is not None]
     if gone:
         lines += [f"cause: {gaps.reason(gone)}", f"  fix: {gaps.remedy(name)}"]
     emit(document, as_json=as_json, text="\n".join(lines))
