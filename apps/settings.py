@@ -18,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from kernel.errors import Misconfigured
+from projections.log.layout import root_of
 
 ENDPOINTS_FILE = Path(".penstock/endpoints.json")
 TOKEN_FILE = Path(".penstock/token")
@@ -124,9 +125,12 @@ class Settings:
         return self.text("workspace.name")
 
     @property
-    def lake(self) -> Path:
-        """Where the Delta tables lie."""
-        return self.workspace / self.text("lake.path")
+    def lake(self) -> str:
+        """Where the Delta tables lie: a folder's path or the URI of an object store's prefix.
+
+        Raises `Misconfigured` for a scheme that no lake can have.
+        """
+        return root_of(self.text("lake.path"), base=self.workspace)
 
     @property
     def state_dir(self) -> Path:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from pyarrow import fs
-
 from kernel.errors import Conflict
-from projections.log.layout import Lake
+from projections.log import storage
 from replay.book import READY, Replay, ReplayBook, State
 from replay.generations import generation_name, live_app
 from replay.subject import Site
@@ -55,13 +53,4 @@ def remove_files(site: Site, replay: Replay) -> None:
     """Remove what a generation that never was the table has written."""
     name = generation_name(replay.name, replay.generation)
     site.tables.forget(site.lake.path(name))
-    files, path = _place(site.lake, name)
-    if files.get_file_info(path).type is fs.FileType.Directory:
-        files.delete_dir(path)
-
-
-def _place(lake: Lake, name: str) -> tuple[fs.FileSystem, str]:
-    if "://" in lake.root:
-        files, root = fs.FileSystem.from_uri(lake.root)
-        return files, f"{root}/{name}"
-    return fs.LocalFileSystem(), lake.path(name)
+    storage.remove(site.lake.path(name))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.positions import Epoch
+from projections.log import storage
 from projections.log.datasets import dataset_of
 from projections.log.typed_columns import LATE
 from replay.book import ReplayBook
@@ -71,7 +70,6 @@ def plan_replay(
     rows = sum(item.rows for item in inputs)
     live = _size(site, f"projection/{name}")
     needed = 2 * max(live.bytes, 1)
-    root = Path(site.lake.root)
     return ReplayPlan(
         name=name,
         live_generation=subject.entry.generation,
@@ -84,7 +82,7 @@ def plan_replay(
         live_rows=live.rows,
         live_bytes=live.bytes,
         needed_bytes=needed,
-        free_bytes=shutil.disk_usage(root).free if root.exists() else None,
+        free_bytes=storage.free_bytes(site.lake.root),
         seconds=(START_S + rows // FAST_ROWS_PER_S, 2 * START_S + rows // SLOW_ROWS_PER_S),
         not_rebuilt=tuple(item.name for item in inputs),
         go_back=f"penstock replay rollback {name}",

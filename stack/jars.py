@@ -23,8 +23,9 @@ from stack.cache import cache_dir
 from stack.connect import JAR as KEEP_NULLS_JAR
 from stack.ivy import Fetch, default_environ
 from stack.java import find_java
-from stack.lock import GROUPS, LOCK_FILE, Artifact, read_lock
+from stack.lock import GROUPS, LOCK_FILE, STORES, Artifact, read_lock
 from stack.progress import Progress, Report, silent
+from stack.spark import JAR as LOG_STORE_JAR
 
 # Counts how often the way of unpacking has changed.
 _LAYOUT = 2
@@ -63,8 +64,9 @@ class Jars:
         return _unpacked("registry", self.root, self.paths["registry"], _fill_registry)
 
     def spark_jars(self) -> list[Path]:
-        """Return what Spark needs for Kafka and Delta."""
-        return list(self.paths["spark"])
+        """Return what Spark needs: for Kafka, Delta, and the object stores among the groups."""
+        stores = [path for group in STORES for path in self.paths.get(group, ())]
+        return [*self.paths["spark"], *stores, *((LOG_STORE_JAR,) if stores else ())]
 
     def _plugin_sources(self) -> tuple[Path, ...]:
         converter = [path for path in self.paths["apicurio"] if not path.name.startswith(_CLASHING)]

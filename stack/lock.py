@@ -12,7 +12,10 @@ from kernel.errors import ChecksumMismatch, Misconfigured
 LOCK_FILE = Path(__file__).with_name("jars.lock")
 GROUPS = ("kafka", "apicurio", "debezium", "registry", "spark")
 """kafka: broker and Connect. apicurio: Avro converter for Connect. debezium: its plugin archive.
-registry: the registry's archive. spark: what Spark needs for Kafka and Delta."""
+registry: the registry's archive. spark: what Spark needs for Kafka and Delta. Fetched at the first
+`up`; `STORES` only where a lake lies there."""
+STORES = ("s3",)
+"""s3: what Spark needs to read and write an S3 store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ settings.load_profile("penstock")
 
 pytest_plugins = [
     "tests.support.store.postgres",
+    "tests.support.services.object_store",
     "tests.support.services.warm",
     "tests.support.services.whole_stack",
     "tests.support.services.run_record",

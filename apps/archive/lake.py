@@ -8,7 +8,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -45,7 +44,7 @@ _FAR = 50_000
 class LakeArchive:
     """The log of a lake. It is opened at the first archived event: who has none pays nothing."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: str) -> None:
         self._root = root
         self._tables: Tables | None = None
         self._lock = threading.Lock()
@@ -73,7 +72,7 @@ class LakeArchive:
 
         from projections.log.tables import Tables
 
-        path = Lake(str(self._root)).path(events_log(store_id))
+        path = Lake(self._root).path(events_log(store_id))
         rows: list[dict[str, Any]] = []
         try:
             with self._lock:

@@ -11,7 +11,7 @@ import typer
 from apps.cli.options import JsonOption
 from apps.cli.output import emit
 from apps.demo.narration import Narration
-from apps.demo.options import DEFAULT_FLIGHTS, DEFAULT_FOLDER, Options
+from apps.demo.options import DEFAULT_FLIGHTS, DEFAULT_FOLDER, LakePlace, Options
 from kernel.errors import EXIT_FAILED
 from stack.ports import DEFAULT_BASE
 
@@ -35,6 +35,10 @@ def demo(
     workspace: Annotated[
         Path, typer.Option("--workspace", "-w", help="An empty folder, or that of an earlier demo.")
     ] = DEFAULT_FOLDER,
+    lake: Annotated[
+        LakePlace,
+        typer.Option(help="Where the tables lie: a folder, or an S3 store of its own."),
+    ] = LakePlace.FOLDER,
     as_json: JsonOption = False,
 ) -> None:
     """Run the whole system on real flights and check every figure. Exit code 1 if one is wrong."""
@@ -48,6 +52,7 @@ def demo(
         seed=seed,
         port_base=port_base,
         offline=offline,
+        lake=lake,
     )
     narration = Narration(sys.stderr if as_json else sys.stdout)
     held = run(options, narration)

@@ -121,6 +121,7 @@ def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | N
     for one that is malformed.
     """
     from apps.deployment import lake_catalog
+    from projections.log import storage
     from projections.sql.catalog import catalog_from
 
     found = settings.load(workspace)
@@ -131,7 +132,7 @@ def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | N
                 f"there is no catalog document {given}",
                 remedy="Name a file that there is, or leave --catalog out to ask the lake.",
             )
-        return lake_catalog(site_of(found)) if found.lake.exists() else None
+        return lake_catalog(site_of(found)) if storage.exists(found.lake) else None
     try:
         return catalog_from(json.loads(path.read_text()))
     except ValueError as error:

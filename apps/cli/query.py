@@ -248,7 +248,9 @@ def _held_line(held: Mapping[str, Hold], name: str) -> str | None:
 
 
 def _lake(found: settings.Settings) -> Lake:
-    if not found.lake.exists():
+    from projections.log import storage
+
+    if not storage.exists(found.lake):
         raise NotFound(f"there is no lake at {found.lake}", remedy="penstock up")
     return Lake.at(found.lake)
 

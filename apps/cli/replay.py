@@ -216,19 +216,11 @@ def cancel_(
 
 
 def _builder(found: settings.Settings, site: Site) -> Builder:
-    from apps.pipeline.session import start_session
+    from apps.pipeline.session import session_for
     from replay.build import Builder
-    from stack.jars import resolve
-    from stack.java import find_java
 
     print("starting Spark", file=sys.stderr, flush=True)
-    spark = start_session(
-        resolve("spark").spark_jars(),
-        scratch=found.state_dir / "replay-spark",
-        memory=found.text("pipeline.driver_memory"),
-        java_home=find_java().home,
-    )
-    return Builder(spark, site, _show)
+    return Builder(session_for(found, "replay-spark"), site, _show)
 
 
 def _show(progress: Progress) -> None:

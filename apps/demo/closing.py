@@ -17,6 +17,9 @@ from apps.demo.freshness import Freshness
 from apps.demo.narration import Check, Narration
 from apps.demo.oracle import AWAITING_REPLAY, KEYS, Oracle
 from apps.demo.tables import rows_of
+from projections.log import storage
+from projections.log.layout import Lake
+from projections.serve.lake_tables import table_names
 
 
 def as_check(title: str, found: Comparison) -> Check:
@@ -54,7 +57,7 @@ def rebuild(penstock: Penstock, narration: Narration) -> None:
         penstock("replay", "cancel", name, "--generation", generation)
 
 
-def include_late(penstock: Penstock, narration: Narration, lake: Path, oracle: Oracle) -> None:
+def include_late(penstock: Penstock, narration: Narration, lake: Lake, oracle: Oracle) -> None:
     """Let a replay bring in what came too late, and make the result the live one."""
     complete = oracle.tables()
     for name in sorted(AWAITING_REPLAY):
@@ -68,7 +71,7 @@ def include_late(penstock: Penstock, narration: Narration, lake: Path, oracle: O
 
 
 def figures(
-    narration: Narration, lake: Path, fresh: Sequence[Freshness], throughput: Mapping[str, float]
+    narration: Narration, lake: Lake, fresh: Sequence[Freshness], throughput: Mapping[str, float]
 ) -> None:
     """Print throughput, freshness, and where the tables lie."""
     narration.step("Figures")
@@ -85,16 +88,17 @@ def figures(
     narration.say("From the commit of an event to a table that has it:")
     for each in fresh:
         narration.say(f"  {each.describe()} ({each.events:,} events)")
-    narration.say(f"The tables lie in {lake}:")
-    for kind in ("log", "typed", "current", "history", "projection"):
-        for table in _tables(lake / kind):
-            narration.say(f"  {table.relative_to(lake)}  {_rows(table):,} rows")
+    narration.say(f"The tables lie in {lake.root}:")
+    for name in table_names(lake):
+        if name.startswith(("log/", "typed/", "current/", "history/", "projection/")):
+            rows = int(DeltaTable(lake.path(name)).count())
+            narration.say(f"  {name}  {rows:,} rows")
 
 
-def try_next(folder: Path, lake: Path) -> list[str]:
+def try_next(folder: Path, lake: Lake) -> list[str]:
     """Return five commands that work with the stack stopped: the lake is plain Delta."""
     status, delays, weather = (
-        str(lake / "projection" / name)
+        lake.path(f"projection/{name}")
         for name in ("flight_status", "carrier_delays", "departure_weather")
     )
     return [
@@ -125,7 +129,7 @@ def try_next(folder: Path, lake: Path) -> list[str]:
     ]
 
 
-def verdict(narration: Narration, folder: Path, lake: Path, *, kept: bool) -> None:
+def verdict(narration: Narration, folder: Path, lake: Lake, *, kept: bool) -> None:
     """Print the outcome and what to try next."""
     failures = narration.failures
     held = len(narration.checks) - len(failures)
@@ -136,6 +140,8 @@ def verdict(narration: Narration, folder: Path, lake: Path, *, kept: bool) -> No
         narration.say(f"NO  {check.title}: {check.found}")
     if kept:
         narration.say(f"The stack is still up. Stop it with: {_penstock(folder, 'down')}")
+    if not storage.is_local(lake.root):
+        return
     narration.say("To try next (they work with the stack stopped):")
     for command in try_next(folder, lake):
         narration.say(f"  {command}")
@@ -169,14 +175,3 @@ def _program(name: str) -> str:
     if found is not None and Path(found).parent == ours.parent:
         return name
     return str(ours.relative_to(Path.cwd()) if ours.is_relative_to(Path.cwd()) else ours)
-
-
-def _tables(kind: Path) -> list[Path]:
-    """Return the tables beneath a folder, generations not counted."""
-    return sorted(
-        log.parent for log in kind.rglob("_delta_log") if "_gen" not in log.relative_to(kind).parts
-    )
-
-
-def _rows(table: Path) -> int:
-    return int(DeltaTable(str(table)).count())

@@ -37,7 +37,7 @@ class Killed:
 class Killer(threading.Thread):
     """Waits for an epoch under way and kills the pipeline in it; then waits until it is back."""
 
-    def __init__(self, workspace: Path, lake: Path, *, pipeline_url: str) -> None:
+    def __init__(self, workspace: Path, lake: Lake, *, pipeline_url: str) -> None:
         super().__init__(name="killer", daemon=True)
         self._workspace = workspace
         self._lake = lake
@@ -66,7 +66,7 @@ class Killer(threading.Thread):
 
     def _kill(self) -> Killed:
         for _ in range(_ATTEMPTS):
-            manifest = Manifest(Lake.at(self._lake), Tables())
+            manifest = Manifest(self._lake, Tables())
             bound = _under_way(manifest)
             pid = control.kill_part(self._workspace, "pipeline")
             started = time.monotonic()
@@ -92,9 +92,9 @@ class Killer(threading.Thread):
         )
 
 
-def finished_as_bound(lake: Path, killed: Killed) -> bool:
+def finished_as_bound(lake: Lake, killed: Killed) -> bool:
     """Return whether the epoch was completed over exactly the offsets that it was bound to."""
-    done = Manifest(Lake.at(lake), Tables()).at(Epoch(killed.bound.epoch))
+    done = Manifest(lake, Tables()).at(Epoch(killed.bound.epoch))
     return done.end == killed.bound.end
 
 

@@ -10,12 +10,12 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from projections.log.datasets import dataset_of
+from projections.log.layout import Lake, events_log
 
 _READ = ["epoch", "kind", "name", "at"]
 
@@ -35,11 +35,11 @@ class Freshness:
 
 
 def measure(
-    lake: Path, store: str, *, after: int, up_to: int, projections: Sequence[str]
+    lake: Lake, store: str, *, after: int, up_to: int, projections: Sequence[str]
 ) -> list[Freshness]:
     """Measure the log and each projection over the events at positions (after, up_to]."""
-    manifest = dataset_of(DeltaTable(str(lake / "epochs"))).to_table(columns=_READ)
-    log = dataset_of(DeltaTable(str(lake / "log" / "events" / store)))
+    manifest = dataset_of(DeltaTable(lake.epochs)).to_table(columns=_READ)
+    log = dataset_of(DeltaTable(lake.path(events_log(store))))
     wanted = (pc.field("position") > after) & (pc.field("position") <= up_to)
     events = log.to_table(columns=["epoch", "recorded_at"], filter=wanted).to_pylist()
     runs: dict[str, list[tuple[int, datetime]]] = {name: [] for name in ("log", *projections)}

@@ -7,7 +7,6 @@ one does not hide in another.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 import pyarrow as pa
@@ -18,6 +17,8 @@ from deltalake import DeltaTable
 from apps.demo.narration import Check
 from kernel.errors import Unavailable
 from projections.log.datasets import dataset_of
+from projections.log.layout import Lake, events_log
+from projections.serve.lake_tables import table_names
 
 _POLL_S = 1.0
 _BATCH = 10_000
@@ -70,9 +71,9 @@ def in_kafka(bootstrap: str, topic: str) -> Hop:
     return Hop(place=f"Kafka {topic}", rows=rows, distinct=len(ids))
 
 
-def in_log(lake: Path, store: str) -> Hop:
+def in_log(lake: Lake, store: str) -> Hop:
     """Count the Delta log of an event store."""
-    table = _column(lake / "log" / "events" / store, ["event_id", "position"])
+    table = _column(lake.path(events_log(store)), ["event_id", "position"])
     return Hop(
         place=f"log/events/{store[:8]}…",
         rows=table.num_rows,
@@ -81,10 +82,10 @@ def in_log(lake: Path, store: str) -> Hop:
     )
 
 
-def in_typed(lake: Path, category: str) -> Hop:
+def in_typed(lake: Lake, category: str) -> Hop:
     """Count all typed tables of a category together."""
-    folders = sorted((lake / "typed").glob(f"events.{category}.*"))
-    tables = [_column(folder, ["event_id", "position"]) for folder in folders]
+    names = [n for n in table_names(lake) if n.startswith(f"typed/events.{category}.")]
+    tables = [_column(lake.path(name), ["event_id", "position"]) for name in names]
     table = pa.concat_tables(tables)
     return Hop(
         place=f"typed/events.{category}.* ({len(tables)} tables)",
@@ -94,10 +95,9 @@ def in_typed(lake: Path, category: str) -> Hop:
     )
 
 
-def closed_late(lake: Path, store: str) -> set[str]:
+def closed_late(lake: Lake, store: str) -> set[str]:
     """Return the ids of the events in the log that came later than their lateness allows."""
-    path = lake / "log" / "events" / store
-    late = dataset_of(DeltaTable(str(path))).to_table(
+    late = dataset_of(DeltaTable(lake.path(events_log(store)))).to_table(
         columns=["event_id"], filter=pc.field("closed_late")
     )
     return set(late["event_id"].to_pylist())
@@ -113,8 +113,8 @@ def agree(hop: Hop, *, events: int) -> Check:
     return Check(title=hop.place, holds=holds, found=f"{found} (of {events:,})")
 
 
-def _column(path: Path, columns: list[str]) -> pa.Table:
-    return dataset_of(DeltaTable(str(path))).to_table(columns=columns)
+def _column(path: str, columns: list[str]) -> pa.Table:
+    return dataset_of(DeltaTable(path)).to_table(columns=columns)
 
 
 def _read_all(consumer: Consumer, *, partitions: int) -> tuple[int, set[str | bytes | None]]:

@@ -7,7 +7,6 @@ text by COPY, the mirror as a Delta table, and DuckDB compares them.
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import psycopg
 import pyarrow as pa
@@ -18,6 +17,7 @@ from apps.demo import source_database
 from apps.demo.comparison import Comparison, compare
 from apps.demo.tables import rows_of
 from kernel.errors import Unavailable
+from projections.log.layout import Lake
 
 KEYS = {
     "airlines": ("carrier",),
@@ -27,7 +27,7 @@ KEYS = {
 }
 
 
-def mirrored(dsn: str, lake: Path, table: str) -> Comparison:
+def mirrored(dsn: str, lake: Lake, table: str) -> Comparison:
     """Compare a table of the source database with its `current` table."""
     current = rows_of(lake, f"current/{source_database.NAME}.public.{table}")
     columns = source_database.TABLES[table]

@@ -9,6 +9,7 @@ left running unless it was asked for.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -23,12 +24,16 @@ from apps.demo import closing, freshness, posting, source_database, verification
 from apps.demo.amendments import script
 from apps.demo.commands import Penstock
 from apps.demo.narration import Narration
-from apps.demo.options import Options
+from apps.demo.options import LakePlace, Options
 from apps.demo.oracle import KEYS
 from apps.demo.posting_order import FlightRiver
 from apps.demo.scene import Scene
-from stack import control
+from kernel.errors import InvalidRequest
+from stack import control, object_store
 from stack.plan import LOCAL_PARTS
+
+_STORE_PORT = 7
+"""Behind the ports of the stack's seven parts."""
 
 
 def run(options: Options, narration: Narration) -> bool:
@@ -38,21 +43,53 @@ def run(options: Options, narration: Narration) -> bool:
     """
     with _signals_stop():
         folder = workspace.prepare(options.folder)
-        try:
-            _start(options, narration, folder)
-            scene = _open(options, narration, folder)
-            _declare(scene)
-            posting.post_flights(scene)
-            verification.check_hops(scene)
-            verification.check_mirrors(scene)
-            verification.check_projections(scene)
-            verification.check_late_few(scene)
-            _replay(scene)
-            closing.figures(narration, scene.lake, _fresh(scene), _throughput(scene))
-        finally:
-            _stop(options, narration, folder)
+        with _lake(options, narration):
+            return _story(options, narration, folder)
+
+
+def _story(options: Options, narration: Narration, folder: Path) -> bool:
+    """Run the steps; the stack is stopped whatever happens, unless it is to be kept."""
+    try:
+        _start(options, narration, folder)
+        scene = _open(options, narration, folder)
+        _declare(scene)
+        posting.post_flights(scene)
+        verification.check_hops(scene)
+        verification.check_mirrors(scene)
+        verification.check_projections(scene)
+        verification.check_late_few(scene)
+        _replay(scene)
+        closing.figures(narration, scene.lake, _fresh(scene), _throughput(scene))
+    finally:
+        _stop(options, narration, folder)
     closing.verdict(narration, folder, scene.lake, kept=options.keep)
     return not narration.failures
+
+
+@contextmanager
+def _lake(options: Options, narration: Narration) -> Iterator[None]:
+    """Have the place where the tables are to lie: a folder of the workspace, or a store of ours."""
+    if options.lake is not LakePlace.S3:
+        yield
+        return
+    if options.keep:
+        raise InvalidRequest("--keep needs a lake that stays: leave out --lake s3")
+    narration.step("Starting an S3 store")
+    port = options.port_base + _STORE_PORT
+    store = object_store.start(port, "penstock")
+    place = {**object_store.environment(port), "PENSTOCK_LAKE_PATH": f"s3://{store.bucket}/demo"}
+    before = {name: os.environ.get(name) for name in place}
+    os.environ.update(place)
+    narration.say(f"{store.url}, tables at {place['PENSTOCK_LAKE_PATH']}")
+    try:
+        yield
+    finally:
+        store.stop()
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _start(options: Options, narration: Narration, folder: Path) -> None:

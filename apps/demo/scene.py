@@ -17,6 +17,7 @@ from apps.demo.oracle import KEYS, Oracle
 from apps.demo.poster import Poster, Tally
 from apps.demo.posting_order import FlightRiver
 from apps.demo.tables import Caught, until_caught_up
+from projections.log.layout import Lake
 
 
 @dataclass(kw_only=True)
@@ -42,9 +43,9 @@ class Scene:
     tail: tuple[int, int] = (0, 0)
 
     @property
-    def lake(self) -> Path:
+    def lake(self) -> Lake:
         """Where the tables lie."""
-        return self.found.lake
+        return Lake(self.found.lake)
 
     @cached_property
     def events(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -28,14 +27,14 @@ class Caught:
     store: str
 
 
-def rows_of(lake: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+def rows_of(lake: Lake, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a table by kind and name, as `projection/flight_status`, at its newest version."""
-    dataset = dataset_of(DeltaTable(str(lake / name)))
+    dataset = dataset_of(DeltaTable(lake.path(name)))
     return dataset.to_table(columns=list(columns) if columns else None)
 
 
 def until_caught_up(
-    lake: Path,
+    lake: Lake,
     position: int,
     narration: Narration,
     *,
@@ -46,7 +45,7 @@ def until_caught_up(
 
     Raises `Unavailable` that names who is behind when time is up.
     """
-    manifest = Manifest(Lake.at(lake), Tables())
+    manifest = Manifest(lake, Tables())
     limit = time.monotonic() + deadline_s
     caught: Caught | None = None
     while True:

@@ -11,13 +11,11 @@ from apps.pipeline.endpoint import serve
 from apps.pipeline.heads import PostgresHeads
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import Pipeline
-from apps.pipeline.session import start_session, warm
+from apps.pipeline.session import session_for, warm
 from apps.settings import load
 from apps.source_documents import source_documents
 from kernel import failpoints
 from kernel.errors import PenstockError, exit_code
-from stack.jars import resolve
-from stack.java import find_java
 
 
 def main() -> None:
@@ -28,13 +26,7 @@ def main() -> None:
     failpoints.arm_from_environment()
     settings = load()
     access = access_of(settings, "pipeline")
-    spark = start_session(
-        resolve("spark").spark_jars(),
-        scratch=settings.state_dir / "spark",
-        memory=settings.text("pipeline.driver_memory"),
-        java_home=find_java().home,
-        master=settings.text("spark.master"),
-    )
+    spark = session_for(settings, "spark", master=settings.text("spark.master"))
     warm(spark)
     metrics = PipelineMetrics()
     heads = PostgresHeads(settings.required("postgres.dsn"))

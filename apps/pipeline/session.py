@@ -11,6 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from apps.settings import Settings
+from projections.log.storage import spark_settings
+from stack.jars import resolve
+from stack.java import find_java
+from stack.lock import STORES
+
 SETTINGS: Mapping[str, str] = {
     "spark.app.name": "penstock",
     "spark.ui.enabled": "false",
@@ -39,6 +45,19 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
+def session_for(found: Settings, scratch: str, *, master: str = "local[2]") -> SparkSession:
+    """Start Spark for a workspace's lake; `scratch` names a folder of its state."""
+    stores = [name for name in STORES if found.lake.startswith(f"{name}://")]
+    return start_session(
+        resolve("spark", *stores).spark_jars(),
+        scratch=found.state_dir / scratch,
+        memory=found.text("pipeline.driver_memory"),
+        java_home=find_java().home,
+        master=master,
+        further=spark_settings(found.lake),
+    )
+
+
 def start_session(
     jars: Sequence[Path],
     *,
@@ -46,17 +65,19 @@ def start_session(
     memory: str,
     java_home: Path,
     master: str = "local[2]",
+    further: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark, or return the session that runs in this process.
 
-    `jars` are Spark's Kafka source and Delta. `scratch` takes what Spark writes on the side.
+    `jars` are Spark's Kafka source and Delta, `further` settings those of the lake's place.
+    `scratch` takes what Spark writes on the side.
     """
     os.environ["JAVA_HOME"] = str(java_home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
     scratch.mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder.master(master)
-    for name, value in (*SETTINGS.items(), *_addresses(master)):
+    for name, value in (*SETTINGS.items(), *_addresses(master), *(further or {}).items()):
         builder = builder.config(name, value)
     session: SparkSession = (
         builder.config("spark.jars", ",".join(map(str, jars)))

@@ -87,7 +87,7 @@ class SourceHeads:
     def __init__(self, settings: Settings, topics: KafkaTopics) -> None:
         self._settings = settings
         self._topics = topics
-        self._lake = Lake(str(settings.lake.resolve()))
+        self._lake = Lake(settings.lake)
         self._known: dict[str, _Source] = {}
         self.lags: dict[str, SourceLag] = {}
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
+
+from projections.log import storage
 
 
 class SpaceGuard:
-    """Looks at the free space of one folder's disk. Sizes in bytes."""
+    """Looks at the free space where the lake lies. Sizes in bytes. An object store has no bound."""
 
     def __init__(
         self,
         folder: str,
         *,
         reserve_bytes: int,
-        free_bytes: Callable[[str], int] = lambda folder: shutil.disk_usage(folder).free,
+        free_bytes: Callable[[str], int | None] = storage.free_bytes,
     ) -> None:
         self._folder = folder
         self._reserve_bytes = reserve_bytes
@@ -23,7 +24,7 @@ class SpaceGuard:
     def shortage(self) -> str | None:
         """Return why nothing may be written now, with the remedy; None when there is room."""
         free = self._free_bytes(self._folder)
-        if free >= self._reserve_bytes:
+        if free is None or free >= self._reserve_bytes:
             return None
         return (
             f"{free // 2**20} MiB free at {self._folder}, {self._reserve_bytes // 2**20} MiB are "

@@ -36,7 +36,7 @@ class ServiceConfig:
     mode: Mode = "infer"
     min_free_bytes: int = 0
     workspace: Path = Path()
-    lake: Path = Path("lake")
+    lake: str = "lake"
     heartbeat_s: float = 15.0
     lease_ttl_s: float = 10.0
     standby_s: float = 1.0

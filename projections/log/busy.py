@@ -16,12 +16,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from projections.log.datasets import location_of
+from projections.log.storage import version_at
 
 MOST_COMMITS = 2_000
 
@@ -56,8 +56,7 @@ def shorten(name: str, table: DeltaTable, most: int = MOST_COMMITS) -> bool:
     least = next((m for begin, m in _LEAST.items() if name.startswith(begin)), None)
     if least is None or version < most or version % _LOOK_EVERY:
         return False
-    folder = Path(location_of(table).removeprefix("file://"))
-    if not (folder / "_delta_log" / f"{version - most:020}.json").exists():
+    if version_at(location_of(table), version - most) is None:
         return False
     now = _minutes(table.metadata().configuration)
     less = [minutes for minutes in _MINUTES if least <= minutes and (now is None or minutes < now)]

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 from deltalake import DeltaTable
-from deltalake.fs import DeltaStorageHandler
+
+from projections.log.storage import place_of
 
 _PARTITION = "partition."
 _PLAIN = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -25,18 +26,13 @@ def schema_of(table: DeltaTable) -> pa.Schema:
 
 def location_of(table: DeltaTable) -> str:
     """Return where a table lies, as Spark takes it: a local path with blanks is not encoded."""
-    uri: str = table.table_uri.rstrip("/")
-    scheme, separator, _ = uri.partition("://")
-    return uri if separator and scheme != "file" else unquote(uri)
+    return unquote(table.table_uri.rstrip("/"))
 
 
 def files_below(table: DeltaTable) -> fs.FileSystem:
     """Return the file system in which paths are relative to a table's root."""
-    root = location_of(table)
-    scheme, separator, rest = root.partition("://")
-    if not separator or scheme == "file":
-        return fs.SubTreeFileSystem(rest if separator else root, fs.LocalFileSystem())
-    return fs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
+    files, root = place_of(location_of(table))
+    return fs.SubTreeFileSystem(root, files)
 
 
 def dataset_of(table: DeltaTable) -> ds.Dataset:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+from kernel.errors import Misconfigured
 from schemas.identifiers import name_at, path_of
 
 KINDS = ("log", "typed", "current", "history", "projection", "quarantine", "corrections")
@@ -19,6 +21,8 @@ _OF_CAPTURED = (
     "history/",
     "typed/",
 )
+LOCAL = "file"
+OBJECT_STORES = ("s3", "gs", "abfss")
 _OF_INGEST = ("log/changes/", "log/events/", "current/_tail/")
 
 
@@ -29,15 +33,17 @@ class Lake:
     root: str
 
     @classmethod
-    def at(cls, path: Path) -> Lake:
-        """Return the lake in a local folder, made if need be."""
-        path.mkdir(parents=True, exist_ok=True)
-        return cls.named(path)
+    def at(cls, place: str | Path) -> Lake:
+        """Return the lake at a place; see `root_of`. A local folder is made if need be."""
+        lake = cls.named(place)
+        if "://" not in lake.root:
+            Path(lake.root).mkdir(parents=True, exist_ok=True)
+        return lake
 
     @classmethod
-    def named(cls, path: Path) -> Lake:
-        """Return the lake in a local folder, for one who only reads: it may not be there yet."""
-        return cls(str(path.resolve()))
+    def named(cls, place: str | Path) -> Lake:
+        """Return the lake at a place, for one who only reads: it may not be there yet."""
+        return cls(root_of(place))
 
     def path(self, name: str) -> str:
         """Return the root of the table that is named by kind and name, as `current/shop.orders`."""
@@ -74,6 +80,30 @@ class Lake:
     def quarantine(self) -> str:
         """Records that could not be used, with bytes, place and reason."""
         return self.path("quarantine/records")
+
+
+def root_of(place: str | Path, *, base: Path | None = None) -> str:
+    """Return where a lake lies, as every engine takes it: an absolute path or a URI.
+
+    A relative path is below `base`. Raises `Misconfigured` for a scheme that nothing here writes.
+    """
+    text = str(place)
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return str(((base or Path()) / text.removeprefix(f"{LOCAL}:")).resolve())
+    if scheme == LOCAL:
+        return str(Path(unquote(urlsplit(text).path)).resolve())
+    if scheme not in OBJECT_STORES:
+        known = ", ".join(f"{each}://" for each in OBJECT_STORES)
+        raise Misconfigured(
+            f"no lake can lie at {scheme}://",
+            remedy=f"Set lake.path to a folder, file:/… or one of {known}.",
+        )
+    if not rest.strip("/"):
+        raise Misconfigured(
+            f"{text} names no bucket", remedy=f"Set lake.path to {scheme}://bucket/prefix."
+        )
+    return text.rstrip("/")
 
 
 def _folder_of(name: str) -> str:

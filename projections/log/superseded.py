@@ -15,15 +15,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from projections.log.busy import kept_for
+from projections.log.storage import Stored, files_in, remove_file, version_at
 
 KEPT_FOR = timedelta(minutes=10)
 """A version that was the newest at some moment since then is kept: somebody may be reading it."""
@@ -32,13 +31,6 @@ LEFT_OVER = timedelta(days=8)
 which files were removed; of a busy table for less long, and then less is enough."""
 
 log = logging.getLogger("penstock.upkeep")
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    path: Path
-    written: float
-    size: int
 
 
 def trim(
@@ -56,14 +48,16 @@ def trim(
     """
     now = time.time() if now is None else now
     removed = 0
-    old: dict[str, list[_File]] = {}
+    old: dict[str, list[Stored]] = {}
     for folder in tables:
         with _told(folder):
             files = _not_of_the_newest(folder)
             gone = _removed(folder, files)
             old[folder] = [files[name] for name in gone]
             before = now - _left_over(folder).total_seconds()
-            removed += _unlink(f for n, f in files.items() if n not in gone and f.written < before)
+            removed += _unlink(
+                folder, (f for n, f in files.items() if n not in gone and f.written < before)
+            )
     since = _fit_since([file for files in old.values() for file in files], most_bytes)
     if since is None:
         return removed
@@ -73,11 +67,11 @@ def trim(
             if kept is not None:
                 files = _not_of_the_newest(folder)
                 gone = _removed(folder, files, min(kept, tables[folder]))
-                removed += _unlink(files[name] for name in gone)
+                removed += _unlink(folder, (files[name] for name in gone))
     return removed
 
 
-def _fit_since(files: list[_File], most_bytes: int) -> float | None:
+def _fit_since(files: list[Stored], most_bytes: int) -> float | None:
     """Return from which moment on files fit into the bound; None where all do."""
     since, left = float("inf"), most_bytes
     for file in sorted(files, key=lambda file: file.written, reverse=True):
@@ -108,20 +102,14 @@ def _first_kept(folder: str, since: float, young: float) -> int | None:
 
 
 def _committed(folder: str, version: int) -> float | None:
-    try:
-        return (Path(folder) / "_delta_log" / f"{version:020}.json").stat().st_mtime
-    except FileNotFoundError:
-        return None  # Before the first version, or the log was cleaned up.
+    # None before the first version, or where the log was cleaned up.
+    return None if (found := version_at(folder, version)) is None else found.written
 
 
-def _not_of_the_newest(folder: str) -> dict[str, _File]:
+def _not_of_the_newest(folder: str) -> dict[str, Stored]:
     """Return the table's own files, by name, that its newest version does not consist of."""
-    found: dict[str, _File] = {}
     # A writer that is killed leaves `….parquet#1`.
-    for path in Path(folder).glob("*.parquet*"):
-        with contextlib.suppress(FileNotFoundError):
-            seen = path.stat()
-            found[path.name] = _File(path, seen.st_mtime, seen.st_size)
+    found = {file.name: file for file in files_in(folder) if ".parquet" in file.name}
     # Looked up last: what is committed meanwhile is not taken for a left-over.
     for name in DeltaTable(folder).get_add_actions().column("path").to_pylist():
         found.pop(unquote(str(name)), None)  # The log writes them as URLs.
@@ -139,10 +127,10 @@ def _left_over(folder: str) -> timedelta:
     return min(LEFT_OVER, kept_for(DeltaTable(folder), LEFT_OVER) + timedelta(days=1))
 
 
-def _unlink(files: Iterable[_File]) -> int:
+def _unlink(folder: str, files: Iterable[Stored]) -> int:
     removed = 0
     for file in files:
-        file.path.unlink(missing_ok=True)
+        remove_file(folder, file.path)
         removed += 1
     return removed
 

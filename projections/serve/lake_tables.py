@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from kernel.errors import NotFound
+from projections.log import storage
 from projections.log.layout import KINDS, Lake
 from schemas.identifiers import GOES_ON
 
@@ -123,11 +123,7 @@ def unknown_table(lake: Lake, name: str) -> NotFound:
 
 
 def _beneath(root: str, folder: str, depth: int) -> Iterator[str]:
-    try:
-        entries = sorted(entry.name for entry in os.scandir(f"{root}/{folder}") if entry.is_dir())
-    except FileNotFoundError:
-        return
-    for entry in entries:
+    for entry in sorted(storage.folders_in(f"{root}/{folder}")):
         name = f"{folder}/{entry}"
         if _is_table(f"{root}/{name}"):
             yield name
@@ -135,8 +131,8 @@ def _beneath(root: str, folder: str, depth: int) -> Iterator[str]:
             yield from _beneath(root, name, depth + 1)
 
 
-def _is_table(path: str) -> bool:
-    return os.path.isdir(f"{path}/{_LOG_FOLDER}")
+def _is_table(place: str) -> bool:
+    return storage.exists(f"{place}/{_LOG_FOLDER}")
 
 
 def _sum(numbers: Iterable[int | None]) -> int:

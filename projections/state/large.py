@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from pyarrow import fs
 from pyspark.sql import SparkSession, Window, functions
 
 from kernel.positions import DeltaVersion, Epoch
+from projections.log import storage
 from projections.log.datasets import dataset_since, location_of, schema_of
 from projections.log.layout import Lake
 from projections.log.order import LOW, NEEDED, low_of, places_of
@@ -141,13 +141,7 @@ class Staging:
     def remove(self) -> None:
         """Delete what is staged."""
         self._tables.forget(self.path)
-        files, root = (
-            fs.FileSystem.from_uri(self.path)
-            if "://" in self.path
-            else (fs.LocalFileSystem(), self.path)
-        )
-        if files.get_file_info(root).type is fs.FileType.Directory:
-            files.delete_dir(root)
+        storage.remove(self.path)
 
 
 def split(

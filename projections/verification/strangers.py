@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow.fs as fs
-
 from projections.log.datasets import location_of
 from projections.log.layout import Lake
+from projections.log.storage import read, version_at
 from projections.log.tables import Tables
 
 _LOOK_BACK = 40
@@ -27,13 +26,11 @@ def stranger(lake: Lake, tables: Tables, name: str) -> str | None:
         return None
     newest = int(table.version())
     root = location_of(table)
-    files, folder = fs.FileSystem.from_uri(root) if "://" in root else (fs.LocalFileSystem(), root)
     for version in range(newest, max(-1, newest - _LOOK_BACK), -1):
-        path = f"{folder}/_delta_log/{version:020d}.json"
-        if files.get_file_info(path).type is not fs.FileType.File:
+        commit = version_at(root, version)
+        if commit is None:
             continue
-        with files.open_input_stream(path) as stream:
-            actions = [json.loads(line) for line in stream.read().splitlines() if line]
+        actions = [json.loads(line) for line in read(root, commit.path).splitlines() if line]
         if not _changes_rows(actions) or name in set(_app_ids(actions)):
             continue
         info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from stack.connect import JAR
@@ -41,23 +42,33 @@ def build(target: Path) -> None:
     """Compile the sources and write the jar. Raises `CalledProcessError` with javac's complaint."""
     jars = resolve()
     debezium = jars.plugin_dir() / "debezium-connector-postgres"
-    classpath = f"{jars.classpath('kafka')}{os.pathsep}{debezium}/*"
+    services = {
+        name: "".join(f"penstock.connect.{own}\n" for own in classes).encode()
+        for name, classes in _SERVICES.items()
+    }
+    pack(target, f"{jars.classpath('kafka')}{os.pathsep}{debezium}/*", SOURCES, services)
+
+
+def pack(
+    target: Path,
+    classpath: str,
+    sources: Mapping[str, Path],
+    others: Mapping[str, bytes] | None = None,
+) -> None:
+    """Compile sources, by their names in the jar, and write the jar with them and `others`."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [
                 *("javac", "--release", RELEASE, "-g:none", "-Xlint:all", "-Werror", "-proc:none"),
-                *("-cp", classpath, "-d", folder, *map(str, SOURCES.values())),
+                *("-cp", classpath, "-d", folder, *map(str, sources.values())),
             ],
             check=True,
         )
         classes = sorted(Path(folder).rglob("*.class"))
         entries = {str(path.relative_to(folder)): path.read_bytes() for path in classes}
-    entries |= {
-        name: "".join(f"penstock.connect.{own}\n" for own in classes_).encode()
-        for name, classes_ in _SERVICES.items()
-    }
+    entries |= others or {}
     # Sources ride along: a jar that is older than its source is found without a compiler.
-    entries |= {name: path.read_bytes() for name, path in SOURCES.items()}
+    entries |= {name: path.read_bytes() for name, path in sources.items()}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as jar:
         for name, content in sorted(entries.items()):
             jar.writestr(zipfile.ZipInfo(name, _TIME), content)

@@ -31,6 +31,7 @@ SCHEMA = pa.schema(
 )
 AT = datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC)
 WRITERS = ("arrow", "spark")
+CASES = (("arrow", "folder"), ("spark", "folder"), ("arrow", "s3"))
 
 Row = tuple[int, str | None, int]
 
@@ -88,14 +89,26 @@ def subject(kind: str, spark: SparkSession, tables: Tables) -> Subject:
     return Subject(SparkWriter(spark, tables), tables, frame)
 
 
-@pytest.fixture(params=WRITERS)
-def writer(request: pytest.FixtureRequest, spark: SparkSession) -> Subject:
-    return subject(request.param, spark, Tables())
+@pytest.fixture(
+    params=[*CASES, pytest.param(("spark", "s3"), marks=pytest.mark.matrix)], ids="-".join
+)
+def case(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Who writes, and where."""
+    found: tuple[str, str] = request.param
+    return found
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "table")
+def writer(case: tuple[str, str], spark: SparkSession) -> Subject:
+    return subject(case[0], spark, Tables())
+
+
+@pytest.fixture
+def path(case: tuple[str, str], request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if case[1] == "folder":
+        return str(tmp_path / "table")
+    root: str = request.getfixturevalue("bucket_lake")
+    return f"{root}/of@20two"
 
 
 def stored(path: str) -> list[Row]:
@@ -208,10 +221,9 @@ class Interrupting(Tables):
         return table
 
 
-@pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("operation", ["append", "merge", "overwrite"])
 def test_a_commit_of_another_under_the_same_app_id_is_a_conflict(
-    kind: str, operation: str, spark: SparkSession, path: str
+    case: tuple[str, str], operation: str, spark: SparkSession, path: str
 ) -> None:
     ArrowWriter(Tables()).append(path, rows_of((1, "a", 1)), Guard("t", Epoch(1)))
 
@@ -219,18 +231,18 @@ def test_a_commit_of_another_under_the_same_app_id_is_a_conflict(
         guard = CommitProperties(app_transactions=[Transaction("t", 2)])
         write_deltalake(path, rows_of((2, "theirs", 1)), mode="append", commit_properties=guard)
 
-    ours = subject(kind, spark, Interrupting(other))
+    ours = subject(case[0], spark, Interrupting(other))
     rows = rows_of((3, "ours", 1), ops=[UPSERT] if operation == "merge" else ())
     with pytest.raises(LeaseLost):
         getattr(ours, operation)(path, rows, 2)
     assert stored(path) == [(1, "a", 1), (2, "theirs", 1)]
 
 
-@pytest.mark.parametrize(("first", "second"), [WRITERS, tuple(reversed(WRITERS))])
 def test_each_goes_on_where_the_other_stopped(
-    first: str, second: str, spark: SparkSession, path: str
+    case: tuple[str, str], spark: SparkSession, path: str
 ) -> None:
     tables = Tables()
+    first, second = case[0], WRITERS[1 - WRITERS.index(case[0])]
     one, two = subject(first, spark, tables), subject(second, spark, tables)
     one.append(path, rows_of((1, "a", 1), (2, "b", 1)), 1)
     two.append(path, rows_of((1, "again", 1)), 1)

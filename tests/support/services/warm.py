@@ -19,9 +19,11 @@ from pyspark.sql import SparkSession
 from apps.pipeline.session import start_session, warm
 from apps.settings import Settings, load
 from projections.log.layout import Lake
+from projections.log.storage import spark_settings
 from stack.control import Options, down, up
 from stack.jars import resolve
 from stack.java import find_java
+from tests.support.services.object_store import BUCKET, announce
 from tests.support.services.port_blocks import PortBlock
 
 PARTS = ("postgres", "kafka", "registry", "connect")
@@ -48,12 +50,14 @@ def stack() -> Iterator[Settings]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark session with Kafka and Delta, in this process."""
+    """One Spark session with Kafka and Delta, in this process, for lakes in folders and on S3."""
+    announce()
     session = start_session(
-        resolve("spark").spark_jars(),
+        resolve("spark", "s3").spark_jars(),
         scratch=tmp_path_factory.mktemp("spark"),
         memory="1g",
         java_home=find_java().home,
+        further=spark_settings(f"s3://{BUCKET}"),
     )
     warm(session)
     yield session

@@ -1,0 +1,36 @@
+"""An S3 store for lakes in tests, started at its first use and shared by the whole run."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from stack import object_store
+from stack.object_store import ObjectStore
+from tests.support.services.port_blocks import PortBlock
+
+PORT = PortBlock.WARM + 400
+BUCKET = "tests"
+
+
+def announce() -> None:
+    """Have every engine of this process look for S3 stores here. Before Spark's Java starts."""
+    os.environ.update(object_store.environment(PORT))
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[ObjectStore]:
+    """Return a store with an empty bucket; what tests write there lies under names of their own."""
+    announce()
+    store = object_store.start(PORT, BUCKET)
+    yield store
+    store.stop()
+
+
+@pytest.fixture
+def bucket_lake(s3: ObjectStore) -> str:
+    """Return the root of an empty lake in the store."""
+    return f"s3://{s3.bucket}/{uuid.uuid4().hex}"
