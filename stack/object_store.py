@@ -22,7 +22,7 @@ from typing import Any
 from kernel.errors import Unavailable
 
 _WRITES = ("PUT", "POST", "DELETE")
-_START_S = 60.0
+_START_S = 180.0
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 

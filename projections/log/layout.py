@@ -22,7 +22,7 @@ _OF_CAPTURED = (
     "typed/",
 )
 LOCAL = "file"
-OBJECT_STORES = ("s3", "gs", "abfss")
+OBJECT_STORES = ("s3",)
 _OF_INGEST = ("log/changes/", "log/events/", "current/_tail/")
 
 

@@ -3,8 +3,7 @@
 The only module that knows what a scheme means. deltalake, PyArrow, DuckDB (through PyArrow) and
 Spark find an object store's endpoint, region and credentials in the environment, by the names that
 its vendor gave them (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`,
-`AWS_SECRET_ACCESS_KEY`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME` …), so that
-no secret passes through settings, plans or logs.
+`AWS_SECRET_ACCESS_KEY`), so that no secret passes through settings, plans or logs.
 
 PyArrow is loaded for what it is needed for: commands that only list folders do without.
 
@@ -53,7 +52,7 @@ def place_of(uri: str) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), _path(uri)
     scheme, _, rest = uri.partition("://")
     bucket, _, below = unquote(rest).partition("/")
-    return _store(scheme, bucket), f"{_container(bucket)}/{below}".rstrip("/")
+    return _store(scheme, bucket), f"{bucket}/{below}".rstrip("/")
 
 
 def exists(uri: str) -> bool:
@@ -156,11 +155,6 @@ def _stored(info: fs.FileInfo) -> Stored | None:
     if info.type.name != "File":
         return None
     return Stored(info.path, info.base_name, int(info.size), info.mtime_ns / 1e9)
-
-
-def _container(bucket: str) -> str:
-    """Return a bucket as PyArrow's paths begin with it: Azure's has its account behind an @."""
-    return bucket.partition("@")[0]
 
 
 @functools.cache

@@ -72,7 +72,7 @@ def test_changelog_has_a_place_for_what_comes_and_names_this_version() -> None:
 def test_a_stack_in_a_checkout_leaves_nothing_untracked() -> None:
     """`make up` makes the workspace of the checkout's root: its state and its lake."""
     here = settings.load(ROOT)
-    written = [here.lake, here.state_dir, ROOT / ".venv", ROOT / "penstock.egg-info"]
+    written = [Path(here.lake), here.state_dir, ROOT / ".venv", ROOT / "penstock.egg-info"]
     assert {path.parent for path in written} == {ROOT}
     assert [path.name for path in written if not is_ignored(path)] == []
     # Modules of these names are no tables.

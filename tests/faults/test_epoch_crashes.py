@@ -40,13 +40,13 @@ def rows_of(epochs: Epochs, name: str = LOG) -> list[dict[str, object]]:
 
 
 def test_p1_a_crash_at_each_step_of_an_epoch_ends_in_the_same_rows(
-    stack: Settings, spark: SparkSession, lake: Lake, prefix: str
+    stack: Settings, spark: SparkSession, any_lake: Lake, prefix: str
 ) -> None:
     """Epoch by epoch another step crashes, always with a record among the others that is poison."""
     feed = EventFeed(stack, prefix)
     router = event_router(stack, prefix)
     feed.send(events(0))
-    crashed = Epochs(spark, lake, router, feed.bootstrap)
+    crashed = Epochs(spark, any_lake, router, feed.bootstrap)
     crashed.run()
     for number, failpoint in enumerate(failpoints.EPOCH_STEPS, start=1):
         feed.send(events(number))
@@ -62,7 +62,7 @@ def test_p1_a_crash_at_each_step_of_an_epoch_ends_in_the_same_rows(
         assert crashed.ingest.next_epoch == number + 2, failpoint
         assert crashed.manifest.unfinished() is None, failpoint
 
-    calm = Epochs(spark, Lake(f"{lake.root}-calm"), router, feed.bootstrap)
+    calm = Epochs(spark, Lake(f"{any_lake.root}-calm"), router, feed.bootstrap)
     done = crashed.manifest.between(0, len(failpoints.EPOCH_STEPS) + 1)
     for epoch in done:
         calm.run(up_to={t: dict(p) for t, p in epoch.end.items()})

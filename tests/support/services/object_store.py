@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from projections.log.layout import Lake
 from stack import object_store
 from stack.object_store import ObjectStore
 from tests.support.services.port_blocks import PortBlock
@@ -28,6 +30,14 @@ def s3() -> Iterator[ObjectStore]:
     store = object_store.start(PORT, BUCKET)
     yield store
     store.stop()
+
+
+@pytest.fixture(params=["folder", "s3"])
+def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    """Return an empty lake, in a folder and on S3 in turn."""
+    if request.param == "folder":
+        return Lake.at(tmp_path / "lake")
+    return Lake.at(request.getfixturevalue("bucket_lake"))
 
 
 @pytest.fixture

@@ -1,0 +1,56 @@
+"""Where a lake may lie, and what is asked of the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernel.errors import Misconfigured
+from projections.log import storage
+from projections.log.layout import Lake, root_of
+
+
+@pytest.mark.parametrize(
+    ("place", "root"),
+    [
+        ("lake", "/srv/lake"),
+        ("/else/where", "/else/where"),
+        ("file:lake", "/srv/lake"),
+        ("file:///else/a%20b", "/else/a b"),
+        ("s3://bucket/prefix/", "s3://bucket/prefix"),
+        ("s3://bucket", "s3://bucket"),
+    ],
+)
+def test_a_place_is_named_as_every_engine_takes_it(place: str, root: str) -> None:
+    assert root_of(place, base=Path("/srv")) == root
+
+
+@pytest.mark.parametrize("place", ["http://host/lake", "hdfs://name/lake", "gs://bucket/x", "://x"])
+def test_a_scheme_that_nothing_here_writes_is_refused(place: str) -> None:
+    with pytest.raises(Misconfigured, match="no lake can lie at") as refused:
+        root_of(place)
+    assert "s3://" in refused.value.remedy
+
+
+def test_a_store_without_a_bucket_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="names no bucket"):
+        root_of("s3:///")
+
+
+def test_names_below_a_store_are_those_of_a_folder() -> None:
+    lake = Lake.at("s3://bucket/prefix")
+    assert lake.path("current/shop.a/b") == "s3://bucket/prefix/current/shop.a@2Fb"
+    assert lake.written_by_ingest(lake.path("log/changes/shop"))
+    assert not storage.is_local(lake.root)
+    assert storage.spark_settings(lake.root)
+    assert storage.spark_settings("/srv/lake") == {}
+
+
+def test_a_folder_that_is_not_there_yet_has_the_room_of_its_disk(tmp_path: Path) -> None:
+    assert not storage.exists(str(tmp_path / "a" / "b"))
+    assert (storage.free_bytes(str(tmp_path / "a" / "b")) or 0) > 0
+    assert storage.free_bytes("s3://bucket/prefix") is None
+    assert list(storage.files_in(str(tmp_path / "a"))) == []
+    storage.remove(str(tmp_path / "a"))
+    storage.remove_file(str(tmp_path), str(tmp_path / "none"))
