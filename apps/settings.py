@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from kernel.errors import Misconfigured
-from projections.log.layout import root_of
+from projections.log.layout import lake_root
 
 ENDPOINTS_FILE = Path(".penstock/endpoints.json")
 TOKEN_FILE = Path(".penstock/token")
@@ -130,7 +130,7 @@ class Settings:
 
         Raises `Misconfigured` for a scheme that no lake can have.
         """
-        return root_of(self.text("lake.path"), base=self.workspace)
+        return lake_root(self.text("lake.path"), base=self.workspace)
 
     @property
     def state_dir(self) -> Path:

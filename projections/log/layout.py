@@ -34,7 +34,7 @@ class Lake:
 
     @classmethod
     def at(cls, place: str | Path) -> Lake:
-        """Return the lake at a place; see `root_of`. A local folder is made if need be."""
+        """Return the lake at a place; see `lake_root`. A local folder is made if need be."""
         lake = cls.named(place)
         if "://" not in lake.root:
             Path(lake.root).mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ class Lake:
     @classmethod
     def named(cls, place: str | Path) -> Lake:
         """Return the lake at a place, for one who only reads: it may not be there yet."""
-        return cls(root_of(place))
+        return cls(lake_root(place))
 
     def path(self, name: str) -> str:
         """Return the root of the table that is named by kind and name, as `current/shop.orders`."""
@@ -82,7 +82,7 @@ class Lake:
         return self.path("quarantine/records")
 
 
-def root_of(place: str | Path, *, base: Path | None = None) -> str:
+def lake_root(place: str | Path, *, base: Path | None = None) -> str:
     """Return where a lake lies, as every engine takes it: an absolute path or a URI.
 
     A relative path is below `base`. Raises `Misconfigured` for a scheme that nothing here writes.

@@ -8,7 +8,7 @@ import pytest
 
 from kernel.errors import Misconfigured
 from projections.log import storage
-from projections.log.layout import Lake, root_of
+from projections.log.layout import Lake, lake_root
 
 
 @pytest.mark.parametrize(
@@ -23,19 +23,19 @@ from projections.log.layout import Lake, root_of
     ],
 )
 def test_a_place_is_named_as_every_engine_takes_it(place: str, root: str) -> None:
-    assert root_of(place, base=Path("/srv")) == root
+    assert lake_root(place, base=Path("/srv")) == root
 
 
 @pytest.mark.parametrize("place", ["http://host/lake", "hdfs://name/lake", "gs://bucket/x", "://x"])
 def test_a_scheme_that_nothing_here_writes_is_refused(place: str) -> None:
     with pytest.raises(Misconfigured, match="no lake can lie at") as refused:
-        root_of(place)
+        lake_root(place)
     assert "s3://" in refused.value.remedy
 
 
 def test_a_store_without_a_bucket_is_refused() -> None:
     with pytest.raises(Misconfigured, match="names no bucket"):
-        root_of("s3:///")
+        lake_root("s3:///")
 
 
 def test_names_below_a_store_are_those_of_a_folder() -> None:
