@@ -269,3 +269,15 @@ def test_a_whole_column_is_read_as_each_value_alone(
     assert together[0] is None
     assert [column.array([value]).to_pylist()[0] for value in values] == together[1:]
     assert all(column.array([value, values[0]]).to_pylist()[1] == together[1] for value in values)
+
+
+@pytest.mark.parametrize("count", [1, 20], ids=["row by row", "side by side"])
+def test_a_number_of_a_negative_scale_keeps_its_value(count: int) -> None:
+    """The connector writes a numeric(5, -2) with 2046 zeros behind its point."""
+    source = {"type": "NUMERIC", "length": "5", "scale": "2046"}
+    parameters = {f"__debezium.source.column.{name}": said for name, said in source.items()}
+    column = {"type": "string", "connect.parameters": parameters}
+    schema = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": column}]}
+    row = framed(schema, {"n": f"-64600.{'0' * 2046}"})
+    rows = decode_rows([row] * count, text(schema), "self")
+    assert rows["n"].to_pylist() == [Decimal(-64600)] * count
