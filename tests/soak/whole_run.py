@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass, field
 
 import httpx
 
+from apps.access import bearing
 from apps.cli.stack import APPLICATIONS
+from apps.settings import Settings
 from stack.control import kill_part
 from stack.plan import LOCAL_PARTS
 from stack.status import status
@@ -64,10 +66,11 @@ class Result:
 class Clerk(threading.Thread):
     """Records events without rest, each with its own id, again and again until it is answered."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__(name="clerk", daemon=True)
         self.done = 0
-        self._url = url
+        self._url = settings.required("service.url")
+        self._headers = bearing(settings, self._url)
         self._end = threading.Event()
         self._failure: list[AssertionError] = []
 
@@ -78,7 +81,9 @@ class Clerk(threading.Thread):
             self._failure.append(error)
 
     def _record(self) -> None:
-        with httpx.Client(base_url=self._url, timeout=30, trust_env=False) as http:
+        with httpx.Client(
+            base_url=self._url, headers=self._headers, timeout=30, trust_env=False
+        ) as http:
             while not self._end.wait(0.01):
                 event = {"id": str(uuid.uuid4()), "type": "done", "data": {"n": self.done}}
                 while not self._recorded(http, event):
@@ -127,7 +132,7 @@ class WholeRun:
     @contextmanager
     def _work(self) -> Iterator[tuple[Teller, Clerk]]:
         teller = Teller(self.bank.dsn)
-        clerk = Clerk(self.bank.settings.required("service.url"))
+        clerk = Clerk(self.bank.settings)
         teller.start()
         clerk.start()
         try:
