@@ -10,7 +10,8 @@ Choices that keep data whole, each tried against the real connector:
 - nulls are kept: by default the converter writes the column's default instead (`KeepNulls`);
 - rows are read as the table was when they were written: by default, as it is (`RelationsOfWal`);
 - columns keep their names: by default what Avro cannot write is replaced, so that values become
-  null and two columns may become one (`ColumnNames`);
+  null and two columns may become one (`ColumnNames`). It also names records as Avro can: of a table
+  `-dash` or `1st` the registry would take a schema that it does not give back;
 - a slot that stands after what was read stops the connector: by default it goes on behind the gap;
 - after a restart it begins with a transaction's first row (`WholeTransactions`): by default it goes
   on amid one, and may number the rest anew;

@@ -69,7 +69,8 @@ class ChangeDecoder:
     Gives None for a record that carries no fact: a tombstone, a notification of progress, a
     logical message outside transactions. Gives `Rejected` for one that cannot be used.
     Raises `Unavailable` when the registry does not answer: that says nothing about the record.
-    `event_times` names, per `schema.table`, the column that holds the row's event time.
+    `event_times` names, per `schema.table`, the column that holds the row's event time, as the lake
+    calls it.
     """
 
     source: str
@@ -241,12 +242,13 @@ class ChangeDecoder:
 def _declared_time(table: str, column: str, row: Mapping[str, Any], schema: str) -> datetime | None:
     """Return the event time that a row's own column says, None where it says none."""
     shape = envelope_shape(schema)
-    if column not in shape.fields:
+    if column not in shape.schema.names:
         raise _Unusable(f"{table} has no column {column}, which is declared as its event time")
-    value = row[column]
+    place = shape.schema.names.index(column)
+    value = row[shape.fields[place]]
     if value is None or is_unchanged(value):
         return None
-    kind = shape.types[shape.fields.index(column)]
+    kind = shape.types[place]
     return _moment(kind.array([value])[0].as_py(), f"{table}.{column}")
 
 

@@ -21,7 +21,7 @@ from schemas.column_types import NOTHING, ColumnType, column_type, full_name, op
 from schemas.column_vectors import columns_of
 from schemas.debezium import PLACEHOLDER, UNCHANGED, Unchanged, is_unchanged
 from schemas.field_names import parsed
-from schemas.lake_columns import event_columns
+from schemas.lake_columns import captured_columns, event_columns
 from schemas.pg_exact import EXACT, exact_texts, with_exact
 from schemas.wire import HEADER_BYTES
 
@@ -62,11 +62,11 @@ class RecordShape:
 
 @lru_cache(maxsize=4096)
 def shape_of(schema_json: str) -> RecordShape:
-    """Return the Arrow shape of a top-level Avro record.
+    """Return the Arrow shape of a top-level Avro record, a change's key, under its lake names.
 
     Raises `SchemaViolation` when the text is no Avro record schema.
     """
-    return _shape(_record(schema_json), _as_named)
+    return _shape(_record(schema_json), captured_columns)
 
 
 @lru_cache(maxsize=4096)
@@ -80,7 +80,7 @@ def event_shape(schema_json: str) -> RecordShape:
 
 @lru_cache(maxsize=4096)
 def envelope_shape(schema_json: str) -> RecordShape:
-    """Return the Arrow shape of the row inside a Debezium change envelope.
+    """Return the Arrow shape of the row inside a Debezium change envelope, under its lake names.
 
     Raises `SchemaViolation` when the schema has no `before` and `after` record.
     """
@@ -89,7 +89,7 @@ def envelope_shape(schema_json: str) -> RecordShape:
         if field["name"] == "before" and isinstance(field["type"], list):
             rows = [branch for branch in field["type"] if isinstance(branch, dict)]
             if rows:
-                return _shape(rows[0], _as_named)
+                return _shape(rows[0], captured_columns)
     raise SchemaViolation(f"{envelope.get('name')} is not a change envelope: it has no row image")
 
 
@@ -102,8 +102,8 @@ _SHAPES: Mapping[Part, Callable[[str], RecordShape]] = {
 
 
 def key_columns(key_schema_json: str) -> tuple[str, ...]:
-    """Return what a source calls its key columns, in the key's order."""
-    return tuple(str(field["name"]) for field in _record(key_schema_json)["fields"])
+    """Return what a source's key columns are called in the lake, in the key's order."""
+    return captured_columns([field["name"] for field in _record(key_schema_json)["fields"]])
 
 
 def decode_value(framed: bytes, schema_json: str) -> Any:
@@ -119,9 +119,9 @@ def decode_rows(
 ) -> pa.Table:
     """Decode framed records of one schema to a table, one row each, in order.
 
-    `part` picks the record itself (`event`: under its names in a typed table), or the before- or
-    after-image of a change envelope. A record or
-    image that is absent is a row of nulls. Adds `__present` (bool) and, only when a row has a
+    `part` picks the record itself (`event`: an event's data, else a change's key), or the before-
+    or after-image of a change envelope. Columns have their names in the lake. A record or image
+    that is absent is a row of nulls. Adds `__present` (bool) and, only when a row has a
     column that its UPDATE did not send, `__unchanged` (list of those columns' names, null where
     there are none); such a column is null in that row and keeps its earlier value. An image with a
     value that its column cannot hold has its text in `_exact` (`schemas.pg_exact`).
@@ -211,11 +211,6 @@ def _take_unchanged(
 
 def _has_list(row: dict[str, Any]) -> bool:
     return any(type(value) is list for value in row.values())
-
-
-def _as_named(names: Sequence[str]) -> Sequence[str]:
-    """Captured tables have their source's names."""
-    return names
 
 
 def _shape(record: dict[str, Any], called: Callable[[Sequence[str]], Sequence[str]]) -> RecordShape:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.arrow_kinds import is_bytes, is_text
+from schemas.lake_columns import captured_column
 from schemas.pg_types import SourceColumn, decimal_of
 
 Bound = tuple[str, ...]
@@ -68,6 +69,11 @@ class KeyColumn:
     name: str
     type: str
     order: KeyOrder
+
+    @property
+    def lake_name(self) -> str:
+        """What the column is called in the lake."""
+        return captured_column(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +188,10 @@ def _compared(
 ) -> pc.Expression:
     """Compare the whole key: (a, b) >= (x, y) is a > x or (a = x and b >= y); high is `<`."""
     scalars = list(_scalars(bound, key, schema))
-    last = pc.field(key[-1].name)
+    last = pc.field(key[-1].lake_name)
     condition = last >= scalars[-1] if low else last < scalars[-1]
     for column, scalar in reversed(list(zip(key[:-1], scalars[:-1], strict=True))):
-        field = pc.field(column.name)
+        field = pc.field(column.lake_name)
         beyond = field > scalar if low else field < scalar
         condition = beyond | ((field == scalar) & condition)
     return condition
@@ -193,7 +199,7 @@ def _compared(
 
 def _scalars(bound: Bound, key: Sequence[KeyColumn], schema: pa.Schema) -> Iterator[pa.Scalar]:
     for text, column in zip(bound, key, strict=True):
-        kind = schema.field(column.name).type
+        kind = schema.field(column.lake_name).type
         value = value_of(text, column.order)
         if column.order is KeyOrder.DATE:
             yield pa.scalar(value, pa.int32()).cast(kind)

@@ -1,14 +1,17 @@
-"""What the fields of an event are called in its typed table, and back.
+"""What fields of events and columns of captured tables are called in the lake, and back.
 
-A field keeps its name unless the table cannot have it twice:
+A name stays what it is unless the table cannot have it twice:
 
 - one that is called like a column of ours has one underscore behind its name: `version` is
   `version_`, and `version_` is `version__`. Letter case does not matter, as engines read names
   without it;
+- one that begins with two underscores has one behind it, too: `__op` is `__op_`. Columns that only
+  pass through our queries begin so and never end with an underscore;
 - of fields whose names differ in letter case only, the first keeps its name, and each further one
   has its number among them behind two underscores: `Name` and `name` are `Name` and `name__2`.
 
-No field can therefore meet a column of ours, and `field_names` reverses the rule.
+No field can therefore meet a column of ours, and `field_names` reverses the rule. Columns of one
+captured table never differ in letter case only (`cdc.name_checks`): each is renamed by itself.
 """
 
 from __future__ import annotations
@@ -31,11 +34,34 @@ OF_EVENTS = frozenset(
         "_seq_hi",
         "_seq_lo",
         "_ingested_at",
-        "__op",
-        "__present",
     )
 )
 """Columns of ours in the typed tables of events."""
+
+OF_CHANGES = frozenset(
+    (
+        "committed_at",
+        "_epoch",
+        "_late",
+        "_time",
+        "_seq_hi",
+        "_seq_lo",
+        "_ingested_at",
+        "_operation",
+        "_transaction",
+        "_lsn",
+        "_deleted",
+        "_exact",
+        "_previous_key",
+        "_next_key",
+        "_install",
+        "_chunk",
+    )
+)
+"""Columns of ours in the tables of captured tables: current, typed, history and log of copies.
+
+The two of a history that begin without an underscore are freed there (`projections.state.history`).
+"""
 
 
 def lake_columns(names: Sequence[str], ours: Collection[str] = ()) -> tuple[str, ...]:
@@ -58,12 +84,30 @@ def event_columns(names: Sequence[str]) -> tuple[str, ...]:
     return lake_columns(names, OF_EVENTS)
 
 
+def captured_column(name: str) -> str:
+    """Return what a column of a captured table is called in the lake."""
+    return _beside(name, OF_CHANGES)
+
+
+def captured_name(column: str) -> str:
+    """Return what the source calls a column of the lake: the inverse of `captured_column`."""
+    bare = column.removesuffix("_")
+    return bare if bare != column and captured_column(bare) == column else column
+
+
+def captured_columns(names: Sequence[str]) -> tuple[str, ...]:
+    """Return what columns of a captured table are called in the lake, in order."""
+    return tuple(map(captured_column, names))
+
+
 def field_names(names: Sequence[str]) -> dict[str, str]:
     """Return, by the columns of a typed table, what the fields of its events are called."""
     return dict(zip(event_columns(names), names, strict=True))
 
 
 def _beside(name: str, ours: Collection[str]) -> str:
+    if ours and name.startswith("__"):
+        return f"{name}_"
     bare = name.lower()
     while bare not in ours and bare.endswith("_"):
         bare = bare[:-1]

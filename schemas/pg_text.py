@@ -32,18 +32,19 @@ Read = Callable[[pa.Array], Reading]
 def text_to_lake(columns: Sequence[SourceColumn], texts: pa.Table) -> pa.Table:
     """Read a table of text columns; null is null. Columns come out in the order of `columns`.
 
+    Both tables have the columns' lake names.
     Where a row has a value that its column's type cannot hold (`schemas.pg_exact`), a last column
     `_exact` keeps the text of such values. Raises `SchemaViolation` for text not of its type.
     """
     arrays: list[pa.ChunkedArray] = []
     lost: dict[str, tuple[pa.ChunkedArray, pa.ChunkedArray]] = {}
     for column in columns:
-        source = texts.column(column.name)
+        source = texts.column(column.lake_name)
         readings = [read_column(column, chunk) for chunk in source.chunks]
         arrays.append(pa.chunked_array([r.values for r in readings], lake_type(column)))
         if any(r.lost is not None for r in readings):
-            lost[column.name] = (source, pa.chunked_array([r.lost_rows() for r in readings]))
-    fields = [pa.field(column.name, lake_type(column)) for column in columns]
+            lost[column.lake_name] = (source, pa.chunked_array([r.lost_rows() for r in readings]))
+    fields = [pa.field(column.lake_name, lake_type(column)) for column in columns]
     table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
     return with_exact(table, exact_column(lost)) if lost else table
 

@@ -15,6 +15,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from schemas.lake_columns import captured_column
+
 LOCAL_MICROS = pa.timestamp("us")
 UTC_MICROS = pa.timestamp("us", "UTC")
 
@@ -51,6 +53,11 @@ class SourceColumn:
     caveat: Caveat = ""
     root: int = 0
     domain: bool = False
+
+    @property
+    def lake_name(self) -> str:
+        """What the column is called in the lake."""
+        return captured_column(self.name)
 
 
 EXACT = "_exact"
@@ -124,8 +131,6 @@ def item_type(column: SourceColumn) -> pa.DataType:
 
 def refusal(column: SourceColumn) -> str | None:
     """Say why a column cannot be captured without altering values, and what to do; else None."""
-    if column.name == EXACT:
-        return f"the lake keeps {EXACT} for itself: rename the column or exclude it"
     if column.generated:
         return None
     if column.caveat == "infinite":

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernel.errors import SchemaViolation
+from schemas.lake_columns import captured_columns
 from schemas.pg_types import SourceColumn
 
 MESSAGE_PREFIX = "penstock.ddl"
@@ -40,8 +41,8 @@ class TableColumn:
 
     @property
     def name(self) -> str:
-        """Return the column's name."""
-        return self.column.name
+        """Return what the column is called in the lake."""
+        return self.column.lake_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +51,10 @@ class SchemaChange:
 
     `kind`: create, alter, drop, describe. `renamed` is the attnum that a RENAME COLUMN was about,
     0 without. `rewritten` are PostgreSQL's reasons for rewriting the table, as bits. `using`: the
-    command computes values, as far as its text shows. `root` is the partitioned table whose
-    partition this is; `partitions` the leaves of a partitioned one, `filled` those of them that
-    had rows, None where nobody looked. `type_kind` is the kind of the type that was altered.
+    command computes values, as far as its text shows. `key` are lake names. `root` is
+    the partitioned table whose partition this is; `partitions` the leaves of a partitioned one,
+    `filled` those of them that had rows, None where nobody looked. `type_kind` is the kind of the
+    type that was altered.
     """
 
     kind: str
@@ -91,7 +93,7 @@ def parse_schema_change(text: str) -> SchemaChange:
             root=told.get("root"),
             partitions=frozenset(told.get("partitions") or ()),
             filled=None if filled is None else frozenset(filled),
-            key=tuple(told.get("key") or ()),
+            key=captured_columns(told.get("key") or ()),
             columns=tuple(map(_column, told.get("columns") or ())),
             renamed=told.get("renamed") or 0,
             rewritten=told.get("rewritten") or 0,

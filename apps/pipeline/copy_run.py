@@ -29,6 +29,7 @@ from kernel.retry import Backoff, retrying
 from projections.log.layout import Lake
 from projections.state.installs import ALL, Install
 from projections.state.staging import Staging
+from schemas.lake_columns import captured_columns
 
 _AGAIN = Backoff(attempts=5, base_s=0.5, cap_s=10.0)
 log = logging.getLogger("penstock.copy")
@@ -145,7 +146,7 @@ class CopyRun:
             high=None,
             lsn=max(known),
             columns=table.columns,
-            keys=table.keys,
+            keys=captured_columns(table.keys),
             rows=staged.rows,
             read_at=datetime.now(UTC),
             lsns=known,

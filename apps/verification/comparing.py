@@ -190,7 +190,9 @@ class Comparison:
         if rows is None:
             if look.groups:
                 return _held(captured.table, between, _NOT_YET)
-            rows = LakeRows(LakeState(key=table.key_names, base=None), table.names, table.ordered)
+            rows = LakeRows(
+                LakeState(key=table.lake_key, base=None), table.lake_names, table.ordered
+            )
         if table.ordered is not None and rows.ordered is None:
             look = _look(connection, captured, None, within, ordered=False)
             table = look.table
@@ -238,7 +240,7 @@ class Comparison:
             captured.source,
             captured.table,
             between,
-            key=table.key_names,
+            key=table.lake_key,
             soft=captured.catalog.soft_deletes,
         )
         ordered = table.ordered
@@ -246,7 +248,7 @@ class Comparison:
             ordered = None
         if not found.versions and not found.state.layers:
             return None
-        return LakeRows(found.state, table.names, ordered)
+        return LakeRows(found.state, table.lake_names, ordered)
 
 
 @contextmanager

@@ -173,7 +173,7 @@ class ContinuousCheck:
         if truncated:
             return differing, frozenset(differing)
         state = self._newest(captured, place.table, reached)
-        return differing, _named(changed, state, place.table.key_names)
+        return differing, _named(changed, state, place.table.lake_key)
 
     def _differing(
         self,
@@ -184,7 +184,7 @@ class ContinuousCheck:
         reached: Committed,
     ) -> list[str]:
         state = self._newest(captured, place.table, reached)
-        rows = LakeRows(state, place.table.names, place.table.ordered)
+        rows = LakeRows(state, place.table.lake_names, place.table.ordered)
         theirs = rows.row_hashes(within=place.area, keys=keys)
         return [key for key, _ in differing_keys(ours, theirs)]
 
@@ -195,7 +195,7 @@ class ContinuousCheck:
             captured.source,
             captured.table,
             Between(lsn=cut, base=at, reached=at),
-            key=table.key_names,
+            key=table.lake_key,
             soft=captured.catalog.soft_deletes,
         ).state
 

@@ -29,6 +29,7 @@ from projections.state.installing import MOST_MENDED_ROWS, TOO_LARGE
 from projections.state.installs import HEAL, Install, InstallBook
 from projections.state.staging import Staging
 from schemas.key_ranges import WHOLE, KeyColumn, KeyRange, ordered_key
+from schemas.lake_columns import captured_columns
 from schemas.pg_types import SourceColumn
 
 MOST_INSTALLS = 16
@@ -199,7 +200,7 @@ def stage(
         high=area.high,
         lsn=exported.lsn,
         columns=columns,
-        keys=captured.catalog.keys,
+        keys=captured_columns(captured.catalog.keys),
         rows=rows,
         read_at=read_at,
         lsns=(exported.lsn,),

@@ -70,8 +70,8 @@ def read(
     """Read the rows of a range of keys in the transaction of a connection that adopted a snapshot.
 
     `condition` is the range in SQL where it is not one of `schemas.key_ranges` (a chunk's). Yields
-    tables of at most about `BLOCK_BYTES`, all columns text, null where the row has null; in no
-    order.
+    tables of at most about `BLOCK_BYTES`, all columns text under their lake names, null where the
+    row has null; in no order.
 
     Raises `Conflict` for a table that was rewritten since: an old snapshot sees nothing in it.
     `SchemaViolation` for bytes that are no UTF-8 (a database in SQL_ASCII).
@@ -79,6 +79,7 @@ def read(
     _refuse_rewritten(connection, table)
     hand_salt(connection, options, salt)
     names = [column.name for column in columns]
+    called = [column.lake_name for column in columns]
     # Arrow drops U+FEFF from the beginning of what it parses, which each block is to it: quoted,
     # a first value that begins so stays whole. Nulls are not quoted.
     query = sql.SQL(
@@ -90,7 +91,7 @@ def read(
         sql.Identifier(names[0]),
     )
     convert = csv.ConvertOptions(
-        column_types={name: pa.string() for name in names},
+        column_types={name: pa.string() for name in called},
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
         null_values=[""],
@@ -100,7 +101,7 @@ def read(
             yield csv.read_csv(
                 pa.py_buffer(block),
                 read_options=csv.ReadOptions(
-                    column_names=names, block_size=len(block) + 1, use_threads=False
+                    column_names=called, block_size=len(block) + 1, use_threads=False
                 ),
                 parse_options=_PARSE,
                 convert_options=convert,

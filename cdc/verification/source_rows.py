@@ -24,6 +24,7 @@ from cdc.verification import ranges
 from cdc.verify import md5_of, recoded
 from kernel.errors import InvalidRequest
 from schemas.key_ranges import WHOLE, Bound, KeyColumn, KeyOrder, KeyRange, ordered_key
+from schemas.lake_columns import captured_columns
 from schemas.pg_types import SourceColumn
 from schemas.row_hash import hash_text
 
@@ -62,6 +63,16 @@ class SourceTable:
     def key_names(self) -> tuple[str, ...]:
         """Names of the key's columns, in the key's order."""
         return tuple(column.name for column in self.key)
+
+    @property
+    def lake_names(self) -> tuple[str, ...]:
+        """What the lake calls the columns of `names`."""
+        return captured_columns(self.names)
+
+    @property
+    def lake_key(self) -> tuple[str, ...]:
+        """What the lake calls the columns of `key_names`."""
+        return captured_columns(self.key_names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable, parse_tables
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from schemas.incarnations import Incarnation, parse_incarnation
+from schemas.lake_columns import captured_columns
 
 SCHEMA = pa.schema(
     [
@@ -67,9 +68,9 @@ class Deployment:
     projections: dict[str, tuple[Entry, ProjectionDecl]]
 
     def keys(self) -> dict[str, tuple[str, ...]]:
-        """Return the primary key of every captured table, by `<source>.<table>`."""
+        """Return the primary key of every captured table in the lake, by `<source>.<table>`."""
         return {
-            f"{source}.{table}": captured.keys
+            f"{source}.{table}": captured_columns(captured.keys)
             for source, tables in self.captures.items()
             for table, captured in tables.items()
         }

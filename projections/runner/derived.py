@@ -33,7 +33,7 @@ from projections.runner.retries import Retries
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import InputKind, Plan
 from projections.state.held import NO_ORDER, Hold, failure_hold, retry_command
-from projections.state.history import OWN_NAMES, HistoryOf, HistoryTables, outgrown
+from projections.state.history import HistoryOf, HistoryTables, history_column, outgrown
 from projections.state.installing import generation_root
 from projections.state.installs import Install, InstallBook
 from projections.state.typed_installs import TypedInstalls
@@ -316,7 +316,7 @@ class DerivedTables:
         Nothing where any key may be touched, or where keys are no integers.
         """
         name = history.key[0] if history.key else ""
-        if history.by_row or cleared is not None or name in OWN_NAMES:
+        if history.by_row or cleared is not None or history_column(name) != name:
             return ()
         epoch = pc.field("_epoch")
         where = (epoch >= within.lower) & (epoch < within.upper)

@@ -14,7 +14,7 @@ from projections.log.tables import Tables, earliest
 from projections.log.typed_columns import EVENT_COLUMNS, truncates_name
 from projections.runner.catalog import Deployment
 from projections.sql.catalog import Column, Relation
-from projections.state.history import NOT_COLUMNS, HistoryOf
+from projections.state.history import NOT_COLUMNS, HistoryOf, history_column
 
 HIDDEN = NOT_COLUMNS - {"committed_at"}
 
@@ -74,7 +74,11 @@ class LakeCatalog:
         relation = self.stream(history.typed.removeprefix("typed/")) if history else None
         if history is None or relation is None:
             return None
-        columns = tuple(c for c in relation.columns if c.name != "committed_at")
+        columns = tuple(
+            Column(name=history_column(c.name), type=c.type)
+            for c in relation.columns
+            if c.name != "committed_at"
+        )
         return Relation(name=name, columns=columns, key=history.key, event_time="valid_from")
 
     def latest(self, name: str) -> Relation | None:

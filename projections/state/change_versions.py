@@ -36,22 +36,22 @@ def versions_by_change(key: Sequence[str], columns: Sequence[str]) -> str:
     """
     keys, data = listed(key), listed(columns)
     values = listed([c for c in columns if c not in key]) or "1"
-    order = "_seq_hi, _seq_lo, _rank"
+    order = "_seq_hi, _seq_lo, __rank"
     return f"""
         WITH moved AS ({_moved(key)}),
         facts AS ({_facts(key, columns)}),
         ordered AS (
           SELECT *, lag(struct(_deleted AS gone, struct({values}) AS held)) OVER (
-            PARTITION BY {keys} ORDER BY {order}) AS _before
+            PARTITION BY {keys} ORDER BY {order}) AS __before
           FROM facts),
         telling AS (
-          SELECT *, max(_at) OVER (
+          SELECT *, max(__at) OVER (
             PARTITION BY {keys} ORDER BY {order} ROWS UNBOUNDED PRECEDING) AS valid_from
           FROM ordered
-          WHERE NOT (_kind = 'r' AND _before IS NOT NULL AND NOT _before.gone
-                     AND _before.held <=> struct({values}))
-            AND NOT (_kind = 'd' AND coalesce(_before.gone, false))
-            AND NOT (_kind = 't' AND coalesce(_before.gone, true)))
+          WHERE NOT (__kind = 'r' AND __before IS NOT NULL AND NOT __before.gone
+                     AND __before.held <=> struct({values}))
+            AND NOT (__kind = 'd' AND coalesce(__before.gone, false))
+            AND NOT (__kind = 't' AND coalesce(__before.gone, true)))
         SELECT {data}, valid_from, _deleted, _seq_hi, _seq_lo, {TRANSACTION}, _previous_key,
                _next_key,
                lead(valid_from) OVER (PARTITION BY {keys} ORDER BY valid_from) AS valid_to
@@ -59,9 +59,10 @@ def versions_by_change(key: Sequence[str], columns: Sequence[str]) -> str:
           SELECT * EXCEPT (_previous_key),
             max(_previous_key) OVER (PARTITION BY {keys}, valid_from) AS _previous_key,
             row_number() OVER (
-              PARTITION BY {keys}, valid_from ORDER BY _seq_hi DESC, _seq_lo DESC, _rank DESC) AS _n
+              PARTITION BY {keys}, valid_from ORDER BY _seq_hi DESC, _seq_lo DESC, __rank DESC
+            ) AS __n
           FROM telling)
-        WHERE _n = 1"""
+        WHERE __n = 1"""
 
 
 def _moved(key: Sequence[str]) -> str:
@@ -73,22 +74,22 @@ def _moved(key: Sequence[str]) -> str:
     near = f"struct(_operation AS op, _seq_lo AS place, {as_json(key)} AS key)"
     return f"""
         SELECT {listed(key)}, _seq_hi, _seq_lo, _operation,
-          CASE WHEN _operation = 'c' AND _b.op = 'd' AND _b.place = _seq_lo - 1
-               THEN _b.key END AS _previous_key,
-          CASE WHEN _operation = 'd' AND _a.op = 'c' AND _a.place = _seq_lo + 1
-               THEN _a.key END AS _next_key
+          CASE WHEN _operation = 'c' AND __b.op = 'd' AND __b.place = _seq_lo - 1
+               THEN __b.key END AS _previous_key,
+          CASE WHEN _operation = 'd' AND __a.op = 'c' AND __a.place = _seq_lo + 1
+               THEN __a.key END AS _next_key
         FROM (
-          SELECT *, lag({near}) OVER w AS _b, lead({near}) OVER w AS _a FROM history_in
+          SELECT *, lag({near}) OVER w AS __b, lead({near}) OVER w AS __a FROM history_in
           WHERE _operation IN ('c', 'd') AND _lsn IS NOT NULL
           WINDOW w AS (PARTITION BY _seq_hi, {TRANSACTION}, _lsn ORDER BY _seq_lo))
-        WHERE _b IS NOT NULL OR _a IS NOT NULL"""
+        WHERE __b IS NOT NULL OR __a IS NOT NULL"""
 
 
 def _facts(key: Sequence[str], columns: Sequence[str]) -> str:
     """Put new changes, TRUNCATEs and stored versions under one shape.
 
-    `_kind` is the operation; empty for what is stored. `_rank` orders what has one place: a stored
-    version before what comes in.
+    `__kind` is the operation; empty for what is stored. `__rank` orders what has one place: a
+    stored version before what comes in.
     """
     keys = listed(key)
     on = " AND ".join(f"i.{spark_name(n)} = m.{spark_name(n)}" for n in key)
@@ -96,7 +97,7 @@ def _facts(key: Sequence[str], columns: Sequence[str]) -> str:
         f"k.{spark_name(c)}" if c in key else f"NULL AS {spark_name(c)}" for c in columns
     )
     return f"""
-        SELECT {listed(columns)}, valid_from AS _at, _deleted, '' AS _kind, 0 AS _rank,
+        SELECT {listed(columns)}, valid_from AS __at, _deleted, '' AS __kind, 0 AS __rank,
                _seq_hi, _seq_lo, {listed(LINKS)}
         FROM history_old
         UNION ALL

@@ -22,7 +22,15 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
 from projections.log.datasets import schema_of
-from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
+from projections.log.images import (
+    COMMITTED_AT,
+    EVENT_TIME,
+    HI,
+    HIDDEN,
+    LO,
+    newest_per_key,
+    row_images,
+)
 from projections.log.layout import Lake, current_name
 from projections.log.order import places_of
 from projections.log.rewriting import evolve, must_evolve
@@ -290,7 +298,7 @@ def _softly(
     before = newest_per_key(images.filter(pc.equal(images[OP], UPSERT)), keys)
     wanted = deleted.select(list(keys))
     known = stored(wanted)
-    names = [n for n in deleted.schema.names if not n.startswith("__")]
+    names = [n for n in deleted.schema.names if n not in HIDDEN]
     last: dict[tuple[object, ...], dict[str, object]] = {}
     for source in (known, rows_of_keys(before, wanted)):
         for row in source.to_pylist() if source is not None else []:

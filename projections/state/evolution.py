@@ -35,6 +35,7 @@ from projections.log.steps import (
 )
 from projections.state.held import Hold
 from schemas.columns import envelope_shape
+from schemas.lake_columns import OF_CHANGES, captured_name
 from schemas.pg_text import text_to_lake
 from schemas.pg_types import lake_type
 from schemas.records import Operation
@@ -153,12 +154,12 @@ def known_columns(message: Told, shape: Shape) -> dict[int, TableColumn] | Hold:
     if renamed is None or renamed.name in shape:
         return known
     gone = [name for name in shape if name not in {column.name for column in after.values()}]
-    gone = [name for name in gone if not name.startswith("_")]
+    gone = [name for name in gone if name not in OF_CHANGES]
     if len(gone) != 1:
         return hold_of(
             message, f"a column is called {renamed.name} now; its name before is unknown"
         )
-    old = replace(renamed, column=replace(renamed.column, name=gone[0]))
+    old = replace(renamed, column=replace(renamed.column, name=captured_name(gone[0])))
     return known | {renamed.attnum: old}
 
 

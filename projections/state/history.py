@@ -17,13 +17,14 @@ ways to read a source as history:
   source's lateness stay out, as in every stateful result.
 
 A column of the source that is called `valid_from` or `valid_to` becomes `data_valid_from`,
-`data_valid_to`.
+`data_valid_to`, and one of that name has another `data_` before it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -41,7 +42,7 @@ from projections.state.row_versions import versions_by_row
 from schemas.identifiers import spark_name
 
 VALID_FROM, VALID_TO, DELETED = "valid_from", "valid_to", "_deleted"
-OWN_NAMES = (VALID_FROM, VALID_TO)
+_MEETS_OURS = re.compile(r"(data_)*valid_(from|to)", re.IGNORECASE)
 HIDDEN = (
     "_epoch",
     "_late",
@@ -58,12 +59,17 @@ _CAME_LATER: dict[str, DataType] = {"_transaction": StringType(), "_lsn": LongTy
 """Columns that typed tables of older lakes lack."""
 
 
+def history_column(name: str) -> str:
+    """Return what a column of a typed table is called in its history."""
+    return f"data_{name}" if _MEETS_OURS.fullmatch(name) else name
+
+
 def outgrown(stored: pa.Schema, typed: pa.Schema) -> bool:
     """Say whether a history has columns that its typed table has under another name or type now.
 
     Such a history is computed anew from the typed table, which was brought to the new columns.
     """
-    now = {f"data_{f.name}" if f.name in OWN_NAMES else f.name: f.type for f in typed}
+    now = {history_column(f.name): f.type for f in typed}
     ours = {VALID_FROM, VALID_TO, DELETED, *HIDDEN, *LINKS}
     return any(f.name not in ours and now.get(f.name) != f.type for f in stored)
 
@@ -117,6 +123,11 @@ class HistoryTables:
                 f"{history.name} needs a key: {history.typed} has none",
                 remedy="Declare one: penstock source add … --key TABLE:COLUMNS",
             )
+        history = replace(
+            history,
+            key=tuple(map(history_column, history.key)),
+            identity=tuple(map(history_column, history.identity)),
+        )
         incoming = _own_names_free(incoming)
         columns = [c for c in incoming.columns if c not in NOT_COLUMNS]
         incoming.createOrReplaceTempView("history_in")
@@ -171,9 +182,11 @@ class HistoryTables:
 
 
 def _own_names_free(incoming: DataFrame) -> DataFrame:
-    for name in OWN_NAMES:
-        if name in incoming.columns:
-            incoming = incoming.withColumnRenamed(name, f"data_{name}")
+    # Only those that change: an alias for each column doubles what Spark says of their constraints.
+    # The longer name first: it is what the shorter one becomes.
+    for name in sorted(incoming.columns, key=len, reverse=True):
+        if name != history_column(name):
+            incoming = incoming.withColumnRenamed(name, history_column(name))
     for name, kind in _CAME_LATER.items():
         if name not in incoming.columns:
             incoming = incoming.withColumn(name, functions.lit(None).cast(kind))

@@ -258,7 +258,7 @@ def _swap(
 
 
 def _range_filter(install: Install, schema: pa.Schema) -> pc.Expression | None:
-    by_name = {column.name: column for column in install.columns}
+    by_name = {column.lake_name: column for column in install.columns}
     key = ordered_key([by_name[name] for name in install.keys])
     return lake_filter(KeyRange(low=install.low, high=install.high), key or (), schema)
 

@@ -20,8 +20,8 @@ def versions_by_row(key: Sequence[str], identity: Sequence[str], columns: Sequen
         WITH newest AS (
           SELECT * FROM (
             SELECT *, row_number() OVER (
-              PARTITION BY {listed(identity)} ORDER BY _seq_hi DESC, _seq_lo DESC) AS _n
-            FROM history_in WHERE NOT _late) WHERE _n = 1),
+              PARTITION BY {listed(identity)} ORDER BY _seq_hi DESC, _seq_lo DESC) AS __n
+            FROM history_in WHERE NOT _late) WHERE __n = 1),
         kept AS (
           SELECT o.* FROM history_old o
           LEFT ANTI JOIN newest n ON {equal(identity, "o", "n")}
@@ -31,19 +31,19 @@ def versions_by_row(key: Sequence[str], identity: Sequence[str], columns: Sequen
           FROM newest WHERE _operation <> 'd'
           UNION ALL
           SELECT {data}, valid_from, _deleted, _seq_hi, _seq_lo FROM kept),
-        firsts AS (SELECT {keys}, min(valid_from) AS _first FROM held GROUP BY {keys}),
+        firsts AS (SELECT {keys}, min(valid_from) AS __first FROM held GROUP BY {keys}),
         gaps AS (
           SELECT {listed(columns, "o")}, o.valid_from, true AS _deleted,
                  CAST(-1 AS BIGINT) AS _seq_hi, CAST(-1 AS BIGINT) AS _seq_lo
           FROM history_old o
           LEFT JOIN newest n ON {equal(identity, "o", "n")}
           LEFT JOIN firsts f ON {equal(key, "o", "f")}
-          WHERE (o._deleted OR n._n IS NOT NULL)
-            AND (f._first IS NULL OR o.valid_from < f._first))
+          WHERE (o._deleted OR n.__n IS NOT NULL)
+            AND (f.__first IS NULL OR o.valid_from < f.__first))
         SELECT {data}, valid_from, _deleted, _seq_hi, _seq_lo,
                lead(valid_from) OVER (PARTITION BY {keys} ORDER BY valid_from) AS valid_to
         FROM (
           SELECT *, row_number() OVER (
-            PARTITION BY {keys}, valid_from ORDER BY _seq_hi DESC, _seq_lo DESC) AS _n
+            PARTITION BY {keys}, valid_from ORDER BY _seq_hi DESC, _seq_lo DESC) AS __n
           FROM (SELECT * FROM held UNION ALL SELECT * FROM gaps))
-        WHERE _n = 1"""
+        WHERE __n = 1"""

@@ -73,10 +73,10 @@ class Staging:
         self._soft = soft_deletes
         self._lock = threading.Lock()
         tables = Tables()
-        shape = pa.schema([pa.field(c.name, lake_type(c)) for c in columns])
+        shape = pa.schema([pa.field(c.lake_name, lake_type(c)) for c in columns])
         if soft_deletes:
             shape = shape.append(pa.field(DELETED, pa.bool_()))
-        texts = [pa.field(column.name, pa.string()) for column in columns]
+        texts = [pa.field(column.lake_name, pa.string()) for column in columns]
         self._texts = tables.ensure(
             lake.path(snapshot_log(source, table)), pa.schema([*texts, *MARKS])
         )
@@ -106,8 +106,9 @@ class Staging:
     def stage(self, chunk: int, lsn: int, blocks: Iterable[pa.Table]) -> int:
         """Write a chunk as of `lsn`; return its rows. One that is there already is left alone.
 
-        `blocks` are tables of text with the install's columns. Raises `SchemaViolation` for text
-        that is not of its type, `Unavailable` when storage does not answer.
+        `blocks` are tables of text with the install's columns, under their lake names. Raises
+        `SchemaViolation` for text that is not of its type, `Unavailable` when storage does not
+        answer.
         """
         if self.lsn_of(chunk) is not None:
             return 0

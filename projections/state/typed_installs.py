@@ -136,7 +136,7 @@ class TypedInstalls:
 
     def _values(self, install: Install) -> pa.Schema:
         """Return the columns of an install, with that of originals where it has any."""
-        texts = pa.table({c.name: pa.array([], pa.string()) for c in install.columns})
+        texts = pa.table({c.lake_name: pa.array([], pa.string()) for c in install.columns})
         shape: pa.Schema = text_to_lake(install.columns, texts).schema
         built = self._tables.open(generation_root(self._lake, install))
         if built is not None and EXACT in schema_of(built).names:

@@ -71,7 +71,7 @@ class LakeState:
 
     def keeps_order(self, ordered: Sequence[KeyColumn]) -> bool:
         """Say whether ranges of the source's keys are ranges here."""
-        kinds = [(column.order, self.kind_of(column.name)) for column in ordered]
+        kinds = [(column.order, self.kind_of(column.lake_name)) for column in ordered]
         return all(pa.types.is_null(kind) or fits(order, kind) for order, kind in kinds)
 
 
@@ -257,7 +257,7 @@ class LakeRows:
     def _below(self, bound: Bound) -> str:
         """Compare the whole key with a bound: less."""
         assert self.ordered is not None, "ranges need an ordered key"
-        keys = ", ".join(duckdb_name(column.name) for column in self.ordered)
+        keys = ", ".join(duckdb_name(column.lake_name) for column in self.ordered)
         values = ", ".join(
             _literal(text, column) for text, column in zip(bound, self.ordered, strict=True)
         )

@@ -2,9 +2,12 @@ package penstock.connect;
 
 import java.util.HashSet;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.WeakHashMap;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.connect.connector.ConnectRecord;
 import org.apache.kafka.connect.data.Field;
@@ -14,11 +17,13 @@ import org.apache.kafka.connect.data.Struct;
 import org.apache.kafka.connect.transforms.Transformation;
 
 /**
- * Carries column names that Avro cannot write.
+ * Carries names that Avro cannot write.
  *
  * <p>Avro's names are letters, digits and underscores of ASCII. A field of another name gets one that
  * is like it and that no other field of its record has; its real name travels beside, as the
- * parameter {@code penstock.name} of its schema. Fields that Avro can write pass unchanged.
+ * parameter {@code penstock.name} of its schema. Fields that Avro can write pass unchanged. The records
+ * themselves are named after their table: of {@code -dash} or {@code 1st} the registry would take a
+ * schema that it does not give back.
  */
 public final class ColumnNames<R extends ConnectRecord<R>> implements Transformation<R> {
     private static final String NAME = "penstock.name";
@@ -53,10 +58,11 @@ public final class ColumnNames<R extends ConnectRecord<R>> implements Transforma
     }
 
     private Schema renamed(Schema schema) {
-        SchemaBuilder builder = KeepNulls.like(schema);
+        String name = schema.name() == null ? null : writableName(schema.name());
+        SchemaBuilder builder = KeepNulls.like(schema, name);
         Set<String> taken = new HashSet<>();
         schema.fields().stream().map(Field::name).filter(ColumnNames::isWritable).forEach(taken::add);
-        boolean same = true;
+        boolean same = Objects.equals(name, schema.name());
         for (Field field : schema.fields()) {
             Schema inner = writable(field.schema());
             if (isWritable(field.name())) {
@@ -75,8 +81,17 @@ public final class ColumnNames<R extends ConnectRecord<R>> implements Transforma
         return WRITABLE.matcher(name).matches();
     }
 
+    /** Every part of a record's name between dots is a name for Avro; nobody reads it for its table's. */
+    private static String writableName(String name) {
+        return Stream.of(name.split("\\.", -1)).map(ColumnNames::like).collect(Collectors.joining("."));
+    }
+
+    private static String like(String name) {
+        return name.replaceAll("[^A-Za-z0-9_]", "_").replaceFirst("^(?=[0-9]|$)", "_");
+    }
+
     private static String unlike(Set<String> taken, String name) {
-        String wanted = name.replaceAll("[^A-Za-z0-9_]", "_").replaceFirst("^(?=[0-9])", "_");
+        String wanted = like(name);
         String free = wanted;
         for (int again = 2; !taken.add(free); again++) {
             free = wanted + "_" + again;

@@ -73,12 +73,17 @@ public final class KeepNulls<R extends ConnectRecord<R>> implements Transformati
 
     /** Starts a schema with everything but the default and, for a struct, the fields. */
     static SchemaBuilder like(Schema schema) {
+        return like(schema, schema.name());
+    }
+
+    /** Does so under another name. */
+    static SchemaBuilder like(Schema schema, String name) {
         SchemaBuilder builder = switch (schema.type()) {
             case ARRAY -> SchemaBuilder.array(schema.valueSchema());
             case MAP -> SchemaBuilder.map(schema.keySchema(), schema.valueSchema());
             default -> new SchemaBuilder(schema.type());
         };
-        builder.name(schema.name()).version(schema.version()).doc(schema.doc());
+        builder.name(name).version(schema.version()).doc(schema.doc());
         if (schema.parameters() != null) {
             builder.parameters(schema.parameters());
         }

@@ -1,4 +1,4 @@
-"""Fields of events never meet columns of ours, nor each other, and their names come back."""
+"""Fields and columns never meet columns of ours, nor each other, and fields' names come back."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from hypothesis import strategies as st
 
 from projections.log import typed_columns
 from projections.log.typed_columns import EVENT_COLUMNS
-from projections.log.writer import OP
-from schemas.lake_columns import OF_EVENTS, event_columns, field_names
+from projections.state.current import DELETED
+from projections.state.history import LINKS, NOT_COLUMNS, history_column
+from projections.state.staging import MARKS
+from schemas.lake_columns import (
+    OF_CHANGES,
+    OF_EVENTS,
+    captured_columns,
+    captured_name,
+    event_columns,
+    field_names,
+)
+from schemas.pg_types import EXACT
 
 NAMES = st.sampled_from([*sorted(OF_EVENTS), "Version", "version_", "TYPE", "name", "Name", "nAme"])
 
@@ -18,6 +28,7 @@ def test_names_are_distinct_without_case_and_come_back(names: list[str]) -> None
     columns = event_columns(names)
     assert len({column.lower() for column in columns}) == len(names)
     assert not {column.lower() for column in columns} & OF_EVENTS
+    assert all(column.endswith("_") for column in columns if column.startswith("__"))
     assert [field_names(names)[column] for column in columns] == names
 
 
@@ -32,5 +43,30 @@ def test_a_plain_field_keeps_its_name() -> None:
 
 def test_every_column_of_ours_is_among_the_names_that_are_kept() -> None:
     hidden = ("EPOCH", "LATE", "TIME", "SEQ_HI", "SEQ_LO", "INGESTED_AT")
-    ours = {*EVENT_COLUMNS.names, OP, *(getattr(typed_columns, name) for name in hidden)}
+    ours = {*EVENT_COLUMNS.names, *(getattr(typed_columns, name) for name in hidden)}
     assert ours <= OF_EVENTS
+    kept_in_histories = {*NOT_COLUMNS, *LINKS, DELETED, EXACT, *MARKS.names}
+    assert kept_in_histories == OF_CHANGES
+
+
+OF_TABLES = st.sampled_from(sorted(OF_CHANGES)) | st.from_regex(
+    r"_{0,3}[a-z]?_{0,2}", fullmatch=True
+)
+
+
+@given(
+    st.lists(OF_TABLES.filter(bool) | OF_TABLES.map(str.upper).filter(bool), unique_by=str.lower)
+)
+def test_columns_of_a_captured_table_never_meet_ours_nor_each_other(names: list[str]) -> None:
+    columns = captured_columns(names)
+    assert len({column.lower() for column in columns}) == len(names)
+    assert not {column.lower() for column in columns} & OF_CHANGES
+    assert [captured_name(column) for column in columns] == names
+    assert all(column.endswith("_") for column in columns if column.startswith("__"))
+
+
+@given(st.lists(st.from_regex(r"(data_){0,3}(valid_from|VALID_TO|x)", fullmatch=True), unique=True))
+def test_columns_of_a_history_keep_apart(names: list[str]) -> None:
+    columns = list(map(history_column, names))
+    assert len(set(columns)) == len(names)
+    assert not {column.lower() for column in columns} & {"valid_from", "valid_to"}

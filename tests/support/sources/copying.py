@@ -102,7 +102,8 @@ class Copied(FollowedDatabase):
     def standing(self) -> object:
         """Return what the book of installs says, for messages."""
         found = InstallBook(self.lake, Tables()).entries()
-        return [f"{entry.number} {entry.kind} {entry.id}" for entry in found]
+        book = [f"{entry.number} {entry.kind} {entry.id}" for entry in found]
+        return book, self.epochs.ingest.waiting_for(), self.epochs.ingest.held()
 
     def current(self, table: str, *, newest: bool = False) -> pa.Table | None:
         """Read a table by name at the newest epoch, or as it is right now."""

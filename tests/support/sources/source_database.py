@@ -33,7 +33,7 @@ class SourceDatabase:
         """Return what differs from the source's own SELECT: columns by name, or `rows`."""
         with connected(self.dsn) as connection:
             columns = compared_columns(connection, table)
-            names = [column.name for column in columns]
+            names = [column.lake_name for column in columns]
             if missing := [name for name in names if name not in rows.column_names]:
                 return missing
             if table_hash(rows, names) == hash_of(connection, table, columns):
@@ -41,6 +41,6 @@ class SourceDatabase:
             differing = [
                 column.name
                 for column in columns
-                if table_hash(rows, [column.name]) != hash_of(connection, table, [column])
+                if table_hash(rows, [column.lake_name]) != hash_of(connection, table, [column])
             ]
             return differing or ["rows"]
