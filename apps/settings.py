@@ -47,6 +47,7 @@ DEFAULTS: Mapping[str, object] = {
     "service.max_streams": 500,
     "service.max_connections": 800,
     "service.max_header_bytes": 32 * 1024,
+    "service.feed_memory_bytes": 32 * 1024 * 1024,
     "service.slow_client_seconds": 30,
     "service.idle_client_seconds": 10,
     "service.request_seconds": 60,

@@ -13,7 +13,7 @@ import orjson
 import typer
 
 from apps import settings
-from apps.cli.client import ServiceClient
+from apps.cli.client import ServiceClient, error_of
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import cell, emit, folded, table
 from eventstore.names import category_of
@@ -120,6 +120,8 @@ def tail(
         for kind, document in _messages(lines):
             if kind == "caught-up" and until_caught_up:
                 return
+            if kind == "failed":
+                raise error_of(document["status"], orjson.dumps(document))
             if kind:
                 continue
             seen += 1

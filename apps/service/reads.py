@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -302,7 +303,7 @@ async def subscribe(
     )
     start = await _start(opened, last_event_id if last_event_id is not None else after)
     feed = follow(
-        opened.store,
+        opened.tail,
         opened.store.feed_head,
         after=start,
         filter_=filter_,
@@ -311,7 +312,8 @@ async def subscribe(
     nothing: list[FeedItem] = []
     first = await anext(feed, nothing)  # Refusals must come before the answer begins.
     form = LINES if wants_lines(accept) else SSE
-    return FeedResponse(runtime, form, feed, first, start, _data(opened, upcast))
+    document = partial(event_json, data=opened.deciders) if upcast else opened.tail.document
+    return FeedResponse(runtime, form, feed, first, start, document)
 
 
 @router.get("/events/{event_id}", summary="Read one event")

@@ -18,7 +18,7 @@ from apps.live_deciders import LiveDeciders
 from apps.service.admission import Admission
 from apps.service.config import ServiceConfig
 from apps.service.metrics import ServiceMetrics
-from apps.service.render import event_document
+from apps.service.render import event_document, event_json
 from apps.service.storage import StorageGuard
 from apps.service.streams import Streams
 from apps.workspace_files import stamp_of
@@ -32,6 +32,7 @@ from eventstore.postgres.migrate import migrate
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.snapshots import PostgresLevels
 from eventstore.postgres.store import PostgresEventStore
+from eventstore.tail import Tail
 from kernel.errors import PenstockError, Unavailable
 from schemas.registry import SchemaRegistry
 
@@ -43,6 +44,7 @@ class Opened:
     """What is there once PostgreSQL was reached."""
 
     store: PostgresEventStore
+    tail: Tail
     intake: Intake
     storage: StorageGuard
     groups: PostgresSubscriptionGroups
@@ -159,6 +161,12 @@ class Runtime:
             self._stack = stack.pop_all()
         return Opened(
             store=store,
+            tail=Tail(
+                store,
+                store.feed_head,
+                max_bytes=config.feed_memory_bytes,
+                render=lambda event: event_json(event, intake),
+            ),
             intake=intake,
             storage=StorageGuard(folders, config.min_free_bytes),
             groups=groups,
