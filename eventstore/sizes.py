@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import orjson
@@ -25,3 +26,13 @@ def bytes_of(event: EncodedEvent | RecordedEvent) -> int:
 def memory_of(event: RecordedEvent) -> int:
     """Return about how many bytes an event takes while it is held as an object."""
     return _OBJECT_BYTES + bytes_of(event)
+
+
+def page_of(events: Sequence[RecordedEvent], most: int) -> Sequence[RecordedEvent]:
+    """Return the first events, `most` of them and `PAGE_BYTES` before the last of them at most."""
+    before = 0
+    for count, event in enumerate(events[:most]):
+        if before >= PAGE_BYTES:
+            return events[:count]
+        before += bytes_of(event)
+    return events[:most]

@@ -144,7 +144,8 @@ def _read_stream(
         page = client.get(path, from_version=from_version, direction=direction, limit=wanted)
         events += page["events"]
         last = events[-1]["version"] if events else 0
-        if len(page["events"]) < wanted or len(events) == limit or (backward and last == 0):
+        ended = last == 0 if backward else last == page["version"]
+        if not page["events"] or ended or len(events) == limit:
             return {**page, "events": events}
         from_version = last - 1 if backward else last + 1
 

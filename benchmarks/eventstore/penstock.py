@@ -130,9 +130,9 @@ class BareInsert(_OnPostgres):
 
 @contextmanager
 def service(
-    dsn: str, workspace: Path, more: Mapping[str, str] | None = None
+    dsn: str, workspace: Path, more: Mapping[str, str] | None = None, *, root: Path = ROOT
 ) -> Iterator[tuple[str, int]]:
-    """Run the service; yield its URL and process. `more` is added to its environment."""
+    """Run the service of a checkout; yield its URL and process. `more` is for its environment."""
     port = free_port()
     environment = {
         **os.environ,
@@ -151,7 +151,7 @@ def service(
         process = subprocess.Popen(
             [sys.executable, "-m", "apps.service"],
             env=environment,
-            cwd=ROOT,
+            cwd=root,
             stdout=log,
             stderr=log,
         )

@@ -92,10 +92,12 @@ CREATE TABLE es.archived (
     occurred_at timestamptz NOT NULL,
     recorded_at timestamptz NOT NULL,
     content     bytea       NOT NULL,
+    bytes       integer,
     UNIQUE (stream, version)
 );
 COMMENT ON COLUMN es.archived.store_id IS 'Names the log that has it';
 COMMENT ON COLUMN es.archived.content IS 'es.content_of the event: tells a repetition from another';
+COMMENT ON COLUMN es.archived.bytes IS 'Size of data and metadata; null: archived before that was kept';
 CREATE INDEX archived_category ON es.archived (category, position);
 CREATE INDEX archived_type ON es.archived (type, position) INCLUDE (category);
 
