@@ -66,6 +66,7 @@ DEFAULTS: Mapping[str, object] = {
     "capture.slot_alarm_bytes": 2 * 1024**3,
     "capture.copy_readers": 2,
     "verify.rows_per_second": 2_000,
+    "stack.background_niceness": 5,
     "spark.master": "local[2]",
     "lake.path": "lake",
     "lake.fold_freshness_ms": 400,
