@@ -34,6 +34,7 @@ from eventstore.postgres.snapshots import PostgresLevels
 from eventstore.postgres.store import PostgresEventStore
 from eventstore.tail import Tail
 from kernel.errors import PenstockError, Unavailable
+from schemas.records import RecordedEvent
 from schemas.registry import SchemaRegistry
 
 _OPEN_AGAIN_S = 0.5
@@ -161,12 +162,7 @@ class Runtime:
             self._stack = stack.pop_all()
         return Opened(
             store=store,
-            tail=Tail(
-                store,
-                store.feed_head,
-                max_bytes=config.feed_memory_bytes,
-                render=lambda event: event_json(event, intake),
-            ),
+            tail=_tail(store, intake, config.feed_memory_bytes),
             intake=intake,
             storage=StorageGuard(folders, config.min_free_bytes),
             groups=groups,
@@ -174,6 +170,15 @@ class Runtime:
             deciders=deciders,
             levels=PostgresLevels(store),
         )
+
+
+def _tail(store: PostgresEventStore, intake: Intake, max_bytes: int) -> Tail:
+    """Return what feeds read from: they send events as they were written."""
+
+    async def render(event: RecordedEvent) -> bytes:
+        return await event_json(event, intake)
+
+    return Tail(store, store.feed_head, max_bytes=max_bytes, render=render)
 
 
 async def _folders(config: ServiceConfig) -> tuple[Path, ...]:

@@ -26,6 +26,7 @@ from eventstore.postgres.commit import PostgresGroupCommit
 from eventstore.postgres.connect import Connection, Pool, StoreIdentity
 from eventstore.postgres.listing import categories_of, streams_of
 from eventstore.postgres.matching import probe
+from eventstore.postgres.old_snapshots import OpenSnapshot, oldest_snapshot
 from eventstore.postgres.reading import (
     POSITION,
     PlainPage,
@@ -208,6 +209,11 @@ class PostgresEventStore:
         """Return all categories; see `EventStore.categories`."""
         async with self.reader("listing categories") as connection:
             return await categories_of(connection)
+
+    async def oldest_snapshot(self) -> OpenSnapshot | None:
+        """Return the oldest snapshot that others keep open in this database, None for none."""
+        async with self.reader("looking for open snapshots") as connection:
+            return await oldest_snapshot(connection)
 
     async def head(self) -> Position:
         """Return the last position."""
