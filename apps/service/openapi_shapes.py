@@ -292,7 +292,7 @@ COMPONENTS: Final[dict[str, Shape]] = {
     "Live": record({"status": {"const": "live"}}),
     "Ready": record(
         {
-            "status": {"type": "string", "enum": ["ready", "unready"]},
+            "status": {"type": "string", "enum": ["ready", "degraded", "unready"]},
             "reasons": listed(record({"part": TEXT, "reason": TEXT})),
         },
         optional=("reasons",),
