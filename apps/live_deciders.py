@@ -74,6 +74,11 @@ class LiveDeciders:
         self._workers.close()
         await self._answers.close()
 
+    @property
+    def hung(self) -> int:
+        """Calls of users' code that took too long and have not come back."""
+        return self._workers.hung
+
     async def decode(self, event: RecordedEvent) -> dict[str, Any]:
         """Return an event's data in its newest shape; see `Deciders.decode`."""
         return await self.current.decode(event)

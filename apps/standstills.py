@@ -59,15 +59,20 @@ def of_pipeline(state: Mapping[str, Any]) -> list[Standstill]:
 
 
 def of_service(state: Mapping[str, Any]) -> list[Standstill]:
-    """Read what the service says of its deliveries, and of deciders that their files stopped."""
+    """Read what the service says of its deliveries, of deciders that their files stopped, and of a
+    snapshot that stays open.
+    """
     found = [
         _told("delivery", each["name"], each.get("reason") or each["state"], "penstock status")
         for each in state.get("deliveries", ())
         if each["state"] not in ("running", "starting")
     ]
     deciders = state.get("deciders", {})
-    if deciders.get("state") == "outdated":
+    if deciders.get("state") in ("outdated", "hung"):
         found.append(_told("deciders", "workspace", deciders["reason"], "penstock logs service"))
+    if snapshot := state.get("old_snapshot"):
+        cause = f"open for {snapshot['age_s']:.0f} s: PostgreSQL can clean up nothing meanwhile"
+        found.append(_told("snapshot", snapshot["holder"], cause, snapshot["ended_by"]))
     return found
 
 

@@ -33,9 +33,9 @@ EVENT = {"type": "placed", "data": {"total": 12.5, "customer": "c-123", "lines":
 def run(context: Context) -> Figures:
     """Append for ten seconds in each way; return rates and latencies."""
     service = context.once("service", lambda: _service(context.folder))
-    single = _load(service, connections=CONNECTIONS, events=1)
-    alone = _load(service, connections=1, events=1)
-    batch = _load(service, connections=BATCH_CONNECTIONS, events=BATCH_EVENTS)
+    single = loaded(service, connections=CONNECTIONS, events=1)
+    alone = loaded(service, connections=1, events=1)
+    batch = loaded(service, connections=BATCH_CONNECTIONS, events=BATCH_EVENTS)
     return {
         "single_appends_per_s": single["requests_per_s"],
         "single_p50_ms": single["p50_ms"],
@@ -54,8 +54,15 @@ def _service(folder: Path) -> Iterator[tuple[str, str]]:
     # PostgreSQL runs as a user of its own, who must be able to pass these folders.
     folder.chmod(0o711)
     workspace.mkdir(mode=0o711)
+    with serving(workspace, "--only", PARTS, "--port-base", PORT_BASE) as service:
+        yield service
+
+
+@contextmanager
+def serving(workspace: Path, *options: str) -> Iterator[tuple[str, str]]:
+    """Run a stack; yield the service's URL and token once it has taken an event."""
     try:
-        _penstock("up", workspace, "--only", PARTS, "--port-base", PORT_BASE)
+        penstock("up", workspace, *options)
         found = load(workspace)
         url, token = found.required("service.url"), found.text("service.token")
         answer = httpx.post(
@@ -67,17 +74,19 @@ def _service(folder: Path) -> Iterator[tuple[str, str]]:
         answer.raise_for_status()
         yield url, token
     finally:
-        _penstock("down", workspace)
+        penstock("down", workspace)
 
 
-def _penstock(command: str, workspace: Path, *options: str) -> None:
+def penstock(command: str, workspace: Path, *options: str) -> None:
+    """Run a command on a workspace."""
     program = Path(sys.executable).with_name("penstock")
     subprocess.run(
         [program, command, "--workspace", workspace, *options], check=True, stdout=sys.stderr
     )
 
 
-def _load(service: tuple[str, str], *, connections: int, events: int) -> dict[str, float]:
+def loaded(service: tuple[str, str], *, connections: int, events: int) -> dict[str, float]:
+    """Append from so many connections for some seconds; return rates and latencies."""
     body = json.dumps({"events": [EVENT] * events})
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.loader", *service, str(connections), str(SECONDS), body],

@@ -24,6 +24,7 @@ from typing import Protocol
 
 from eventstore.decision import Outcome
 from eventstore.queueing import FairQueue
+from eventstore.sizes import bytes_of
 from eventstore.store import Appended, AppendRequest
 from kernel.errors import (
     ContractViolation,
@@ -123,7 +124,7 @@ class _Queued:
         self.turn = 0
         self.streams = tuple({append.stream for append in request.appends})
         self.events = sum(len(append.events) for append in request.appends)
-        self.size = sum(len(event.data) for append in request.appends for event in append.events)
+        self.size = sum(bytes_of(event) for append in request.appends for event in append.events)
 
 
 class Appender:

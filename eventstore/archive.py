@@ -23,6 +23,7 @@ class Archived:
 
     store_id: str
     position: Position
+    bytes: int = 0
 
 
 class Archive(Protocol):

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Protocol
 
-from eventstore.store import EventFilter, EventStore
+from eventstore.store import EventFilter, EventPage
 from kernel.errors import BeyondHead, StoreDiverged
 from kernel.positions import Position
 from schemas.records import RecordedEvent
@@ -17,6 +18,18 @@ PAGE = 1_000
 
 
 _STRETCH = 10 * PAGE
+
+
+class Pages(Protocol):
+    """What a feed reads from: a store, or what stands before it."""
+
+    async def head(self) -> Position:
+        """Return the last position."""
+        ...
+
+    async def read_all(self, *, after: int, limit: int, filter_: EventFilter) -> EventPage:
+        """Return a page of events; see `EventStore.read_all`."""
+        ...
 
 
 class Head:
@@ -89,7 +102,7 @@ FeedItem = RecordedEvent | CaughtUp | Checkpoint | Idle
 
 
 async def follow(
-    store: EventStore,
+    store: Pages,
     head: Head,
     *,
     after: Position,

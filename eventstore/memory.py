@@ -39,6 +39,7 @@ from eventstore.lifecycle import (
 )
 from eventstore.listing import COUNTED_STREAMS, CategorySummary, StreamRange, StreamSummary
 from eventstore.names import unknown_event, unknown_stream
+from eventstore.sizes import page_of
 from eventstore.store import (
     EVERYTHING,
     Appended,
@@ -157,7 +158,7 @@ class MemoryEventStore:
         else:
             last = len(events) - 1 if from_version is None else from_version
             found = events[max(last - limit + 1, floor) : last + 1][::-1]
-        return StreamPage(version=standing.version, events=tuple(found))
+        return StreamPage(version=standing.version, events=tuple(page_of(found, limit)))
 
     async def standing(self, stream: str) -> StreamStanding:
         """Return how a stream stands; see `EventStore.standing`."""
@@ -189,14 +190,11 @@ class MemoryEventStore:
     def _page(self, after: int, limit: int, wanted: Callable[[RecordedEvent], bool]) -> EventPage:
         head = len(self._group.events)
         scanned_to = max(after, min(head, after + _SCAN))
-        found: list[RecordedEvent] = []
-        for event in self._group.events[after:scanned_to]:
-            if wanted(event):
-                found.append(event)
-                if len(found) == limit:
-                    scanned_to = event.position
-                    break
-        return EventPage(events=tuple(found), scanned_to=Position(scanned_to), head=Position(head))
+        found = [event for event in self._group.events[after:scanned_to] if wanted(event)]
+        events = tuple(page_of(found, limit))
+        if events and (len(events) == limit or len(events) < len(found)):
+            scanned_to = events[-1].position
+        return EventPage(events=events, scanned_to=Position(scanned_to), head=Position(head))
 
     async def event(self, event_id: UUID) -> RecordedEvent:
         """Return one event; see `EventStore.event`."""

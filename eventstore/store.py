@@ -168,8 +168,9 @@ class EventStore(Protocol):
     ) -> StreamPage:
         """Return up to `limit` events from `from_version` (inclusive; None: the near end).
 
-        What the stream's policy hides is left out. Raises `NotFound` for a stream that has no
-        events or was deleted, `StreamGone` for one that was deleted for good.
+        A page of large events ends sooner, after `sizes.PAGE_BYTES`. What the stream's policy
+        hides is left out. Raises `NotFound` for a stream that has no events or was deleted,
+        `StreamGone` for one that was deleted for good.
         """
         ...
 
@@ -180,7 +181,10 @@ class EventStore(Protocol):
     async def read_all(
         self, *, after: int, limit: int, filter_: EventFilter = EVERYTHING
     ) -> EventPage:
-        """Return up to `limit` events behind position `after`, looking at a bounded number."""
+        """Return up to `limit` events behind position `after`, looking at a bounded number.
+
+        A page of large events ends sooner, after `sizes.PAGE_BYTES`.
+        """
         ...
 
     async def query(self, query: Query, *, after: int, limit: int) -> EventPage:

@@ -48,8 +48,9 @@ class Part:
     """One supervised process tree. Times in seconds.
 
     `needs` are ready before it starts. `stop_signal` asks it to end; after `grace_s` it is killed.
-    `uid` and `gid` are given when the supervisor is root and the part must not be. A running part
-    whose `generation` is smaller than the plan's is stopped and started again.
+    `uid` and `gid` are given when the supervisor is root and the part must not be. A part with a
+    `niceness` (as of `nice`) lets others go first where processors are short. A running part whose
+    `generation` is smaller than the plan's is stopped and started again.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Part:
     start_timeout_s: float = 180.0
     uid: int | None = None
     gid: int | None = None
+    niceness: int = 0
     generation: int = 0
 
     @property

@@ -18,6 +18,8 @@ from stack.ports import DEFAULT_BASE, choose
 from stack.progress import Report
 from stack.workspace import Workspace
 
+BACKGROUND = ("connect", "pipeline")
+"""Parts that come after those that take writes: what they do late is not lost."""
 ExtraParts = Callable[[Mapping[str, int], Mapping[str, str]], Sequence[Part]]
 """Makes further parts from the chosen ports and the environment that they should get."""
 
@@ -28,7 +30,7 @@ class Options:
 
     `parts` of `LOCAL_PARTS`; `postgres_dsn` replaces the local PostgreSQL; `wanted_ports` by name
     of `ports.NAMES` beat `port_base`; `extra` makes parts of its own, for which `extra_ports` are
-    chosen.
+    chosen; the parts of `BACKGROUND` get `background_niceness`.
     """
 
     parts: tuple[str, ...] = LOCAL_PARTS
@@ -40,6 +42,7 @@ class Options:
     mirror: str | None = None
     extra: ExtraParts | None = None
     extra_ports: tuple[str, ...] = ()
+    background_niceness: int = 0
     timeout_s: float = 600.0
 
 
@@ -113,7 +116,8 @@ class _Builder:
             for part in extra:
                 # What this stack does not run itself is somewhere else, by the settings.
                 made.append(replace(part, needs=tuple(n for n in part.needs if n in names)))
-        return made
+        behind = self.options.background_niceness
+        return [replace(p, niceness=behind) if p.name in BACKGROUND else p for p in made]
 
     def _java_parts(self, java: Java) -> list[Part]:
         jars = resolve(

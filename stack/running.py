@@ -101,6 +101,7 @@ class Running:
             "stop_signal": self.part.stop_signal,
             "uid": self.part.uid,
             "gid": self.part.gid,
+            "niceness": self.part.niceness,
             "lock": str(self.workspace.run / f"{self.part.name}.lock"),
             "pidfile": str(self._pid_file),
             "log": str(self.workspace.log_of(self.part.name)),

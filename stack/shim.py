@@ -78,6 +78,8 @@ class Shim:
             return EXIT_LOCKED
         output, child_output = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(output, False)
+        # Before there is a child: threads that it starts at once inherit it too.
+        os.nice(self.spec["niceness"])
         try:
             # The child inherits the lock as well: should this shim be killed, the part counts as
             # running for as long as the child does.
@@ -97,6 +99,7 @@ class Shim:
             self._say(f"cannot start {self.spec['argv'][0]}: {error}")
             return EXIT_NOT_STARTED
         os.close(child_output)
+        _step_back(self.child.pid, self.spec["niceness"])
         self._write_pid(self.child.pid)
         self._watch(self.child.pid, output)
         self._sweep(self.child.pid)
@@ -195,6 +198,18 @@ def _open_log(path: str) -> io.FileIO:
         return io.FileIO(path, "a")
     except OSError:
         return io.FileIO(os.devnull, "a")
+
+
+def _step_back(pid: int, niceness: int) -> None:
+    """Give a session its priority. Where Linux shares processors between sessions first
+    (`sched_autogroup_enabled`), the niceness of a process counts within its session alone.
+    """
+    if niceness:
+        try:
+            with open(f"/proc/{pid}/autogroup", "w") as group:
+                group.write(str(niceness))
+        except OSError:
+            return  # There are no such groups here, or the child has ended.
 
 
 def _become_subreaper() -> None:

@@ -13,7 +13,7 @@ import orjson
 import typer
 
 from apps import settings
-from apps.cli.client import ServiceClient
+from apps.cli.client import ServiceClient, error_of
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import cell, emit, folded, table
 from eventstore.names import category_of
@@ -120,6 +120,8 @@ def tail(
         for kind, document in _messages(lines):
             if kind == "caught-up" and until_caught_up:
                 return
+            if kind == "failed":
+                raise error_of(document["status"], orjson.dumps(document))
             if kind:
                 continue
             seen += 1
@@ -142,7 +144,8 @@ def _read_stream(
         page = client.get(path, from_version=from_version, direction=direction, limit=wanted)
         events += page["events"]
         last = events[-1]["version"] if events else 0
-        if len(page["events"]) < wanted or len(events) == limit or (backward and last == 0):
+        ended = last == 0 if backward else last == page["version"]
+        if not page["events"] or ended or len(events) == limit:
             return {**page, "events": events}
         from_version = last - 1 if backward else last + 1
 

@@ -13,7 +13,7 @@ from apps import settings
 from apps.cli.options import JsonOption, NewWorkspaceOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed, table
 from apps.standstills import after_start, standing_still
-from kernel.errors import EXIT_UNHEALTHY, InvalidRequest
+from kernel.errors import EXIT_UNHEALTHY, InvalidRequest, Misconfigured
 from stack import logs
 from stack.plan import LOCAL_PARTS, Part, Probe
 from stack.ports import DEFAULT_BASE, NAMES
@@ -131,6 +131,7 @@ def stack_options(
         mirror=mirror,
         extra=applications,
         extra_ports=ours,
+        background_niceness=_niceness(found),
         timeout_s=timeout_s,
     )
 
@@ -276,6 +277,13 @@ def _application(name: str, port: int, env: Mapping[str, str]) -> Part:
         start_timeout_s=300,
         grace_s=20,
     )
+
+
+def _niceness(found: settings.Settings) -> int:
+    niceness = found.number("stack.background_niceness")
+    if not 0 <= niceness <= 19:
+        raise Misconfigured(f"stack.background_niceness is {niceness}, must be 0 to 19")
+    return niceness
 
 
 def _ports_from_settings(found: settings.Settings) -> dict[str, int]:

@@ -40,6 +40,8 @@ class ServiceConfig:
     heartbeat_s: float = 15.0
     lease_ttl_s: float = 10.0
     standby_s: float = 1.0
+    feed_memory_bytes: int = 32 * 1024 * 1024
+    old_snapshot_s: float = 3_600.0
     import_silence_s: float = 60.0
     import_chunk_events: int = 500
     decider_threads: int = 4
@@ -74,6 +76,8 @@ def service_config(settings: Settings) -> ServiceConfig:
         workspace=settings.workspace,
         lake=settings.lake,
         standby_s=settings.number("service.standby_seconds"),
+        feed_memory_bytes=settings.number("service.feed_memory_bytes"),
+        old_snapshot_s=settings.number("service.old_snapshot_seconds"),
         import_silence_s=settings.number("service.import_silence_seconds"),
         import_chunk_events=settings.number("service.import_chunk_events"),
         decider_threads=settings.number("service.decider_threads"),

@@ -5,7 +5,7 @@ Follow.items -> [ SSE | NDJSON ] -> socket
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import assert_never
@@ -15,13 +15,16 @@ from fastapi.responses import StreamingResponse
 from apps.service.connections import WatchedProtocol, connection_of
 from apps.service.http import Receive, Scope, Send
 from apps.service.ndjson import NDJSON
-from apps.service.render import EventData, event_json
+from apps.service.problems import problem_of
 from apps.service.runtime import Runtime
 from eventstore.feed import CaughtUp, Checkpoint, FeedItem, Idle
+from kernel.errors import PenstockError
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 
 Feed = AsyncGenerator[list[FeedItem], None]
+Document = Callable[[RecordedEvent], Awaitable[bytes]]
+"""Gives an event as it is shown to callers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,7 @@ class Form:
     heartbeat: bytes
     event: Callable[[int, bytes], bytes]
     named: Callable[[str, int], bytes]
+    failed: Callable[[bytes], bytes]
 
 
 # A comment opens the stream, so that clients see it before the first event.
@@ -44,6 +48,7 @@ SSE = Form(
     named=lambda name, position: (
         b'event: %b\nid: %d\ndata: {"position":%d}\n\n' % (name.encode(), position, position)
     ),
+    failed=lambda problem: b"event: failed\ndata: %b\n\n" % problem,
 )
 LINES = Form(
     media_type=NDJSON,
@@ -51,6 +56,7 @@ LINES = Form(
     heartbeat=b'{"event":"heartbeat"}\n',
     event=lambda _position, document: document + b"\n",
     named=lambda name, position: b'{"event":"%b","position":%d}\n' % (name.encode(), position),
+    failed=lambda problem: b'{"event":"failed","problem":%b}\n' % problem,
 )
 
 
@@ -64,7 +70,7 @@ class FeedResponse(StreamingResponse):
         feed: Feed,
         first: list[FeedItem],
         start: Position,
-        data: EventData,
+        document: Document,
     ) -> None:
         super().__init__(
             iter(()),
@@ -80,7 +86,7 @@ class FeedResponse(StreamingResponse):
         self._feed = feed
         self._first = first
         self._start = start
-        self._data = data
+        self._document = document
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the feed until the client or the service leaves, or the client is too slow."""
@@ -100,13 +106,17 @@ class FeedResponse(StreamingResponse):
     async def _messages(self, connection: WatchedProtocol | None) -> AsyncIterator[bytes]:
         form, last = self._form, self._start
         yield form.opening
-        async for items in self._all_items():
-            if connection is not None and connection.evicted:
-                break
-            yield await self._rendered(items)
-            last = _last(items, last)
-            if connection is not None and connection.evicted:
-                break
+        try:
+            async for items in self._all_items():
+                if connection is not None and connection.evicted:
+                    break
+                yield await self._rendered(items)
+                last = _last(items, last)
+                if connection is not None and connection.evicted:
+                    break
+        except PenstockError as error:
+            # The answer began long ago: its status cannot say it any more.
+            yield form.failed(problem_of(error).body())
         if connection is not None and connection.evicted:
             self._runtime.metrics.evicted.inc()
             yield form.named("evicted", last)
@@ -117,7 +127,7 @@ class FeedResponse(StreamingResponse):
             yield items
 
     async def _rendered(self, items: list[FeedItem]) -> bytes:
-        messages = [await _message(item, self._form, self._data) for item in items]
+        messages = [await _message(item, self._form, self._document) for item in items]
         self._runtime.metrics.delivered.inc(sum(isinstance(i, RecordedEvent) for i in items))
         return b"".join(messages)
 
@@ -127,10 +137,10 @@ def _last(items: list[FeedItem], before: Position) -> Position:
     return max((item.position for item in items if not isinstance(item, Idle)), default=before)
 
 
-async def _message(item: FeedItem, form: Form, data: EventData) -> bytes:
+async def _message(item: FeedItem, form: Form, document: Document) -> bytes:
     match item:
         case RecordedEvent():
-            return form.event(item.position, await event_json(item, data))
+            return form.event(item.position, await document(item))
         case CaughtUp(position=position):
             return form.named("caught-up", position)
         case Checkpoint(position=position):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import asdict
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -10,9 +11,12 @@ from fastapi import APIRouter, Request, Response
 from apps.service.metrics import CONTENT_TYPE
 from apps.service.requests import runtime_of
 from apps.service.runtime import Runtime
+from eventstore.deciders.workers import MAX_HUNG
+from eventstore.postgres.old_snapshots import OpenSnapshot
 from kernel.errors import PenstockError
 
 router = APIRouter()
+_RESTART = "penstock restart service"
 
 
 @router.get("/health/live", summary="Does the process answer")
@@ -25,14 +29,17 @@ async def live() -> Response:
 async def ready(request: Request) -> Response:
     """Answer 200 when appends and reads are accepted, else 503; say why to bearers of the token.
 
-    `degraded` answers 200 as well: a delivery does not work.
+    `degraded` answers 200 as well: a delivery does not work, or a transaction is open for so long
+    that it slows others down.
 
     The registry is not among the reasons: it is needed for new event types only. Reasons quote
     other systems (PostgreSQL, the receivers of deliveries), which tell more than a probe may know.
     """
     runtime = runtime_of(request)
     reasons, deliveries = await _reasons(runtime), _deliveries(runtime)
-    stopped = any(each["state"] != "running" for each in deliveries)
+    snapshot = await _old_snapshot(runtime)
+    stopped = any(each["state"] != "running" for each in deliveries) or snapshot is not None
+    stopped = stopped or _hung(runtime) > 0
     document: dict[str, object] = {
         "status": "unready" if reasons else "degraded" if stopped else "ready"
     }
@@ -40,6 +47,8 @@ async def ready(request: Request) -> Response:
         document["reasons"] = [{"part": part, "reason": reason} for part, reason in reasons.items()]
         document["deliveries"] = deliveries
         document["deciders"] = _deciders(runtime)
+        if snapshot is not None:
+            document["old_snapshot"] = asdict(snapshot)
     return Response(
         orjson.dumps(document),
         status_code=503 if reasons else 200,
@@ -60,7 +69,18 @@ async def metrics(request: Request) -> Response:
             waiting=groups.waiting,
             up={each.name: each.state == "running" for each in deliveries},
         )
+        oldest = await runtime.opened.store.oldest_snapshot()
+        runtime.metrics.oldest_snapshot.set(0 if oldest is None else oldest.age_s)
     return Response(runtime.metrics.render(), media_type=CONTENT_TYPE)
+
+
+async def _old_snapshot(runtime: Runtime) -> OpenSnapshot | None:
+    """Return the oldest open snapshot if it is an old one."""
+    with contextlib.suppress(PenstockError):  # The store's own trouble is told already.
+        oldest = await runtime.opened.store.oldest_snapshot()
+        if oldest is not None and oldest.age_s >= runtime.config.old_snapshot_s:
+            return oldest
+    return None
 
 
 def _deliveries(runtime: Runtime) -> list[dict[str, str | None]]:
@@ -74,9 +94,17 @@ def _deliveries(runtime: Runtime) -> list[dict[str, str | None]]:
 
 
 def _deciders(runtime: Runtime) -> dict[str, str | None]:
-    """Return whether the deciders are those of the files as they are now."""
+    """Return whether the deciders are those of the files as they are now, and come to an end."""
     trouble = runtime.opened.deciders.trouble if runtime.is_open else None
+    hung = _hung(runtime)
+    if hung:
+        reason = f"calls that hang: {hung}; at {MAX_HUNG} commands are refused | fix: {_RESTART}"
+        return {"state": "hung", "reason": reason}
     return {"state": "loaded" if trouble is None else "outdated", "reason": trouble}
+
+
+def _hung(runtime: Runtime) -> int:
+    return runtime.opened.deciders.hung if runtime.is_open else 0
 
 
 async def _reasons(runtime: Runtime) -> dict[str, str]:

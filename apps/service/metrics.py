@@ -53,6 +53,11 @@ class ServiceMetrics:
             "penstock_events_delivered", "Events sent to subscribers", registry=made
         )
         self.head = Gauge("penstock_head_position", "Last position of the store", registry=made)
+        self.oldest_snapshot = Gauge(
+            "penstock_oldest_snapshot_seconds",
+            "Age of the oldest transaction that keeps a snapshot of the store's database open",
+            registry=made,
+        )
         self.up = Gauge("penstock_up", "1 while appends are accepted", registry=made)
         self.subscriptions = SubscriptionMetrics(made)
 

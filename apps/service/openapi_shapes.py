@@ -207,11 +207,12 @@ COMPONENTS: Final[dict[str, Shape]] = {
         {
             "event": {
                 "type": "string",
-                "enum": ["caught-up", "checkpoint", "heartbeat", "evicted"],
+                "enum": ["caught-up", "checkpoint", "heartbeat", "evicted", "failed"],
             },
             "position": WHOLE,
+            "problem": ref("Problem"),
         },
-        optional=("position",),
+        optional=("position", "problem"),
     ),
     "StreamMetadata": record(_STANDING_OF_STREAM),
     "StreamChanged": record(_STANDING_OF_STREAM | {"position": or_null(WHOLE)}),
@@ -291,7 +292,7 @@ COMPONENTS: Final[dict[str, Shape]] = {
     "Live": record({"status": {"const": "live"}}),
     "Ready": record(
         {
-            "status": {"type": "string", "enum": ["ready", "unready"]},
+            "status": {"type": "string", "enum": ["ready", "degraded", "unready"]},
             "reasons": listed(record({"part": TEXT, "reason": TEXT})),
         },
         optional=("reasons",),

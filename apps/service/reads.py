@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from apps.service.runtime import Opened, Runtime
 from apps.service.streams import LinesResponse
 from eventstore.feed import FeedItem, follow
 from eventstore.postgres.reading import PlainRow
+from eventstore.sizes import PAGE_BYTES, bytes_of
 from eventstore.store import Direction, EventFilter, EventPage
 from kernel.errors import BeyondHead, InvalidRequest
 from kernel.positions import Position
@@ -97,10 +99,11 @@ async def _stream_lines(
     left = limit
     version: int | None = None
 
-    def ended(count: int, found: int, last: int) -> bool:
+    def ended(found: int, last: int) -> bool:
         nonlocal left
         left = None if left is None else left - found
-        return found < count or left == 0 or (direction == "backward" and last == 0)
+        near_end = last == 0 if direction == "backward" else last == version
+        return found == 0 or left == 0 or near_end
 
     step = 1 if direction == "forward" else -1
 
@@ -112,7 +115,7 @@ async def _stream_lines(
             stream, from_version=at, direction=direction, limit=count
         )
         last = rows[-1][3] if rows else 0
-        done = ended(count, len(rows), last)
+        done = ended(len(rows), last)
         return Page(rows=rows, scanned_to=_END if done else last + step)
 
     async def event_page(place: int) -> Page[RecordedEvent]:
@@ -124,7 +127,7 @@ async def _stream_lines(
         )
         version = page.version
         last = page.events[-1].version if page.events else 0
-        done = ended(count, len(page.events), last)
+        done = ended(len(page.events), last)
         return Page(rows=page.events, scanned_to=_END if done else last + step)
 
     start = _END if from_version is None else from_version
@@ -227,13 +230,14 @@ async def _gathered(
 ) -> Response:
     """Answer with what several bounded reads give, up to the limit or the head."""
     events: list[RecordedEvent] = []
-    start = after
+    start, size = after, 0
     for _ in range(_MAX_SCAN_PAGES):
         page = await read(after, limit - len(events))
         _check_head(start, page.head)
         events.extend(page.events)
         after = page.scanned_to
-        if len(events) >= limit or after >= page.head:
+        size += sum(map(bytes_of, page.events))
+        if len(events) >= limit or after >= page.head or size >= PAGE_BYTES:
             break
     document = {
         "events": await event_fragments(events, data),
@@ -302,7 +306,7 @@ async def subscribe(
     )
     start = await _start(opened, last_event_id if last_event_id is not None else after)
     feed = follow(
-        opened.store,
+        opened.tail,
         opened.store.feed_head,
         after=start,
         filter_=filter_,
@@ -311,7 +315,8 @@ async def subscribe(
     nothing: list[FeedItem] = []
     first = await anext(feed, nothing)  # Refusals must come before the answer begins.
     form = LINES if wants_lines(accept) else SSE
-    return FeedResponse(runtime, form, feed, first, start, _data(opened, upcast))
+    document = partial(event_json, data=opened.deciders) if upcast else opened.tail.document
+    return FeedResponse(runtime, form, feed, first, start, document)
 
 
 @router.get("/events/{event_id}", summary="Read one event")

@@ -18,7 +18,7 @@ from apps.live_deciders import LiveDeciders
 from apps.service.admission import Admission
 from apps.service.config import ServiceConfig
 from apps.service.metrics import ServiceMetrics
-from apps.service.render import event_document
+from apps.service.render import event_document, event_json
 from apps.service.storage import StorageGuard
 from apps.service.streams import Streams
 from apps.workspace_files import stamp_of
@@ -32,7 +32,9 @@ from eventstore.postgres.migrate import migrate
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.snapshots import PostgresLevels
 from eventstore.postgres.store import PostgresEventStore
+from eventstore.tail import Tail
 from kernel.errors import PenstockError, Unavailable
+from schemas.records import RecordedEvent
 from schemas.registry import SchemaRegistry
 
 _OPEN_AGAIN_S = 0.5
@@ -43,6 +45,7 @@ class Opened:
     """What is there once PostgreSQL was reached."""
 
     store: PostgresEventStore
+    tail: Tail
     intake: Intake
     storage: StorageGuard
     groups: PostgresSubscriptionGroups
@@ -159,6 +162,7 @@ class Runtime:
             self._stack = stack.pop_all()
         return Opened(
             store=store,
+            tail=_tail(store, intake, config.feed_memory_bytes),
             intake=intake,
             storage=StorageGuard(folders, config.min_free_bytes),
             groups=groups,
@@ -166,6 +170,15 @@ class Runtime:
             deciders=deciders,
             levels=PostgresLevels(store),
         )
+
+
+def _tail(store: PostgresEventStore, intake: Intake, max_bytes: int) -> Tail:
+    """Return what feeds read from: they send events as they were written."""
+
+    async def render(event: RecordedEvent) -> bytes:
+        return await event_json(event, intake)
+
+    return Tail(store, store.feed_head, max_bytes=max_bytes, render=render)
 
 
 async def _folders(config: ServiceConfig) -> tuple[Path, ...]:

@@ -1,10 +1,11 @@
-"""Driver: paced appends over HTTP and one subscriber (SSE), both in one process with one clock."""
+"""Driver: paced appends over HTTP and subscribers (SSE), all in one process with one clock."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import cast
 from urllib.parse import urlsplit
@@ -85,14 +86,18 @@ async def deliver(asked: Work) -> dict[str, float]:
     parts = urlsplit(asked.address)
     host, port = str(parts.hostname), int(parts.port or 80)
     loop = asyncio.get_running_loop()
-    _, subscriber = await loop.create_connection(lambda: Subscriber(parts.netloc), host, port)
+    subscribers = []
+    for _ in range(asked.subscribers):
+        _, subscriber = await loop.create_connection(lambda: Subscriber(parts.netloc), host, port)
+        subscribers.append(subscriber)
     clients: asyncio.Queue[Client] = asyncio.Queue()
     for number in range(asked.clients):
         made = partial(Client, parts.netloc, number, body_of(asked))
         _, client = await loop.create_connection(made, host, port)
         clients.put_nowait(client)
     async with asyncio.timeout(_LIVE_S):
-        await subscriber.live.wait()
+        for each in subscribers:
+            await each.live.wait()
     sent: dict[int, float] = {}
     acknowledged: dict[int, float] = {}
 
@@ -112,12 +117,24 @@ async def deliver(asked: Work) -> dict[str, float]:
                 break
             appends.create_task(append(await clients.get()))
     deadline = time.perf_counter() + DRAIN_S
-    while acknowledged.keys() - subscriber.seen.keys() and time.perf_counter() < deadline:
+    while time.perf_counter() < deadline and any(
+        acknowledged.keys() - each.seen.keys() for each in subscribers
+    ):
         await asyncio.sleep(0.01)
     cpu_s = time.process_time() - cpu
     ended = time.perf_counter()
-    figures = delivered(sent, acknowledged, subscriber.seen, begun=begun, ended=ended)
+    figures = delivered(
+        _for_each(sent, asked.subscribers),
+        _for_each(acknowledged, asked.subscribers),
+        {(at, n): seen for n, each in enumerate(subscribers) for at, seen in each.seen.items()},
+        begun=begun,
+        ended=ended,
+    )
     return figures | {"client_cpu_us_per_event": cpu_s * 1e6 / len(acknowledged)}
+
+
+def _for_each(times: Mapping[int, float], subscribers: int) -> dict[tuple[int, int], float]:
+    return {(at, n): when for at, when in times.items() for n in range(subscribers)}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,7 +58,7 @@ class PenstockHttp(_OnPostgres):
         """Run the service on a fresh database."""
         dsn = self._database()
         with tempfile.TemporaryDirectory(prefix="penstock-bench-service-") as folder:
-            with _service(dsn, Path(folder)) as (url, pid):
+            with service(dsn, Path(folder)) as (url, pid):
                 self._url, self.servers = url, (pid,)
                 yield
             self.servers = ()
@@ -129,7 +129,10 @@ class BareInsert(_OnPostgres):
 
 
 @contextmanager
-def _service(dsn: str, workspace: Path) -> Iterator[tuple[str, int]]:
+def service(
+    dsn: str, workspace: Path, more: Mapping[str, str] | None = None, *, root: Path = ROOT
+) -> Iterator[tuple[str, int]]:
+    """Run the service of a checkout; yield its URL and process. `more` is for its environment."""
     port = free_port()
     environment = {
         **os.environ,
@@ -141,13 +144,14 @@ def _service(dsn: str, workspace: Path) -> Iterator[tuple[str, int]]:
         "PENSTOCK_STORAGE_MIN_FREE_BYTES": "0",
         # Its peers ask for no token either.
         "PENSTOCK_SERVICE_AUTH": "none",
+        **(more or {}),
     }
     log_file = workspace / "service.log"
     with log_file.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "apps.service"],
             env=environment,
-            cwd=ROOT,
+            cwd=root,
             stdout=log,
             stderr=log,
         )

@@ -24,7 +24,8 @@ class Work:
     """What a driver is asked to do: `line` is append, read or deliver.
 
     `address` is a DSN or a URL. `batch` counts the events of one append, `rate` the appends per
-    second of `deliver`. The first `warm_s` seconds are not measured.
+    second of `deliver`, `subscribers` who gets each of its events. The first `warm_s` seconds are
+    not measured.
     """
 
     line: str
@@ -34,6 +35,7 @@ class Work:
     batch: int = 1
     streams: int = STREAMS
     rate: float = 0.0
+    subscribers: int = 1
     seconds: float = 5.0
     warm_s: float = 1.0
 

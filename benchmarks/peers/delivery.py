@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import TypeVar
 
 from benchmarks.peers.closed_loop import Work, percentile
 
 DRAIN_S = 5.0
+Place = TypeVar("Place", bound=Hashable)
 
 
 def run_delivery(
@@ -60,17 +62,18 @@ def run_delivery(
 
 
 def delivered(
-    sent: dict[int, float],
-    acknowledged: dict[int, float],
-    seen: dict[int, float],
+    sent: Mapping[Place, float],
+    acknowledged: Mapping[Place, float],
+    seen: Mapping[Place, float],
     *,
     begun: float,
     ended: float,
 ) -> dict[str, float]:
-    """Summarise a delivery by position; all times are of one clock, `begun` the first append's.
+    """Summarise a delivery by position (of each subscriber, where there are several).
 
-    An event that the subscriber has before its writer has the answer counts as 0 after it. One
-    that it has not by the time `ended` is as late as that, at least.
+    All times are of one clock, `begun` is the first append's. An event that the subscriber has
+    before its writer has the answer counts as 0 after it. One that it has not by the time `ended`
+    is as late as that, at least.
     """
     positions = sent.keys() & acknowledged.keys()
     if not positions:

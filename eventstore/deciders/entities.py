@@ -172,7 +172,9 @@ class Entities:
             fold.head = page.version
             events = [event for event in page.events if at is None or event.recorded_at <= at]
             await self._take(loaded.decider, fold, events)
-            if len(page.events) < limit or len(events) < len(page.events):
+            if not page.events or len(events) < len(page.events):
+                break
+            if page.events[-1].version >= page.version:
                 break
             following = page.events[-1].version + 1
         await self._take(loaded.decider, fold, ())  # A snapshot alone still has to be read.

@@ -209,13 +209,21 @@ class CommandHandler:
 
     async def _recorded(self, stream: str, first: int, count: int) -> tuple[RecordedEvent, ...]:
         """Read events back: none when somebody has deleted the stream since."""
-        try:
-            page = await self._store.read_stream(
-                stream, from_version=first, direction="forward", limit=count
-            )
-        except NotFound:
-            return ()
-        return page.events
+        events: list[RecordedEvent] = []
+        while len(events) < count:
+            try:
+                page = await self._store.read_stream(
+                    stream,
+                    from_version=first + len(events),
+                    direction="forward",
+                    limit=count - len(events),
+                )
+            except NotFound:
+                return ()
+            if not page.events:
+                break
+            events += page.events
+        return tuple(events)
 
     async def _before(self, request: CommandRequest) -> Handled | None:
         """Return what a command with this key led to, if there was one.

@@ -56,6 +56,11 @@ class Workers:
         for _ in range(threads):
             self._begin()
 
+    @property
+    def hung(self) -> int:
+        """Calls that took too long and have not come back; their threads are lost so far."""
+        return self._hung
+
     async def run(self, work: Callable[[], T], *, of: str, limit_s: float | None = None) -> T:
         """Return what `work()` returns. `of` names it in messages.
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 from eventstore.archive import Archived
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.queries import query
 from eventstore.postgres.reading import PlainRow
+from eventstore.sizes import PAGE_BYTES
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 from schemas.wire import HEADER_BYTES
@@ -22,6 +24,7 @@ from schemas.wire import HEADER_BYTES
 # In the columns of events and in plain rows alike.
 _VERSION: Final = 3
 _DATA: Final = 8
+_THROUGH: Final = -1
 
 Item = TypeVar("Item")
 
@@ -79,6 +82,34 @@ def merged(
     return [items[at] for at in sorted(items, reverse=backward)]
 
 
+def within(
+    rows: Sequence[Sequence[Any]],
+    archived: Sequence[Archived],
+    *,
+    position: int,
+    backward: bool = False,
+) -> int | None:
+    """Return the position that a page ends with for its bytes, None when it is not too large.
+
+    `rows` end there already where they alone are too large; the archived events do not.
+    """
+    last: int | None = None
+    if rows and rows[-1][_THROUGH] >= PAGE_BYTES:
+        last = rows[-1][position]
+    if not archived:
+        return last
+    steps = pairwise([0, *(row[_THROUGH] for row in rows)])
+    sizes = {row[position]: b - a for row, (a, b) in zip(rows, steps, strict=True)}
+    sizes |= {each.position: each.bytes for each in archived}
+    total = 0
+    at: int
+    for at in sorted(sizes, reverse=backward):
+        total += sizes[at]
+        if total >= PAGE_BYTES or at == last:
+            return at
+    return None
+
+
 def plain_of(event: RecordedEvent) -> PlainRow:
     """Return an event as PostgreSQL would have given it, texts of JSON included."""
     return (
@@ -95,6 +126,7 @@ def plain_of(event: RecordedEvent) -> PlainRow:
         _tags(event.tags) if event.tags else None,
         event.occurred_at,
         event.recorded_at,
+        0,
     )
 
 
@@ -144,6 +176,6 @@ async def _at(connection: Connection, positions: Sequence[int]) -> list[Archived
 async def _archived(connection: Connection, name: str, values: Mapping[str, Any]) -> list[Archived]:
     cursor = await connection.execute(query(name), values)
     return [
-        Archived(position=Position(position), store_id=str(store_id))
-        for position, store_id in await cursor.fetchall()
+        Archived(position=Position(position), store_id=str(store_id), bytes=size)
+        for position, store_id, size in await cursor.fetchall()
     ]

@@ -134,5 +134,5 @@ class PostgresHolder:
 
 def same_text(candidate: Candidate, found: RecordedEvent) -> bool:
     """Say whether an archived event's line of JSON would be the same, to the byte."""
-    _, _, _, _, _, _, _, _, _, metadata, tags, _, _ = plain_of(found)
+    _, _, _, _, _, _, _, _, _, metadata, tags, _, _, _ = plain_of(found)
     return (candidate.metadata_text, candidate.tags_text) == (metadata, tags)

@@ -88,11 +88,13 @@ class PostgresGroupCommit:
         self._head = 0
         self._look_first = 0
         self._diverged: StoreDiverged | None = None
+        self._noted = False
         self._sent = False
 
     async def prepare(self) -> Position:
         """Open the connection and take or renew the lease, as needed; return the head."""
         if self._diverged is not None:
+            await self._note_diverged()
             raise self._diverged
         try:
             if self._connection is None:
@@ -104,6 +106,11 @@ class PostgresGroupCommit:
                 head = await self._lease.hold(self._connection)
         except Unavailable:
             await self._discard(keep=self._lease.refused)
+            raise
+        except StoreDiverged as error:
+            self._diverged = error  # An earlier process has found and noted it.
+            self._noted = True
+            await self._discard()
             raise
         except BaseException:
             await self._discard()
@@ -332,6 +339,14 @@ class PostgresGroupCommit:
         if head != self._head:
             self._heads.clear()
             self._head = head
+
+    async def _note_diverged(self) -> None:
+        """Let those who append in transactions of their own know, and who opens the store next."""
+        if not self._noted:
+            async with await connect(self._dsn) as connection:
+                with wrapped("noting that events are gone"):
+                    await connection.execute("UPDATE es.store SET known_head = %s", (self._head,))
+            self._noted = True
 
     async def _discard(self, *, keep: bool = False) -> None:
         """Close the connection: the server rolls back, or has committed; what we know is void."""

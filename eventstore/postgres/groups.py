@@ -45,6 +45,7 @@ from eventstore.postgres.group_rows import (
 )
 from eventstore.postgres.queries import query
 from eventstore.postgres.rows import recorded
+from eventstore.sizes import PAGE_BYTES, bytes_of
 from eventstore.store import EventFilter, EventStore
 from kernel.errors import BeyondHead, InvalidRequest, SubscriptionDiffers
 from kernel.positions import Position
@@ -272,6 +273,7 @@ class PostgresSubscriptionGroups:
     ) -> _Look:
         fresh: dict[Position, RecordedEvent] = {}
         more = caught_up = False
+        size = 0
         async with self._rounds.round(name, None) as open_round:
             round_ = open_round.round
             round_.settle()
@@ -289,12 +291,14 @@ class PostgresSubscriptionGroups:
                 )
                 round_.take_in(page.events)
                 fresh |= {event.position: event for event in page.events}
+                size += sum(map(bytes_of, page.events))
                 open_round.scanned_to = max(page.scanned_to, open_round.scanned_to)
                 self._head.advance(page.head)
                 caught_up = open_round.scanned_to >= page.head
-                if caught_up:
+                if caught_up or size >= PAGE_BYTES:
                     break
-            given = round_.give(consumer, limit, per_stream)
+            fitting = await self._fitting(open_round, limit, per_stream, fresh)
+            given = round_.give(consumer, fitting, per_stream)
             wanted_now = {entry.position for entry in given}
             events = {at: event for at, event in fresh.items() if at in wanted_now}
             events |= await self._again(open_round.connection, given, fresh)
@@ -318,6 +322,27 @@ class PostgresSubscriptionGroups:
             more=more,
             due_in=due_in,
         )
+
+    async def _fitting(
+        self,
+        open_round: OpenRound,
+        limit: int,
+        per_stream: int,
+        fresh: dict[Position, RecordedEvent],
+    ) -> int:
+        """Return how many of the events that may be given go into one answer for their bytes."""
+        entries = open_round.round.givable(limit, per_stream)
+        sizes = {at: bytes_of(event) for at, event in fresh.items()}
+        others = [entry.position for entry in entries if entry.position not in fresh]
+        if len(others) > 1:
+            values = {"positions": others}
+            sizes |= dict(await rows_of(open_round.connection, "group_sizes", values))
+        before = 0
+        for count, entry in enumerate(entries):
+            if before >= PAGE_BYTES:
+                return count
+            before += sizes.get(entry.position, 0)
+        return limit
 
     async def _again(
         self, connection: Connection, given: Sequence[Entry], fresh: dict[Position, RecordedEvent]

@@ -25,6 +25,7 @@ from kernel.errors import (
     InvalidRequest,
     Overloaded,
     PenstockError,
+    StoreDiverged,
     StreamGone,
     Unavailable,
     VersionConflict,
@@ -37,6 +38,7 @@ _REFUSALS: dict[str, type[PenstockError]] = {
     "ES002": IdReused,
     "ES003": StreamGone,
     "ES004": InvalidRequest,
+    "ES005": StoreDiverged,
 }
 
 

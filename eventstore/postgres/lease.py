@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+from eventstore.feed import diverged
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.locks import APPEND_LOCK, LEASE_LOCK
 from eventstore.postgres.queries import query, results
@@ -65,7 +66,9 @@ class Lease:
             holder=self.holder,
             ttl_s=self._ttl_s,
         )
-        holder, head, store_id = state[0]
+        holder, head, store_id, known_head = state[0]
+        if known_head is not None:
+            raise diverged(head, known_head)
         if not taken:
             self.refused = True
             raise Standby(f"{holder} is the writer now")

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from psycopg import rows, sql
 from psycopg.types.json import Jsonb
@@ -25,6 +25,8 @@ from eventstore.filters import Wanted
 from eventstore.names import behind_prefix
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.queries import query
+from eventstore.postgres.rows import EVENT_COLUMNS
+from eventstore.sizes import PAGE_BYTES
 
 PLAIN_COLUMNS = (
     "id::text, stream, category, version, position, type, schema_id, data_format, "
@@ -33,10 +35,10 @@ PLAIN_COLUMNS = (
 )
 """What rendering many events needs, in the forms that cost it least: `PlainRow`."""
 PlainRow = tuple[
-    str, str, str, int, int, str, int, int, bytes, str | None, str | None, datetime, datetime
+    str, str, str, int, int, str, int, int, bytes, str | None, str | None, datetime, datetime, int
 ]
 """Id, stream, category, version, position, type, schema id, data format, data without its framing,
-metadata and tags as JSON (None: empty), occurred at, recorded at."""
+metadata and tags as JSON (None: empty), occurred at, recorded at, bytes of the page up to here."""
 
 POSITION: Final = 4
 """Place of the position in a `PlainRow`."""
@@ -76,21 +78,40 @@ class PlainPage:
 
 
 @cache
-def plain(name: str, *, backward: bool = False) -> sql.Composed:
-    """Return a statement that reads events so that it gives `PlainRow`s instead."""
-    order = sql.SQL("position DESC" if backward else "position")
-    columns = sql.SQL(PLAIN_COLUMNS)
-    return sql.SQL("SELECT {} FROM ({}) AS event ORDER BY {}").format(columns, query(name), order)
+def page_of(name: str, *, plain: bool = False, backward: bool = False) -> sql.Composed:
+    """Return a statement that reads events so that it ends after `PAGE_BYTES`.
+
+    Its last column says how many bytes there are up to and with each event. With `plain` it gives
+    `PlainRow`s. Bytes of data that lie outside of the row are counted without being read; metadata
+    are, only where they are not small.
+    """
+    return sql.SQL(_PAGE).format(
+        query=query(name),
+        columns=sql.SQL(PLAIN_COLUMNS if plain else EVENT_COLUMNS),
+        order=sql.SQL("DESC" if backward else "ASC"),
+        most=sql.Literal(PAGE_BYTES),
+    )
 
 
-async def plain_rows(
+_PAGE: Final = """
+SELECT {columns}, through FROM (
+    SELECT *, sum(size) OVER (ORDER BY position {order} ROWS UNBOUNDED PRECEDING) AS through FROM (
+        SELECT *, coalesce(octet_length(data), 0)
+            + CASE WHEN pg_column_size(metadata) > 64 THEN octet_length(metadata::text) ELSE 0 END
+            + pg_column_size(tags) AS size
+        FROM ({query}) AS event
+    ) AS event
+) AS event WHERE through - size < {most} ORDER BY position {order}
+"""
+
+
+async def page_rows(
     connection: Connection, statement: sql.Composed, values: Mapping[str, object]
-) -> list[PlainRow]:
-    """Run a statement that was made by `plain`."""
+) -> list[Any]:
+    """Run a statement that was made by `page_of`."""
     async with connection.cursor(binary=True, row_factory=rows.tuple_row) as cursor:
         await cursor.execute(statement, values)
-        found: list[PlainRow] = await cursor.fetchall()
-        return found
+        return await cursor.fetchall()
 
 
 async def head_of(connection: Connection) -> int:

@@ -13,9 +13,11 @@ CREATE TABLE es.migrations (
 CREATE TABLE es.store (
     store_id   uuid        NOT NULL,
     made_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    only_row   boolean     PRIMARY KEY DEFAULT true CHECK (only_row)
+    only_row   boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
+    known_head bigint
 );
 COMMENT ON TABLE es.store IS 'Identity of this store; part of the identity of each event';
+COMMENT ON COLUMN es.store.known_head IS 'Set by a service that finds the head below it: events were lost';
 
 CREATE TABLE es.events (
     position    bigint      PRIMARY KEY CHECK (position > 0),
@@ -92,10 +94,12 @@ CREATE TABLE es.archived (
     occurred_at timestamptz NOT NULL,
     recorded_at timestamptz NOT NULL,
     content     bytea       NOT NULL,
+    bytes       integer,
     UNIQUE (stream, version)
 );
 COMMENT ON COLUMN es.archived.store_id IS 'Names the log that has it';
 COMMENT ON COLUMN es.archived.content IS 'es.content_of the event: tells a repetition from another';
+COMMENT ON COLUMN es.archived.bytes IS 'Size of data and metadata; null: archived before that was kept';
 CREATE INDEX archived_category ON es.archived (category, position);
 CREATE INDEX archived_type ON es.archived (type, position) INCLUDE (category);
 
@@ -197,6 +201,7 @@ GRANT SELECT ON ALL TABLES IN SCHEMA es TO penstock_service;
 GRANT INSERT ON es.events, es.streams, es.categories, es.tags, es.schemas, es.types,
     es.type_schemas TO penstock_service;
 GRANT UPDATE ON es.streams, es.counter, es.lease, es.types TO penstock_service;
+GRANT UPDATE (known_head) ON es.store TO penstock_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON es.subscriptions, es.deliveries, es.parked
     TO penstock_service;
 
@@ -486,6 +491,13 @@ BEGIN
     IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
+    IF EXISTS (SELECT FROM es.store WHERE known_head IS NOT NULL) THEN
+        RAISE EXCEPTION 'the store lost events that it had: it was restored, or another server took its place'
+            USING ERRCODE = 'ES005',
+                  HINT = 'Give it a new id: penstock store renew-id. Then restart its services.',
+                  DETAIL = (SELECT jsonb_build_object('head', position, 'known', known_head)::text
+                                FROM es.store, es.counter);
+    END IF;
     SELECT position, greatest(clock_timestamp(), recorded_at) AS recorded_at INTO head
         FROM es.counter;
 
@@ -768,3 +780,24 @@ END
 $$;
 REVOKE ALL ON FUNCTION es.append_group FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION es.append_group TO penstock_service;
+
+-- Who has kept a snapshot of this database open for longest, since how many seconds, and the statement
+-- that ends it: while it is open no superseded version of a row can be removed. Runs with the rights of
+-- whoever migrated, for times of other users' sessions are not everybody's to see.
+CREATE FUNCTION es.oldest_snapshot(OUT holder text, OUT age_s double precision, OUT ended_by text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT open.holder, extract(epoch FROM clock_timestamp() - open.since), open.ended_by FROM (
+        SELECT format('session %s of %s (%s)', pid, coalesce(usename, backend_type),
+                      coalesce(nullif(application_name, ''), 'no name')),
+               xact_start, format('SELECT pg_terminate_backend(%s)', pid)
+            FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid()
+              AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+              AND backend_type <> 'autovacuum worker'
+        UNION ALL
+        SELECT format('prepared transaction %s', gid), prepared, format('ROLLBACK PREPARED %L', gid)
+            FROM pg_prepared_xacts WHERE database = current_database()
+    ) AS open (holder, since, ended_by) WHERE open.since IS NOT NULL ORDER BY open.since LIMIT 1
+$$;
+REVOKE ALL ON FUNCTION es.oldest_snapshot FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION es.oldest_snapshot TO penstock_service;

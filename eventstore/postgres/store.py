@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from eventstore.appender import Appender, AppendLimits, AppendObserver
@@ -21,20 +21,20 @@ from eventstore.filters import Wanted, wanted_by_filter, wanted_by_query
 from eventstore.lifecycle import StreamStanding, check_readable
 from eventstore.listing import CategorySummary, StreamRange, StreamSummary
 from eventstore.names import unknown_event
-from eventstore.postgres.archived import lacking, merged, plain_of
+from eventstore.postgres.archived import lacking, merged, plain_of, within
 from eventstore.postgres.commit import PostgresGroupCommit
 from eventstore.postgres.connect import Connection, Pool, StoreIdentity
 from eventstore.postgres.listing import categories_of, streams_of
 from eventstore.postgres.matching import probe
-from eventstore.postgres.queries import query as statement
+from eventstore.postgres.old_snapshots import OpenSnapshot, oldest_snapshot
 from eventstore.postgres.reading import (
     POSITION,
     PlainPage,
     PlainRow,
     head_of,
     locate,
-    plain,
-    plain_rows,
+    page_of,
+    page_rows,
 )
 from eventstore.postgres.rows import recorded
 from eventstore.postgres.streams import shown_from, standing_of
@@ -53,7 +53,6 @@ from schemas.records import RecordedEvent
 _MAX_BIGINT = 2**63 - 1
 # Reads are bounded by what they look at; one that takes this long holds a connection for nothing.
 _READ_TIMEOUT = "SET statement_timeout = '30s'"
-Row = TypeVar("Row")
 
 
 class PostgresEventStore:
@@ -116,10 +115,10 @@ class PostgresEventStore:
         """Return part of a stream; see `EventStore.read_stream`."""
         async with self.reader("reading a stream") as connection:
             version, part = await self._part(connection, stream, from_version, direction)
-            found = await self._read(
-                connection, f"read_stream_{direction}", part | {"limit": limit}
-            )
-        events = (await self._events(found, backward=direction == "backward"))[:limit]
+            name, backward = f"read_stream_{direction}", direction == "backward"
+            values = part | {"limit": limit}
+            found = await self._read(connection, name, values, backward=backward)
+        events = (await self._events(found, backward=backward))[:limit]
         last = max([version, *(event.version for event in events)])
         return StreamPage(version=Version(last), events=events)
 
@@ -130,7 +129,8 @@ class PostgresEventStore:
         async with self.reader("reading a stream") as connection:
             version, part = await self._part(connection, stream, from_version, direction)
             name, backward = f"read_stream_{direction}", direction == "backward"
-            found = await _read_plain(connection, name, part | {"limit": limit}, backward=backward)
+            values = part | {"limit": limit}
+            found = await self._read(connection, name, values, plain=True, backward=backward)
         rows = await self._plain(found, backward=backward)
         return version, rows[:limit]
 
@@ -174,7 +174,8 @@ class PostgresEventStore:
             place = await locate(connection, wanted, after=after, head=head, limit=limit)
             found = await self._read(connection, *place.statement)
         events = (await self._events(found))[:limit]
-        scanned_to = events[-1].position if len(events) == limit else place.scanned_to
+        full = len(events) == limit or found.cut
+        scanned_to = events[-1].position if full else place.scanned_to
         return EventPage(events=events, scanned_to=Position(scanned_to), head=Position(head))
 
     async def rows_of_all(
@@ -184,9 +185,10 @@ class PostgresEventStore:
         async with self.reader("reading events") as connection:
             wanted = wanted_by_filter(filter_)
             place = await locate(connection, wanted, after=after, head=up_to, limit=limit)
-            found = await _read_plain(connection, *place.statement)
+            found = await self._read(connection, *place.statement, plain=True)
         rows = (await self._plain(found))[:limit]
-        scanned_to = rows[-1][POSITION] if len(rows) == limit else place.scanned_to
+        full = len(rows) == limit or found.cut
+        scanned_to = rows[-1][POSITION] if full else place.scanned_to
         return PlainPage(rows=rows, scanned_to=scanned_to)
 
     async def event(self, event_id: UUID) -> RecordedEvent:
@@ -208,6 +210,11 @@ class PostgresEventStore:
         async with self.reader("listing categories") as connection:
             return await categories_of(connection)
 
+    async def oldest_snapshot(self) -> OpenSnapshot | None:
+        """Return the oldest snapshot that others keep open in this database, None for none."""
+        async with self.reader("looking for open snapshots") as connection:
+            return await oldest_snapshot(connection)
+
     async def head(self) -> Position:
         """Return the last position."""
         async with self.reader("reading the head") as connection:
@@ -224,18 +231,27 @@ class PostgresEventStore:
         return head
 
     async def _read(
-        self, connection: Connection, name: str, values: Mapping[str, object]
-    ) -> _Found[tuple[Any, ...]]:
+        self,
+        connection: Connection,
+        name: str,
+        values: Mapping[str, object],
+        *,
+        plain: bool = False,
+        backward: bool = False,
+    ) -> _Found:
         store_id = await self._identity.of(connection)
-        async with connection.cursor(binary=True) as cursor:
-            await cursor.execute(statement(name), values)
-            rows = await cursor.fetchall()
-        archived = await lacking(connection, name, values, rows, position=0)
-        return _Found(rows, archived, store_id)
+        statement = page_of(name, plain=plain, backward=backward)
+        rows = await page_rows(connection, statement, values)
+        position = POSITION if plain else 0
+        archived = await lacking(connection, name, values, rows, position=position)
+        end = within(rows, archived, position=position, backward=backward)
+        if end is not None and archived:
+            sign = -1 if backward else 1
+            rows = [row for row in rows if sign * row[position] <= sign * end]
+            archived = [each for each in archived if sign * each.position <= sign * end]
+        return _Found(rows, archived, store_id, end is not None)
 
-    async def _events(
-        self, found: _Found[tuple[Any, ...]], *, backward: bool = False
-    ) -> tuple[RecordedEvent, ...]:
+    async def _events(self, found: _Found, *, backward: bool = False) -> tuple[RecordedEvent, ...]:
         store_id = found.store_id
         if not found.archived:
             return tuple([recorded(row, store_id) for row in found.rows])
@@ -250,7 +266,7 @@ class PostgresEventStore:
             )
         )
 
-    async def _plain(self, found: _Found[PlainRow], *, backward: bool = False) -> list[PlainRow]:
+    async def _plain(self, found: _Found, *, backward: bool = False) -> list[PlainRow]:
         if not found.archived:
             return found.rows
         archived = await fetched(self._archive, found.archived)
@@ -263,16 +279,13 @@ class PostgresEventStore:
         )
 
 
-class _Found(NamedTuple, Generic[Row]):
-    """Rows of a read, and what belongs between them but is in the archive."""
+class _Found(NamedTuple):
+    """Rows of a read, and what belongs between them but is in the archive.
 
-    rows: list[Row]
+    `cut`: they end where they do for their bytes.
+    """
+
+    rows: list[Any]
     archived: list[Archived]
-    store_id: str = ""
-
-
-async def _read_plain(
-    connection: Connection, name: str, values: Mapping[str, object], *, backward: bool = False
-) -> _Found[PlainRow]:
-    rows = await plain_rows(connection, plain(name, backward=backward), values)
-    return _Found(rows, await lacking(connection, name, values, rows, position=POSITION))
+    store_id: str
+    cut: bool

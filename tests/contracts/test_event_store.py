@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from eventstore.appender import AppendLimits
-from eventstore.store import Appended, AppendRequest, EventFilter, EventStore, Expected
+from eventstore.sizes import PAGE_BYTES
+from eventstore.store import (
+    Appended,
+    AppendRequest,
+    Direction,
+    EventFilter,
+    EventStore,
+    Expected,
+)
 from kernel.errors import (
     Conflict,
     IdReused,
@@ -321,6 +329,40 @@ def test_everything_that_was_given_comes_back(run: Run) -> None:
         assert page.events[0].store_id == found.store_id
 
     run(body)
+
+
+def test_a_page_of_large_events_ends_after_so_many_bytes(run: Run) -> None:
+    """Whoever goes on where it ended gets all of them, in both directions."""
+
+    async def body(store: Store) -> None:
+        large = PAGE_BYTES // 2 + 1
+        for number in range(5):
+            given = event(bytes([number]) * (large if number % 2 else 5), tags=("all",))
+            await store.append(request(to("order-1", [given])))
+        told = event(metadata={"text": "x" * PAGE_BYTES})
+        await store.append(request(to("order-1", [told, event()])))
+        pages = [[1, 2, 3, 4], [5, 6], [7]]
+        for filter_ in (EventFilter(), EventFilter(category="order"), EventFilter(tag="all")):
+            seen, after = [], 0
+            while (page := await store.read_all(after=after, limit=100, filter_=filter_)).events:
+                seen.append([each.position for each in page.events])
+                after = page.scanned_to
+            assert seen == (pages if filter_.tag is None else [[1, 2, 3, 4], [5]])
+        assert await _walked(store, 0, "forward") == [[0, 1, 2, 3], [4, 5], [6]]
+        assert await _walked(store, 6, "backward") == [[6, 5], [4, 3, 2, 1], [0]]
+
+    run(body)
+
+
+async def _walked(store: Store, start: int, direction: Direction) -> list[list[int]]:
+    seen: list[list[int]] = []
+    while 0 <= start <= 6:
+        page = await store.read_stream(
+            "order-1", from_version=start, direction=direction, limit=100
+        )
+        seen.append([each.version for each in page.events])
+        start = seen[-1][-1] + (1 if direction == "forward" else -1)
+    return seen
 
 
 def test_recorded_at_never_decreases_with_position(run: Run) -> None:

@@ -6,8 +6,10 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kernel.errors import InvalidRequest, NotFound, Unavailable
@@ -205,6 +207,22 @@ def test_logs_stay_within_bounds(stack: Bench, tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in log.parent.glob("loud.log*")) <= 2 * (50_000 + 65536)
     assert list(logs.tail([log], lines=1)) == [("loud", "done")]
     control.kill_part(stack.root, "loud")
+
+
+def test_a_part_that_steps_back_does_so_with_all_its_processes(stack: Bench) -> None:
+    first = stack.part("first", offspring=1)
+    stack.up(first, replace(stack.part("behind", offspring=1), niceness=7))
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    for name, niceness in (("first", 0), ("behind", 7)):
+        pid = stack.states()[name]["pid"]
+        assert isinstance(pid, int)
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        assert len(family) == 2
+        assert [process.nice() for process in family] == [own + niceness] * 2
+        # The session has a priority of its own, where the kernel shares between sessions first.
+        group = Path(f"/proc/{pid}/autogroup")
+        if group.exists() and group.read_text().strip():
+            assert group.read_text().split()[-1] == str(niceness)
 
 
 def test_steps_run_once_before_the_first_start(stack: Bench, tmp_path: Path) -> None:

@@ -277,6 +277,9 @@ def test_code_that_fails_is_told_by_file_and_line(postgres_dsn: str, tmp_path: P
             assert word in problem["detail"]
             if line is not None:
                 assert (problem["file"], problem["line"]) == (str(file), line)
+        health = http.get("/health/ready").json()
+        assert (health["status"], health["deciders"]["state"]) == ("degraded", "hung")
+        assert "calls that hang: 1" in health["deciders"]["reason"]
         # Neither other commands nor other calls wait for code that hangs.
         assert http.post("/v1/commands/broken/1/do").status_code == 201
         assert http.get("/v1/events").json()["head"] == 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
@@ -123,6 +125,30 @@ def test_metrics_count_what_happened(postgres_dsn: str) -> None:
         'penstock_refusals_total{type="not-found"} 1.0',
     ):
         assert line in lines
+
+
+def test_a_snapshot_that_stays_open_is_seen_and_named(postgres_dsn: str) -> None:
+    with (
+        service_in_thread(postgres_dsn, old_snapshot_s=0.3) as http,
+        closing(psycopg.connect(postgres_dsn, application_name="forgotten")) as connection,
+        psycopg.connect(postgres_dsn, autocommit=True) as administrator,
+    ):
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT 1")
+
+        def health() -> dict[str, Any]:
+            answer = http.get("/health/ready")
+            assert answer.status_code == 200
+            return dict(answer.json())
+
+        until(lambda: health()["status"] == "degraded", "it is old")
+        lines = http.get("/metrics").text.splitlines()
+        (age,) = [x for x in lines if x.startswith("penstock_oldest_snapshot_seconds ")]
+        assert float(age.split()[1]) >= 0.3
+        found = health()["old_snapshot"]
+        assert "(forgotten)" in found["holder"]
+        administrator.execute(found["ended_by"])
+        until(lambda: health()["status"] == "ready", "it is over")
 
 
 def test_it_works_with_the_rights_of_its_role(postgres_dsn: str) -> None:

@@ -231,3 +231,28 @@ def test_sealed_data_is_shown_as_such_instead_of_guessing(
     assert open_["data"]["n"] == 0
     assert (sealed["data"], "data format 1" in sealed["unreadable"]) == (None, True)
     assert http.get("/v1/events").json()["events"] == [open_, sealed]
+
+
+def test_large_events_come_in_pages_of_so_many_bytes(http: httpx.Client) -> None:
+    """Lines have all of them; a page of JSON says where it ended."""
+    large = [{"type": "placed", "data": {"text": f"{n}" + "x" * 250_000}} for n in range(40)]
+    for first in range(0, 40, 10):
+        body = {"events": large[first : first + 10]}
+        assert http.post("/v1/streams/order-1", json=body).status_code == 201
+    forward = list(range(40))
+    for path, query, wanted in (
+        ("/v1/events", {}, forward),
+        ("/v1/events", {"upcast": "true"}, forward),
+        ("/v1/events", {"limit": 30}, forward[:30]),
+        ("/v1/streams/order-1", {}, forward),
+        ("/v1/streams/order-1", {"upcast": "true"}, forward),
+        ("/v1/streams/order-1", {"direction": "backward"}, forward[::-1]),
+        ("/v1/streams/order-1", {"from_version": 5, "limit": 30}, forward[5:35]),
+    ):
+        found = lines(http.get(path, params=query, headers=LINES))
+        assert [event["version"] for event in found] == wanted, (path, query)
+    page = http.get("/v1/streams/order-1", params={"limit": 100}).json()
+    assert [event["version"] for event in page["events"]] == forward[:17]
+    assert page["version"] == 39
+    assert [event["version"] for event in pages(http, "/v1/events")] == forward
+    assert http.get("/v1/events", params={"limit": 100}).json()["next_after"] < 40

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from tests.support.services.http import service_in_thread
@@ -127,3 +128,22 @@ def test_subscribers_are_counted_and_let_go_at_the_end(postgres_dsn: str) -> Non
         # The service has stopped; the feed ended as a whole answer, not as a broken one.
         assert [message for message in feed if message[0] != "comment"] == []
         answer.close()
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_a_feed_of_a_store_that_lost_events_says_so_and_ends(
+    postgres_dsn: str, lines: bool
+) -> None:
+    with service_in_thread(postgres_dsn, heartbeat_s=0.2) as http:
+        append(http, "order-1", 2)
+        headers = {"accept": "application/x-ndjson"} if lines else {}
+        with http.stream("GET", "/v1/events/subscribe", headers=headers) as answer:
+            received = answer.iter_lines()
+            assert any("caught-up" in line for line in received)
+            with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+                connection.execute("ALTER TABLE es.events DISABLE TRIGGER USER")
+                connection.execute("DELETE FROM es.events WHERE position = 2")
+            last = "\n".join(received)
+        assert "failed" in last
+        assert '"type":"store-diverged"' in last
+        assert "position 1" in last

@@ -42,9 +42,9 @@ def dsn(postgres_dsn: str) -> str:
     return postgres_dsn
 
 
-def appended(connection: psycopg.Connection[Any], **more: object) -> None:
+def appended(connection: psycopg.Connection[Any], stream: str = "order-1", **more: object) -> None:
     given = {"id": str(uuid4()), "type": "placed", "data": FRAMED} | more
-    connection.execute("SELECT es.append('order-1', 'any', %s)", (json.dumps([given]),))
+    connection.execute("SELECT es.append(%s, 'any', %s)", (stream, json.dumps([given])))
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,14 @@ def test_a_condition_is_searched_before_the_lock_and_within_one_budget(postgres_
     assert found == [(0, 30000), (1, 29999)]
 
 
-def test_a_head_that_goes_backwards_stops_the_store(postgres_dsn: str) -> None:
+def test_a_head_that_goes_backwards_stops_the_store(dsn: str) -> None:
+    """For who appends in a transaction of their own too, and after a restart of the service."""
+
     async def body() -> str:
-        async with PostgresEventStore(postgres_dsn, lease_ttl_s=60) as store:
+        async with PostgresEventStore(dsn, lease_ttl_s=60) as store:
             await store.append(request(to("order-1", [event(), event()])))
             before = store.feed_head.position
-            with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+            with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute("ALTER TABLE es.events DISABLE TRIGGER USER")
                 connection.execute("DELETE FROM es.events WHERE position = 2")
             with pytest.raises(StoreDiverged, match="position 1") as caught:
@@ -143,12 +145,19 @@ def test_a_head_that_goes_backwards_stops_the_store(postgres_dsn: str) -> None:
             for _ in range(2):
                 with pytest.raises(StoreDiverged):
                     await store.append(request(to("order-1")))
-        async with PostgresEventStore(postgres_dsn) as store:
+        async with PostgresEventStore(dsn) as store:
+            with pytest.raises(StoreDiverged, match="position 1, and had 2"):
+                await store.append(request(to("order-1")))
             return (await store.read_all(after=0, limit=10)).events[0].store_id
 
     before = asyncio.run(body())
-    after = asyncio.run(renew_id(postgres_dsn))
-    assert after != before
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        with pytest.raises(psycopg.Error, match="lost events") as refused:
+            appended(connection, "order-2")
+        assert refused.value.sqlstate == "ES005"
+        assert json.loads(refused.value.diag.message_detail or "") == {"head": 1, "known": 2}
+        assert asyncio.run(renew_id(dsn)) != before
+        appended(connection, "order-2")
 
 
 def test_a_second_service_knows_types_that_were_born_after_its_start(postgres_dsn: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from eventstore.groups.model import MAX_GROUPS, Settled
 from eventstore.postgres.migrate import migrate
+from eventstore.sizes import PAGE_BYTES
 from eventstore.store import EventFilter
 from kernel.errors import (
     BeyondHead,
@@ -264,6 +265,18 @@ def test_others_pass_a_stuck_stream_as_far_as_the_group_looks_ahead(postgres_dsn
             assert await w.take(name="near") == []
             taken = await w.take(name="far") + await w.take(name="far", wait_s=20)
             assert other in [id_ for id_, _ in taken]
+
+    asyncio.run(check())
+
+
+def test_an_answer_of_large_events_ends_after_so_many_bytes(postgres_dsn: str) -> None:
+    async def check() -> None:
+        async with world(postgres_dsn) as w:
+            await w.create()
+            for number in range(5):
+                new = event(bytes(PAGE_BYTES // 2 + 1))
+                await w.store.append(request(to(f"order-{number}", [new])))
+            assert [len(await w.take(10)) for _ in range(4)] == [2, 2, 1, 0]
 
     asyncio.run(check())
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from eventstore.appender import Appender
+from eventstore.appender import Appender, AppendLimits
 from eventstore.decision import Outcome
 from eventstore.feed import Head, diverged
 from eventstore.store import Appended, AppendRequest
-from kernel.errors import ContractViolation, StoreDiverged
+from kernel.errors import ContractViolation, Overloaded, StoreDiverged
 from kernel.positions import Position
-from tests.contracts.events import request, to
+from tests.contracts.events import event, request, to
 
 
 class BreakingCommit:
@@ -52,6 +52,20 @@ def test_an_unexpected_error_fails_one_append_and_not_its_group() -> None:
         assert isinstance(poison, ContractViolation)
         assert "no JSON" in poison.message
         assert commit.groups == [3, 1, 1, 1]
+        await appender.stop()
+
+    asyncio.run(body())
+
+
+def test_metadata_fills_the_queue_as_data_do() -> None:
+    async def body() -> None:
+        appender = Appender(BreakingCommit(), Head(), limits=AppendLimits(queue_bytes=10_000))
+        told = to("order-1", [event(metadata={"text": "x" * 9_000})])
+        first = appender.enqueue(request(told))
+        with pytest.raises(Overloaded):
+            appender.enqueue(request(to("order-2", [event(metadata={"text": "x" * 9_000})])))
+        appender.start()
+        await first
         await appender.stop()
 
     asyncio.run(body())

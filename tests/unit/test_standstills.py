@@ -139,10 +139,22 @@ def test_nothing_stands_still_where_all_moves(served: Serve) -> None:
     assert of_pipeline({}) == of_service({}) == []
 
 
+def test_a_snapshot_that_stays_open_is_named_with_the_statement_that_ends_it() -> None:
+    held = {"holder": "session 7 of ann (psql)", "age_s": 4000.5, "ended_by": "SELECT end_it(7)"}
+    (found,) = of_service({"old_snapshot": held})
+    assert (found.component, found.name) == ("snapshot", "session 7 of ann (psql)")
+    assert "open for 4000 s" in found.cause
+    assert found.command == "SELECT end_it(7)"
+
+
 def test_every_metric_of_a_standstill_has_an_alert() -> None:
     rules = yaml.safe_load(Path("deploy/prometheus/alerts.yml").read_text())
     expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
-    for metric in ("penstock_standing_still", "penstock_delivery_up"):
+    for metric in (
+        "penstock_standing_still",
+        "penstock_delivery_up",
+        "penstock_oldest_snapshot_seconds",
+    ):
         assert any(metric in expression for expression in expressions)
 
 

@@ -3,8 +3,8 @@
 BEGIN;
 SELECT pg_advisory_xact_lock(%(append_lock)s);
 INSERT INTO es.archived (position, store_id, id, stream, version, category, type, occurred_at,
-                         recorded_at, content)
+                         recorded_at, content, bytes)
     SELECT position, store_id, id, stream, version, category, type, occurred_at, recorded_at,
-           es.content_of(type, data, tags, metadata)
+           es.content_of(type, data, tags, metadata), octet_length(data) + octet_length(metadata::text)
         FROM es.events WHERE position = ANY(%(positions)s::bigint[]);
 DELETE FROM es.events WHERE position = ANY(%(positions)s::bigint[]);

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock_client._async.connection import AsyncConnection
-from penstock_client.errors import PenstockError, Unavailable
+from penstock_client.errors import PenstockError, Unavailable, error_of
 from penstock_client.lines import Lines, Message, Messages
 from penstock_client.model import CaughtUp, Event
 from penstock_client.wire import event_of, load
@@ -103,6 +103,8 @@ class AsyncSubscription:
         if message.event in ("caught-up", "checkpoint"):
             self._after = max(known, int(document["position"]))
             return CaughtUp(position=self._after) if message.event == "caught-up" else None
+        if message.event == "failed":
+            raise error_of(int(document["status"]), message.data, {})
         return None
 
     async def _messages(self) -> AsyncGenerator[Message, None]:
