@@ -308,6 +308,7 @@ class TailTables:
             return
         last = Epoch(parts[-1][0])
         base = merge(self._lake.path(name), rows, Guard(name, last), tail.keys)
+        self._tables.changed(self._lake.path(name))
         failpoints.hit(failpoints.TAIL_AFTER_FOLD)
         tail.base_rows, tail.base_bytes = base.rows, base.size
         self._moved[name] = TableAt(version=base.version, as_of_epoch=last)
