@@ -24,7 +24,7 @@ from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from projections.log.attempts import Attempts
@@ -39,6 +39,8 @@ FEW_FILES = 6
 """A table may have many small files in all, but each of its partitions at least a few."""
 TARGET_BYTES = 32 * 2**20
 """Files of this size are left alone: what was put together once is not written again and again."""
+# Of a large file only those rows are read that a slice of a large transaction needs.
+_WRITTEN_AS = WriterProperties(compression="SNAPPY", max_row_group_size=2**16)
 _SIZES = (2**16, 2**19, 2**22, TARGET_BYTES)
 LOOK_EVERY = timedelta(seconds=20)
 TRIM_EVERY = timedelta(minutes=1)
@@ -72,6 +74,7 @@ def compact(lake: Lake, tables: Tables, names: Iterable[str]) -> list[str]:
                 table.optimize.compact(
                     partition_filters=_among(table, partitions),
                     target_size=size,
+                    writer_properties=_WRITTEN_AS,
                     max_concurrent_tasks=1,
                 )
         except CommitFailedError:

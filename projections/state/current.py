@@ -79,7 +79,7 @@ class CurrentTables:
         self._writer = ArrowWriter(tables)
         self._schemas = schemas
         self._soft = soft_deletes
-        self._merge = large or ArrowStagedMerge(tables)
+        self.merge_staged = large or ArrowStagedMerge(tables)
         self._small = MergeKept(KeptBases(SMALL_BYTES), tables=tables)
         self.tails = TailTables(lake, tables, policy, beside=beside)
 
@@ -155,7 +155,7 @@ class CurrentTables:
         for part in slices(rows):
             stored = partial(self._staged, staging, name, gone)
             images, keys = row_images(
-                rows.read(part), self._schemas, stored=stored, evolution=evolution
+                part.read(), self._schemas, stored=stored, evolution=evolution
             )
             newest = newest_per_key(images, keys)
             newest = _softly(newest, images, keys, stored) if soft else newest
@@ -166,7 +166,7 @@ class CurrentTables:
             handle = self._tables.open(path)
             return {} if handle is None else self._at(name, handle.version(), epoch)
         replace = gone or not holds_rows(self._tables, path)
-        version = self._merge(path, staging.path, guard, keys, replace=replace)
+        version = self.merge_staged(path, staging.path, guard, keys, replace=replace)
         failpoints.hit(failpoints.LARGE_AFTER_MERGE)
         staging.remove()
         return self._at(name, version, epoch)
