@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from benchmarks.bounds import epochs
-from benchmarks.harness import Context, Figures
+from benchmarks.bounds import bases, epochs, transactions
+from benchmarks.harness import Context, Figures, Result
 
 NAME = "bounds"
 CONDITIONS = (
@@ -17,7 +17,7 @@ CONDITIONS = (
     "guarded as in the pipeline; files are handed to the file system without waiting for the disk; "
     "no Kafka, no Spark stream"
 )
-LINES = {"epochs": epochs.measure}
+LINES = {"epochs": epochs.measure, "transactions": transactions.measure, "bases": bases.measure}
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -25,6 +25,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--bounds-lines", help=f"bounds: which of {', '.join(LINES)}, with commas; all if left out"
     )
+    transactions.add_options(parser)
+    bases.add_options(parser)
 
 
 def run(context: Context) -> Figures:
@@ -34,6 +36,11 @@ def run(context: Context) -> Figures:
         found = LINES[name](context.folder / name, context.options, context.progress)
         figures |= {f"{name}.{figure}": value for figure, value in found.items()}
     return figures
+
+
+def summary(result: Result) -> str:
+    """Return nothing more: each case was told when it was done."""
+    return f"  {len(result.figures)} figures"
 
 
 def _chosen(options: Namespace) -> list[str]:
