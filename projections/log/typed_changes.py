@@ -130,10 +130,8 @@ class TypedChanges:
         rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
         if wanted(truncates_name(source)):
             with attempts.of(truncates_name(source)):
-                parts = [
-                    rows,
-                    *(stamp(own.narrowed(_IS_TRUNCATE).read()) for own in large.values()),
-                ]
+                cleared = (own.narrowed(_IS_TRUNCATE) for own in large.values())
+                parts = [rows, *(stamp(own.read()) for own in cleared)]
                 attempts.done |= self._truncated(source, parts, epoch)
         tables, named = _readable(source, rows, large, wanted)
         tables |= {SCHEMA_TABLE: messages} if messages.num_rows else {}
