@@ -17,8 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.runner.derived import TYPED
-from projections.runner.manifest import COMMITTED, Manifest
+from projections.runner.manifest import COMMITTED, TYPED, Manifest
 
 MOST_BYTES = 256 * 2**20
 """Of the manifest's files. Epochs of the last hour stay, whatever they take."""

@@ -8,8 +8,7 @@ from kernel.positions import Epoch
 from projections.log.compaction import compact
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
-from projections.runner.derived import TYPED
-from projections.runner.manifest import Manifest, Projected
+from projections.runner.manifest import TYPED, Manifest, Projected
 from projections.runner.retention import derived_names, forget_epochs
 from projections.state.held import NO_ORDER, Hold
 from tests.unit.test_manifest import bound, committed
