@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -41,6 +42,7 @@ from projections.runner.ingest import Ingest
 from projections.runner.manifest import Committed, Manifest
 from projections.runner.progress import Progress
 from projections.runner.projector import Run
+from projections.runner.retention import derived_names, forget_epochs
 from projections.runner.retries import Patience
 from projections.state.current import CurrentTables
 from projections.state.held import hold_document
@@ -100,7 +102,8 @@ class Pipeline:
             self._lake,
             retention=retention,
             current_bytes=settings.number("lake.current_retention_bytes"),
-            derived=self._derived,
+            derived=partial(derived_names, self._lake),
+            prune=partial(forget_epochs, self._lake, retention=retention),
         )
         self._sources = SourceHeads(settings, self._topics)
         self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
@@ -145,11 +148,6 @@ class Pipeline:
             worker.join(timeout=30)
         self._upkeep.close()
         self.ingest = PartState("stopped")
-
-    def _derived(self) -> set[str]:
-        """Name the derived tables. Reads the manifest anew, with handles of its own."""
-        runs = Manifest(self._lake, Tables()).projected().values()
-        return {name for run in runs for name in run.tables}
 
     def stop(self) -> None:
         """Ask for an end between two epochs."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from apps.deployment import waits_for_input
-from kernel.errors import PenstockError, SchemaViolation
+from apps.pipeline.event_fields import EventFields
+from kernel.errors import PenstockError
 from kernel.positions import Epoch
 from projections.log.compaction import compact
 from projections.log.layout import Lake
@@ -28,10 +27,8 @@ from projections.sql.parse import ProjectionDecl
 from projections.sql.plan import InputKind, Plan, plan
 from projections.state.held import retry_command
 from projections.state.history import HistoryTables
-from schemas.columns import event_shape
 from schemas.registry import SchemaRegistry
 
-FIELDS_TTL_S = 10.0
 HISTORY = InputKind.HISTORY
 COMPACT_EVERY = 64
 TYPED_EVERY_S = 2.0
@@ -51,12 +48,6 @@ class ProjectionState:
     due_at: float = 0.0
 
 
-@dataclass(slots=True)
-class _Fields:
-    read_at: float = -1e9
-    schemas: dict[str, pa.Schema] = field(default_factory=dict)
-
-
 class Projecting:
     """Brings typed and history tables forward, then runs the projections that are due."""
 
@@ -74,7 +65,6 @@ class Projecting:
         frames = DeltaFrames(session, tables)
         self._lake = lake
         self._tables = tables
-        self._registry = registry
         self._manifest = Manifest(lake, tables)
         self._deployed = DeployedCatalog(lake, tables)
         self._deployment: Deployment | None = None
@@ -88,7 +78,7 @@ class Projecting:
         )
         self._projector = Projector(session, lake, tables, self._manifest)
         self._on_run = on_run
-        self._fields = _Fields()
+        self._fields = EventFields(registry)
         self._settled = (-2, -2)
         self._steps = 0
         self._typed_at = 0.0
@@ -242,18 +232,5 @@ class Projecting:
             self._tables,
             deployment,
             typed=[name for name in brought.tables if name.startswith("typed/")],
-            fields=self._registered(),
+            fields=self._fields.columns(),
         )
-
-    def _registered(self) -> dict[str, pa.Schema]:
-        """Return the columns of registered event types, by `<category>.<type>`."""
-        if time.monotonic() - self._fields.read_at < FIELDS_TTL_S:
-            return self._fields.schemas
-        found: dict[str, pa.Schema] = {}
-        for subject in self._registry.subjects():
-            latest = self._registry.latest(subject)
-            if latest is not None and subject.count(".") == 1:
-                with contextlib.suppress(SchemaViolation):  # No event has such a schema.
-                    found[subject] = event_shape(latest.schema).schema
-        self._fields = _Fields(read_at=time.monotonic(), schemas=found)
-        return found

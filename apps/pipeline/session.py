@@ -40,6 +40,9 @@ SETTINGS: Mapping[str, str] = {
     ),
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "5",
+    # A partition of a topic has a consumer, which is made anew in every epoch when it does not fit
+    # into the cache. The default is 64.
+    "spark.kafka.consumer.cache.capacity": "2048",
     # Half of the default: a paused stream is noticed sooner, an idle one costs little.
     "spark.sql.streaming.pollingDelay": "50ms",
 }

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from projections.log.datasets import dataset_of
+from projections.log.datasets import dataset_of, dataset_since
 from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from projections.log.layout import Lake, changes_log
 from projections.log.tables import Tables
+from projections.state.large import LARGE_ROWS, LogRows
 from schemas.records import MESSAGES
 
 MOST_ROWS = 100_000
@@ -34,12 +35,15 @@ class Ends:
 class Slice:
     """Whole transactions, up to the one that ended at `last_end`.
 
-    `ends` maps each to its END; `rows` are log rows of a table and, under `_schema`, of DDL.
+    `ends` maps each to its END; `rows` are log rows of a table and, under `_schema`, of DDL. Of a
+    transaction with more than `LARGE_ROWS` of the table these are not read: they are in `large`,
+    and `rows` has only those that decide on columns.
     """
 
     last_end: int
     ends: Mapping[str, int]
     rows: Mapping[str, pa.Table]
+    large: LogRows | None = None
 
 
 class CommittedChanges:
@@ -63,8 +67,8 @@ class CommittedChanges:
     def slices(self, source: str, table: str, where: Ends) -> Iterator[Slice]:
         """Yield a table's rows, and the messages of DDL among them, in the order of the ENDs.
 
-        A slice is made of whole transactions and has about `MOST_ROWS` rows; a greater
-        transaction is a slice of its own.
+        A slice is made of whole transactions and has up to `MOST_ROWS` rows; a greater
+        transaction is a slice of its own, whose rows are read in parts beyond `LARGE_ROWS`.
         """
         ends = self._tables.read(
             self._lake.path(changes_log(source)),
@@ -85,26 +89,33 @@ class CommittedChanges:
             if not count and not counts.get(MESSAGES, 0):
                 continue
             if ids and rows + count > MOST_ROWS:
-                yield self._slice(source, table, ids, where)
+                yield self._slice(source, table, ids, where, large=rows > LARGE_ROWS)
                 ids, rows = {}, 0
             ids[end["transaction_id"]] = end["lsn"]
             rows += count
         if ids:
-            yield self._slice(source, table, ids, where)
+            yield self._slice(source, table, ids, where, large=rows > LARGE_ROWS)
 
-    def _slice(self, source: str, table: str, ends: Mapping[str, int], where: Ends) -> Slice:
-        found = self._tables.read(
-            self._lake.path(changes_log(source)),
-            where=pc.is_in(pc.field("table"), pa.array([table, SCHEMA_TABLE]))
-            & (pc.field("epoch") >= where.first_epoch)
+    def _slice(
+        self, source: str, table: str, ends: Mapping[str, int], where: Ends, *, large: bool
+    ) -> Slice:
+        log = self._tables.open(self._lake.path(changes_log(source)))
+        assert log is not None, "the log was read a moment ago"
+        wanted = (
+            (pc.field("epoch") >= where.first_epoch)
             & (pc.field("epoch") <= where.last_epoch)
             & pc.is_in(pc.field("transaction_id"), pa.array(list(ends), pa.string()))
-            & (pc.field("snapshot").is_null() | ~pc.field("snapshot")),
+            & (pc.field("snapshot").is_null() | ~pc.field("snapshot"))
         )
-        assert found is not None, "the log was read a moment ago"
-        rows = {n: found.filter(pc.equal(found["table"], n)) for n in (table, SCHEMA_TABLE)}
+        files = dataset_since(log, "epoch", where.first_epoch)
+        told, own = (
+            LogRows(files, wanted & (pc.field("table") == name)) for name in (SCHEMA_TABLE, table)
+        )
+        messages = told.read()
         return Slice(
             last_end=max(ends.values()),
             ends=ends,
-            rows={n: part for n, part in rows.items() if n == table or part.num_rows},
+            rows={table: own.planned() if large else own.read()}
+            | ({SCHEMA_TABLE: messages} if messages.num_rows else {}),
+            large=own if large else None,
         )

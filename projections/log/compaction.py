@@ -1,5 +1,11 @@
 """Puts many small files together, and removes the files that no kept version names.
 
+A file belongs to one partition, so that files are counted and put together by partition: in a log
+of hundreds of tables each has a few small ones at any time, which nothing makes fewer. Of a
+partition only files are put together that are small beside one another: a file is written again
+when as much as it holds has come since, so that what is written grows with the logarithm of the
+rows and not with their square.
+
 Rows, statistics and guards stay, and so does every version younger than the retention, but for old
 versions of large tables (`superseded`). A table that is merged into is compacted by the thread that
 merges, so that the two never meet. Appends and a compaction do not collide: tables that are only
@@ -12,13 +18,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from projections.log.attempts import Attempts
@@ -29,17 +35,25 @@ from projections.log.tables import TableAt, Tables
 from projections.state.layers import FOLDER
 
 MANY_FILES = 96
+FEW_FILES = 6
+"""A table may have many small files in all, but each of its partitions at least a few."""
 TARGET_BYTES = 32 * 2**20
 """Files of this size are left alone: what was put together once is not written again and again."""
+# Of a large file only those rows are read that a slice of a large transaction needs.
+_WRITTEN_AS = WriterProperties(compression="SNAPPY", max_row_group_size=2**16)
+_SIZES = (2**16, 2**19, 2**22, TARGET_BYTES)
 LOOK_EVERY = timedelta(seconds=20)
 TRIM_EVERY = timedelta(minutes=1)
 VACUUM_EVERY = timedelta(hours=1)
 _REST_S = 2.0
-APPENDED = ("log/", "quarantine/", "epochs")
-"""Tables, by the beginnings of their names, that nobody merges into."""
+APPENDED = ("log/", "quarantine/")
+"""Tables of epochs, by the beginnings of their names, that nobody merges into."""
 
-UNNAMED = ("epochs", "log/_schemas", "quarantine/records")
-"""Tables that no epoch names."""
+UNNAMED = (
+    *("epochs", "catalog", "replays", "verifications"),
+    *("log/_schemas", "log/snapshots/_installs", "quarantine/records"),
+)
+"""Tables that no epoch names. Rows are appended to all of them."""
 
 log = logging.getLogger("penstock.upkeep")
 
@@ -52,15 +66,74 @@ def compact(lake: Lake, tables: Tables, names: Iterable[str]) -> list[str]:
     done: list[str] = []
     for name in names:
         table = tables.open(lake.path(name))
-        if table is None or _small_files(table) < MANY_FILES:
+        due = {} if table is None else due_partitions(table)
+        if table is None or not due:
             continue
         try:
-            table.optimize.compact(target_size=TARGET_BYTES, max_concurrent_tasks=1)
+            for size, partitions in sorted(due.items()):
+                table.optimize.compact(
+                    partition_filters=_among(table, partitions),
+                    target_size=size,
+                    writer_properties=_WRITTEN_AS,
+                    max_concurrent_tasks=1,
+                )
         except CommitFailedError:
             continue
-        tables.forget(lake.path(name))
+        finally:
+            tables.forget(lake.path(name))
         done.append(name)
     return done
+
+
+def due_partitions(table: DeltaTable) -> dict[int, list[str | None]]:
+    """Return the partitions with files to put together, by the size that these stay below.
+
+    A table without partitions counts as one, None. So does one with several columns of partitions.
+    """
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = table.metadata().partition_columns
+    single = columns[0] if len(columns) == 1 else None
+    sizes = actions["size_bytes"]
+    values = actions[f"partition.{single}"] if single else pa.repeat(pa.scalar(""), len(sizes))
+    small = pa.table({"size": sizes, "partition": values})
+    small = small.filter(pc.less(small["size"], TARGET_BYTES)).sort_by(
+        [("partition", "ascending"), ("size", "ascending")]
+    )
+    counted = pc.value_counts(small["partition"]).to_pylist()
+    enough = max(FEW_FILES, MANY_FILES // max(1, len(counted)))
+    due: dict[int, list[str | None]] = {}
+    first = 0
+    for each in counted:
+        files = small["size"].slice(first, each["counts"]).to_pylist()
+        first += each["counts"]
+        count, size = _alike(files)
+        if count >= enough:
+            limit = next((limit for limit in _SIZES if size < limit), TARGET_BYTES)
+            due.setdefault(limit, []).append(each["values"] if single else None)
+    return due
+
+
+def _alike(sizes: Sequence[int]) -> tuple[int, int]:
+    """Return how many of the smallest files are to become one, and how large that is.
+
+    The next larger one belongs to them if it is not larger than all of them together.
+    """
+    total = 0
+    for count, size in enumerate(sizes):
+        if count > 1 and size > total:
+            return count, total
+        total += size
+    return len(sizes), total
+
+
+def _among(
+    table: DeltaTable, partitions: Sequence[str | None]
+) -> list[tuple[str, str, list[str]]] | None:
+    names = [name for name in partitions if name is not None]
+    if not names:
+        return None
+    (column,) = table.metadata().partition_columns
+    return [(column, "in", names)]
 
 
 def vacuum(
@@ -108,10 +181,12 @@ class Upkeep:
         retention: timedelta,
         current_bytes: int | None = None,
         derived: Callable[[], Iterable[str]] = tuple,
+        prune: Callable[[], object] = tuple,
     ) -> None:
         """`derived` names the typed, history and projection tables; for the vacuum only.
 
-        `current_bytes` is what old versions of `current` tables take at most; None for no bound.
+        `prune` removes rows that are too old, before each vacuum. `current_bytes` is what old
+        versions of `current` tables take at most; None for no bound.
         """
         self._lake = lake
         self._retention = retention
@@ -120,6 +195,7 @@ class Upkeep:
         self._tables = Tables()
         self._at: Mapping[str, TableAt] = {}
         self._derived = derived
+        self._prune = prune
         self.troubles: dict[str, str] = {}
         """What could not be done the last time, by the kind of work or the table."""
         self._stop = threading.Event()
@@ -158,6 +234,8 @@ class Upkeep:
                     self.troubles.pop(work.__name__.strip("_"), None)
 
     def _vacuum(self) -> None:
+        with self._of("epochs"):
+            self._prune()
         for name, at in self._kept().items():
             if self._stop.is_set():
                 break
@@ -189,7 +267,8 @@ class Upkeep:
 
     def look(self) -> list[str]:
         """Compact now what has many small files; return the names."""
-        names = ("epochs", "log/_schemas", *(n for n in self._at if n.startswith(APPENDED)))
+        logs = (name for name in self._at if name.startswith(APPENDED))
+        names = dict.fromkeys((*UNNAMED, *logs))
         found: list[str] = []
         for name in names:
             if self._stop.is_set():
@@ -210,8 +289,3 @@ class Upkeep:
 
 def _hours(time: timedelta) -> int:
     return int(time / timedelta(hours=1))
-
-
-def _small_files(table: DeltaTable) -> int:
-    sizes = pa.table(table.get_add_actions())["size_bytes"]
-    return int(pc.sum(pc.less(sizes, TARGET_BYTES)).as_py() or 0)

@@ -21,9 +21,9 @@ _OF_CAPTURED = (
     "history/",
     "typed/",
 )
+_OF_INGEST = ("log/changes/", "log/events/", "current/")
 LOCAL = "file"
 OBJECT_STORES = ("s3",)
-_OF_INGEST = ("log/changes/", "log/events/", "current/_tail/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,12 @@ class Lake:
         return f"{folder}{name_at(rest) if folder else rest}"
 
     def written_by_ingest(self, path: str) -> bool:
-        """Say whether only ingest writes rows to the table at `path`."""
-        return path.startswith(tuple(self.path(name) for name in _OF_INGEST))
+        """Say whether only ingest writes rows to the table at `path`.
+
+        Not so the generations of installs, which copies fill.
+        """
+        own = path.startswith(tuple(f"{self.root}/{folder}" for folder in _OF_INGEST))
+        return own and "/_gen/" not in path
 
     @property
     def epochs(self) -> str:

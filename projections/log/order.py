@@ -58,6 +58,12 @@ def high_of(rows: pa.Table) -> pa.ChunkedArray:
     return pc.if_else(rows["snapshot"], 0, rows["commit_order"])
 
 
+def lsn_at(place: tuple[int, int]) -> int:
+    """Return the LSN of a streamed row at a place (`commit_order`, low), or the byte behind it."""
+    commit_order, low = place
+    return (low >> _BITS) - _SPAN + commit_order
+
+
 def places_of(rows: pa.Table) -> list[tuple[int, int]]:
     """Return (`commit_order`, low) of log rows, in their order."""
     return list(zip(rows["commit_order"].to_pylist(), low_of(rows).to_pylist(), strict=True))

@@ -47,12 +47,14 @@ class Tables:
     """Opens tables by path and keeps their handles. Safe for use from several threads.
 
     `owned` says of a path that nobody else changes the table's rows: its handle is as new as our
-    own last write, and the log is not looked at again. After an error `forget_all`.
+    own last write, and the log is not looked at again, unless `changed` told of a write through
+    another handle. After an error `forget_all`.
     """
 
     def __init__(self, *, owned: Callable[[str], bool] = lambda path: False) -> None:
         self._handles: dict[str, DeltaTable] = {}
         self._owned = owned
+        self._changed: set[str] = set()
         self._lock = threading.Lock()
 
     def open(self, path: str) -> DeltaTable | None:
@@ -60,7 +62,8 @@ class Tables:
         with self._lock:
             handle = self._handles.get(path)
             if handle is not None:
-                if not self._owned(path):
+                if path in self._changed or not self._owned(path):
+                    self._changed.discard(path)
                     handle.update_incremental()
                 return handle
             try:
@@ -94,6 +97,11 @@ class Tables:
                 configuration={**TABLE_SETTINGS, **(settings or {})},
             )
             return self._handles[path]
+
+    def changed(self, path: str) -> None:
+        """Take note that a table was written through another handle."""
+        with self._lock:
+            self._changed.add(path)
 
     def forget(self, path: str) -> None:
         """Drop a handle, after a restore or a change made by another engine."""

@@ -130,7 +130,8 @@ class TypedChanges:
         rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
         if wanted(truncates_name(source)):
             with attempts.of(truncates_name(source)):
-                parts = [rows, *(stamp(own.read(_IS_TRUNCATE)) for own in large.values())]
+                cleared = (own.narrowed(_IS_TRUNCATE) for own in large.values())
+                parts = [rows, *(stamp(own.read()) for own in cleared)]
                 attempts.done |= self._truncated(source, parts, epoch)
         tables, named = _readable(source, rows, large, wanted)
         tables |= {SCHEMA_TABLE: messages} if messages.num_rows else {}
@@ -339,7 +340,7 @@ class TypedChanges:
             if waiting is not None:
                 append_part(self._tables, path, name, waiting, epoch)
             found = partial(self._last_facts, name, min(done, since), stored)
-            images = self._images(stamp(rows.read(part & ~_IS_TRUNCATE)), found, evolution)
+            images = self._images(stamp(part.read()), found, evolution)
             waiting = images.filter(pc.greater(images[EPOCH], done))
         assert waiting is not None, "a large table has rows"
         return self._append_last(name, waiting, epoch)

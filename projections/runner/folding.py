@@ -9,7 +9,7 @@ the epoch, which is repeated, until `Patience` with that one table ends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -210,6 +210,13 @@ class Folding:
         wanted = in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE)
         wanted, large = split(log, wanted, since=advance.from_epoch or 0)
         rows = dataset_since(log, "epoch", advance.from_epoch or 0).to_table(filter=wanted)
-        names = pc.unique(rows["table"]).to_pylist()
-        small = {name: rows.filter(pc.equal(rows["table"], name)) for name in sorted(names)}
-        return small, large
+        return dict(_by_table(rows)), large
+
+
+def _by_table(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Yield each table's rows, by name; one sort instead of a filter for each of many tables."""
+    ordered = rows.take(pc.sort_indices(rows["table"]))
+    first = 0
+    for counted in pc.value_counts(ordered["table"]).to_pylist():
+        yield counted["values"], ordered.slice(first, counted["counts"])
+        first += counted["counts"]

@@ -13,6 +13,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -251,8 +253,18 @@ class Manifest:
         return 1
 
     def projected(self) -> dict[str, Projected]:
-        """Return, per derived table, how far it has come."""
-        rows = self._rows(pc.field("kind") == PROJECTION)
+        """Return, per derived table, how far it has come.
+
+        Of all rows only names and epochs are read: the others are some kilobytes each.
+        """
+        runs = pc.field("kind") == PROJECTION
+        noted = self._tables.read(self._lake.epochs, where=runs, columns=["name", "epoch"])
+        if noted is None or noted.num_rows == 0:
+            return {}
+        last = noted.group_by("name").aggregate([("epoch", "max")])
+        epochs = sorted(pc.unique(last["epoch_max"]).to_pylist())
+        of_last = reduce(or_, (pc.field("epoch") == epoch for epoch in epochs))
+        rows = self._rows(runs & of_last, epochs[0])
         newest: dict[str, dict[str, object]] = {}
         for row in rows:
             name = str(row["name"])

@@ -38,6 +38,7 @@ from projections.log.steps import NOTHING, Evolution
 from projections.log.tables import TableAt, Tables
 from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
+from projections.state.kept import KeptBases
 from projections.state.large import (
     ArrowStagedMerge,
     LogRows,
@@ -49,12 +50,14 @@ from projections.state.large import (
     slices,
 )
 from projections.state.layers import tail_name, whole
-from projections.state.merging import BaseMerge
+from projections.state.merging import BaseMerge, MergeKept
 from projections.state.tail import FoldPolicy, TailTables
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 
 FOLDS_AT_ONCE = 4
+SMALL_BYTES = 64 * 2**20
+"""Rows of small tables that stay in memory from one epoch to the next, of all together."""
 DELETED = "_deleted"
 """Column of tables with soft deletes: the source has the row no more."""
 
@@ -84,7 +87,8 @@ class CurrentTables:
         self._writer = ArrowWriter(tables)
         self._schemas = schemas
         self._soft = soft_deletes
-        self._merge = large or ArrowStagedMerge(tables)
+        self.merge_staged = large or ArrowStagedMerge(tables)
+        self._small = MergeKept(KeptBases(SMALL_BYTES), tables=tables)
         self.tails = TailTables(lake, tables, policy, beside=beside)
 
     def fold(
@@ -129,7 +133,7 @@ class CurrentTables:
         if not (truncated or evolved) and self.tails.wants(handle):
             return self.tails.add(name, rows, keys, epoch)
         self.tails.settle(name)
-        return self._at(name, self._writer.merge(path, rows, guard, keys=keys), epoch)
+        return self._at(name, self._small.merge(path, rows, guard, keys), epoch)
 
     def fold_large(
         self,
@@ -159,7 +163,7 @@ class CurrentTables:
         for part in slices(rows):
             stored = partial(self._staged, staging, name, gone)
             images, keys = row_images(
-                rows.read(part), self._schemas, stored=stored, evolution=evolution
+                part.read(), self._schemas, stored=stored, evolution=evolution
             )
             newest = newest_per_key(images, keys)
             newest = _softly(newest, images, keys, stored) if soft else newest
@@ -170,7 +174,7 @@ class CurrentTables:
             handle = self._tables.open(path)
             return {} if handle is None else self._at(name, handle.version(), epoch)
         replace = gone or not holds_rows(self._tables, path)
-        version = self._merge(path, staging.path, guard, keys, replace=replace)
+        version = self.merge_staged(path, staging.path, guard, keys, replace=replace)
         failpoints.hit(failpoints.LARGE_AFTER_MERGE)
         staging.remove()
         return self._at(name, version, epoch)

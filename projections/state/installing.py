@@ -8,7 +8,7 @@ the same call finds what is done. Readers of the table see one commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,7 +22,7 @@ from kernel import failpoints
 from kernel.errors import InstallDeclined, LeaseLost, Unavailable
 from kernel.positions import Epoch
 from projections.log.adoption import adopted
-from projections.log.committed import CommittedChanges, Ends
+from projections.log.committed import CommittedChanges, Ends, Slice
 from projections.log.datasets import dataset_of, scanner_of, schema_of
 from projections.log.frames import SCHEMA_TABLE
 from projections.log.layout import Lake, current_name
@@ -32,6 +32,7 @@ from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reach
 from projections.state.current import DELETED, CurrentTables
 from projections.state.following import SchemaFollower
 from projections.state.installs import Install
+from projections.state.large import slices
 from projections.state.moved import moved_unseen
 from projections.state.staging import GenerationLake, generation_folder, generation_lake
 from projections.state.tail import FoldPolicy
@@ -162,15 +163,17 @@ class Installer:
             self.schemas,
             soft_deletes=self.current.keeps_deleted,
             policy=_NO_TAIL,
+            large=self.current.merge_staged,
         )
         follower = SchemaFollower(self.lake, self.tables, self.schemas)
         log = CommittedChanges(self.lake, self.tables)
         for slice_ in log.slices(install.source, install.table, ends):
-            rows = slice_.rows[install.table]
-            if touched is not None:
-                touched(rows)
-            if not whole and (SCHEMA_TABLE in slice_.rows or moved_unseen(rows, self.schemas)):
-                raise InstallDeclined("a key moved, or DDL came, while the range was read")
+            looked_at = touched is not None or not whole
+            for rows in _parts(slice_, install.table) if looked_at else ():
+                if touched is not None:
+                    touched(rows)
+                if not whole and (SCHEMA_TABLE in slice_.rows or moved_unseen(rows, self.schemas)):
+                    raise InstallDeclined("a key moved, or DDL came, while the range was read")
             plans = follower.plans(
                 install.source,
                 slice_.rows,
@@ -184,8 +187,12 @@ class Installer:
             if planned.hold is not None:
                 raise InstallDeclined(planned.hold.reason)
             if own.num_rows or planned.evolution:
-                epoch = Epoch(slice_.last_end)
-                current.fold(install.source, install.table, own, epoch, planned.evolution)
+                place = install.source, install.table
+                epoch, evolution = Epoch(slice_.last_end), planned.evolution
+                if slice_.large is None:
+                    current.fold(*place, own, epoch, evolution)
+                else:
+                    current.fold_large(*place, slice_.large, epoch, evolution)
 
     def _columns_before(self, install: Install, lsn: int, table: str) -> pa.Schema | None:
         """Return the generation's columns as of before a slice, also when it is folded again."""
@@ -216,6 +223,14 @@ class Installer:
         if built is None:
             raise InstallDeclined(f"the staged rows of {install.id} are gone")
         return built
+
+
+def _parts(slice_: Slice, table: str) -> Iterator[pa.Table]:
+    """Read a table's rows, those of a large transaction part by part."""
+    if slice_.large is None:
+        yield slice_.rows[table]
+    else:
+        yield from (part.read() for part in slices(slice_.large))
 
 
 def generation_root(lake: Lake, install: Install) -> str:

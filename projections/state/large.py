@@ -2,14 +2,16 @@
 
 A source transaction may change millions of rows. Its log rows are cut into slices in the source's
 order; of each slice the newest image per key goes to a staging table, numbered, and the newest of
-all slices goes into the table in one commit from Spark's executors. Memory holds one slice and the
-places where slices end (20 bytes a row).
+all slices goes into the table in one commit from Spark's executors. Memory holds one slice and, for
+every 500 rows, a place where it might end. One look at all rows tells which files each slice lies
+in, so that what is read grows with the rows and not with their square.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +26,7 @@ from kernel.positions import DeltaVersion, Epoch
 from projections.log import storage
 from projections.log.datasets import dataset_since, location_of, schema_of
 from projections.log.layout import Lake
-from projections.log.order import LOW, NEEDED, low_of, places_of
+from projections.log.order import LOW, NEEDED, high_of, low_of, lsn_at, places_of
 from projections.log.spark_writer import SparkWriter
 from projections.log.tables import Tables
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
@@ -37,6 +39,9 @@ LARGE_ROWS = 150_000
 SLICE_ROWS = 50_000
 
 _PLANNED = ("schema_id", "key_schema_id", *NEEDED)
+Place = tuple[int, int]
+"""`commit_order` and low number of a row: see `projections.log.order`."""
+_AT_THE_END: Place = (2**63 - 1, 0)
 _CODES = np.dtype([("high", np.int64), ("low", np.int64), ("delete", bool), ("insert", bool)])
 
 
@@ -47,17 +52,39 @@ class LogRows:
     log: ds.Dataset
     where: pc.Expression
 
-    def read(self, part: pc.Expression | None = None) -> pa.Table:
-        """Read the rows, or those of a part."""
-        return self.log.to_table(filter=self.where if part is None else self.where & part)
+    def read(self) -> pa.Table:
+        """Read the rows."""
+        return self.log.to_table(filter=self.where)
 
     def planned(self) -> pa.Table:
-        """Read of all rows only what decides on the columns of their table."""
-        return self.log.to_table(columns=list(_PLANNED), filter=self.where)
+        """Return those rows that decide on the columns of their table, and of these what decides.
+
+        That is the first one of each schema and operation: memory holds no more.
+        """
+        scanner = self.log.scanner(columns=list(_PLANNED), filter=self.where)
+        firsts = [_first_of_each(pa.table(batch)) for batch in scanner.to_batches()]
+        return _first_of_each(pa.concat_tables(firsts))
+
+    def among(self, files: Sequence[ds.Fragment]) -> LogRows:
+        """Return the rows that lie in some of the files."""
+        log = self.log
+        return LogRows(
+            ds.FileSystemDataset(files, log.schema, log.format, log.filesystem), self.where
+        )
 
     def narrowed(self, part: pc.Expression) -> LogRows:
         """Return fewer of the rows."""
         return LogRows(self.log, self.where & part)
+
+
+def _first_of_each(rows: pa.Table) -> pa.Table:
+    """Return the first row, in the source's order, of each pair of schemas and operation."""
+    kinds = ["schema_id", "key_schema_id", "operation"]
+    ordered = rows.append_column("__hi", high_of(rows)).append_column("__lo", low_of(rows))
+    ordered = ordered.sort_by([("__hi", "ascending"), ("__lo", "ascending")])
+    number = pa.array(np.arange(rows.num_rows))
+    first = ordered.append_column("__n", number).group_by(kinds).aggregate([("__n", "min")])
+    return ordered.take(first["__n_min"]).select(rows.schema.names)
 
 
 class StagedMerge(Protocol):
@@ -158,11 +185,14 @@ def split(
     if (pc.sum(recent["num_records"]).as_py() or 0) <= most:
         return where, {}
     dataset = dataset_since(log, "epoch", since)
-    counted = pc.value_counts(dataset.to_table(columns=["table"], filter=where)["table"])
+    counted: Counter[str] = Counter()
+    for batch in dataset.scanner(columns=["table"], filter=where).to_batches():
+        for each in pc.value_counts(batch["table"]).to_pylist():
+            counted[each["values"]] += each["counts"]
     large = {
-        str(c["values"]): LogRows(dataset, where & (pc.field("table") == c["values"]))
-        for c in counted.to_pylist()
-        if c["counts"] > most and not str(c["values"]).startswith("_")
+        table: LogRows(dataset, where & (pc.field("table") == table))
+        for table, rows in counted.items()
+        if rows > most and not table.startswith("_")
     }
     if large:
         where = where & ~pc.is_in(pc.field("table"), pa.array(list(large), pa.string()))
@@ -185,78 +215,141 @@ def after(place: tuple[int, int]) -> pc.Expression:
     return later & ~pc.field("snapshot")
 
 
-def slices(rows: LogRows, *, most: int = SLICE_ROWS) -> Iterator[pc.Expression]:
+def slices(rows: LogRows, *, most: int = SLICE_ROWS) -> Iterator[LogRows]:
     """Cut rows of one table into parts of about `most`, in the source's order.
 
     Rows of a snapshot come first, by epoch. A delete and the insert right behind it (a changed
-    key) stay together.
+    key) stay together. A part names the files that it lies in, so that all parts together read
+    each file about once, however many they are.
     """
-    yield from _of_snapshot(rows, most)
-    places = _places(rows)
-    start = 0
-    while start < len(places):
-        end = min(len(places), start + most)
-        while end < len(places) and places["delete"][end - 1] and places["insert"][end]:
-            end += 1
-        low, high = places[start], places[end - 1]
-        yield ~pc.field("snapshot") & _from(low) & ~_beyond(high)
-        start = end
+    survey = _surveyed(rows, max(1, most // 100))
+    yield from _of_snapshot(rows, survey, most)
+    before: Place | None = None
+    held, left = 0, sum(mark.rows for mark in survey.marks)
+    for mark in sorted(survey.marks, key=lambda mark: mark.place):
+        held, left = held + mark.rows, left - mark.rows
+        if held >= most and left and mark.place != _AT_THE_END:
+            yield _between(rows, survey, before, mark.place)
+            before, held = mark.place, 0
+    if held:
+        yield _between(rows, survey, before, None)
 
 
-def _of_snapshot(rows: LogRows, most: int) -> Iterator[pc.Expression]:
-    epochs = rows.log.to_table(columns=["epoch"], filter=rows.where & pc.field("snapshot"))
-    counted = sorted(
-        (int(c["values"]), int(c["counts"])) for c in pc.value_counts(epochs["epoch"]).to_pylist()
-    )
-    first, held = None, 0
-    for epoch, count in counted:
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A place behind which rows may be cut, and how many there are since the one before it."""
+
+    place: Place
+    rows: int
+
+
+@dataclass(slots=True)
+class _Survey:
+    """Where rows lie: files with the first and last place of streamed rows, epochs of snapshots."""
+
+    files: list[tuple[ds.Fragment, Place, Place]] = field(default_factory=list)
+    marks: list[_Mark] = field(default_factory=list)
+    snapshots: list[tuple[ds.Fragment, int, int]] = field(default_factory=list)
+    epochs: Counter[int] = field(default_factory=Counter)
+
+
+def _surveyed(rows: LogRows, step: int) -> _Survey:
+    """Look at every row once, file by file; keep a mark for each `step` of them."""
+    survey = _Survey()
+    for file in rows.log.get_fragments(rows.where):
+        scanner = file.scanner(
+            schema=rows.log.schema, columns=[*NEEDED, "epoch"], filter=rows.where
+        )
+        found = scanner.to_table()
+        copied = found.filter(found["snapshot"])
+        if copied.num_rows:
+            epochs = Counter(copied["epoch"].to_pylist())
+            survey.epochs += epochs
+            survey.snapshots.append((file, min(epochs), max(epochs)))
+        streamed = found.filter(pc.invert(found["snapshot"]))
+        if streamed.num_rows:
+            places = _places(streamed)
+            survey.files.append((file, _place(places[0]), _place(places[-1])))
+            survey.marks += _marks(places, step)
+    return survey
+
+
+def _places(rows: pa.Table) -> npt.NDArray[np.void]:
+    """Return where each streamed row stands, sorted."""
+    packed = np.empty(rows.num_rows, _CODES)
+    packed["high"], packed["low"] = rows["commit_order"].to_numpy(), low_of(rows).to_numpy()
+    for name, meant in (("delete", Operation.DELETE), ("insert", Operation.INSERT)):
+        packed[name] = pc.equal(rows["operation"], meant.value).to_numpy()
+    return packed[np.lexsort((packed["low"], packed["high"]))]
+
+
+def _marks(places: npt.NDArray[np.void], step: int) -> Iterator[_Mark]:
+    """Yield about every `step`-th place, but none between the halves of a changed key.
+
+    A file may end with a delete whose insert is in the next one: nothing is cut behind that.
+    """
+    count = len(places)
+    torn = np.append(places["delete"][:-1] & places["insert"][1:], places["delete"][-1])
+    ends = np.append(np.arange(step - 1, count - 2, step), [count - 2, count - 1])
+    ends = np.unique(ends[ends >= 0])
+    ends = ends[~torn[ends]]
+    first = 0
+    for end in ends.tolist():
+        yield _Mark(_place(places[end]), end + 1 - first)
+        first = end + 1
+    if first < count:
+        yield _Mark(_AT_THE_END, count - first)
+
+
+def _place(code: np.void) -> Place:
+    return int(code["high"]), int(code["low"])
+
+
+def _between(rows: LogRows, survey: _Survey, before: Place | None, last: Place | None) -> LogRows:
+    """Return the streamed rows behind a place, up to another one; None for no bound."""
+    files = [
+        file
+        for file, low, high in survey.files
+        if (before is None or high > before) and (last is None or low <= last)
+    ]
+    where = ~pc.field("snapshot")
+    where = where if before is None else where & _beyond(before)
+    where = where if last is None else where & _up_to(last)
+    return rows.among(files).narrowed(where)
+
+
+def _of_snapshot(rows: LogRows, survey: _Survey, most: int) -> Iterator[LogRows]:
+    first, held, last = None, 0, max(survey.epochs, default=0)
+    for epoch, count in sorted(survey.epochs.items()):
         if first is not None and held + count > most:
-            yield _epochs(first, epoch - 1)
+            yield _epochs(rows, survey, first, epoch - 1)
             first, held = None, 0
         first = epoch if first is None else first
         held += count
     if first is not None:
-        yield _epochs(first, counted[-1][0])
+        yield _epochs(rows, survey, first, last)
 
 
-def _epochs(first: int, last: int) -> pc.Expression:
+def _epochs(rows: LogRows, survey: _Survey, first: int, last: int) -> LogRows:
+    files = [file for file, low, high in survey.snapshots if high >= first and low <= last]
     epoch = pc.field("epoch")
-    return pc.field("snapshot") & (epoch >= first) & (epoch <= last)
+    where = pc.field("snapshot") & (epoch >= first) & (epoch <= last)
+    return rows.among(files).narrowed(where)
 
 
-def _places(rows: LogRows) -> npt.NDArray[np.void]:
-    """Read where every streamed row stands, sorted."""
-    scanner = rows.log.scanner(
-        columns=list(NEEDED),
-        filter=rows.where & ~pc.field("snapshot"),
-    )
-    parts = [_packed(batch) for batch in scanner.to_batches() if batch.num_rows]
-    if not parts:
-        return np.empty(0, _CODES)
-    places = np.concatenate(parts)
-    return places[np.lexsort((places["low"], places["high"]))]
+def _beyond(place: Place) -> pc.Expression:
+    """Return a filter for rows behind a place.
+
+    Of one transaction's rows the LSN, which stands in the statistics of files, tells most.
+    """
+    order, lsn, (high, low) = pc.field("commit_order"), pc.field("lsn"), place
+    return (order > high) | ((order == high) & (lsn >= lsn_at(place) - 1) & (low < LOW))
 
 
-def _packed(batch: pa.RecordBatch) -> npt.NDArray[np.void]:
-    packed = np.empty(batch.num_rows, _CODES)
-    operation = batch.column("operation")
-    packed["high"] = batch.column("commit_order").to_numpy()
-    packed["low"] = low_of(pa.table(batch)).to_numpy()
-    for name, meant in (("delete", Operation.DELETE), ("insert", Operation.INSERT)):
-        packed[name] = pc.equal(operation, meant.value).to_numpy(zero_copy_only=False)
-    return packed
-
-
-def _from(place: np.void) -> pc.Expression:
-    order = pc.field("commit_order")
-    high, low = int(place["high"]), int(place["low"])
-    return (order >= high) & ((order > high) | (low <= LOW))
-
-
-def _beyond(place: np.void) -> pc.Expression:
-    order = pc.field("commit_order")
-    high, low = int(place["high"]), int(place["low"])
-    return (order > high) | ((order == high) & (low < LOW))
+def _up_to(place: Place) -> pc.Expression:
+    """Return a filter for rows up to a place, and the one there."""
+    order, lsn, (high, low) = pc.field("commit_order"), pc.field("lsn"), place
+    return (order < high) | ((order == high) & (lsn <= lsn_at(place)) & (low >= LOW))
 
 
 def holds_rows(tables: Tables, path: str) -> bool:

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from kernel.errors import EXIT_FAILED, EXIT_OK, LeaseLost, PenstockError, Unavailable
-from kernel.positions import Epoch
+from kernel.positions import DeltaVersion, Epoch
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard, reached
 from projections.state.kept import WRITTEN_AS, KeptBases
@@ -102,32 +102,39 @@ class MergeHere:
 
 
 class MergeKept:
-    """Merges in the calling thread, and keeps the rows of bases for the next merge. For one thread.
+    """Merges in the calling thread, and keeps the rows of bases for the next merge.
 
-    See `kept`: where it does not suit a base, merges as `MergeHere` does.
+    See `kept`: where that does not suit a base, deltalake merges into it. Safe for several
+    threads, each with a path of its own.
     """
 
-    def __init__(self, kept: KeptBases | None = None) -> None:
-        self._tables = Tables()
+    def __init__(self, kept: KeptBases | None = None, *, tables: Tables | None = None) -> None:
+        self._tables = tables or Tables()
         self._writer = ArrowWriter(self._tables)
-        self._otherwise = MergeHere()
         self._kept = kept or KeptBases()
 
     def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> Base:
         """See `BaseMerge`."""
+        version = self.merge(path, rows, guard, keys)
+        table = self._tables.open(path)
+        assert table is not None, "it was just merged into"
+        count, size = size_of(table)
+        return Base(version=version, rows=count, size=size)
+
+    def merge(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> DeltaVersion:
+        """Merge, and return the version alone: how large the base is takes a look at its files."""
         table = self._tables.open(path)
         if table is None or reached(table, guard):
-            return self._otherwise(path, rows, guard, keys)
+            return self._writer.merge(path, rows, guard, keys=keys)
         merged = self._kept.merged(path, table, rows, keys)
         if merged is None or merged.num_rows == 0:
-            return self._otherwise(path, rows, guard, keys)
+            return self._writer.merge(path, rows, guard, keys=keys)
         before = table.version()
         self._kept.forget(path)
         version = self._writer.replace(table, merged, guard, WRITTEN_AS)
         if version == before + 1:  # Else somebody's commit lies between.
             self._kept.keep(path, version, merged)
-        count, size = size_of(table)
-        return Base(version=version, rows=count, size=size)
+        return version
 
     def hurry(self) -> None:
         """A merge here has the caller's own priority."""

@@ -34,8 +34,10 @@ class GenerationLake(Lake):
     """A lake of one `current` table: the generation of an install."""
 
     def path(self, name: str) -> str:
-        """Return the generation's root, or for a tail a place beside it."""
-        return f"{self.root}/_tail" if name.startswith("current/_tail/") else self.root
+        """Return the generation's root, or for a tail and staged slices a place beside it."""
+        beside = ("current/_tail/", "current/_staging/")
+        place = next((each for each in beside if name.startswith(each)), None)
+        return self.root if place is None else f"{self.root}/{place.split('/')[1]}"
 
 
 def generation_folder(install: str) -> str:

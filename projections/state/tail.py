@@ -52,8 +52,10 @@ class FoldPolicy:
 
     Up to `direct_bytes` a table is merged in every epoch and has no tail. Above, its base is at
     most about `freshness_s` behind, plus the time of a merge. Above `eager_bytes` it waits until
-    the tail has `share` of the base's rows, at most `longest_s`: what is rewritten then stays in
-    proportion to what changes. `most_rows` bounds a tail in memory: beyond, ingest waits.
+    the tail has `share` of the base's rows, or for `longest_s` and for `rest` times as long as its
+    last merge took: however large a base is and however little of it changes, merging takes that
+    part of the time at most. `most_rows` and `most_bytes` bound a tail in memory: a tail that is
+    half full is folded at once, and when it is full all the same, ingest waits.
     """
 
     freshness_s: float = 0.4
@@ -61,13 +63,25 @@ class FoldPolicy:
     eager_bytes: int = 96 * 2**20
     share: float = 0.01
     longest_s: float = 60.0
-    most_rows: int = 250_000
+    rest: float = 20.0
+    most_rows: int = 500_000
+    most_bytes: int = 64 * 2**20
 
-    def due(self, *, age_s: float, rows: int, base_rows: int, base_bytes: int) -> bool:
-        """Say whether a tail of `rows`, the oldest `age_s` old, is to be folded now."""
-        if base_bytes <= self.eager_bytes or rows >= self.most_rows:
+    def due(
+        self, *, age_s: float, rows: int, size: int, base_rows: int, base_bytes: int, spent_s: float
+    ) -> bool:
+        """Say whether a tail of `rows`, the oldest `age_s` old, is to be folded now.
+
+        `size` is what the rows take in memory, `spent_s` what the last merge took.
+        """
+        if base_bytes <= self.eager_bytes or self.full(2 * rows, 2 * size):
             return age_s >= self.freshness_s
-        return age_s >= self.longest_s or rows >= self.share * base_rows
+        worth = rows >= self.share * base_rows
+        return worth or age_s >= max(self.longest_s, self.rest * spent_s)
+
+    def full(self, rows: int, size: int) -> bool:
+        """Say whether a tail of so many rows and bytes is more than memory is to hold."""
+        return rows > self.most_rows or size > self.most_bytes
 
 
 @dataclass(slots=True)
@@ -84,12 +98,28 @@ class _Tail:
     folding: threading.Lock = field(default_factory=threading.Lock)
     base_rows: int = 0
     base_bytes: int = 0
+    spent_s: float = 0.0
     failures: int = 0
     rests_until: float = 0.0
 
-    @property
-    def rows(self) -> int:
-        return sum(part.num_rows for _, part in self.parts)
+    rows: int = 0
+    size: int = 0
+
+    def put(self, epoch: int, rows: pa.Table) -> None:
+        """Take an epoch's images in."""
+        with self.lock:
+            if not self.parts:
+                self.since = time.monotonic()
+            self.parts.append((epoch, rows))
+            self.rows, self.size = self.rows + rows.num_rows, self.size + rows.nbytes
+
+    def drop(self, count: int) -> None:
+        """Let go of the oldest parts: the base has them."""
+        with self.lock:
+            for _, rows in self.parts[:count]:
+                self.rows, self.size = self.rows - rows.num_rows, self.size - rows.nbytes
+            del self.parts[:count]
+            self.since = time.monotonic()
 
 
 class TailTables:
@@ -144,7 +174,12 @@ class TailTables:
         path = self._lake.path(tail_name(name))
         stored = self._tables.open(path)
         odd = stored is not None and not _fits(schema_of(stored), rows.schema)
-        if tail.keys != tuple(keys) or odd or tail.rows + rows.num_rows > self._policy.most_rows:
+        if self._policy.full(tail.rows + rows.num_rows, tail.size + rows.nbytes):
+            # A merge that is under way is awaited: begun anew it would take as long again.
+            with tail.folding:
+                pass
+        full = self._policy.full(tail.rows + rows.num_rows, tail.size + rows.nbytes)
+        if tail.keys != tuple(keys) or odd or full:
             self.settle(name)
             tail.keys = tuple(keys)
         guard = Guard(tail_name(name), epoch)
@@ -157,10 +192,7 @@ class TailTables:
             else:
                 self._writer.append(path, added, guard)
             failpoints.hit(failpoints.TAIL_AFTER_APPEND)
-            with tail.lock:
-                if not tail.parts:
-                    tail.since = time.monotonic()
-                tail.parts.append((epoch, rows))
+            tail.put(epoch, rows)
         self._start()
         return self._versions(name, epoch)
 
@@ -260,7 +292,9 @@ class TailTables:
             (epoch, missing.filter(pc.equal(missing[EPOCH], epoch)).drop_columns([EPOCH, KEYS]))
             for epoch in sorted(pc.unique(missing[EPOCH]).to_pylist())
         ]
-        tail = _Tail(keys=keys, parts=parts, since=time.monotonic())
+        tail = _Tail(keys=keys)
+        for epoch, part in parts:
+            tail.put(epoch, part)
         tail.base_rows, tail.base_bytes = (0, 0) if base is None else size_of(base)
         self._tails[name] = tail
         if parts:
@@ -281,8 +315,10 @@ class TailTables:
                 if not self._policy.due(
                     age_s=time.monotonic() - tail.since,
                     rows=tail.rows,
+                    size=tail.size,
                     base_rows=tail.base_rows,
                     base_bytes=tail.base_bytes,
+                    spent_s=tail.spent_s,
                 ):
                     continue
                 try:
@@ -307,13 +343,14 @@ class TailTables:
         if rows is None:
             return
         last = Epoch(parts[-1][0])
+        began = time.monotonic()
         base = merge(self._lake.path(name), rows, Guard(name, last), tail.keys)
+        tail.spent_s = time.monotonic() - began
+        self._tables.changed(self._lake.path(name))
         failpoints.hit(failpoints.TAIL_AFTER_FOLD)
         tail.base_rows, tail.base_bytes = base.rows, base.size
         self._moved[name] = TableAt(version=base.version, as_of_epoch=last)
-        with tail.lock:
-            del tail.parts[: len(parts)]
-            tail.since = time.monotonic()
+        tail.drop(len(parts))
         tail.failures = 0
 
 

@@ -170,12 +170,19 @@ def test_rows_without_a_column_make_it_null(both: Both, replaced: list[str]) -> 
     assert replaced
 
 
+def test_a_key_may_have_several_columns(both: Both, replaced: list[str]) -> None:
+    both.start(images([row(1, "a"), row(1, "b"), row(2, "a"), row(2, None)]).drop_columns([OP]))
+    changed = [row(1, "a", amount=None), row(2, "a", op="delete"), row(2, "new")]
+    found = both(images(changed), "id", "name")
+    assert [(r["id"], r["name"]) for r in found] == [(1, "a"), (1, "b"), (2, "new"), (2, None)]
+    assert replaced == ["kept"]
+
+
 def test_what_does_not_suit_is_merged_by_deltalake(
     tmp_path: Path, replaced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = images([row(1, "a"), row(2, "b")]).drop_columns([OP])
     cases: dict[str, tuple[pa.Table, tuple[str, ...], dict[str, str]]] = {
-        "a key of two columns": (images([row(1, "a", amount=None)]), ("id", "name"), {}),
         "a decimal key": (images([row(7, amount=Decimal("9.00"))]), ("amount",), {}),
         "a null in the key": (images([row(3, None)]), ("name",), {}),
         "a new column": (images([row(1)]).append_column("more", pa.array([1])), ("id",), {}),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from kernel.positions import Epoch
-from projections.log.compaction import MANY_FILES, Upkeep, compact, vacuum
+from projections.log import compaction
+from projections.log.compaction import MANY_FILES, Upkeep, compact, due_partitions, vacuum
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
@@ -32,6 +34,54 @@ def test_compaction_keeps_rows_versions_and_guards(lake: Lake) -> None:
     assert old is not None
     assert sorted(old["epoch"].to_pylist()) == [1, 2, 3]
     assert compact(lake, tables, ["log/x"]) == []
+
+
+def test_a_log_of_many_tables_is_compacted_by_table_and_rests_then(lake: Lake) -> None:
+    """Each table has a small file at any time: that is no reason to write all of them again."""
+    tables = Tables()
+    writer, path, count = ArrowWriter(tables), lake.path("log/x"), MANY_FILES + 4
+    names = [f"public.it's {n}" for n in range(count)]
+
+    def epoch(number: int, touched: list[str]) -> None:
+        rows = pa.table({"table": touched, "epoch": [number] * len(touched)})
+        writer.append(path, rows, Guard("log/x", Epoch(number)), partition_by=["table"])
+
+    epoch(1, names)
+    assert compact(lake, tables, ["log/x"]) == []
+    for number in range(2, 9):
+        epoch(number, names[:2])
+    table = tables.open(path)
+    assert table is not None
+    assert [sorted(names) for names in due_partitions(table).values()] == [names[:2]]
+    assert compact(lake, tables, ["log/x"]) == ["log/x"]
+    assert compact(lake, tables, ["log/x"]) == []
+    table = tables.open(path)
+    assert table is not None
+    assert len(table.file_uris()) == count
+    rows = tables.read(path)
+    assert rows is not None
+    assert rows.num_rows == count + 2 * 7
+
+
+def test_a_file_is_written_again_only_when_as_much_has_come_since(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "MANY_FILES", 12)
+    tables = Tables()
+    writer, path = ArrowWriter(tables), lake.path("log/x")
+    chance = random.Random(3)
+    written = appended = 0
+    for number in range(1, 101):
+        rows = pa.table({"epoch": [number], "value": [chance.randbytes(2_000)]})
+        writer.append(path, rows, Guard("log/x", Epoch(number)))
+        appended += rows.nbytes
+        before = set(Path(path).glob("*.parquet"))
+        if compact(lake, tables, ["log/x"]):
+            written += sum(f.stat().st_size for f in set(Path(path).glob("*.parquet")) - before)
+    table = tables.open(path)
+    assert table is not None
+    assert len(table.file_uris()) < 2 * 12
+    assert 0 < written < 4 * appended
 
 
 def test_files_of_old_versions_go_but_for_what_the_newest_epoch_names(lake: Lake) -> None:
@@ -79,6 +129,17 @@ def test_upkeep_compacts_a_log_that_grows_meanwhile(lake: Lake) -> None:
     rows = tables.read(path)
     assert rows is not None
     assert sorted(rows["epoch"].to_pylist()) == list(range(1, n + 1))
+
+
+def test_what_no_epoch_names_is_compacted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "MANY_FILES", 7)
+    writer = ArrowWriter(Tables())
+    names = ["catalog", "quarantine/records", "verifications"]
+    for name in names:
+        for n in range(1, 8):
+            writer.append(lake.path(name), pa.table({"n": [n]}), Guard(name, Epoch(n)))
+    upkeep = Upkeep(lake, retention=timedelta(days=7))
+    assert sorted(upkeep.look()) == names
 
 
 def test_tables_that_no_epoch_names_are_kept_small_too(lake: Lake) -> None:

@@ -1,0 +1,108 @@
+"""What it costs by the hour to keep a large base near its tail while few of its rows change.
+
+One merge of random keys is measured; how many of them an hour has, the policy says.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
+from projections.state.merging import MergeHere, size_of
+from projections.state.tail import FoldPolicy
+
+NAME = "current/bench.public.large"
+SIZES = (2_000_000, 10_000_000)
+MERGED, PER_S, HOUR_S = 1_000, 10, 3_600
+_CHUNK = 1_000_000
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of this line."""
+    parser.add_argument(
+        "--bounds-base-rows", help=f"bounds: rows of bases; {','.join(map(str, SIZES))}"
+    )
+
+
+def measure(folder: Path, options: Namespace, progress: Callable[[str], None]) -> dict[str, float]:
+    """Measure one merge into each base, and count those of an hour with ten changed rows a second.
+
+    `minutely_…` is what a merge every minute would take, whatever it costs.
+    """
+    chosen = getattr(options, "bounds_base_rows", None)
+    sizes = [int(size) for size in chosen.split(",")] if chosen else SIZES
+    found: dict[str, float] = {}
+    for rows in sizes[:1] if getattr(options, "quick", False) else sizes:
+        lake = Lake.at(folder / str(rows))
+        base_bytes, written, spent_s = _merged(lake, rows)
+        shutil.rmtree(lake.root)
+        merges = _merges(rows, base_bytes, spent_s)
+        figures = {
+            "base_bytes": base_bytes,
+            "merge_s": spent_s,
+            "merge_bytes": written,
+            "merges_per_hour": merges,
+            "bytes_per_hour": merges * written,
+            "merging_s_per_hour": merges * spent_s,
+            "minutely_bytes_per_hour": HOUR_S / 60 * written,
+            "minutely_merging_s_per_hour": HOUR_S / 60 * spent_s,
+        }
+        found |= {f"{rows}_rows.{name}": value for name, value in figures.items()}
+        told = ", ".join(f"{name} {value:,.1f}" for name, value in figures.items())
+        progress(f"  {rows:,} rows: {told}")
+    return found
+
+
+def _merged(lake: Lake, rows: int) -> tuple[float, float, float]:
+    """Return the bytes of a base, and those and the seconds that a merge of random keys takes."""
+    tables, path = Tables(), lake.path(NAME)
+    writer = ArrowWriter(tables)
+    for part, first in enumerate(range(0, rows, _CHUNK), start=1):
+        frame = _rows(np.arange(first, min(rows, first + _CHUNK)))
+        writer.append(path, frame, Guard("fill", Epoch(part)))
+    table = tables.open(path)
+    assert table is not None
+    size, before = float(size_of(table)[1]), _files(path)
+    chosen = np.sort(np.random.default_rng(7).choice(rows, MERGED, replace=False))
+    changed = _rows(chosen).append_column(OP, pa.array([UPSERT] * MERGED))
+    began = time.perf_counter()
+    MergeHere()(path, changed, Guard(NAME, Epoch(1)), ["id"])
+    return size, _files(path) - before, time.perf_counter() - began
+
+
+def _merges(rows: int, base_bytes: float, spent_s: float) -> float:
+    """Count the merges of an hour."""
+    policy, count, since = FoldPolicy(), 0, 0.0
+    for second in range(1, HOUR_S + 1):
+        age = second - since
+        changed = int(age * PER_S)
+        due = policy.due(
+            age_s=age,
+            rows=changed,
+            size=changed * 100,
+            base_rows=rows,
+            base_bytes=int(base_bytes),
+            spent_s=spent_s,
+        )
+        if due:
+            count, since = count + 1, second + spent_s
+    return float(count)
+
+
+def _rows(ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
+    mixed = ids * 2654435761 % 2**40
+    return pa.table({"id": ids, "seen": mixed, "note": pa.array(mixed).cast(pa.string())})
+
+
+def _files(path: str) -> float:
+    return float(sum(file.stat().st_size for file in Path(path).glob("*.parquet")))

@@ -1,0 +1,259 @@
+"""One source transaction of many rows: how long its fold takes, and how much memory.
+
+`slices` reads, decodes and stages all rows, and leaves the merge out: no Spark. `stream` has the
+merge as well, `copy` folds the transaction over a copy of its table that goes on meanwhile. Each
+runs in a process of its own: `python -m benchmarks.bounds.transactions 200000 slices`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+
+from apps.pipeline.session import start_session, warm
+from benchmarks.bounds.source import (
+    AT,
+    FIRST_ID,
+    SOURCE,
+    columns_of,
+    decoded,
+    end_of,
+    registry,
+    table_name,
+)
+from kernel.positions import DeltaVersion
+from projections.log.frames import DECODED
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.log.typed_changes import TypedChanges
+from projections.log.typed_columns import Visible
+from projections.log.writer import Guard
+from projections.runner.ingest import Ingest
+from projections.runner.manifest import Bound, Committed, Manifest
+from projections.state.current import CurrentTables, current_name
+from projections.state.installs import ALL, Install, InstallBook, hold
+from projections.state.large import SparkStagedMerge, StagedMerge
+from projections.state.staging import Staging
+from schemas.pg_types import SourceColumn
+from stack.jars import resolve
+from stack.java import find_java
+
+DURING = ("slices", "stream", "copy")
+SIZES = (200_000, 400_000, 800_000, 1_600_000)
+PER_EPOCH = 40_000
+"""Records of one epoch, as `pipeline.max_records_per_epoch` has it."""
+TABLE = table_name(0)
+LSN = 1_000_000
+_ROWS, _ENDS = f"{SOURCE}.{TABLE}", f"{SOURCE}.transaction"
+_COLUMNS = (
+    SourceColumn(name="id", type="int8", not_null=True),
+    SourceColumn(name="size", type="int8"),
+)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of this line."""
+    parser.add_argument(
+        "--bounds-rows", help=f"bounds: rows of transactions; {','.join(map(str, SIZES))}"
+    )
+    parser.add_argument(
+        "--bounds-during", help=f"bounds: when transactions come; {','.join(DURING)}"
+    )
+
+
+def measure(folder: Path, options: Namespace, progress: Callable[[str], None]) -> dict[str, float]:
+    """Measure each size in each of the chosen ways."""
+    chosen = getattr(options, "bounds_rows", None)
+    sizes = [int(size) for size in chosen.split(",")] if chosen else SIZES
+    named = getattr(options, "bounds_during", None)
+    ways = named.split(",") if named else DURING
+    found: dict[str, float] = {}
+    for rows in sizes[:1] if getattr(options, "quick", False) else sizes:
+        for during in ways:
+            call = [sys.executable, "-m", "benchmarks.bounds.transactions", str(rows), during]
+            done = subprocess.run(call, check=True, capture_output=True, text=True)
+            figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+            found |= {f"{during}_{rows}_rows.{name}": value for name, value in figures.items()}
+            told = ", ".join(f"{name} {value:,.1f}" for name, value in figures.items())
+            progress(f"  {rows:,} rows, {during}: {told}")
+    return found
+
+
+def main(rows: int, during: str) -> dict[str, float]:
+    """Take one transaction in and fold it; return seconds, and bytes of all processes."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        lake = Lake.at(Path(folder) / "lake")
+        tables = Tables(owned=lake.written_by_ingest)
+        if during == "slices":
+            return _measured(lake, tables, _NotMerged(), rows, during)
+        spark = start_session(
+            resolve("spark").spark_jars(),
+            scratch=Path(folder) / "spark",
+            memory="1536m",
+            java_home=find_java().home,
+        )
+        try:
+            warm(spark)
+            return _measured(lake, tables, SparkStagedMerge(spark, tables), rows, during)
+        finally:
+            spark.stop()
+
+
+def _measured(
+    lake: Lake, tables: Tables, merge: StagedMerge, rows: int, during: str
+) -> dict[str, float]:
+    known, copying = registry(), during == "copy"
+    current = CurrentTables(lake, tables, known, large=merge)
+    hold(lake, tables, SOURCE)
+    copied = _copied(lake, rows)
+    ingest = Ingest(
+        lake,
+        tables,
+        Manifest(lake, tables),
+        known,
+        lateness=lambda _: timedelta(0),
+        broker=_Nobody(),
+        current=current,
+    )
+    if not copying:
+        InstallBook(lake, tables).put([copied.entry()])
+        _epoch(ingest, 0, DECODED.empty_table(), ended=False)
+    began = time.perf_counter()
+    for first in range(0, rows, PER_EPOCH):
+        ids = FIRST_ID + np.arange(first, min(rows, first + PER_EPOCH))
+        columns = columns_of(
+            TABLE, ids, ids, transaction="t", lsn=LSN + 10 * first, order=LSN - 10, first=first
+        )
+        _epoch(ingest, first, decoded(columns), ended=False)
+    arrived = time.perf_counter() - began
+    if copying:
+        InstallBook(lake, tables).put([copied.entry()])
+    end = LSN + 10 * rows
+    with _peak() as peak:
+        began = time.perf_counter()
+        done = _epoch(ingest, rows, end_of("t", end, {TABLE: rows}, 0), ended=True)
+        folded = time.perf_counter() - began
+    current.close()
+    _check(lake, rows)
+    figures = {"arrived_s": arrived, "folded_s": folded, "peak_bytes": peak["all"]}
+    figures |= {"python_peak_bytes": peak["python"]}
+    if not copying:
+        began = time.perf_counter()
+        with _peak() as peak:
+            visible = Visible(LSN - 10, [(done.epoch, end)])
+            TypedChanges(lake, Tables(), known).add(
+                SOURCE, visible, done.epoch, pending_from=1, snapshot_lsn=0, current=done.tables
+            )
+        figures |= {"typed_s": time.perf_counter() - began, "typed_peak_bytes": peak["all"]}
+    return figures
+
+
+def _epoch(ingest: Ingest, first: int, batch: pa.Table, *, ended: bool) -> Committed:
+    changes = 0 if ended else batch.num_rows
+    bound = Bound(
+        epoch=ingest.next_epoch,
+        run_id="b",
+        batch_id=first,
+        start={_ROWS: {"0": first}, _ENDS: {"0": 0}},
+        end={_ROWS: {"0": first + changes}, _ENDS: {"0": int(ended)}},
+    )
+    return ingest.run_epoch(bound, lambda: batch)
+
+
+def _copied(lake: Lake, rows: int) -> Install:
+    """Stage a copy of the table, as read before the transaction."""
+    staging = Staging(lake, id="copy", source=SOURCE, table=TABLE, columns=_COLUMNS)
+    blocks = (
+        pa.table({"id": ids.astype(str), "size": np.full(len(ids), "0")}) for ids in _ranges(rows)
+    )
+    staging.stage(0, LSN - 10, blocks)
+    return Install(
+        id="copy",
+        source=SOURCE,
+        table=TABLE,
+        kind=ALL,
+        low=None,
+        high=None,
+        lsn=LSN - 10,
+        columns=_COLUMNS,
+        keys=("id",),
+        rows=rows,
+        read_at=AT,
+        lsns=(LSN - 10,),
+        releases=True,
+    )
+
+
+def _ranges(rows: int) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    for first in range(0, rows, PER_EPOCH):
+        yield FIRST_ID + np.arange(first, min(rows, first + PER_EPOCH))
+
+
+def _check(lake: Lake, rows: int) -> None:
+    table = Tables().open(lake.path(current_name(SOURCE, TABLE)))
+    assert table is not None
+    assert table.count() == rows, f"{table.count()} rows and not {rows}"
+
+
+@contextmanager
+def _peak() -> Iterator[dict[str, float]]:
+    """Look at the memory of this process and its children ten times a second."""
+    found, over, own = {"all": 0.0, "python": 0.0}, threading.Event(), psutil.Process()
+
+    def look() -> None:
+        while not over.wait(0.1):
+            mine = float(own.memory_info().rss)
+            others = 0.0
+            for child in own.children(recursive=True):
+                try:
+                    others += child.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue
+            found["python"] = max(found["python"], mine)
+            found["all"] = max(found["all"], mine + others)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+class _NotMerged:
+    """Leaves what was staged where it is."""
+
+    def __call__(
+        self, path: str, staged: str, guard: Guard, keys: Sequence[str], *, replace: bool
+    ) -> DeltaVersion:
+        """Return the version that the table had before."""
+        return DeltaVersion(0)
+
+
+class _Nobody:
+    """Stands for the broker: nothing is asked of it here."""
+
+    def publish(self, offsets: object) -> None:
+        """Nobody looks at the lag."""
+
+    def ends(self, source: str) -> dict[str, dict[str, int]]:
+        """No transaction was begun twice."""
+        raise AssertionError(source)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(int(sys.argv[1]), sys.argv[2])))

@@ -1,0 +1,102 @@
+"""How often a base is written again is bounded by what that costs, whatever its size."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
+from projections.state.merging import Base, MergeHere
+from projections.state.tail import FoldPolicy, TailTables
+
+NAME = "current/shop.public.items"
+HOUR_S = 3_600
+
+
+def folds(base_rows: int, spent_s: float, *, per_s: int) -> int:
+    """Count the merges of an hour, each of which takes `spent_s`."""
+    policy, count, since = FoldPolicy(), 0, 0.0
+    for second in range(1, HOUR_S + 1):
+        age = second - since
+        due = policy.due(
+            age_s=age,
+            rows=int(age * per_s),
+            size=int(age * per_s * 100),
+            base_rows=base_rows,
+            base_bytes=base_rows * 60,
+            spent_s=spent_s,
+        )
+        if due:
+            count, since = count + 1, second + spent_s
+    return count
+
+
+def test_merging_a_large_base_takes_a_share_of_the_time_that_does_not_grow() -> None:
+    for base_rows, spent_s in ((2_000_000, 1.0), (10_000_000, 8.0), (100_000_000, 80.0)):
+        assert folds(base_rows, spent_s, per_s=1) * spent_s <= 0.05 * HOUR_S
+    assert folds(2_000_000, 1.0, per_s=1) >= 50, "what is cheap is done once a minute"
+
+
+def test_a_tail_that_grows_fast_is_folded_before_it_is_full() -> None:
+    policy = FoldPolicy()
+    asked = {"age_s": 1.0, "base_rows": 10**9, "base_bytes": 2**40, "spent_s": 1e6}
+    half_rows, half_bytes = policy.most_rows // 2 + 1, policy.most_bytes // 2 + 1
+    assert policy.due(rows=half_rows, size=0, **asked)
+    assert policy.due(rows=1, size=half_bytes, **asked)
+    assert not policy.due(rows=half_rows - 2, size=0, **asked)
+    assert not policy.full(half_rows, half_bytes)
+
+
+class Slow(MergeHere):
+    """Merges when it is told to, and counts who gave up on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.hurried = self.merged = 0
+
+    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: tuple[str, ...]) -> Base:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        self.merged += 1
+        return super().__call__(path, rows, guard, keys)
+
+    def hurry(self) -> None:
+        self.hurried += 1
+
+
+class Never(MergeHere):
+    """Stands where ingest would merge by itself."""
+
+    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: tuple[str, ...]) -> Base:
+        raise AssertionError("ingest merged by itself")
+
+
+@pytest.mark.parametrize("by", ["rows", "bytes"])
+def test_a_full_tail_waits_for_the_merge_under_way_and_does_not_begin_it_anew(
+    lake: Lake, by: str
+) -> None:
+    bound = {"most_rows": 25} if by == "rows" else {"most_bytes": 25 * 30}
+    slow, tables = Slow(), Tables()
+    policy = FoldPolicy(freshness_s=0.0, direct_bytes=0, eager_bytes=0, **bound)
+    tails = TailTables(lake, tables, policy, beside=slow)
+    rows = pa.table({"id": range(10), "value": range(10), OP: [UPSERT] * 10})
+    base = rows.drop_columns([OP])
+    ArrowWriter(tables).append(lake.path(NAME), base, Guard(NAME, Epoch(1)))
+    tails._here = Never()
+    for epoch in (2, 3):
+        tails.add(NAME, rows, ["id"], Epoch(epoch))
+    assert slow.begun.wait(60)
+    adding = threading.Thread(target=tails.add, args=(NAME, rows, ["id"], Epoch(4)))
+    adding.start()
+    slow.go_on.set()
+    adding.join(60)
+    assert not adding.is_alive()
+    assert slow.merged >= 1
+    assert slow.hurried == 0
+    tails.close()
