@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 from apps.demo import closing, freshness, workspace
 from apps.demo.narration import Check, Narration, Rate
 from kernel.errors import Conflict
+from projections.log.layout import Lake
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -93,7 +94,7 @@ def test_freshness_is_the_age_at_the_first_commit_that_has_the_event(tmp_path: P
     ]
     write_deltalake(str(tmp_path / "log/events/store"), pa.Table.from_pylist(events))
     log, status = freshness.measure(
-        tmp_path, "store", after=1, up_to=3, projections=("flight_status", "never_ran")
+        Lake(str(tmp_path)), "store", after=1, up_to=3, projections=("flight_status", "never_ran")
     )
     assert (log.name, log.events, round(log.p50_s, 3), round(log.p95_s, 3)) == ("log", 2, 0.1, 1.0)
     assert (status.name, status.events) == ("flight_status", 2)
@@ -102,7 +103,7 @@ def test_freshness_is_the_age_at_the_first_commit_that_has_the_event(tmp_path: P
 
 def test_commands_to_try_survive_a_path_with_spaces(tmp_path: Path) -> None:
     folder = tmp_path / "a place" / "demo"
-    commands = closing.try_next(folder, folder / "lake")
+    commands = closing.try_next(folder, Lake(str(folder / "lake")))
     assert len(commands) == 5
     for command in commands:
         words = shlex.split(command)
@@ -119,7 +120,7 @@ def test_tables_are_listed_without_their_generations(tmp_path: Path) -> None:
         write_deltalake(str(tmp_path / name), rows)
     told = io.StringIO()
     throughput = {"events": 10.0, "posting_s": 2.0, "through_s": 5.0}
-    closing.figures(Narration(told), tmp_path, [], throughput)
+    closing.figures(Narration(told), Lake(str(tmp_path)), [], throughput)
     lines = [line.strip() for line in told.getvalue().splitlines()]
     assert "projection/a  3 rows" in lines
     assert "projection/b  3 rows" in lines
