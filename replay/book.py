@@ -1,7 +1,8 @@
 """`lake/replays`: what was built, compared, swapped. Append only; a generation's newest row counts.
 
-A generation goes BUILDING -> BUILT -> VERIFIED or DIFFERS -> SWAPPED -> ROLLED_BACK. CANCELLED and
-FAILED end it before the swap. While it is built, rows with progress come every few seconds.
+A generation goes BUILDING -> BUILT -> VERIFIED or DIFFERS -> SWAPPING -> SWAPPED -> ROLLED_BACK.
+CANCELLED and FAILED end it before the swap. While it is built, rows with progress come every few
+seconds. SWAPPING is a claim: from there on only a swap goes on with the generation.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class State(StrEnum):
     BUILT = "built"
     VERIFIED = "verified"
     DIFFERS = "differs"
+    SWAPPING = "swapping"
     SWAPPED = "swapped"
     ROLLED_BACK = "rolled back"
     CANCELLED = "cancelled"
@@ -54,6 +56,8 @@ class State(StrEnum):
 
 OVER = (State.CANCELLED, State.FAILED)
 """Nothing comes after these: whoever still builds such a generation learns of it."""
+CLAIM = "claim"
+"""Names, in the detail of a generation that is swapping, the swap that claimed it."""
 READY = (State.BUILT, State.VERIFIED, State.DIFFERS)
 """A whole generation that is not the table yet."""
 
@@ -139,24 +143,34 @@ class ReplayBook:
             )
         return found[-1]
 
-    def record(self, replay: Replay, *, after: Sequence[State] | None = None) -> Replay:
+    def refuse_over(self, replay: Replay) -> None:
+        """Raise what `record` raises for a generation that has come to an end."""
+        for known in self.of(replay.name):
+            if known.generation == replay.generation:
+                _refuse_moved(known, None, None)
+
+    def record(
+        self, replay: Replay, *, after: Sequence[State] | None = None, claim: str | None = None
+    ) -> Replay:
         """Append a row, unless the generation has come to an end or left the states `after`.
 
-        Raises `Cancelled` for one that was cancelled, `Conflict` for any other that moved on.
+        `claim` is the one that its newest row must have. Raises `Cancelled` for a generation that
+        was cancelled, `Conflict` for any other that moved on.
         """
 
         def rows(entry: int) -> list[dict[str, object]]:
             newest = [r for r in self.of(replay.name) if r.generation == replay.generation]
             for known in newest:
-                _refuse_moved(known, after)
+                _refuse_moved(known, after, claim)
             return [_row(replay, entry)]
 
         self._ledger.put(rows)
         return replay
 
 
-def _refuse_moved(known: Replay, after: Sequence[State] | None) -> None:
+def _refuse_moved(known: Replay, after: Sequence[State] | None, claim: str | None) -> None:
     moved = known.state in OVER if after is None else known.state not in after
+    moved = moved or (claim is not None and known.detail.get(CLAIM) != claim)
     which = f"generation {known.generation} of {known.name}"
     if moved and known.state is State.CANCELLED:
         raise Cancelled(f"{which} was cancelled")

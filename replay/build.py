@@ -15,7 +15,7 @@ from kernel.errors import Cancelled, Conflict, InvalidRequest
 from kernel.positions import Epoch
 from projections.runner.catalog import Entry
 from projections.runner.projector import CLOSED, Projector, Target
-from replay.book import Replay, ReplayBook, State
+from replay.book import READY, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, remove_files
 from replay.generations import live_app
 from replay.planning import build_epoch, next_generation
@@ -122,7 +122,8 @@ class Builder:
             return replay
         subject = subject_of(self._site, replay.name, replay.text)
         self._project(replay, subject, up_to)
-        return self._book.record(replay.now(replay.state, epoch=up_to, detail=replay.detail))
+        now = replay.now(replay.state, epoch=up_to, detail=replay.detail)
+        return self._book.record(now, after=READY if replay.state in READY else None)
 
     def head(self) -> Epoch:
         """Return the epoch up to which a generation can be brought."""

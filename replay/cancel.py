@@ -18,10 +18,18 @@ def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
     """Cancel the newest generation (or the one named) that is not swapped; return its last row.
 
     A build under way notices within seconds and removes its own files. Raises `NotFound`, and
-    `Conflict` for one whose swap was interrupted.
+    `Conflict` for one whose swap is under way or was interrupted.
     """
     book = ReplayBook(site.lake, site.tables)
-    replay = _not_the_table(site, book.newest(name, State.BUILDING, *READY, generation=generation))
+    states = (State.BUILDING, *READY, State.SWAPPING)
+    replay = _not_the_table(site, book.newest(name, *states, generation=generation))
+    if replay.state is State.SWAPPING:
+        raise Conflict(
+            f"generation {replay.generation} of {name} is being swapped, or its swap was "
+            "interrupted",
+            remedy=f"Finish it: penstock replay swap {name} --yes; then, to go back: "
+            f"penstock replay rollback {name}",
+        )
     alive = (
         replay.state is State.BUILDING
         and replay.at is not None

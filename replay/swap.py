@@ -1,6 +1,8 @@
 """Makes a built generation the table, and takes that back.
 
 Order, and what a crash between the steps leaves:
+0. the claim in the book: nobody cancels the generation, whose files the commit is about to name.
+   Taken before each attempt, given back where the live runner was faster;
 1. one commit on the stable table: files, schema, the old writer closed, the new one at its epoch.
    From here on readers see the new generation, and the live runner, which does not know it yet,
    refuses to write (its generation is closed);
@@ -14,6 +16,8 @@ look again.
 
 from __future__ import annotations
 
+import contextlib
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,7 +31,7 @@ from projections.log.tables import TableAt, kept
 from projections.runner.catalog import PROJECTION, Entry
 from projections.runner.manifest import Projected
 from projections.runner.projector import CLOSED
-from replay.book import READY, Replay, ReplayBook, State
+from replay.book import CLAIM, READY, Replay, ReplayBook, State
 from replay.generations import (
     Cursor,
     build_app,
@@ -63,18 +67,12 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
 
     `catch_up` is called while the live generation is ahead: the table never steps back in time.
     Raises `Conflict` when another generation went live since the build, or the live one keeps
-    moving faster than the new one follows.
+    moving faster than the new one follows, and `Cancelled` when somebody cancelled it meanwhile.
     """
     book = ReplayBook(site.lake, site.tables)
-    replay = book.newest(name, *READY, generation=generation)
-    entry = entry_of(site, name)
-    if entry.generation not in (replay.base, replay.generation):
-        raise Conflict(
-            f"generation {entry.generation} of {name} is live; generation {replay.generation} was "
-            f"built to replace generation {replay.base}",
-            remedy=f"Build it again: penstock replay apply {name}",
-        )
-    replay = _published(site, replay, catch_up)
+    # One that is swapping was left so by a crash, or is being swapped by somebody else.
+    replay = book.newest(name, *READY, State.SWAPPING, generation=generation)
+    replay = _published(site, book, replay, catch_up)
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     stable = DeltaTable(site.lake.path(f"projection/{name}"))
     version = published_version(stable, replay.generation)
@@ -138,12 +136,50 @@ def rollback(site: Site, name: str) -> Swapped:
     )
 
 
-def _published(site: Site, replay: Replay, catch_up: CatchUp) -> Replay:
+def _refuse_replaced(site: Site, book: ReplayBook, replay: Replay) -> None:
+    """Raise `Conflict` where another generation went live since the build."""
+    entry = entry_of(site, replay.name)
+    if entry.generation in (replay.base, replay.generation):
+        return
+    if replay.state is State.SWAPPING:
+        # A swap that still runs fails at its commit: the table is another one since.
+        book.record(replay.now(State.BUILT), after=(State.SWAPPING,))
+    raise Conflict(
+        f"generation {entry.generation} of {replay.name} is live; generation {replay.generation} "
+        f"was built to replace generation {replay.base}",
+        remedy=f"Build it again: penstock replay apply {replay.name}",
+    )
+
+
+def _claimed(book: ReplayBook, replay: Replay) -> Replay:
+    """Claim a generation for the commit that follows.
+
+    Raises `Cancelled`, and `Conflict` where another swap has it.
+    """
+    after = (State.SWAPPING,) if replay.state is State.SWAPPING else READY
+    return book.record(replay.now(State.SWAPPING, detail={CLAIM: uuid.uuid4().hex}), after=after)
+
+
+def _given_back(book: ReplayBook, claimed: Replay, replay: Replay) -> None:
+    """Give a claim back after a commit that was not made, unless another swap took it over.
+
+    What a crash left claimed stays so: whoever left it may still be about to commit.
+    """
+    if replay.state is not State.SWAPPING:
+        with contextlib.suppress(Conflict):
+            claim = str(claimed.detail[CLAIM])
+            now = claimed.now(replay.state, detail=replay.detail)
+            book.record(now, after=(State.SWAPPING,), claim=claim)
+
+
+def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) -> Replay:
     path = site.lake.path(f"projection/{replay.name}")
     folder = generation_name(replay.name, replay.generation)
     new = live_app(replay.name, replay.generation)
     old = live_app(replay.name, replay.base)
     for _ in range(ATTEMPTS):
+        book.refuse_over(replay)
+        _refuse_replaced(site, book, replay)
         built = DeltaTable(site.lake.path(folder))
         site.tables.ensure(path, schema_of(built))
         stable = DeltaTable(path)
@@ -167,6 +203,8 @@ def _published(site: Site, replay: Replay, catch_up: CatchUp) -> Replay:
                 continue
             epoch = live
             replay = replay.now(replay.state, epoch=epoch, detail=replay.detail)
+        claimed = _claimed(book, replay)
+        failpoints.hit(failpoints.REPLAY_AFTER_CLAIM)
         try:
             publish(
                 stable,
@@ -177,6 +215,7 @@ def _published(site: Site, replay: Replay, catch_up: CatchUp) -> Replay:
                 generation=replay.generation,
             )
         except LeaseLost:
+            _given_back(book, claimed, replay)
             continue
         return replay
     raise _too_fast(replay)

@@ -94,7 +94,8 @@ def verify(site: Site, name: str, *, generation: int | None = None) -> Compariso
     declared = replay.include_late and not entry_of(site, name).include_late
     found = _compare(replay, stable, built, declared=declared)
     state = State.VERIFIED if found.accepted else State.DIFFERS
-    book.record(replay.now(state, detail=asdict(found)))
+    # A swap may have claimed it meanwhile, or made it the table.
+    book.record(replay.now(state, detail=asdict(found)), after=READY)
     return found
 
 

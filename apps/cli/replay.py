@@ -168,7 +168,8 @@ def swap_(
     failpoints.arm_from_environment()
     site = site_of(found)
     entry_of(site, name)
-    built = ReplayBook(site.lake, site.tables).newest(name, *READY, generation=generation)
+    book = ReplayBook(site.lake, site.tables)
+    built = book.newest(name, *READY, State.SWAPPING, generation=generation)
     if built.state is not State.VERIFIED and not yes:
         why = "differs from" if built.state is State.DIFFERS else "was not compared with"
         what = f"generation {built.generation} of {name} {why} the live one"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from kernel.errors import Cancelled, Conflict, NotFound
+from kernel import failpoints
+from kernel.errors import Cancelled, Conflict, LeaseLost, NotFound
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -17,6 +19,7 @@ from replay.cancel import cancel
 from replay.generations import generation_name
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade, words
+from tests.support.services.waiting import until
 
 NAME = "report"
 
@@ -144,6 +147,72 @@ def test_what_became_the_table_cannot_be_cancelled(made: HandMade) -> None:
     rows = Tables().read(made.lake.path(f"projection/{NAME}"))
     assert rows is not None
     assert rows["word"].to_pylist() == ["built"]
+
+
+def test_a_cancel_that_meets_a_swap_takes_no_files_from_it(made: HandMade) -> None:
+    failpoints.arm(failpoints.REPLAY_AFTER_CLAIM, "hold")
+    with ThreadPoolExecutor(1) as beside:
+        swapping = beside.submit(swap, made.site, NAME, unmoved)
+        try:
+            book = ReplayBook(made.lake, Tables())
+            until(lambda: book.of(NAME)[0].state is State.SWAPPING, "the swap has claimed it")
+            with pytest.raises(Conflict, match="is being swapped"):
+                cancel(made.site, NAME)
+        finally:
+            failpoints.disarm()
+        assert swapping.result(timeout=60).generation == 2
+    rows = Tables().read(made.lake.path(f"projection/{NAME}"))
+    assert rows is not None
+    assert rows["word"].to_pylist() == ["built"]
+
+
+def test_a_swap_that_meets_a_cancel_leaves_the_live_table(made: HandMade) -> None:
+    handed: list[Replay] = []
+
+    def cancelled_meanwhile(replay: Replay) -> Replay:
+        handed.append(replay)
+        cancel(made.site, NAME)
+        return replay.now(replay.state, epoch=Epoch(2), detail=replay.detail)
+
+    made.epoch()
+    made.run(NAME, words((1, "ahead")), 2)
+    made.derive({"typed/events.thing.told": words((1, "x"), epoch=2)}, 2)
+    with pytest.raises(Cancelled):
+        swap(made.site, NAME, cancelled_meanwhile)
+    assert handed
+    rows = Tables().read(made.lake.path(f"projection/{NAME}"))
+    assert rows is not None
+    assert rows["word"].to_pylist() == ["ahead"]
+
+
+def test_a_swap_that_died_behind_its_claim_is_finished_by_the_same_command(made: HandMade) -> None:
+    failpoints.arm(failpoints.REPLAY_AFTER_CLAIM)
+    with pytest.raises(failpoints.Crash):
+        swap(made.site, NAME, unmoved)
+    with pytest.raises(Conflict, match="its swap was interrupted") as refused:
+        cancel(made.site, NAME)
+    assert f"penstock replay swap {NAME} --yes" in str(refused.value.remedy)
+    assert swap(made.site, NAME, unmoved).generation == 2
+    assert rollback(made.site, NAME).generation == 1
+
+
+def test_a_claim_is_given_back_where_the_live_one_was_faster(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[State] = []
+
+    def faster(*args: object, **settings: object) -> None:
+        states.append(ReplayBook(made.lake, Tables()).of(NAME)[0].state)
+        if len(states) > 2:
+            # The third claim is taken over: it is not this swap's to give back.
+            book = ReplayBook(made.lake, Tables())
+            book.record(book.of(NAME)[0].now(State.SWAPPING, detail={"claim": "another"}))
+        raise LeaseLost("the live one committed")
+
+    monkeypatch.setattr("replay.swap.publish", faster)
+    with pytest.raises(Conflict, match="is swapping meanwhile"):
+        swap(made.site, NAME, unmoved)
+    assert states == [State.SWAPPING] * 3
 
 
 def test_a_generation_that_was_built_beside_another_is_not_swapped(made: HandMade) -> None:
