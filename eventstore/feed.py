@@ -73,7 +73,6 @@ def diverged(found: int, known: int) -> StoreDiverged:
     return StoreDiverged(
         f"the store ends at position {found}, and had {known} before: it was restored, or another "
         "server took its place that had not got everything",
-        remedy="Give it a new id: penstock store renew-id. Then restart its services.",
         head=found,
         known=known,
     )
