@@ -116,7 +116,7 @@ class Waiting:
                 missing.append(f"source {source}: {lsn - cut:,} bytes of WAL")
         held = Progress.from_json(last.progress).held if last is not None else {}
         missing += [
-            f"{hold_line(source, table, hold)} (release: {release_command(source, table)})"
+            f"{hold_line(source, table, hold)} (release: {release_command(source, table, hold)})"
             for source in self.goal.cuts
             for table, hold in held.get(source, {}).items()
         ]
@@ -134,7 +134,7 @@ class Waiting:
         held = noted[TYPED].held if TYPED in noted else {}
         missing = [
             f"{name} is held since epoch {hold.from_epoch}: {hold.reason}"
-            f" (release: {retry_command(name)})"
+            f" (release: {retry_command(name, hold)})"
             for name, hold in held.items()
         ]
         for shown, name in wanted.items():

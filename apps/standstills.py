@@ -7,7 +7,7 @@ that status, doctor, wait, metrics and alerts say the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,6 +56,15 @@ def account(settings: Settings, part: str) -> Mapping[str, Any] | None:
 def of_pipeline(state: Mapping[str, Any]) -> list[Standstill]:
     """Read what the pipeline says of itself."""
     return [*_parts(state), *_tables(state), *_projections(state), *_sources(state)]
+
+
+def of_source(found: Iterable[Standstill], source: str) -> list[Standstill]:
+    """Return what stands still of one captured source: itself, or any of its tables."""
+    return [
+        each
+        for each in found
+        if each.name == source or each.name.rpartition("/")[2].startswith(f"{source}.")
+    ]
 
 
 def of_service(state: Mapping[str, Any]) -> list[Standstill]:

@@ -49,6 +49,12 @@ from schemas.wire import schema_id_of
 SNAPSHOT = "Initial Snapshot"
 _MESSAGE_ID = "LogicalDecodingMessageId@"
 """Part of what Debezium calls a logical message among the tables of a transaction's END."""
+_OWN_TOPICS = {
+    "transaction": "_transactions",
+    "notifications": "_snapshots",
+    "message": MESSAGES,
+}
+"""What is in the topics of a source that belong to no table."""
 log = logging.getLogger("penstock.capture")
 _BAD_TIMES: set[tuple[str, str]] = set()
 """Sources and tables of which this process has said that an event time is none."""
@@ -88,11 +94,23 @@ class ChangeDecoder:
         except Unavailable:
             raise
         except _Unusable as reason:
-            return Rejected(record=record, stage="decode", reason=str(reason))
+            return self._rejected(record, "decode", str(reason))
         except NotFound as error:
-            return Rejected(record=record, stage="schema", reason=error.message)
+            return self._rejected(record, "schema", error.message)
         except PenstockError as error:
-            return Rejected(record=record, stage="decode", reason=error.message)
+            return self._rejected(record, "decode", error.message)
+        except Exception as error:
+            return self._rejected(record, "decode", f"{type(error).__name__}: {error}"[:2000])
+
+    def _rejected(self, record: KafkaRecord, stage: str, reason: str) -> Rejected:
+        part = record.topic.removeprefix(f"{self.topic_prefix}{self.source}.")
+        return Rejected(
+            record=record,
+            stage=stage,
+            reason=reason,
+            source=self.source,
+            table=_OWN_TOPICS.get(part, part),
+        )
 
     def many(self, topic: str, values: pa.Array) -> pa.Table | None:
         """Decode many ordinary changes of one topic and schema at once; see `change_vectors`.

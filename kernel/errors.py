@@ -197,8 +197,8 @@ class StoreDiverged(Incompatible):
     """A position has other content than before, or is gone: this is another store by now."""
 
     remedy = (
-        "The store was restored or replaced. Give it a new id: penstock store renew-id --yes && "
-        "penstock restart service && penstock restart pipeline"
+        "It was restored or replaced. Give it a new id: `penstock store renew-id --yes && "
+        "penstock restart service && penstock restart pipeline`."
     )
 
 

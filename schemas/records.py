@@ -168,11 +168,17 @@ class SnapshotEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """A record that cannot be used, with where and why. It goes to quarantine with its bytes."""
+    """A record that cannot be used, with where and why. It goes to quarantine with its bytes.
+
+    `source` and `table` say what its topic belongs to, where that is a captured source: a table,
+    as the topic is named after it, or `_transactions`, `_messages`, `_snapshots`.
+    """
 
     record: KafkaRecord
     stage: str
     reason: str
+    source: str | None = None
+    table: str | None = None
 
 
 Decoded = (

@@ -49,6 +49,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "query": "Ask the tables, all at one epoch: by default the greatest that all of them have.",
         "table": "The lake's tables.",
         "epoch": "Committed batches: offsets in, table versions out.",
+    },
+    "apps.cli.quarantine": {
         "quarantine": "Records that could not be used, with their bytes.",
     },
     "apps.cli.wait": {

@@ -1,4 +1,4 @@
-"""`penstock query`, `table`, `epoch`, `quarantine`: reading the lake, with the stack up or down.
+"""`penstock query`, `table`, `epoch`: reading the lake, with the stack up or down.
 
 Commands import what reads the lake when they run: it takes seconds, which `--help` should not pay.
 """
@@ -17,9 +17,9 @@ import typer
 from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, fields, table
+from apps.cli.output import emit, table
 from kernel.errors import InvalidRequest, NotFound
-from kernel.positions import Epoch, KafkaOffset
+from kernel.positions import Epoch
 from projections.log.layout import Lake
 
 if TYPE_CHECKING:
@@ -47,10 +47,6 @@ def register(app: typer.Typer) -> None:
     epochs.command("list")(epoch_list)
     epochs.command("show")(epoch_show)
     app.add_typer(epochs, name="epoch")
-    quarantine = typer.Typer(cls=Group, help="Records that could not be used, with their bytes.")
-    quarantine.command("list")(quarantine_list)
-    quarantine.command("show")(quarantine_show)
-    app.add_typer(quarantine, name="quarantine")
 
 
 def query(
@@ -71,7 +67,7 @@ def query(
     from projections.serve.query import ask
 
     answer = ask(
-        _lake(settings.load(workspace)),
+        lake_of(settings.load(workspace)),
         sql,
         epoch=Epoch(epoch) if epoch is not None else None,
         at=_moment(at),
@@ -81,7 +77,7 @@ def query(
         "epoch": answer.epoch,
         "tables": answer.tables,
         "columns": answer.rows.schema.names,
-        "rows": [_plain(row) for row in rows],
+        "rows": [plain(row) for row in rows],
     }
     shown = [[_cell(value) for value in row.values()] for row in rows]
     text = table(answer.rows.schema.names, shown, nothing="no row fits")
@@ -96,7 +92,7 @@ def table_list(workspace: WorkspaceOption = None, as_json: JsonOption = False) -
     from projections.serve import lake_tables
     from projections.serve.standings import held_tables
 
-    lake = _lake(settings.load(workspace))
+    lake = lake_of(settings.load(workspace))
     found, held = lake_tables.list_tables(lake), held_tables(lake)
     rows = [
         [t.name, t.version, t.rows, t.bytes, t.files, t.committed_at, _held_line(held, t.name)]
@@ -124,8 +120,12 @@ def table_retry(
     from projections.serve.standings import held_tables
     from projections.state.held import NO_ORDER
 
-    lake = _lake(settings.load(workspace))
-    held = {each: hold for each, hold in held_tables(lake).items() if hold.order == NO_ORDER}
+    lake = lake_of(settings.load(workspace))
+    held = {
+        each: hold
+        for each, hold in held_tables(lake).items()
+        if hold.order == NO_ORDER and not hold.resumes
+    }
     if name not in held:
         raise NotFound(f"{name} is not held by an error", remedy="penstock table list")
     entry = Entry(kind=RETRY, name=name, generation=1, status=LIVE, text="")
@@ -140,7 +140,7 @@ def table_path(
     from projections.serve import lake_tables
     from projections.serve.query import table_name
 
-    found = lake_tables.describe(_lake(settings.load(workspace)), table_name([name]))
+    found = lake_tables.describe(lake_of(settings.load(workspace)), table_name([name]))
     document = {"name": found.name, "path": found.path}
     emit(document, as_json=as_json, text=found.path, verbatim=True)
 
@@ -155,7 +155,7 @@ def table_history(
     from projections.serve import lake_tables
     from projections.serve.query import table_name
 
-    found = lake_tables.commits(_lake(settings.load(workspace)), table_name([name]), limit=limit)
+    found = lake_tables.commits(lake_of(settings.load(workspace)), table_name([name]), limit=limit)
     rows = [[c.version, c.at, c.operation, c.rows, c.engine] for c in found]
     headings = ["version", "at", "operation", "rows", "engine"]
     emit([asdict(c) for c in found], as_json=as_json, text=table(headings, rows))
@@ -196,58 +196,13 @@ def epoch_show(
     emit(_epoch_document(found), as_json=as_json, text="\n".join(lines))
 
 
-def quarantine_list(
-    limit: Limit = 50, workspace: WorkspaceOption = None, as_json: JsonOption = False
-) -> None:
-    """List records that could not be used: where they came from, at which stage, and why."""
-    from projections.log.tables import Tables
-
-    lake = _lake(settings.load(workspace))
-    columns = ["epoch", "topic", "partition", "offset", "stage", "reason", "ingested_at"]
-    found = Tables().read(lake.quarantine, columns=columns)
-    newest = [] if found is None else found.sort_by([("ingested_at", "descending")]).to_pylist()
-    kept = newest[:limit]
-    rows = [[row[name] for name in columns] for row in kept]
-    text = table(columns, rows, nothing="nothing is in quarantine")
-    emit({"count": len(newest), "records": kept}, as_json=as_json, text=text)
-
-
-def quarantine_show(
-    topic: Annotated[str, typer.Argument(help="The record's topic.")],
-    partition: Annotated[int, typer.Argument(help="Its partition.")],
-    offset: Annotated[int, typer.Argument(help="Its offset.")],
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show one record that could not be used, with its key, value and headers."""
-    import pyarrow.compute as pc
-
-    from projections.log.tables import Tables
-
-    lake = _lake(settings.load(workspace))
-    place = (
-        (pc.field("topic") == topic)
-        & (pc.field("partition") == partition)
-        & (pc.field("offset") == KafkaOffset(offset))
-    )
-    found = Tables().read(lake.quarantine, where=place)
-    if found is None or found.num_rows == 0:
-        raise NotFound(
-            f"no record {topic} {partition} {offset} in quarantine",
-            remedy="penstock quarantine list",
-        )
-    row = found.to_pylist()[0]
-    headers = {name: bytes.fromhex(v) for name, v in json.loads(row["headers"] or "{}").items()}
-    document = _plain(row) | {"headers": {name: _readable(v) for name, v in headers.items()}}
-    emit(document, as_json=as_json, text=fields(document))
-
-
 def _held_line(held: Mapping[str, Hold], name: str) -> str | None:
     hold = held.get(name)
     return None if hold is None else f"since epoch {hold.from_epoch}: {hold.reason}"
 
 
-def _lake(found: settings.Settings) -> Lake:
+def lake_of(found: settings.Settings) -> Lake:
+    """Return a workspace's lake. Raises `NotFound` where there is none yet."""
     from projections.log import storage
 
     if not storage.exists(found.lake):
@@ -259,7 +214,7 @@ def _manifest(found: settings.Settings) -> Manifest:
     from projections.log.tables import Tables
     from projections.runner.manifest import Manifest
 
-    return Manifest(_lake(found), Tables())
+    return Manifest(lake_of(found), Tables())
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -289,7 +244,7 @@ def _cell(value: object) -> object:
         case None:
             return "NULL"
         case bytes():
-            return _readable(value)
+            return readable(value)
         case float():
             return str(value)
         case dict() | list():
@@ -298,11 +253,12 @@ def _cell(value: object) -> object:
             return value
 
 
-def _plain(row: Mapping[str, object]) -> dict[str, object]:
-    return {k: _readable(v) if isinstance(v, bytes) else v for k, v in row.items()}
+def plain(row: Mapping[str, object]) -> dict[str, object]:
+    """Return a row with its bytes as text."""
+    return {k: readable(v) if isinstance(v, bytes) else v for k, v in row.items()}
 
 
-def _readable(value: bytes) -> str:
+def readable(value: bytes) -> str:
     """Show bytes as text where they are text, else in hexadecimal; cut when long."""
     try:
         text = value.decode()

@@ -6,13 +6,13 @@ pay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from apps import settings
+from apps import settings, standstills
 from apps.calls import asked
 from apps.cli import source_add, verification
 from apps.cli.groups import Group
@@ -43,11 +43,16 @@ def register(app: typer.Typer) -> None:
 
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
-    """List the declared sources and what each does."""
+    """List the declared sources, what each does, and what of it stands still."""
     found = settings.load(workspace)
     documents = _documents(found)
+    standing = standstills.standing_still(found) if documents else []
+    still = {each["source"]: standstills.of_source(standing, each["source"]) for each in documents}
+    for each in documents:
+        each["standing_still"] = [one.document() for one in still[each["source"]]]
     nothing = "no database is captured; capture one: penstock source add NAME --dsn DSN --tables …"
-    text = table(_HEADINGS, [_row(each) for each in documents], nothing=nothing)
+    rows = [(*_row(each), _still_cell(still[each["source"]])) for each in documents]
+    text = table((*_HEADINGS, "stands still"), rows, nothing=nothing)
     emit({"sources": documents}, as_json=as_json, text=text)
 
 
@@ -131,6 +136,10 @@ def _still_lines(name: str, told: Mapping[str, object]) -> str:
     diff = "".join(f"\n  {line}" for line in _texts(told["diff"]))
     since, reason = told["from_epoch"], told["reason"]
     return f"stands still: {name} since epoch {since}: {reason}{diff}\n  fix: {told['command']}"
+
+
+def _still_cell(still: Sequence[standstills.Standstill]) -> str | None:
+    return "; ".join(f"{each.component} {each.name}: {each.cause}" for each in still) or None
 
 
 def _texts(value: object) -> list[str]:

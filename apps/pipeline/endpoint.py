@@ -81,7 +81,9 @@ class _Handler(BaseHTTPRequestHandler):
                 shown = {"ready": ready, **(_described(ready, state) if bears else {})}
                 self._answer(200 if ready else 503, _JSON, _json(shown))
             case "/metrics" if bears:
-                self.server.metrics.standing_still(of_pipeline(self.server.health()[1]))
+                state = self.server.health()[1]
+                self.server.metrics.standing_still(of_pipeline(state))
+                self.server.metrics.in_quarantine(state)
                 self._answer(200, CONTENT_TYPE_LATEST, self.server.metrics.render())
             case "/sources" if bears:
                 self._tell_sources()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 
@@ -15,8 +16,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from apps.topics import TIMEOUT_S, KafkaTopics
 from kernel.errors import Unavailable
 from kernel.positions import Offsets
-from projections.log.decode import BatchDecoder, Router, decode_batches
+from projections.log.decode import BatchDecoder, Router, decode, decode_batches, row_of
 from projections.log.frames import DECODED
+from schemas.records import KafkaRecord
 
 FEW_RECORDS = 5_000
 """Up to so many are decoded one by one in this process, more by Spark's Python workers."""
@@ -118,6 +120,13 @@ def decode_records(records: DataFrame, router: Router, *, one_by_one: int) -> pa
         return pa.Table.from_batches(decode_batches(iter(batches), router), DECODED)
     decoded = raw.mapInArrow(BatchDecoder(router), from_arrow_schema(DECODED))
     return decoded.toArrow().cast(DECODED)
+
+
+def decode_again(records: Sequence[KafkaRecord], router: Router) -> pa.Table:
+    """Decode records that were in quarantine, in their order, with the schemas of now."""
+    decoders = {topic: router.decoder(topic) for topic in {record.topic for record in records}}
+    rows = [row_of(record, decode(record, decoders[record.topic])) for record in records]
+    return pa.Table.from_pylist(rows, schema=DECODED)
 
 
 def records_between(start: Offsets, end: Offsets) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -26,6 +27,18 @@ SOURCE_LAG: Mapping[str, str] = {
     "seconds": "Age of the oldest commit of a captured database that the tables may not have",
     "records": "Records of a captured database in Kafka that no epoch has (markers included)",
 }
+WAITING = (
+    (
+        "penstock_standing_still",
+        "1 for each thing that ought to move and does not",
+        ("component", "name"),
+    ),
+    (
+        "penstock_quarantine_records",
+        "Records that wait in quarantine for a decision",
+        ("topic",),
+    ),
+)
 
 
 class PipelineMetrics:
@@ -79,11 +92,8 @@ class PipelineMetrics:
             "Times that the stream was started again after an error",
             registry=self.registry,
         )
-        self._still = Gauge(
-            "penstock_standing_still",
-            "1 for each thing that ought to move and does not",
-            ["component", "name"],
-            registry=self.registry,
+        self._still, self._quarantine = (
+            Gauge(name, text, labels, registry=self.registry) for name, text, labels in WAITING
         )
         self.slots = SlotMetrics(self.registry)
         self.copies = CopyMetrics(self.registry)
@@ -113,6 +123,12 @@ class PipelineMetrics:
         self._still.clear()
         for each in found:
             self._still.labels(each.component, each.name).set(1)
+
+    def in_quarantine(self, state: Mapping[str, Any]) -> None:
+        """Book the records that wait in quarantine now, by topic."""
+        self._quarantine.clear()
+        for topic, records in state.get("quarantine", {}).items():
+            self._quarantine.labels(topic).set(records)
 
     def render(self) -> bytes:
         """Return the exposition text."""

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from apps.gaps import told
 from apps.pipeline.connectors import ConnectorKeeper
-from apps.pipeline.kafka import IngestBroker
+from apps.pipeline.kafka import IngestBroker, decode_again
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
@@ -27,7 +27,7 @@ from apps.pipeline.snapshots import TableCopier
 from apps.pipeline.source_lag import SourceHeads
 from apps.pipeline.space import SpaceGuard
 from apps.pipeline.stream import IngestRun
-from apps.pipeline.stuck_sources import StuckSources
+from apps.pipeline.stuck_sources import StuckSources, poisoned
 from apps.pipeline.verifying import Verifying
 from apps.settings import Settings
 from apps.topics import KafkaTopics
@@ -39,8 +39,7 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog, Deployment
 from projections.runner.ingest import Ingest
-from projections.runner.manifest import Committed, Manifest
-from projections.runner.progress import Progress
+from projections.runner.manifest import Committed, Manifest, first_progress
 from projections.runner.projector import Run
 from projections.runner.retention import derived_names, forget_epochs
 from projections.runner.retries import Patience
@@ -159,6 +158,7 @@ class Pipeline:
 
     def _state(self) -> dict[str, object]:
         states = self._projecting.states.values()
+        held, quarantine = waiting_in(self._last)
         return {
             "ingest": {"state": self.ingest.state, "reason": self.ingest.reason},
             "projecting": {"state": self.projections.state, "reason": self.projections.reason},
@@ -169,7 +169,8 @@ class Pipeline:
             "verify": self._verifying.states,
             "sources": {name: asdict(lag) for name, lag in self._sources.lags.items()},
             "epoch": self._last.epoch if self._last else 0,
-            "held": _held(self._last) | self._projecting.held(),
+            "held": held | self._projecting.held(),
+            "quarantine": quarantine,
             "stuck": self._stuck.reasons() | self._diverged,
             "upkeep": dict(self._upkeep.troubles),
             "gaps": self.gaps,
@@ -198,6 +199,11 @@ class Pipeline:
             current.close()
 
     def _run_ingest(self, deployment: Deployment, current: CurrentTables) -> bool:
+        router = router_of(
+            deployment,
+            prefix=self._settings.text("kafka.topic_prefix"),
+            registry_url=self._settings.required("registry.url"),
+        )
         ingest = Ingest(
             self._lake,
             self._tables,
@@ -211,15 +217,11 @@ class Pipeline:
             ),
             current=current,
             patience=self._patience,
+            redecode=lambda records: decode_again(records, router),
         )
         self._last = ingest.last
         if ingest.last is not None:
             self._upkeep.committed(ingest.last.tables)
-        router = router_of(
-            deployment,
-            prefix=self._settings.text("kafka.topic_prefix"),
-            registry_url=self._settings.required("registry.url"),
-        )
         run = IngestRun(
             self._spark,
             self._topics,
@@ -257,8 +259,10 @@ class Pipeline:
             looks += 1
             if run.gaps and looks % _GAP_LOOKS == 0 and run.recovered():
                 break
+            run.decide()
             held = ingest.waiting_for()
-            self._stuck.look(held, ingest.last.cuts if ingest.last else {}, ingest.stuck())
+            stuck = ingest.stuck() | {s: poisoned(t) for s, t in ingest.poisoned().items()}
+            self._stuck.look(held, ingest.last.cuts if ingest.last else {}, stuck)
             if self.ingest.state == "running":
                 self.ingest.reason = "; ".join(f"{s}: {r}" for s, r in held.items()) or None
             time.sleep(IDLE_S)
@@ -368,11 +372,12 @@ def _keeps_deleted(deployment: Deployment, source: str, table: str) -> bool:
     return captured is not None and captured.soft_deletes
 
 
-def _held(last: Committed | None) -> dict[str, dict[str, object]]:
-    """Return the tables that stand still: why, what differs, and the command that helps."""
-    held = Progress.from_json(last.progress).held if last is not None else {}
-    return {
+def waiting_in(last: Committed | None) -> tuple[dict[str, dict[str, object]], dict[str, int]]:
+    """Return the tables that stand still, with cause and command, and what is in quarantine."""
+    progress = first_progress(last)
+    held = {
         f"{source}.{table}": hold_document(source, table, hold)
-        for source, tables in held.items()
+        for source, tables in progress.held.items()
         for table, hold in tables.items()
     }
+    return held, {topic: waits.records for topic, waits in progress.quarantine.items()}

@@ -17,7 +17,8 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
 from projections.runner.catalog import LIVE, DeployedCatalog, Deployment
-from projections.runner.derived import Brought, DerivedTables, held_input, within_budget
+from projections.runner.derived import Brought, DerivedTables, within_budget
+from projections.runner.derived_holds import held_input
 from projections.runner.manifest import Manifest
 from projections.runner.projector import Projector, Run, live_target
 from projections.runner.relations import LakeCatalog
@@ -46,6 +47,20 @@ class ProjectionState:
     runs: int = 0
     last_ms: float = 0.0
     due_at: float = 0.0
+
+
+def held_documents(derived: DerivedTables) -> dict[str, dict[str, object]]:
+    """Return the derived tables that stand still, as health and status show them."""
+    return {
+        name: {
+            "from_epoch": hold.from_epoch,
+            "reason": hold.reason,
+            "diff": list(hold.diff),
+            "command": retry_command(name, hold),
+            "lasting": name not in derived.passing,
+        }
+        for name, hold in derived.at_last().held.items()
+    }
 
 
 class Projecting:
@@ -86,16 +101,7 @@ class Projecting:
 
     def held(self) -> dict[str, dict[str, object]]:
         """Return the typed and history tables that stand still: why, and the next command."""
-        return {
-            name: {
-                "from_epoch": hold.from_epoch,
-                "reason": hold.reason,
-                "diff": list(hold.diff),
-                "command": retry_command(name),
-                "lasting": name not in self._derived.passing,
-            }
-            for name, hold in self._derived.at_last().held.items()
-        }
+        return held_documents(self._derived)
 
     def step(self) -> bool:
         """Do what is due; return whether anything was done. Errors of one projection stay its own.

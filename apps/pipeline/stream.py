@@ -172,6 +172,27 @@ class IngestRun:
             .start()
         )
 
+    def decide(self) -> None:
+        """Make an epoch of decisions that wait, where nothing else is to be read just now."""
+        if not self._ingest.undecided():
+            return
+        with self._busy:
+            if self._stopping or self._error is not None or not self._ingest.undecided():
+                return
+            try:
+                bound = Bound(
+                    epoch=self._ingest.next_epoch,
+                    run_id=self._run_id,
+                    batch_id=-1,
+                    start=self._ingest.last.end if self._ingest.last else {},
+                    end=self._ingest.last.end if self._ingest.last else {},
+                )
+                done = self._ingest.run_epoch(bound, DECODED.empty_table)
+            except BaseException as error:
+                self._error = error
+                raise
+        self._after_epoch(done)
+
     def recovered(self) -> bool:
         """Whether the gaps are not those any more that were there at the start; asks the broker."""
         pattern, last = self._router.pattern(), self._ingest.last

@@ -11,6 +11,14 @@ STUCK_AFTER_S = 60.0
 _COPIED = "its tables are being copied"
 
 
+def poisoned(topic: str) -> str:
+    """Say what holds a cut whose transactions cannot be told whole, and what to do."""
+    return (
+        f"records of {topic} are in quarantine, and transactions cannot be told whole without them"
+        f" | fix: penstock quarantine retry {topic}"
+    )
+
+
 class StuckSources:
     """Looks at the cuts again and again; says which stand still, and why."""
 

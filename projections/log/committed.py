@@ -46,6 +46,29 @@ class Slice:
     large: LogRows | None = None
 
 
+def transactions_of(
+    tables: Tables, path: str, table: str, *, after: int, up_to: int
+) -> dict[str, int]:
+    """Return the transactions with rows of a table, or with DDL, and where each ended.
+
+    `path` is the log of their source; they ended in (`after`, `up_to`].
+    """
+    ends = tables.read(
+        path,
+        where=(pc.field("table") == TRANSACTIONS_TABLE)
+        & (pc.field("lsn") > after)
+        & (pc.field("lsn") <= up_to),
+        columns=["transaction_id", "lsn", "counts"],
+    )
+    found: dict[str, int] = {}
+    told = ends.sort_by("lsn").to_batches(max_chunksize=10_000) if ends is not None else []
+    for end in (row for batch in told for row in batch.to_pylist()):
+        counts = json.loads(end["counts"])
+        if counts.get(table, 0) or counts.get(MESSAGES, 0):
+            found[end["transaction_id"]] = end["lsn"]
+    return found
+
+
 class CommittedChanges:
     """Reads the log of changes of one lake by the ENDs of transactions."""
 

@@ -51,7 +51,8 @@ APPENDED = ("log/", "quarantine/")
 
 UNNAMED = (
     *("epochs", "catalog", "replays", "verifications"),
-    *("log/_schemas", "log/snapshots/_installs", "quarantine/records"),
+    *("log/_schemas", "log/snapshots/_installs", "log/_pending"),
+    *("quarantine/records", "quarantine/outcomes"),
 )
 """Tables that no epoch names. Rows are appended to all of them."""
 

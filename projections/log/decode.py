@@ -166,6 +166,8 @@ def row_of(record: KafkaRecord, decoded: Decoded | None) -> Row:
                 "key": record.key,
                 "value": record.value,
                 "metadata": _hex_headers(record.headers),
+                "source": decoded.source,
+                "table": decoded.table,
             }
         case _:
             assert_never(decoded)

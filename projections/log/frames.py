@@ -135,9 +135,32 @@ QUARANTINE = pa.schema(
         ("headers", pa.string()),
         ("kafka_time", UTC_MICROS),
         ("ingested_at", UTC_MICROS),
+        ("source", pa.string()),
+        ("table", pa.string()),
     ]
 )
-"""`quarantine/records`. `headers` is a JSON object of hexadecimal values."""
+"""`quarantine/records`. `headers` is a JSON object of hexadecimal values. `source` and `table` are
+those of `schemas.records.Rejected`: rows of before they were noted have none."""
+
+OUTCOMES = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("decision", pa.int64()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("source", pa.string()),
+        ("table", pa.string()),
+        ("outcome", pa.string()),
+        ("reason", pa.string()),
+        ("by", pa.string()),
+        ("decided_at", UTC_MICROS),
+    ]
+)
+"""`quarantine/outcomes`: what became of records in quarantine, one row each.
+
+`decision` numbers the command that asked (`projections.state.installs`), `by` names who gave it.
+A copy of a table ends all its records that came before `decided_at`: one row without a place."""
 
 AVRO_SCHEMAS = pa.schema(
     [("epoch", pa.int64()), ("schema_id", pa.int32()), ("schema", pa.string())]

@@ -85,6 +85,11 @@ class Lake:
         """Records that could not be used, with bytes, place and reason."""
         return self.path("quarantine/records")
 
+    @property
+    def outcomes(self) -> str:
+        """What became of records in quarantine."""
+        return self.path("quarantine/outcomes")
+
 
 def lake_root(place: str | Path, *, base: Path | None = None) -> str:
     """Return where a lake lies, as every engine takes it: an absolute path or a URI.

@@ -57,17 +57,28 @@ class TypedTables:
         self.add_changes = TypedChanges(lake, tables, schemas).add
 
     def add_events(
-        self, store: str, visible: Visible, epoch: Epoch, *, wanted: Wanted = every
+        self,
+        store: str,
+        visible: Visible,
+        epoch: Epoch,
+        *,
+        wanted: Wanted = every,
+        late: bool = False,
     ) -> Attempts:
-        """Append the events of one store that became visible up to `epoch`, to tables `wanted`."""
+        """Append the events of one store that became visible up to `epoch`, to tables `wanted`.
+
+        `late`: some of an earlier position may have entered the log since, out of quarantine. They
+        are visible from the epoch on that logged them.
+        """
         attempts = Attempts()
-        if not visible.anything:
+        if not visible.anything and not late:
             return attempts
-        position = pc.field("position")
-        rows = self._tables.read(
-            self._lake.path(events_log(store)),
-            where=(position > visible.before) & (position <= visible.up_to),
-        )
+        position, logged = pc.field("position"), pc.field("epoch")
+        where = (position > visible.before) & (position <= visible.up_to)
+        if late:
+            since = (logged > visible.after_epoch) & (logged <= epoch)
+            where = where | (since & (position <= visible.before))
+        rows = self._tables.read(self._lake.path(events_log(store)), where=where)
         if rows is None:
             return attempts
         for category, kind in _groups(rows, ["category", "type"]):
@@ -103,7 +114,8 @@ class TypedTables:
 
 def _event_columns(part: pa.Table, data: pa.Table, visible: Visible) -> pa.Table:
     """Put an event's own fields first, then what the store knows of it, then hidden columns."""
-    positions = part["position"].to_pylist()
+    places = zip(part["position"].to_pylist(), part["epoch"].to_pylist(), strict=True)
+    epochs = [visible.epoch_of(p) if p > visible.before else logged for p, logged in places]
     entity = pc.replace_substring_regex(part["stream"], "^[^-]*-", "")
     known: Mapping[str, pa.ChunkedArray | pa.Array] = {
         "event_id": part["event_id"],
@@ -114,7 +126,7 @@ def _event_columns(part: pa.Table, data: pa.Table, visible: Visible) -> pa.Table
         "position": part["position"],
         "occurred_at": part["occurred_at"],
         "recorded_at": part["recorded_at"],
-        EPOCH: pa.array([visible.epoch_of(p) for p in positions], pa.int64()),
+        EPOCH: pa.array(epochs, pa.int64()),
         LATE: part["closed_late"],
         TIME: part["occurred_at"],
         SEQ_HI: part["position"],

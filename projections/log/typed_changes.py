@@ -122,8 +122,8 @@ class TypedChanges:
             return attempts
         seen_at = self._seen_at(source, visible)
         stamp = partial(_stamped, seen_at, visible, snapshot_lsn)
-        in_epochs = (pc.field("epoch") >= pending_from) & (pc.field("epoch") <= epoch)
-        where = _wanted(seen_at, visible, snapshot_lsn) & in_epochs
+        # A row that was in quarantine may have been logged long after its transaction was seen.
+        where = _wanted(seen_at, visible, snapshot_lsn) & (pc.field("epoch") >= pending_from)
         where, large = split(log, where, since=pending_from, most=self._most)
         rows = stamp(dataset_since(log, "epoch", pending_from).to_table(filter=where))
         messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))

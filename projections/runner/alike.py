@@ -27,7 +27,8 @@ Numbers = npt.NDArray[np.int64]
 class Run:
     """Rows `[first, last)` of a batch: streamed changes of one table from one topic partition.
 
-    `transactions`: txid -> number of rows and greatest LSN. Event times in microseconds.
+    `transactions`: txid -> number of rows and greatest LSN; `orders`: txid -> the commit before
+    it. Event times in microseconds.
     """
 
     first: int
@@ -38,6 +39,7 @@ class Run:
     partition: int
     mark: Mark
     transactions: Mapping[str, tuple[int, int]]
+    orders: Mapping[str, int]
     event_times: Numbers
 
     @property
@@ -89,8 +91,9 @@ def _run(rows: pa.Table, first: int, before: Progress) -> Run | None:
         return None
     if not _rising(rows):
         return None
-    lsns = rows.select(["transaction_id", "lsn"]).group_by("transaction_id")
-    counted = lsns.aggregate([("lsn", "count"), ("lsn", "max")]).to_pylist()
+    lsns = rows.select(["transaction_id", "lsn", "commit_order"]).group_by("transaction_id")
+    of_each = [("lsn", "count"), ("lsn", "max"), ("commit_order", "min")]
+    counted = lsns.aggregate(of_each).to_pylist()
     return Run(
         first=first,
         last=first + rows.num_rows,
@@ -100,6 +103,7 @@ def _run(rows: pa.Table, first: int, before: Progress) -> Run | None:
         partition=partition,
         mark=last_mark,
         transactions={c["transaction_id"]: (c["lsn_count"], c["lsn_max"]) for c in counted},
+        orders={c["transaction_id"]: c["commit_order_min"] for c in counted},
         event_times=pc.fill_null(rows["event_time"].cast(pa.int64()), 0).to_numpy(),
     )
 

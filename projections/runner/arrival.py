@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -18,9 +18,7 @@ import pyarrow.compute as pc
 
 from projections.log.frames import (
     CHANGE,
-    CHANGES,
     EVENT,
-    EVENTS,
     IGNORED,
     MESSAGE,
     QUARANTINE,
@@ -30,10 +28,10 @@ from projections.log.frames import (
     SNAPSHOTS_TABLE,
     TRANSACTION_END,
     TRANSACTIONS_TABLE,
-    UTC_MICROS,
 )
 from projections.runner.alike import Run, others, runs_of
-from projections.runner.progress import Mark, Progress
+from projections.runner.log_rows import Kept, change_rows, event_rows, quarantine_rows
+from projections.runner.progress import Mark, Progress, micros
 from schemas.records import MESSAGES
 
 
@@ -63,6 +61,17 @@ class Arrival:
     counts: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """Rows that were in quarantine and are decoded now (`DECODED`), none of which the log has.
+
+    `passed` are the transactions among theirs that the cut has passed.
+    """
+
+    rows: pa.Table
+    passed: Collection[str]
+
+
 class _Row(NamedTuple):
     """The columns that decide; `event_time` in microseconds."""
 
@@ -81,29 +90,7 @@ class _Row(NamedTuple):
     counts: str
 
 
-@dataclass(slots=True)
-class _Kept:
-    """Rows of one log table: their places in the batch and the verdicts."""
-
-    rows: list[int] = field(default_factory=list)
-    watermarks: list[int | None] = field(default_factory=list)
-    late: list[bool] = field(default_factory=list)
-    orders: dict[int, int] = field(default_factory=dict)
-    """By place among `rows`: `commit_order` where the record's own is not its transaction's."""
-
-    def add(
-        self,
-        row: int,
-        watermark: int | None = None,
-        late: bool = False,
-        *,
-        order: int | None = None,
-    ) -> None:
-        if order is not None:
-            self.orders[len(self.rows)] = order
-        self.rows.append(row)
-        self.watermarks.append(watermark)
-        self.late.append(late)
+_ABOUT_REJECTED = ["topic", "source", "table", "reason", "metadata"]
 
 
 def says_something(decoded: pa.Table) -> bool:
@@ -120,12 +107,13 @@ def sort_out(
     lateness: Lateness,
     partitions: Mapping[str, int],
     now: datetime,
+    released: Released | None = None,
 ) -> Arrival:
     """Split a decoded batch into the rows of each log table, advancing `progress`.
 
     `before` is the progress of epoch E-1, by which duplicates and lateness are judged: the verdict
     does not depend on how rows are spread over one batch. `partitions` says how many each topic
-    has. Rows keep the order of their partition.
+    has. Rows keep the order of their partition. `released` are rows that were in quarantine.
     """
     ordered = decoded.sort_by(
         [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
@@ -139,13 +127,20 @@ def sort_out(
         sorter.take(index, row)
     counts = sorter.counts
     rejected = ordered.filter(pc.equal(ordered["kind"], REJECTED))
-    for headers in rejected["metadata"].to_pylist():
-        _account_for(json.loads(headers or "{}"), progress)
+    for row in rejected.select(_ABOUT_REJECTED).to_pylist():
+        _account_for(json.loads(row["metadata"] or "{}"), progress)
+        place = row["topic"], row["source"], row["table"]
+        progress.quarantined(*place, row["reason"] or "", at=micros(now))
     counts["quarantined"] = rejected.num_rows
+    if released is not None and released.rows.num_rows:
+        for index, row in enumerate(_rows(released.rows), start=ordered.num_rows):
+            sorter.take_released(index, row, passed=released.passed)
+        ordered = pa.concat_tables([ordered, released.rows])
+        counts["released"] = released.rows.num_rows
     return Arrival(
-        events={s: _events(ordered, kept, epoch, now) for s, kept in sorter.events.items()},
-        changes={s: _changes(ordered, kept, epoch, now) for s, kept in sorter.changes.items()},
-        quarantined=_quarantined(rejected, epoch, now),
+        events={s: event_rows(ordered, kept, epoch, now) for s, kept in sorter.events.items()},
+        changes={s: change_rows(ordered, kept, epoch, now) for s, kept in sorter.changes.items()},
+        quarantined=quarantine_rows(rejected, epoch, now),
         repeated={s: ordered.take(rows) for s, rows in sorter.repeated.items()},
         schema_ids=_schema_ids(ordered),
         schema_changes=sorter.schema_changes,
@@ -169,8 +164,8 @@ class _Sorter:
         self._epoch = epoch
         self._lateness = lateness
         self._partitions = partitions
-        self.events: dict[str, _Kept] = {}
-        self.changes: dict[str, _Kept] = {}
+        self.events: dict[str, Kept] = {}
+        self.changes: dict[str, Kept] = {}
         self.repeated: dict[str, list[int]] = {}
         self.schema_changes: set[str] = set()
         self.counts: Counter[str] = Counter()
@@ -189,11 +184,11 @@ class _Sorter:
             case "end":
                 counts = json.loads(row.counts)
                 if self._progress.cut(row.source).end(row.transaction_id, row.lsn, counts):
-                    self.changes.setdefault(row.source, _Kept()).add(index)
+                    self.changes.setdefault(row.source, Kept()).add(index)
             case "snapshot":
                 cut = self._progress.cut(row.source)
                 cut.snapshot_end(row.table, json.loads(row.counts)["rows"])
-                self.changes.setdefault(row.source, _Kept()).add(index)
+                self.changes.setdefault(row.source, Kept()).add(index)
             case "ignored":
                 self.counts[IGNORED] += 1
 
@@ -201,7 +196,7 @@ class _Sorter:
         self.counts["events_read"] += 1
         if self._progress.accept_position(row.source, row.position):
             self.counts["events"] += 1
-            kept = self.events.setdefault(row.source, _Kept())
+            kept = self.events.setdefault(row.source, Kept())
             kept.add(index, *self._verdict(f"events.{row.table}", row))
             return
         self.counts["duplicates"] += 1
@@ -220,9 +215,9 @@ class _Sorter:
             if mark is None:
                 return
             order = _other_order(row, mark)
-            cut.row(row.transaction_id, row.table, epoch=self._epoch, lsn=row.lsn)
+            self._count(row, row.table)
         self.counts["changes"] += 1
-        kept = self.changes.setdefault(row.source, _Kept())
+        kept = self.changes.setdefault(row.source, Kept())
         kept.add(index, *self._verdict(f"{row.source}.{row.table}", row), order=order)
 
     def _accepted(self, row: _Row) -> Mark | None:
@@ -241,7 +236,14 @@ class _Sorter:
         self._progress.marks[run.place] = run.mark
         cut = self._progress.cut(run.source)
         for transaction_id, (count, lsn) in run.transactions.items():
-            cut.row(transaction_id, run.table, epoch=self._epoch, lsn=lsn, rows=count)
+            cut.row(
+                transaction_id,
+                run.table,
+                epoch=self._epoch,
+                lsn=lsn,
+                rows=count,
+                order=run.orders[transaction_id],
+            )
         watermark = self._before.watermarks.of(name)
         late = self._before.watermarks.late_ones(name, run.event_times, self._lateness(name))
         self._progress.watermarks.note(
@@ -250,7 +252,7 @@ class _Sorter:
             int(run.event_times.max()),
             partitions=self._partitions.get(run.topic, 1),
         )
-        kept = self.changes.setdefault(run.source, _Kept())
+        kept = self.changes.setdefault(run.source, Kept())
         kept.rows += range(run.first, run.last)
         kept.watermarks += [watermark] * rows
         kept.late += late.tolist()
@@ -266,12 +268,46 @@ class _Sorter:
         mark = self._accepted(row)
         if mark is None:
             return
-        self._progress.cut(row.source).row(row.transaction_id, MESSAGES, epoch=self._epoch)
+        self._count(row, MESSAGES)
         self.counts["messages"] += 1
         if row.table == SCHEMA_TABLE:
-            kept = self.changes.setdefault(row.source, _Kept())
+            kept = self.changes.setdefault(row.source, Kept())
             kept.add(index, order=_other_order(row, mark))
             self.schema_changes.add(row.source)
+
+    def _count(self, row: _Row, table: str) -> None:
+        """Count a row towards its transaction. A message's own LSN says nothing here."""
+        lsn = 0 if table == MESSAGES else row.lsn
+        cut = self._progress.cut(row.source)
+        cut.row(row.transaction_id, table, epoch=self._epoch, lsn=lsn, order=row.commit_order)
+
+    def take_released(self, index: int, row: _Row, *, passed: Collection[str]) -> None:
+        """Take a row that was in quarantine, whatever was read of its topic since."""
+        if row.kind == EVENT:
+            self._progress.accept_position(row.source, row.position)
+            kept = self.events.setdefault(row.source, Kept())
+            kept.add(index, *self._verdict(f"events.{row.table}", row))
+            return
+        cut, own = self._progress.cut(row.source), MESSAGES if row.kind == MESSAGE else row.table
+        if row.kind == TRANSACTION_END:
+            counts = json.loads(row.counts)
+            kept_in_log = cut.late_end(row.transaction_id, row.lsn, counts)
+            own = TRANSACTIONS_TABLE
+        elif row.kind == SNAPSHOT_END:
+            cut.snapshot_end(row.table, json.loads(row.counts)["rows"])
+            kept_in_log, own = True, SNAPSHOTS_TABLE
+        else:
+            kept_in_log = row.kind == CHANGE or row.table == SCHEMA_TABLE
+            if row.kind == MESSAGE and kept_in_log:
+                self.schema_changes.add(row.source)
+            if row.snapshot:
+                cut.snapshot_row(row.table, lsn=row.commit_order, epoch=self._epoch)
+            elif row.transaction_id not in passed:
+                self._count(row, own)
+        if row.transaction_id not in passed:
+            cut.shortfalls.read_again(own)
+        if kept_in_log:
+            self.changes.setdefault(row.source, Kept()).add(index)
 
     def _verdict(self, name: str, row: _Row) -> tuple[int | None, bool]:
         """Judge lateness, once: it is stored, so that a rebuild agrees."""
@@ -314,50 +350,3 @@ def _account_for(headers: Mapping[str, str], progress: Progress) -> None:
     except (KeyError, ValueError):
         return
     progress.accept_position(store, position)
-
-
-def _events(ordered: pa.Table, kept: _Kept, epoch: int, now: datetime) -> pa.Table:
-    rows = ordered.take(kept.rows).rename_columns(
-        {"table": "category", "event_time": "occurred_at", "value": "data", "source": "store_id"}
-    )
-    return _shaped(rows, EVENTS, _stamps(kept, epoch, now))
-
-
-def _changes(ordered: pa.Table, kept: _Kept, epoch: int, now: datetime) -> pa.Table:
-    rows = ordered.take(kept.rows).rename_columns({"recorded_at": "committed_at"})
-    table = pc.case_when(
-        pc.make_struct(
-            pc.equal(rows["kind"], TRANSACTION_END), pc.equal(rows["kind"], SNAPSHOT_END)
-        ),
-        TRANSACTIONS_TABLE,
-        SNAPSHOTS_TABLE,
-        rows["table"],
-    )
-    stamps = _stamps(kept, epoch, now) | {"table": table}
-    if kept.orders:
-        others = pa.array([kept.orders.get(place) for place in range(rows.num_rows)], pa.int64())
-        stamps["commit_order"] = pc.coalesce(others, rows["commit_order"])
-    return _shaped(rows, CHANGES, stamps)
-
-
-def _quarantined(rejected: pa.Table, epoch: int, now: datetime) -> pa.Table:
-    n = rejected.num_rows
-    stamps = {"epoch": pa.array([epoch] * n), "ingested_at": pa.array([now] * n, UTC_MICROS)}
-    return _shaped(rejected.rename_columns({"metadata": "headers"}), QUARANTINE, stamps)
-
-
-def _stamps(kept: _Kept, epoch: int, now: datetime) -> dict[str, pa.Array]:
-    n = len(kept.rows)
-    return {
-        "epoch": pa.array([epoch] * n, pa.int64()),
-        "ingested_at": pa.array([now] * n, UTC_MICROS),
-        "watermark": pa.array(kept.watermarks, UTC_MICROS),
-        "closed_late": pa.array(kept.late, pa.bool_()),
-    }
-
-
-def _shaped(rows: pa.Table, schema: pa.Schema, stamps: Mapping[str, pa.Array]) -> pa.Table:
-    columns = [stamps[f.name] if f.name in stamps else rows[f.name] for f in schema]
-    return pa.Table.from_arrays(
-        [pa.chunked_array(c) if isinstance(c, pa.Array) else c for c in columns], schema=schema
-    )

@@ -17,10 +17,22 @@ from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
 from projections.runner.manifest import Manifest
 from projections.runner.progress import Progress
+from projections.runner.quarantine import Quarantine
 from projections.runner.retries import Patience
 from projections.state.cut import Cut
 from projections.state.installing import Installer
-from projections.state.installs import ALL, HOLD, INSTALL, Entry, Install, InstallBook, install_of
+from projections.state.installs import (
+    ALL,
+    DECISIONS,
+    DECODE,
+    HOLD,
+    INSTALL,
+    WAIVE,
+    Entry,
+    Install,
+    InstallBook,
+    install_of,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,20 +54,28 @@ class BulkInstalls:
         tables: Tables,
         manifest: Manifest,
         installer: Installer,
+        quarantine: Quarantine,
         patience: Patience | None = None,
     ) -> None:
+        self._quarantine = quarantine
         self._book = InstallBook(lake, tables)
         self._manifest = manifest
         self._installer = installer
         self._patience = patience or Patience()
 
     def waiting(self, progress: Progress) -> tuple[int, ...]:
-        """Return the numbers that were announced and not taken in yet."""
-        return tuple(
-            entry.number
-            for entry in self._book.entries()
-            if entry.kind in (HOLD, INSTALL) and entry.number not in progress.installs
-        )
+        """Return the numbers that were announced and not taken in yet.
+
+        An epoch decodes the records of one decision again: these are many enough.
+        """
+        waits = [e for e in self._book.entries() if e.number not in progress.installs]
+        decode = [entry.number for entry in waits if entry.kind == DECODE][:1]
+        taken = [entry.number for entry in waits if entry.kind in (HOLD, INSTALL, WAIVE)]
+        return tuple(sorted(taken + decode))
+
+    def decisions(self, numbers: Collection[int]) -> list[Entry]:
+        """Return the bound decisions about records in quarantine."""
+        return [entry for entry in self._bound(numbers) if entry.kind in DECISIONS]
 
     def begin(self, numbers: Collection[int], progress: Progress) -> None:
         """Take in the holds among the bound announcements, before the epoch's rows."""
@@ -86,6 +106,7 @@ class BulkInstalls:
                 continue
             ends = self._ends(install, cut, epoch)
             try:
+                self._quarantine.refuse_older(install, progress)
                 taken.tables |= self._installer.replace(install, ends, epoch)
             except InstallDeclined as reason:
                 self._decline(install, reason, progress)
@@ -95,6 +116,7 @@ class BulkInstalls:
                 self._decline(install, error, progress)
                 continue
             self._done(install, progress, taken)
+            self._quarantine.copied(install, progress)
             taken.replaced.add(install.table)
             progress.held.get(source, {}).pop(install.table, None)
             cut.installed(install.table)

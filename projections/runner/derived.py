@@ -9,7 +9,7 @@ tried again by itself, from that epoch, after pauses that grow, and at once when
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -27,12 +27,12 @@ from projections.log.tables import TableAt, Tables, greatest
 from projections.log.typed import TypedTables
 from projections.log.typed_columns import Visible, Wanted
 from projections.runner.catalog import DeployedCatalog
+from projections.runner.derived_holds import covered, free, in_quarantine, own_hold, wanted_beside
 from projections.runner.manifest import TYPED, Committed, Manifest, Projected
 from projections.runner.progress import Progress
 from projections.runner.retries import Retries
 from projections.runner.views import DeltaFrames, Range
-from projections.sql.plan import InputKind, Plan
-from projections.state.held import NO_ORDER, Hold, failure_hold, retry_command
+from projections.state.held import NO_ORDER, Hold, failure_hold
 from projections.state.history import HistoryOf, HistoryTables, history_column, outgrown
 from projections.state.installing import generation_root
 from projections.state.installs import Install, InstallBook
@@ -88,6 +88,7 @@ class DerivedTables:
         self._book = InstallBook(lake, tables)
         self._brought: Brought | None = None
         self._retries = Retries()
+        self._in_quarantine: frozenset[str] = frozenset()
         self.passing: set[str] = set()
         """Held tables whose error may pass by itself: storage or the registry was away."""
 
@@ -106,7 +107,14 @@ class DerivedTables:
 
     def due(self) -> bool:
         """Say whether a held table is to be tried again now."""
-        return any(self._retries.due(name) for name in self.at().held)
+        held = self.at().held.items()
+        return any(self._tried(name, hold) and self._retries.due(name) for name, hold in held)
+
+    def _tried(self, name: str, hold: Hold) -> bool:
+        """Say whether a held table may be tried: not while rows of it are in quarantine."""
+        return hold.resumes is None or not covered(
+            name.replace("history/", "typed/", 1), self._in_quarantine
+        )
 
     def try_now(self) -> None:
         """Try held tables again at the next occasion, whatever pause they are in."""
@@ -118,19 +126,23 @@ class DerivedTables:
         What fails is held and keeps nothing else back. Raises `LeaseLost`.
         """
         made, held = dict(before.tables), dict(before.held)
+        waiting = in_quarantine(up_to)
+        self._in_quarantine = frozenset(waiting)
+        for name in waiting.keys() - held.keys():
+            held[name] = replace(waiting[name], from_epoch=before.epoch + 1)
         self._retry(before, up_to, made, held)
         if up_to.epoch > before.epoch:
             attempts = Attempts()
-            self._bring_typed(attempts, before, before.epoch, up_to, partial(_free, tuple(held)))
+            self._bring_typed(attempts, before, before.epoch, up_to, partial(free, tuple(held)))
             self._took(attempts, Epoch(before.epoch + 1), made, held)
             failpoints.hit(failpoints.TYPED_AFTER_APPEND)
         for history in histories:
             self._bring_history(history, up_to.epoch, made, held)
         now = Brought(epoch=up_to.epoch, tables=made, held=held)
-        made = {n: at if _covered(n, held) else self._as_now(n, at) for n, at in made.items()}
+        made = {n: at if covered(n, held) else self._as_now(n, at) for n, at in made.items()}
         changed = made != dict(before.tables) or held != dict(before.held)
         if changed or up_to.epoch > before.epoch:
-            own = {name: at for name, at in made.items() if not _covered(name, held)}
+            own = {name: at for name, at in made.items() if not covered(name, held)}
             done = Projected(epoch=up_to.epoch, name=TYPED, tables=own, held=held)
             self._manifest.project(done, again=up_to.epoch == before.epoch)
         self._brought = replace(now, tables=made)
@@ -166,11 +178,13 @@ class DerivedTables:
         for name, hold in before.held.items():
             if not name.startswith("typed/") or not self._retries.due(name):
                 continue
+            if not self._tried(name, hold):
+                continue
             after = Epoch(hold.from_epoch - 1)
             reached = within_budget(self._manifest, after, others)
             attempts = Attempts()
             rest = tuple(other for other in held if other != name)
-            self._bring_typed(attempts, before, after, reached, partial(_own, name, rest))
+            self._bring_typed(attempts, before, after, reached, partial(own_hold, name, rest))
             del held[name]
             self._took(attempts, Epoch(hold.from_epoch), made, held)
             if not attempts.failed:
@@ -194,7 +208,11 @@ class DerivedTables:
                 [(e.epoch, e.heads.get(store, 0)) for e in epochs],
             )
             with attempts.of("typed/events"):
-                attempts.take(self._typed.add_events(store, visible, up_to.epoch, wanted=wanted))
+                late = any(e.counts.get("released") for e in epochs)
+                found = self._typed.add_events(
+                    store, visible, up_to.epoch, wanted=wanted, late=late
+                )
+                attempts.take(found)
         progress = Progress.from_json(up_to.progress)
         installs = self._installs(epochs)
         self._bring_installs(attempts, installs, wanted)
@@ -215,7 +233,7 @@ class DerivedTables:
                     brought=before.tables,
                     held=Progress.from_json(start.progress).held.get(source, {}) if start else (),
                     staged=self._staged(source, installs),
-                    wanted=partial(_wanted_beside, wanted, failed),
+                    wanted=partial(wanted_beside, wanted, failed),
                 )
                 attempts.take(found)
 
@@ -249,9 +267,9 @@ class DerivedTables:
         if name in held:
             from_epoch = Epoch(held[name].from_epoch)
         inputs = (history.typed, history.truncates or history.typed)
-        for base in (item for item in inputs if _covered(item, held)):
+        for base in (item for item in inputs if covered(item, held)):
             hold = Hold(order=NO_ORDER, reason=f"{base} is held", from_epoch=from_epoch)
-            held[name] = hold
+            held[name] = replace(hold, resumes=held[base].resumes if base in held else None)
             return
         if name in held and not self._retries.due(name):
             return
@@ -351,38 +369,6 @@ def within_budget(manifest: Manifest, after: Epoch, last: Committed) -> Committe
         if rows >= MAX_ROWS_PER_STEP:
             break
     return chosen
-
-
-def held_input(plan: Plan, brought: Brought) -> str | None:
-    """Say which held table a plan reads, why it is held and what releases it; None for none."""
-    for item in plan.inputs:
-        kind = "typed" if item.kind is InputKind.STREAM else "history"
-        found = brought.hold_on(f"{kind}/{item.name}")
-        if found is not None:
-            name, hold = found
-            return (
-                f"waits for {name}, held since epoch {hold.from_epoch}: {hold.reason}"
-                f" | fix: {retry_command(name)}"
-            )
-    return None
-
-
-def _covered(name: str, held: Iterable[str]) -> bool:
-    return any(part_of(name, each) for each in held)
-
-
-def _free(held: Sequence[str], name: str) -> bool:
-    return not _covered(name, held)
-
-
-def _own(own: str, rest: Sequence[str], name: str) -> bool:
-    """Say whether a table is tried again with the hold `own`, and not with a closer one."""
-    closer = [other for other in rest if part_of(other, own)]
-    return part_of(name, own) and not _covered(name, closer)
-
-
-def _wanted_beside(wanted: Wanted, failed: Sequence[str], name: str) -> bool:
-    return wanted(name) and not _covered(name, failed)
 
 
 def _begun(source: str, installs: Sequence[tuple[Install, Epoch]]) -> int:

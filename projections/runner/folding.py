@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -20,8 +20,9 @@ from deltalake.exceptions import DeltaError
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
+from projections.log.committed import transactions_of
 from projections.log.datasets import dataset_since, schema_of
-from projections.log.frames import TRANSACTIONS_TABLE
+from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from projections.log.layout import Lake, changes_log, current_name
 from projections.log.steps import Evolution
 from projections.log.tables import TableAt, Tables
@@ -33,7 +34,7 @@ from projections.state.current import CurrentTables
 from projections.state.cut import Advance, Cut
 from projections.state.evolution import Planned
 from projections.state.following import SchemaFollower
-from projections.state.held import failure_hold
+from projections.state.held import failure_hold, quarantine_hold
 from projections.state.large import LogRows, split
 
 log = logging.getLogger("penstock.tables")
@@ -48,6 +49,18 @@ class _Ready:
     plans: Rows = field(default_factory=dict)
     large: Mapping[str, LogRows] = field(default_factory=dict)
     attempts: Attempts = field(default_factory=Attempts)
+    lacks: frozenset[str] = frozenset()
+
+    def with_(self, other: _Ready) -> _Ready:
+        """Return this and what tables bring that go on."""
+        attempts = Attempts()
+        attempts.failed |= self.attempts.failed | other.attempts.failed
+        return replace(
+            self,
+            plans={**self.plans, **other.plans},
+            large={**self.large, **other.large},
+            attempts=attempts,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,10 +95,13 @@ class Folding:
         self.stuck = {}
         for source in sorted({*progress.cuts, *arrived, *self.bulk.sources(installs)}):
             cut = progress.cut(source)
-            ready = self._ready(source, cut, epoch, last, progress.held.get(source, {}))
+            held = progress.held.setdefault(source, {})
+            ready = self._ready(source, cut, epoch, last, held)
             if ready is None:
                 continue
             progress.cuts[source] = ready[0]
+            self._hold_lacking(source, progress, cut.lsn, ready[1].lacks, epoch, last)
+            ready = ready[0], ready[1].with_(self._resumed(source, progress, epoch, last))
             taken = self.bulk.take(source, installs, progress, epoch)
             at |= taken.tables
             at |= self._fold_source(source, progress, ready[1], epoch, taken.replaced)
@@ -102,7 +118,7 @@ class Folding:
         try:
             advance = moved.advance()
             if not advance.anything or advance.from_epoch is None:
-                return moved, _Ready()
+                return moved, _Ready(lacks=advance.lacks)
             ready = self._read(source, moved, advance, epoch, last, held)
         except Exception as error:
             log.error("the changes of %s cannot be read: %s", source, error, exc_info=error)
@@ -127,6 +143,17 @@ class Folding:
         small, large = self._foldable(source, cut, advance, epoch)
         small = {table: rows for table, rows in small.items() if table not in held}
         large = {table: rows for table, rows in large.items() if table not in held}
+        return self._planned(source, small, large, advance, last)
+
+    def _planned(
+        self,
+        source: str,
+        small: dict[str, pa.Table],
+        large: dict[str, LogRows],
+        advance: Advance,
+        last: Committed | None,
+    ) -> _Ready:
+        assert advance.from_epoch is not None, "there is something to fold"
         attempts = Attempts()
         planned: dict[str, pa.Table] = {}
         for table, rows in large.items():
@@ -140,7 +167,60 @@ class Folding:
             from_epoch=advance.from_epoch,
             attempts=attempts,
         )
-        return _Ready(plans=plans, large=large, attempts=attempts)
+        return _Ready(plans=plans, large=large, attempts=attempts, lacks=advance.lacks)
+
+    def _hold_lacking(
+        self,
+        source: str,
+        progress: Progress,
+        cut_before: int,
+        lacks: Collection[str],
+        epoch: Epoch,
+        last: Committed | None,
+    ) -> None:
+        """Hold the tables of which rows are in quarantine that became foldable without them."""
+        cut, held = progress.cut(source), progress.held.setdefault(source, {})
+        pending_from = last.pending_from.get(source, 1) if last is not None else 1
+        for table in lacks:
+            waits = progress.waits(source, table)
+            if waits is not None and cut.folds(table) and table not in held:
+                held[table] = quarantine_hold(
+                    waits.reason,
+                    records=waits.records,
+                    from_epoch=epoch,
+                    resumes=(cut_before, pending_from),
+                )
+
+    def _resumed(
+        self, source: str, progress: Progress, epoch: Epoch, last: Committed | None
+    ) -> _Ready:
+        """Release tables of which no record waits any more; read what they have not folded."""
+        cut, held, made = progress.cut(source), progress.held.get(source, {}), _Ready()
+        for table, hold in list(held.items()):
+            if hold.resumes is None or progress.waits(source, table) or not cut.folds(table):
+                continue
+            attempts = Attempts()
+            ready = _Ready()
+            with attempts.of(table):
+                since, pending_from = hold.resumes
+                path = self.lake.path(changes_log(source))
+                ids = transactions_of(self.tables, path, table, after=since, up_to=cut.lsn)
+                advance = Advance(
+                    transactions=tuple(ids),
+                    snapshot=since < cut.snapshot_lsn <= cut.lsn,
+                    from_epoch=pending_from,
+                )
+                small, large = self._foldable(source, cut, advance, epoch)
+                wanted = (table, SCHEMA_TABLE)
+                small = {name: rows for name, rows in small.items() if name in wanted}
+                large = {name: rows for name, rows in large.items() if name == table}
+                ready = self._planned(source, small, large, advance, last)
+            plans = {name: each for name, each in ready.plans.items() if name == table}
+            own = ready.attempts.failed.get(table)
+            attempts.failed |= {} if own is None else {table: own}
+            made = made.with_(replace(ready, plans=plans, attempts=attempts))
+            del held[table]
+        return made
 
     def _fold_source(
         self,

@@ -39,8 +39,10 @@ from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival, Lateness, says_something, sort_out
 from projections.runner.bulk import BulkInstalls
 from projections.runner.folding import Folding
-from projections.runner.manifest import Bound, Committed, Manifest, first_progress
+from projections.runner.manifest import Bound, Committed, Manifest
+from projections.runner.pending import PendingTransactions
 from projections.runner.progress import Progress
+from projections.runner.quarantine import Quarantine, Redecode, nothing_decoded
 from projections.runner.retries import Patience
 from projections.runner.stopwatch import Stopwatch
 from projections.runner.widened import IDENTITY, widened, without_moved
@@ -88,8 +90,12 @@ class Ingest:
         current: CurrentTables | None = None,
         patience: Patience | None = None,
         rest: timedelta = REST,
+        redecode: Redecode = nothing_decoded,
     ) -> None:
-        """`patience` is kept over restarts of ingest: it counts how often a table failed."""
+        """`patience` is kept over restarts of ingest: it counts how often a table failed.
+
+        `redecode` decodes records that were in quarantine.
+        """
         self._lake = lake
         self._tables = tables
         self._manifest = manifest
@@ -101,7 +107,9 @@ class Ingest:
         self._current = current or CurrentTables(lake, tables, schemas)
         installer = Installer(lake=lake, tables=tables, schemas=schemas, current=self._current)
         patience = patience or Patience()
-        self._bulk = BulkInstalls(lake, tables, manifest, installer, patience)
+        self._quarantine = Quarantine(lake, tables, redecode)
+        self._pending = PendingTransactions(lake, tables)
+        self._bulk = BulkInstalls(lake, tables, manifest, installer, self._quarantine, patience)
         self._folding = Folding(
             lake=lake,
             tables=tables,
@@ -112,7 +120,7 @@ class Ingest:
         )
         self._last = manifest.last()
         self._current.resume(self._last.tables if self._last else {})
-        self._progress = first_progress(self._last)
+        self._progress = self._pending.resume(self._last)
         self._kept_schemas = self._read_kept_schemas()
 
     @property
@@ -148,6 +156,7 @@ class Ingest:
         decoded = self._once(self._bind_and_decode(whole, decode, watch), bound)
         progress = self._progress.copy()
         self._bulk.begin(installs, progress)
+        released = self._quarantine.take(self._bulk.decisions(installs), progress, epoch)
         arrival = sort_out(  # 3
             decoded,
             progress,
@@ -156,6 +165,7 @@ class Ingest:
             lateness=self._lateness,
             partitions={topic: len(places) for topic, places in bound.end.items()},
             now=datetime.now(UTC),
+            released=released,
         )
         self._compare_repeated(arrival, epoch)
         watch.lap("dedupe")
@@ -172,7 +182,11 @@ class Ingest:
         tables |= folded
         watch.lap("fold")
         failpoints.hit(failpoints.EPOCH_AFTER_FOLD)
-        done = self._committed(replace(bound, installs=taken), progress, tables, arrival, watch)
+        self._quarantine.note()
+        kept = self._pending.keep(progress, epoch)
+        done = self._committed(
+            replace(bound, installs=taken), progress, kept, tables, arrival, watch
+        )
         self._manifest.commit(done)  # 6
         failpoints.hit(failpoints.EPOCH_AFTER_MANIFEST)
         self._last, self._progress = done, progress
@@ -231,9 +245,23 @@ class Ingest:
         """Return the tables that stand still, per source, and why."""
         return self._progress.held
 
+    def undecided(self) -> bool:
+        """Say whether decisions about records in quarantine wait for an epoch."""
+        return bool(self._bulk.decisions(self._bulk.waiting(self._progress)))
+
     def stuck(self) -> dict[str, str]:
         """Say per source why its changes could not be read in the last epoch."""
         return dict(self._folding.stuck)
+
+    def poisoned(self) -> dict[str, str]:
+        """Return the topic, per source, of which records in quarantine hold its cut."""
+        parts = {source: cut.poisoned() for source, cut in self._progress.cuts.items()}
+        return {
+            quarantined.source: topic
+            for topic, quarantined in self._progress.quarantine.items()
+            if quarantined.source is not None
+            and quarantined.table == parts.get(quarantined.source, "")
+        }
 
     def waiting_for(self) -> dict[str, str]:
         """Say per source what holds its cut, for status and alarms."""
@@ -300,6 +328,7 @@ class Ingest:
         self,
         bound: Bound,
         progress: Progress,
+        kept: str,
         tables: Mapping[str, TableAt],
         arrival: Arrival,
         watch: Stopwatch,
@@ -316,7 +345,7 @@ class Ingest:
             run_id=bound.run_id,
             batch_id=bound.batch_id,
             end=self._read(bound),
-            progress=progress.to_json(),
+            progress=kept,
             heads={store: seen.head for store, seen in progress.positions.items()},
             cuts={source: cut.lsn for source, cut in progress.cuts.items()},
             pending_from={

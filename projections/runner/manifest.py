@@ -286,7 +286,7 @@ class Manifest:
 
 
 def first_progress(last: Committed | None) -> Progress:
-    """Return what the next epoch starts from."""
+    """Return what an epoch left to the next one, but for many transactions that are pending."""
     return Progress() if last is None else Progress.from_json(last.progress)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from projections.log.intervals import IntervalSet
 from projections.state.cut import Cut
 from projections.state.held import Held, held_from_json, held_to_json
+from schemas.debezium import topic_part
 
 
 class Mark(NamedTuple):
@@ -85,12 +86,28 @@ class Watermarks:
         return event_times_us < mark - lateness // timedelta(microseconds=1)
 
 
+@dataclass(slots=True, kw_only=True)
+class Quarantined:
+    """The records of one topic that wait in quarantine: how many, and about the newest of them.
+
+    `source` and `table` are those of `schemas.records.Rejected`; `at` is when the newest came, in
+    microseconds since 1970 UTC.
+    """
+
+    source: str | None
+    table: str | None
+    records: int = 0
+    at: int = 0
+    reason: str = ""
+
+
 @dataclass(slots=True)
 class Progress:
     """Everything carried over: marks, positions, cuts, watermarks, announcements, held tables.
 
     `installs` are the numbers of announcements that were taken in, `declined` those among them
-    that could not be installed, with the reason.
+    that could not be installed, with the reason. `quarantine` has the topics of which records wait
+    there.
     """
 
     marks: dict[str, Mark] = field(default_factory=dict)
@@ -100,6 +117,7 @@ class Progress:
     installs: IntervalSet = field(default_factory=IntervalSet)
     declined: dict[str, str] = field(default_factory=dict)
     held: Held = field(default_factory=dict)
+    quarantine: dict[str, Quarantined] = field(default_factory=dict)
 
     def copy(self) -> Progress:
         """Return an independent copy: an epoch works on it and fails without a trace."""
@@ -119,6 +137,29 @@ class Progress:
             mark = mark._replace(order=before.order)
         self.marks[place] = mark
         return mark
+
+    def quarantined(
+        self, topic: str, source: str | None, table: str | None, reason: str, *, at: int
+    ) -> None:
+        """Take note of a record that goes to quarantine."""
+        kept = self.quarantine.setdefault(topic, Quarantined(source=source, table=table))
+        kept.records, kept.at, kept.reason = kept.records + 1, at, reason[:400]
+        if source is not None and table is not None:
+            self.cut(source).shortfalls.quarantined(table)
+
+    def decided(self, topic: str) -> None:
+        """Take note of a record that does not wait in quarantine any more."""
+        kept = self.quarantine.get(topic)
+        if kept is not None:
+            kept.records -= 1
+            if kept.records <= 0:
+                del self.quarantine[topic]
+
+    def waits(self, source: str, table: str) -> Quarantined | None:
+        """Return what waits in quarantine of a captured table."""
+        part = topic_part(table)
+        found = (q for q in self.quarantine.values() if (q.source, q.table) == (source, part))
+        return next(found, None)
 
     def accept_position(self, store: str, position: int) -> bool:
         """Take note of an event's position; False for one seen before."""
@@ -144,6 +185,7 @@ class Progress:
                 "installs": self.installs.ranges(),
                 "declined": self.declined,
                 "held": held_to_json(self.held),
+                "quarantine": {topic: asdict(q) for topic, q in self.quarantine.items()},
             },
             separators=(",", ":"),
         )
@@ -163,6 +205,7 @@ class Progress:
             installs=_intervals(kept.get("installs", [])),
             declined={str(k): str(v) for k, v in kept.get("declined", {}).items()},
             held=held_from_json(kept.get("held")),
+            quarantine={t: _quarantined(q) for t, q in kept.get("quarantine", {}).items()},
         )
 
 
@@ -186,6 +229,13 @@ def _mark(kept: object) -> Mark:
             # Manifests of before LSNs were compared.
             return Mark(order, -1, total, "")
     raise ValueError(f"not a mark: {kept!r}")
+
+
+def _quarantined(kept: object) -> Quarantined:
+    match kept:
+        case dict():
+            return Quarantined(**kept)
+    raise ValueError(f"not records in quarantine: {kept!r}")
 
 
 def _intervals(kept: object) -> IntervalSet:

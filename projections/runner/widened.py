@@ -64,15 +64,31 @@ def _moved(rows: pa.Table, furthest: int, logged: Logged) -> list[int]:
     if suspects.num_rows:
         known = logged(source, pc.unique(suspects["transaction_id"]))
         if known is not None and known.num_rows:
-            keys = [*_SAME, "tie"]
-            seen = set(map(tuple, zip(*_lists(_named(known), keys), strict=True)))
-            each = zip(*_lists(suspects, keys), suspects["row"].to_pylist(), strict=True)
-            found = [row for *key, row in each if tuple(key) in seen]
+            found = _known(suspects, known)
+    return found + _twice(named)
+
+
+def repeated(rows: pa.Table, known: pa.Table | None) -> list[int]:
+    """Return the numbers (`row`) of changes that `known` has, or that an earlier one repeats.
+
+    `known` has the `IDENTITY` columns.
+    """
+    named = _named(rows)
+    found = [] if known is None or not known.num_rows else _known(named, known)
+    return found + _twice(named)
+
+
+def _known(named: pa.Table, known: pa.Table) -> list[int]:
+    keys = [*_SAME, "tie"]
+    seen = set(map(tuple, zip(*_lists(_named(known), keys), strict=True)))
+    each = zip(*_lists(named, keys), named["row"].to_pylist(), strict=True)
+    return [row for *key, row in each if tuple(key) in seen]
+
+
+def _twice(named: pa.Table) -> list[int]:
     firsts = named.group_by([*_SAME, "tie"]).aggregate([("row", "min")])["row_min"]
-    if len(firsts) < named.num_rows:
-        again = pc.invert(pc.is_in(named["row"], firsts))
-        found += pc.filter(named["row"], again).to_pylist()
-    return found
+    again = pc.invert(pc.is_in(named["row"], firsts))
+    return list(pc.filter(named["row"], again).to_pylist())
 
 
 def _named(rows: pa.Table) -> pa.Table:

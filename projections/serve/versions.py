@@ -27,7 +27,7 @@ from projections.state.held import Hold, held_by_name, hold_line, release_comman
 
 UNVERSIONED = (
     *("epochs", "catalog", "replays", "verifications"),
-    *("quarantine/", "corrections/", "log/_schemas"),
+    *("quarantine/", "corrections/", "log/_schemas", "log/_pending"),
 )
 """Tables (and beginnings of names) that are read as they are now, whatever the epoch."""
 
@@ -117,7 +117,7 @@ class EpochVersions:
         source, _, table = name.removeprefix("current/").partition(".")
         return NotFound(
             f"{hold_line(source, table, hold)}: epoch {hold.from_epoch - 1} is its last",
-            remedy=f"Read it again: {release_command(source, table)}",
+            remedy=f"Release it: {release_command(source, table, hold)}",
             table=name,
         )
 

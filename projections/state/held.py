@@ -21,13 +21,16 @@ class Hold:
     """Why a table is held. Rows at or behind `order` stay in the log and wait.
 
     `diff` says what was and what is, one line for each column. `from_epoch` is the first epoch
-    that the table does not have, 0 before that is known.
+    that the table does not have, 0 before that is known. `resumes`, where records of the table
+    are in quarantine: the cut up to which it has its rows, and the first epoch in which the log
+    may have others. It goes on from there by itself once no record of it waits any more.
     """
 
     order: Order
     reason: str
     diff: tuple[str, ...] = ()
     from_epoch: int = 0
+    resumes: tuple[int, int] | None = None
 
     def at(self, epoch: int) -> Hold:
         """Return the hold with the epoch in which it began."""
@@ -40,6 +43,7 @@ class Hold:
             "reason": self.reason,
             "diff": list(self.diff),
             "from_epoch": self.from_epoch,
+            **({} if self.resumes is None else {"resumes": list(self.resumes)}),
         }
 
     @classmethod
@@ -52,8 +56,13 @@ class Hold:
                 "diff": list(diff),
                 "from_epoch": int(epoch),
             }:
+                resumes = kept.get("resumes")
                 return cls(
-                    order=(high, low), reason=reason, diff=tuple(map(str, diff)), from_epoch=epoch
+                    order=(high, low),
+                    reason=reason,
+                    diff=tuple(map(str, diff)),
+                    from_epoch=epoch,
+                    resumes=(resumes[0], resumes[1]) if isinstance(resumes, list) else None,
                 )
         raise ValueError(f"not a kept hold: {kept!r}")
 
@@ -64,13 +73,23 @@ def failure_hold(error: BaseException, *, from_epoch: int) -> Hold:
     return Hold(order=NO_ORDER, reason=said[:800], from_epoch=from_epoch)
 
 
-def retry_command(name: str) -> str:
+def retry_command(name: str, hold: Hold) -> str:
     """Return the command that has a held typed or history table tried again now."""
+    if hold.resumes is not None:
+        return f"penstock quarantine retry {name.partition('/')[2]}"
     return f"penstock table retry {name}"
 
 
-def release_command(source: str, table: str) -> str:
-    """Return the command that reads a held table again and lets it go on."""
+def quarantine_hold(why: str, *, records: int, from_epoch: int, resumes: tuple[int, int]) -> Hold:
+    """Return the hold of a table of which a transaction lacks rows that are in quarantine."""
+    reason = f"{records} of its records in quarantine, the newest: {why}"
+    return Hold(order=NO_ORDER, reason=reason, from_epoch=from_epoch, resumes=resumes)
+
+
+def release_command(source: str, table: str, hold: Hold) -> str:
+    """Return the command that lets a held table go on, after it was read again if need be."""
+    if hold.resumes is not None:
+        return f"penstock quarantine retry {source}.{table}"
     return f"penstock source resnapshot {source} --tables {table} --yes"
 
 
@@ -85,7 +104,7 @@ def hold_document(source: str, table: str, hold: Hold) -> dict[str, object]:
         "from_epoch": hold.from_epoch,
         "reason": hold.reason,
         "diff": list(hold.diff),
-        "command": release_command(source, table),
+        "command": release_command(source, table, hold),
     }
 
 

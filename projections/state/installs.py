@@ -14,6 +14,8 @@ them. Kinds of row:
     install  rows are staged; ingest installs them in the first epoch whose cut has reached L
     join     tables are about to come back into the stream; a `want` follows
     skip     reading goes on behind records that Kafka lost; a copy has what they said
+    decode   records in quarantine are to be decoded again
+    waive    records in quarantine are given up: their transactions are complete without them
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ from schemas.pg_types import SourceColumn
 INSTALLS = "log/snapshots/_installs"
 WANT, HOLD, RUN, DONE = "want", "hold", "run", "done"
 INSTALL, JOIN, SKIP = "install", "join", "skip"
+DECODE, WAIVE = "decode", "waive"
+DECISIONS = (DECODE, WAIVE)
+"""About records in quarantine. `id` is their topic; `detail` has their offsets by partition in
+`places`, who decided in `by`, and why they are given up in `reason`."""
 ALL, HEAL = "all", "heal"
 
 _SCHEMA = pa.schema(

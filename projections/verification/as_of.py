@@ -254,7 +254,7 @@ class StateReader:
 def _held(progress: Progress, source: str) -> dict[str, str]:
     return {
         table: f"held since epoch {hold.from_epoch}: {hold.reason};"
-        f" {release_command(source, table)}"
+        f" {release_command(source, table, hold)}"
         for table, hold in progress.held.get(source, {}).items()
     }
 

@@ -20,12 +20,17 @@ from apps.access import Access
 from apps.cli import build
 from apps.pipeline.endpoint import serve
 from apps.pipeline.metrics import PipelineMetrics
-from apps.pipeline.stuck_sources import STUCK_AFTER_S, StuckSources
+from apps.pipeline.pipeline import waiting_in
+from apps.pipeline.projecting import held_documents
+from apps.pipeline.stuck_sources import STUCK_AFTER_S, StuckSources, poisoned
 from apps.settings import Settings, load
-from apps.standstills import of_pipeline, of_service, standing_still
-from kernel.errors import EXIT_UNHEALTHY, Unavailable
+from apps.standstills import Standstill, of_pipeline, of_service, of_source, standing_still
+from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
 from projections.log.compaction import Upkeep
 from projections.log.layout import Lake
+from tests.support.lake.folding import Done
+from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of
+from tests.support.lake.telling import BreakingRegistry, ToldLake
 
 WHY = "the cause | fix: penstock mend it"
 HOLD = {"from_epoch": 3, "reason": "the cause", "diff": [], "command": "penstock mend it"}
@@ -51,6 +56,7 @@ MOVING: dict[str, Any] = {
     "slot_alarms": {},
     "verify": {"shop": {"public.items": {"note": None}}},
     "held": {},
+    "quarantine": {},
     "stuck": {},
     "upkeep": {},
     "gaps": {},
@@ -88,14 +94,84 @@ def test_what_stands_still_is_seen_at_every_door(served: Serve, component: str) 
     assert still.component == component
     assert "the cause" in still.cause
     assert still.command == "penstock mend it"
+    assert_shown(settings, still)
+
+
+def assert_shown(settings: Settings, still: Standstill) -> None:
+    """Look at status, doctor and metrics for one thing that stands still."""
     folder = str(settings.workspace)
     ran = CliRunner().invoke(build(), ["status", "--json", "--workspace", folder])
     assert ran.exit_code == EXIT_UNHEALTHY
     assert json.loads(ran.stdout)["standing_still"] == [still.document()]
-    if component != "delivery":
+    if still.component != "delivery":
         metrics = httpx.get(f"{settings.text('pipeline.url')}/metrics").text
-        line = f'penstock_standing_still{{component="{component}",name="{still.name}"}} 1.0'
+        line = f'penstock_standing_still{{component="{still.component}",name="{still.name}"}} 1.0'
         assert line in metrics
+
+
+def a_lost_schema(lake: Lake) -> tuple[dict[str, Any], str]:
+    """Stop a typed table: the registry has lost the schema of its newest event."""
+    registry = BreakingRegistry()
+    told = ToldLake(lake, registry=registry)
+    told.tell("paid", {"n": 1})
+    told.epoch()
+    latest = registry.latest("order.paid")
+    assert latest is not None
+    registry.broken[latest.id] = NotFound("the registry has no such schema")
+    told.bring()
+    return {"held": held_documents(told.derived)}, "penstock table retry typed/events.order.paid"
+
+
+def a_record_in_quarantine(lake: Lake) -> tuple[dict[str, Any], str]:
+    """Stop a captured table, its typed table with it: a transaction lacks what cannot be read."""
+    shop = PoisonedShop(lake)
+    shop.commit({ITEMS: [Done("c", 1)], GOODS: [Done("c", 1)]}, spoil={(ITEMS, 0)})
+    for _ in range(3):
+        done = shop.epoch()
+    held, quarantine = waiting_in(done)
+    assert quarantine == {topic_of(ITEMS): 1}
+    return {"held": held, "quarantine": quarantine}, f"penstock quarantine retry shop.{ITEMS}"
+
+
+def an_end_in_quarantine(lake: Lake) -> tuple[dict[str, Any], str]:
+    """Stop a source: it cannot be told where a transaction ends."""
+    shop = PoisonedShop(lake)
+    shop.commit({ITEMS: [Done("c", 1)]}, spoil={(ENDS, 0)})
+    shop.commit({ITEMS: [Done("c", 2)]})
+    for _ in range(3):
+        shop.epoch()
+    stuck = StuckSources()
+    reasons = {source: poisoned(topic) for source, topic in shop.ingest.poisoned().items()}
+    stuck.look(shop.ingest.waiting_for(), {}, reasons)
+    return {"stuck": stuck.reasons()}, f"penstock quarantine retry {ENDS}"
+
+
+def a_torn_manifest(lake: Lake) -> tuple[dict[str, Any], str]:
+    """Stop upkeep: it cannot read a table's log."""
+    torn = Path(lake.path("epochs")) / "_delta_log"
+    torn.mkdir(parents=True)
+    (torn / "00000000000000000000.json").write_bytes(b"{torn")
+    upkeep = Upkeep(lake, retention=timedelta(days=1))
+    upkeep.look()
+    return {"upkeep": upkeep.troubles}, "penstock logs pipeline"
+
+
+@pytest.mark.parametrize(
+    "stop", [a_lost_schema, a_record_in_quarantine, an_end_in_quarantine, a_torn_manifest]
+)
+def test_what_was_really_stopped_is_seen_at_every_door(
+    served: Serve, lake: Lake, stop: Callable[[Lake], tuple[dict[str, Any], str]]
+) -> None:
+    state, command = stop(lake)
+    settings = served(MOVING | state)
+    (still,) = standing_still(settings)
+    assert still.command == command
+    assert still.cause
+    assert_shown(settings, still)
+    looked = CliRunner().invoke(build(), ["doctor", "--workspace", str(settings.workspace)])
+    assert still.command in looked.output
+    of_shop = of_source([still], "shop")
+    assert of_shop == ([still] if "quarantine" in command else [])
 
 
 @pytest.mark.parametrize("command", ["status", "doctor"])

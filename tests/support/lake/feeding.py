@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from apps.pipeline.kafka import IngestBroker, decode_records, read_records
+from apps.pipeline.kafka import IngestBroker, decode_again, decode_records, read_records
 from apps.pipeline.routing import TopicRouter
 from apps.settings import Settings
 from apps.topics import KafkaTopics
@@ -126,6 +126,7 @@ class Epochs(IngestedLake):
                 group=f"test.{self.router.prefix}ingest",
                 prefix=self.router.prefix,
             ),
+            redecode=lambda records: decode_again(records, self.router),
         )
 
     def run(self, *, up_to: dict[str, dict[str, int]] | None = None) -> Committed:

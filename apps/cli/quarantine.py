@@ -1,0 +1,345 @@
+"""`penstock quarantine …`: records that could not be used, and what is to become of them.
+
+Decisions are written to the lake; the pipeline carries them out in its next epoch, or when it runs
+again. Commands import what reads the lake when they run: it takes seconds, which `--help` should
+not pay.
+"""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from apps import settings
+from apps.cli.groups import Group
+from apps.cli.options import JsonOption, WorkspaceOption
+from apps.cli.output import emit, fields, table
+from apps.cli.query import lake_of, plain, readable
+from kernel.errors import EXIT_NEEDS_CONFIRMATION, EXIT_PARTIAL, NotFound
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from projections.log.layout import Lake
+
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The records' topic, or a table as SOURCE.TABLE.")
+]
+Partition = Annotated[int | None, typer.Argument(help="Only of this partition.")]
+Offset = Annotated[int | None, typer.Argument(help="Only the record at this offset.")]
+Ended = Annotated[bool, typer.Option("--all", help="Also those that were released or waived.")]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait for the pipeline to have done it.")]
+
+_POLL_S = 0.2
+_EXPORTED_AT_ONCE = 200
+_COLUMNS = ["epoch", "topic", "partition", "offset", "stage", "reason", "ingested_at"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(cls=Group, help="Records that could not be used, with their bytes.")
+    group.command("list")(list_)
+    group.command("show")(show)
+    group.command("retry")(retry)
+    group.command("waive")(waive)
+    group.command("export")(export)
+    app.add_typer(group, name="quarantine")
+
+
+def list_(
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", help="At most so many, newest first.")
+    ] = 50,
+    ended: Ended = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List records that wait in quarantine: where they came from, at which stage, and why.
+
+    With `--all` also those that have an end, with the outcome, its reason, and who decided.
+    """
+    lake = lake_of(settings.load(workspace))
+    rows = _known(lake, ended=ended)
+    newest = sorted(rows, key=lambda row: str(row["ingested_at"]), reverse=True)
+    kept = [_listed(row, ended=ended) for row in newest[:limit]]
+    headings = [*_COLUMNS, *(("outcome", "by") if ended else ())]
+    text = table(
+        headings,
+        [[row[name] for name in headings] for row in kept],
+        nothing="nothing is in quarantine",
+    )
+    if kept and not ended:
+        text += (
+            "\nfix: mend the cause, then penstock quarantine retry TOPIC; or give them up:"
+            " penstock quarantine waive TOPIC --reason TEXT --yes"
+        )
+    emit({"count": len(newest), "records": kept}, as_json=as_json, text=text)
+
+
+def show(
+    topic: Annotated[str, typer.Argument(help="The record's topic.")],
+    partition: Annotated[int, typer.Argument(help="Its partition.")],
+    offset: Annotated[int, typer.Argument(help="Its offset.")],
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one record that could not be used, with its key, value and headers, and its outcomes."""
+    lake = lake_of(settings.load(workspace))
+    found = _read(lake, [(topic, partition, offset)])
+    if not found:
+        raise NotFound(
+            f"no record {topic} {partition} {offset} in quarantine",
+            remedy="penstock quarantine list",
+        )
+    (row,) = found
+    headers = {name: readable(value) for name, value in _headers(row).items()}
+    outcomes = [each for each in _outcomes(lake) if _place(each) == (topic, partition, offset)]
+    document = plain(row) | {"headers": headers}
+    said = [f"{each['outcome']} at {each['decided_at']}: {each['reason']}" for each in outcomes]
+    shown = document | ({"outcomes": "; ".join(said)} if said else {})
+    emit(document | {"outcomes": outcomes}, as_json=as_json, text=fields(shown))
+
+
+def retry(
+    topic: Topic,
+    partition: Partition = None,
+    offset: Offset = None,
+    timeout: Timeout = 30.0,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Decode records again, with the schemas that the registry has now.
+
+    What can be read enters the log, and its table goes on with all that came meanwhile once no
+    record of it waits. Exit code 6 when some still cannot be read.
+    """
+    from projections.state.installs import DECODE
+
+    found = settings.load(workspace)
+    numbers, count = _decide(found, DECODE, topic, partition, offset, reason=None)
+    _report(found, numbers, count, timeout, as_json=as_json)
+
+
+def waive(
+    topic: Topic,
+    partition: Partition = None,
+    offset: Offset = None,
+    reason: Annotated[str, typer.Option(help="Why they are given up. It is kept.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    timeout: Timeout = 30.0,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give records up: their transactions are complete without them, and their table goes on.
+
+    The bytes stay in quarantine, with the reason, your name and the time. What a record said is
+    missing in the table until `penstock source verify SOURCE --heal` or a copy brings it. Waiving
+    the END of a transaction leaves all its rows in the log alone.
+    """
+    from projections.state.installs import WAIVE
+
+    if not reason or not yes:
+        needs = "--reason TEXT --yes" if not reason else "--yes"
+        text = f"This gives up what the records of {topic} say."
+        emit({"needs": needs, "waives": topic}, as_json=as_json, text=text)
+        if not as_json:
+            command = " ".join(str(x) for x in (topic, partition, offset) if x is not None)
+            print(
+                f"  fix: penstock quarantine waive {command} --reason TEXT --yes", file=sys.stderr
+            )
+        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+    found = settings.load(workspace)
+    numbers, count = _decide(found, WAIVE, topic, partition, offset, reason=reason)
+    _report(found, numbers, count, timeout, as_json=as_json)
+
+
+def export(
+    to: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write; - for the terminal.")],
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Only of this topic, or table as SOURCE.TABLE.")
+    ] = None,
+    ended: Ended = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write records with their raw bytes to a file, one JSON document a line.
+
+    Key, value and headers are in base64. The records stay where they are.
+    """
+    lake = lake_of(settings.load(workspace))
+    rows = [r for r in _known(lake, ended=ended) if topic is None or _named(r, topic)]
+    places = [_place(row) for row in rows]
+    if str(to) == "-":
+        for line in _lines(lake, places):
+            print(line)
+        return
+    with to.open("w") as file:
+        for line in _lines(lake, places):
+            file.write(f"{line}\n")
+    text = f"{len(places)} records are in {to}"
+    emit({"records": len(places), "file": str(to)}, as_json=as_json, text=text)
+
+
+def _decide(
+    found: settings.Settings,
+    kind: str,
+    topic: str,
+    partition: int | None,
+    offset: int | None,
+    *,
+    reason: str | None,
+) -> tuple[tuple[int, ...], int]:
+    """Write down what is to become of records; return the decisions' numbers, and how many."""
+    from projections.log.tables import Tables
+    from projections.runner.quarantine import MOST_AT_ONCE, places_of
+    from projections.state.installs import Entry, InstallBook
+
+    lake = lake_of(found)
+    waiting = _open(lake)
+    entries: list[Entry] = []
+    count = 0
+    topics = [] if waiting is None else sorted(set(waiting["topic"].to_pylist()))
+    for name in topics:
+        assert waiting is not None, "it has topics"
+        own = waiting.filter(_chosen(waiting, topic, name, partition, offset))
+        count += own.num_rows
+        for first in range(0, own.num_rows, MOST_AT_ONCE):
+            part = own.slice(first, MOST_AT_ONCE)
+            detail = {"places": places_of(part), "by": getpass.getuser(), "reason": reason}
+            source = part["source"][0].as_py() or ""
+            entries.append(Entry(kind=kind, id=name, source=source, detail=detail))
+    if not entries:
+        raise NotFound(
+            f"no record of {topic} waits in quarantine", remedy="penstock quarantine list"
+        )
+    return InstallBook(lake, Tables()).put(entries), count
+
+
+def _chosen(
+    waiting: pa.Table, topic: str, name: str, partition: int | None, offset: int | None
+) -> pa.Expression:
+    import pyarrow.compute as pc
+
+    own = waiting.filter(pc.field("topic") == name).slice(0, 1).to_pylist()[0]
+    chosen = pc.field("topic") == (name if _named(own, topic) else "")
+    if partition is not None:
+        chosen = chosen & (pc.field("partition") == partition)
+    return chosen if offset is None else chosen & (pc.field("offset") == offset)
+
+
+def _report(
+    found: settings.Settings, numbers: tuple[int, ...], count: int, timeout: float, *, as_json: bool
+) -> None:
+    """Wait until the pipeline has carried decisions out, and say what became of the records."""
+    from apps.standstills import account
+
+    lake, deadline = lake_of(found), time.monotonic() + timeout
+    outcomes: list[dict[str, Any]] = []
+    while account(found, "pipeline") is not None:
+        outcomes = [each for each in _outcomes(lake) if each["decision"] in numbers]
+        if len(outcomes) >= count or time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_S)
+    counts: dict[str, int] = {}
+    for each in outcomes:
+        counts[each["outcome"]] = counts.get(each["outcome"], 0) + 1
+    waits = count - len(outcomes)
+    lines = [f"{n} {outcome}" for outcome, n in counts.items()]
+    if waits:
+        lines.append(f"{waits} wait for the pipeline: penstock status")
+    refused = [each for each in outcomes if each["outcome"] == "refused"]
+    if refused:
+        lines.append(f"still: {refused[0]['reason']}")
+    document = {"decisions": numbers, "records": count, "outcomes": counts, "waiting": waits}
+    emit(document, as_json=as_json, text="\n".join(lines))
+    if refused:
+        raise typer.Exit(EXIT_PARTIAL)
+
+
+def _open(lake: Lake) -> pa.Table | None:
+    from projections.log.tables import Tables
+    from projections.runner.quarantine import open_records
+
+    return open_records(lake, Tables(), [n for n in _COLUMNS if n not in ("topic",)])
+
+
+def _known(lake: Lake, *, ended: bool) -> list[dict[str, Any]]:
+    """Return the records that wait, or all of them, without their bytes."""
+    from projections.log.tables import Tables
+
+    if not ended:
+        found = _open(lake)
+        return [] if found is None else list(found.to_pylist())
+    rows = Tables().read(lake.quarantine)
+    if rows is None:
+        return []
+    by_place = {_place(each): each for each in _outcomes(lake)}
+    known: list[dict[str, Any]] = rows.drop_columns(["key", "value", "headers"]).to_pylist()
+    for row in known:
+        outcome = by_place.get(_place(row), {})
+        row |= {"outcome": outcome.get("outcome"), "by": outcome.get("by")}
+        row["reason"] = outcome.get("reason") or row["reason"]
+    return known
+
+
+def _outcomes(lake: Lake) -> list[dict[str, Any]]:
+    from projections.log.tables import Tables
+
+    found = Tables().read(lake.outcomes)
+    return [] if found is None else list(found.sort_by("epoch").to_pylist())
+
+
+def _read(lake: Lake, places: list[tuple[str, int, int]]) -> list[dict[str, Any]]:
+    """Read records with their bytes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from projections.log.tables import Tables
+
+    topics, _, offsets = (sorted(set(each)) for each in zip(*places, strict=True))
+    where = pc.is_in(pc.field("topic"), pa.array(topics)) & pc.is_in(
+        pc.field("offset"), pa.array(offsets, pa.int64())
+    )
+    found = Tables().read(lake.quarantine, where=where)
+    rows = [] if found is None else found.to_pylist()
+    return [row for row in rows if _place(row) in set(places)]
+
+
+def _lines(lake: Lake, places: list[tuple[str, int, int]]) -> Iterator[str]:
+    for first in range(0, len(places), _EXPORTED_AT_ONCE):
+        for row in _read(lake, places[first : first + _EXPORTED_AT_ONCE]):
+            headers = {name: _base64(value) for name, value in _headers(row).items()}
+            raw = {"key": _base64(row["key"]), "value": _base64(row["value"]), "headers": headers}
+            yield json.dumps({**row, **raw}, default=str)
+
+
+def _listed(row: Mapping[str, Any], *, ended: bool) -> dict[str, Any]:
+    names = [*_COLUMNS, "source", "table", *(("outcome", "by") if ended else ())]
+    return {name: row.get(name) for name in names}
+
+
+def _named(row: Mapping[str, Any], name: str) -> bool:
+    """Say whether a record is of a topic, or of a table that is named with its source."""
+    from schemas.debezium import topic_part
+
+    return name == row["topic"] or topic_part(name) == f"{row.get('source')}.{row.get('table')}"
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, int, int]:
+    return row["topic"], row["partition"], row["offset"]
+
+
+def _headers(row: Mapping[str, Any]) -> dict[str, bytes]:
+    return {name: bytes.fromhex(v) for name, v in json.loads(row["headers"] or "{}").items()}
+
+
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()

@@ -1,0 +1,67 @@
+"""Which derived tables stand still, and which take part while others do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from projections.log.attempts import part_of
+from projections.log.typed_columns import Wanted
+from projections.runner.manifest import Committed
+from projections.runner.progress import Progress
+from projections.sql.plan import InputKind, Plan
+from projections.state.held import Hold, retry_command
+
+
+class Standing(Protocol):
+    """Derived tables at one epoch: `projections.runner.derived.Brought`."""
+
+    def hold_on(self, name: str) -> tuple[str, Hold] | None:
+        """Return what keeps a table or any table below a name from having the epoch."""
+        ...
+
+
+def in_quarantine(up_to: Committed) -> Mapping[str, Hold]:
+    """Return the typed tables that lack rows in quarantine as of an epoch, with ingest's hold."""
+    held = Progress.from_json(up_to.progress).held
+    return {
+        f"typed/{source}.{table}": hold
+        for source, tables in held.items()
+        for table, hold in tables.items()
+        if hold.resumes is not None
+    }
+
+
+def held_input(plan: Plan, brought: Standing) -> str | None:
+    """Say which held table a plan reads, why it is held and what releases it; None for none."""
+    for item in plan.inputs:
+        kind = "typed" if item.kind is InputKind.STREAM else "history"
+        found = brought.hold_on(f"{kind}/{item.name}")
+        if found is not None:
+            name, hold = found
+            return (
+                f"waits for {name}, held since epoch {hold.from_epoch}: {hold.reason}"
+                f" | fix: {retry_command(name, hold)}"
+            )
+    return None
+
+
+def covered(name: str, held: Iterable[str]) -> bool:
+    """Say whether a table, or what it is part of, is among those held."""
+    return any(part_of(name, each) for each in held)
+
+
+def free(held: Sequence[str], name: str) -> bool:
+    """Say whether a table is not among those held."""
+    return not covered(name, held)
+
+
+def own_hold(own: str, rest: Sequence[str], name: str) -> bool:
+    """Say whether a table is tried again with the hold `own`, and not with a closer one."""
+    closer = [other for other in rest if part_of(other, own)]
+    return part_of(name, own) and not covered(name, closer)
+
+
+def wanted_beside(wanted: Wanted, failed: Sequence[str], name: str) -> bool:
+    """Say whether a table is wanted and has not failed."""
+    return wanted(name) and not covered(name, failed)

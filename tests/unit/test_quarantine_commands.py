@@ -1,0 +1,91 @@
+"""`penstock quarantine`: what waits is listed, exported, tried again, given up."""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from apps.cli import build
+from kernel.errors import EXIT_NEEDS_CONFIRMATION, NotFound
+from projections.log.layout import Lake
+from tests.support.lake.folding import Done
+from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, POISON, PoisonedShop, topic_of
+
+TOPIC = topic_of(ITEMS)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> PoisonedShop:
+    """A workspace whose stack is stopped; a record of its captured table cannot be read."""
+    (tmp_path / "penstock.toml").write_text("")
+    shop = PoisonedShop(Lake.at(tmp_path / "lake"))
+    shop.commit({ITEMS: [Done("c", 1)], GOODS: [Done("c", 1)]})
+    shop.epoch()
+    shop.commit({ITEMS: [Done("c", 2)], GOODS: [Done("c", 2)]}, spoil={(ITEMS, 0)})
+    shop.plant(ENDS)
+    for _ in range(3):
+        shop.epoch()
+    assert shop.held() == {ITEMS}
+    return shop
+
+
+def call(shop: PoisonedShop, *words: str, code: int = 0) -> Any:
+    folder = str(Path(shop.lake.root).parent)
+    result = CliRunner().invoke(build(), ["quarantine", *words, "--workspace", folder, "--json"])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def test_what_waits_is_listed_and_exported_with_its_bytes(
+    shop: PoisonedShop, tmp_path: Path
+) -> None:
+    listed = call(shop, "list")
+    assert listed["count"] == 2
+    places = {(row["topic"], row["source"], row["table"]) for row in listed["records"]}
+    assert places == {(TOPIC, "shop", ITEMS), (ENDS, "shop", "_transactions")}
+    file = tmp_path / "records.jsonl"
+    assert call(shop, "export", str(file), "--topic", f"shop.{ITEMS}")["records"] == 1
+    (line,) = file.read_text().splitlines()
+    record = json.loads(line)
+    assert (record["topic"], record["partition"], record["offset"]) == (TOPIC, 0, 1)
+    assert base64.b64decode(record["value"]) == POISON
+    assert record["reason"] == "not Avro"
+
+
+def test_a_record_is_decoded_again_and_its_table_goes_on(shop: PoisonedShop) -> None:
+    shop.mended = True
+    said = call(shop, "retry", f"shop.{ITEMS}")
+    assert (said["records"], said["waiting"]) == (1, 1)
+    done = shop.epoch()
+    assert shop.state(ITEMS, done) == shop.expected(ITEMS)
+    assert [row["topic"] for row in call(shop, "list")["records"]] == [ENDS]
+    (released,) = [r for r in call(shop, "list", "--all")["records"] if r["outcome"]]
+    assert (released["outcome"], released["by"]) == ("released", getpass.getuser())
+    with pytest.raises(NotFound, match="no record of"):
+        call(shop, "retry", TOPIC)
+
+
+def test_what_is_given_up_is_kept_with_reason_name_and_time(shop: PoisonedShop) -> None:
+    assert (
+        call(shop, "waive", TOPIC, code=EXIT_NEEDS_CONFIRMATION)["needs"] == "--reason TEXT --yes"
+    )
+    reason = ("--reason", "the producer is mended")
+    assert call(shop, "waive", TOPIC, *reason, code=EXIT_NEEDS_CONFIRMATION)["needs"] == "--yes"
+    call(shop, "waive", TOPIC, "0", "1", *reason, "--yes")
+    done = shop.epoch()
+    assert shop.held() == set()
+    assert shop.state(ITEMS, done) == shop.expected(ITEMS, without=[1])
+    shown = call(shop, "show", TOPIC, "0", "1")
+    (outcome,) = shown["outcomes"]
+    assert (outcome["outcome"], outcome["reason"]) == ("waived", "the producer is mended")
+    assert outcome["by"] == getpass.getuser()
+    assert outcome["decided_at"]
+    assert shown["value"] == POISON.hex()
