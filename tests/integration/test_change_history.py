@@ -42,11 +42,14 @@ class World:
         self.bounded = bounded
         self.epoch = 0
 
-    def fold(self, facts: Sequence[Fact]) -> None:
+    def fold(self, facts: Sequence[Fact], *, wide: int = 0) -> None:
         self.epoch += 1
+        rows = typed(facts, self.epoch)
+        for number in range(wide):
+            rows = rows.append_column(f"c{number}", pa.array(["x"] * rows.num_rows))
         self.histories.fold(
             PEOPLE,
-            self.frames.from_arrow(typed(facts, self.epoch)),
+            self.frames.from_arrow(rows),
             self.frames.frame(self.path),
             Epoch(self.epoch),
             truncates=self.frames.from_arrow(truncates(facts, self.epoch)),
@@ -92,6 +95,16 @@ def test_p6_history_equals_a_walk_through_the_transactions(
     # What the seeds are for.
     assert {fact.operation for fact in facts} == set("rcudt")
     assert any(row["_previous_key"] for row in world.rows())
+
+
+@pytest.mark.timeout(240, func_only=True)
+def test_a_table_of_many_columns_has_a_history(spark: SparkSession, lake: Lake) -> None:
+    done = work(3, 4)
+    world = World(spark, lake)
+    for facts in (done[:5], done[5:]):
+        world.fold([fact for part in facts for fact in part], wide=40)
+    rows = [{n: v for n, v in row.items() if n[0] != "c"} for row in world.rows()]
+    assert rows == expected([fact for part in done for fact in part])
 
 
 def test_a_late_snapshot_opens_versions_only_where_it_differs(
