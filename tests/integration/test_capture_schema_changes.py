@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
+from cdc.connect import ConnectClient
 from projections.log.layout import Lake
 from tests.support.sources.mirroring import Mirror, mirrored
 
@@ -30,6 +31,7 @@ INSERT INTO keyed SELECT g, g FROM generate_series(1, 9) g;
 INSERT INTO other SELECT g, repeat('x', 4000) FROM generate_series(1, 20) g;
 """
 ITEM, OTHER, KEYED = "public.item", "public.other", "public.keyed"
+WHOLE = "public.whole"
 
 Start = Callable[..., Mirror]
 
@@ -115,6 +117,34 @@ def test_columns_follow_their_source_while_rows_are_written(start: Start) -> Non
     columns = set(shop.current(ITEM).column_names)
     assert {"title", "remark", "stock"} <= columns
     assert not {"label", "note", "number"} & columns
+
+
+def test_a_renamed_key_of_full_identity_holds_its_table_alone(
+    start: Start, stack: Settings
+) -> None:
+    """With FULL identity the WAL does not say which columns are the key: the live name is newer."""
+    full = """
+    CREATE TABLE whole (id int PRIMARY KEY, at int);
+    ALTER TABLE whole REPLICA IDENTITY FULL;
+    INSERT INTO whole SELECT g, g FROM generate_series(1, 5) g;
+    """
+    shop = start(SHOP + full, KEYED, WHOLE)
+    name = f"{shop.placement.workspace}-{shop.name}"
+    with ConnectClient(stack.required("connect.url")) as connect:
+        connect.stop(name)
+        connect.await_status(name, lambda status: status.task is None, timeout_s=30.0)
+        shop.execute("UPDATE whole SET at = 10 WHERE id = 1", "DELETE FROM whole WHERE id = 2")
+        shop.execute("ALTER TABLE whole RENAME id TO number")
+        shop.execute("UPDATE whole SET at = 11 WHERE number = 3")
+        shop.execute("UPDATE keyed SET at = 1", "ALTER TABLE keyed RENAME id TO number")
+        shop.execute("UPDATE keyed SET at = 2 WHERE number = 1")
+        connect.resume(name)
+        connect.await_running(name)
+    shop.catch_up()
+    held = shop.held()
+    assert set(held) == {WHOLE}
+    assert "without its key" in held[WHOLE].reason
+    assert shop.differing(KEYED) == []
 
 
 HELD = {
