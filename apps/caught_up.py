@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -174,9 +175,13 @@ def wait(settings: Settings, *, timeout_s: float, show: Callable[[Behind], None]
 
     Raises `Unavailable` after `timeout_s`, naming what is behind.
     """
-    started, look_at_s = time.monotonic(), 0.0
-    heads = PostgresHeads(settings.required("postgres.dsn"))
-    waiting = Waiting(settings=settings, goal=goal_of(settings), heads=heads)
+    with closing(PostgresHeads(settings.required("postgres.dsn"))) as heads:
+        waiting = Waiting(settings=settings, goal=goal_of(settings), heads=heads)
+        return _awaited(waiting, timeout_s=timeout_s, show=show)
+
+
+def _awaited(waiting: Waiting, *, timeout_s: float, show: Callable[[Behind], None]) -> CaughtUp:
+    started, look_at_s, settings = time.monotonic(), 0.0, waiting.settings
     while True:
         found = waiting.look()
         waited_s = time.monotonic() - started

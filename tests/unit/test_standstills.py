@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -195,7 +196,9 @@ def test_wait_names_it_at_once_and_ends_for_what_does_not_move_by_itself(
     settings = served(MOVING | STOPPED[component])
     shown: list[str] = []
     behind = caught_up.Behind(missing=("events: position 1 of 2",), events=1, seconds=0.0)
-    monkeypatch.setattr(caught_up, "PostgresHeads", lambda dsn: None)
+    closed: list[str] = []
+    heads = SimpleNamespace(close=lambda: closed.append("heads"))
+    monkeypatch.setattr(caught_up, "PostgresHeads", lambda dsn: heads)
     monkeypatch.setattr(caught_up, "goal_of", lambda settings: None)
     monkeypatch.setattr(caught_up.Waiting, "look", lambda self: behind)
     monkeypatch.setenv("PENSTOCK_POSTGRES_DSN", "postgresql://nowhere")
@@ -208,6 +211,7 @@ def test_wait_names_it_at_once_and_ends_for_what_does_not_move_by_itself(
         )
     assert "the cause" in ended.value.message
     assert lasting == (component in ("ingest", "table", "source", "gap"))
+    assert closed == ["heads"], "no connection to the store is left open"
 
 
 def test_nothing_stands_still_where_all_moves(served: Serve) -> None:
