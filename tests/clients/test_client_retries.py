@@ -24,9 +24,9 @@ from penstock_client import (
     VersionConflict,
 )
 from penstock_client.testing import FakePenstock
-from tests.clients.proxy import Proxy
 from tests.clients.worlds import QUICK
 from tests.support.services.http import ServiceProcess, service_in_thread
+from tests.support.services.proxy import Proxy
 
 LOST = httpx.ReadError("the answer was lost")
 DOWN = Unavailable("down")

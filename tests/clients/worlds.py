@@ -12,8 +12,8 @@ from typing import Any
 
 from penstock_client import AsyncPenstock, Penstock, Retry
 from penstock_client.testing import FakePenstock
-from tests.clients.proxy import Proxy
 from tests.support.services.http import service_in_thread
+from tests.support.services.proxy import Proxy
 
 WORLDS = ("server-async", "server-sync", "fake-async", "fake-sync")
 _ITERATORS = {"read_stream", "read_all", "subscribe", "deliveries"}

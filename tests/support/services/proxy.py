@@ -6,6 +6,8 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -60,13 +62,27 @@ class Proxy:
             with self._lock:
                 self._open += [near, far]
                 self.connections += 1
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=_pass, args=(source, sink), daemon=True).start()
+            told: list[bytes] = []
+            for source, sink, seen in ((near, far, self.asked), (far, near, self.answered)):
+                arguments = (source, sink, partial(seen, told))
+                threading.Thread(target=_pass, args=arguments, daemon=True).start()
+
+    def asked(self, connection: list[bytes], piece: bytes) -> bool:
+        """Say whether to pass on what a client sent; `connection` keeps what is known of it."""
+        return True
+
+    def answered(self, connection: list[bytes], piece: bytes) -> bool:
+        """Say whether to pass on an answer; one that is not is a reset to the client."""
+        return True
 
 
-def _pass(source: socket.socket, sink: socket.socket) -> None:
+def _pass(source: socket.socket, sink: socket.socket, passes: Callable[[bytes], bool]) -> None:
     try:
         while piece := source.recv(65_536):
+            if not passes(piece):
+                sink.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                sink.close()
+                return
             sink.sendall(piece)
         sink.shutdown(socket.SHUT_WR)
     except OSError:
