@@ -7,25 +7,21 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernel.errors import NotFound, Unavailable
-from projections.log.frames import DECODED
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed
 from projections.runner.retries import Patience
 from schemas.wire import frame
 from tests.support.lake.bulk import HandSource
 from tests.support.lake.folding import ENVELOPE, KEY, TABLE, Done, state_of
-from tests.support.lake.ingested import IngestedLake, SilentBroker
+from tests.support.lake.ingested import BatchedLake
 from tests.support.lake.telling import BreakingRegistry
 
 TABLES = ("shop.public.items", "shop.public.goods", "mart.public.items")
@@ -34,7 +30,7 @@ DDL = {"kind": "message", "table": "_schema", "operation": "m", "counts": "no JS
 
 
 @dataclass
-class Sources(IngestedLake):
+class Sources(BatchedLake):
     """Three tables of two sources, each fed by a hand-made stream of its own."""
 
     lake: Lake
@@ -51,21 +47,6 @@ class Sources(IngestedLake):
             text = json.dumps(ENVELOPE | {"doc": f"of table {number}"})
             assert self.registry.register(f"table-{number}", text) == number
         self.restart()
-
-    def made_ingest(self) -> Ingest:
-        """Make an ingest with the patience that the pipeline keeps."""
-        return Ingest(
-            self.lake,
-            self.tables,
-            self.manifest,
-            self.registry,
-            lateness=lambda _: timedelta(0),
-            broker=SilentBroker(),
-            patience=self.patience,
-        )
-
-    def decoded(self, bound: Bound) -> pa.Table:
-        return pa.Table.from_pylist(self._batch, schema=DECODED)
 
     def epoch(
         self, done: dict[str, list[Done]], spoiled: Callable[[list[dict[str, Any]]], None]
@@ -98,7 +79,7 @@ class Sources(IngestedLake):
         bound = Bound(
             epoch=self.ingest.next_epoch, run_id="t", batch_id=0, start={}, end={"t": {"0": 1}}
         )
-        self._batch = rows
+        self.batch = rows
         for _ in range(20):
             try:
                 return self.finish(bound)

@@ -3,15 +3,20 @@ the records."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from kernel.positions import Offsets
+from projections.log.frames import DECODED
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest
+from projections.runner.retries import Patience
+from schemas.registry import MemoryRegistry
 
 
 class IngestedLake:
@@ -50,6 +55,28 @@ class IngestedLake:
     def finish(self, bound: Bound) -> Committed:
         """Run an epoch over exactly its offsets."""
         return self.ingest.run_epoch(bound, partial(self.decoded, bound))
+
+
+class BatchedLake(IngestedLake):
+    """Runs epochs over decoded rows that a test puts into `batch`; nothing is ever late."""
+
+    registry: MemoryRegistry
+    batch: list[dict[str, Any]]
+    patience: Patience | None = None
+
+    def made_ingest(self) -> Ingest:
+        return Ingest(
+            self.lake,
+            self.tables,
+            self.manifest,
+            self.registry,
+            lateness=lambda _: timedelta(0),
+            broker=SilentBroker(),
+            patience=self.patience,
+        )
+
+    def decoded(self, bound: Bound) -> pa.Table:
+        return pa.Table.from_pylist(self.batch, schema=DECODED)
 
 
 class SilentBroker:

@@ -9,10 +9,8 @@ import asyncio
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, cast
-
-import pyarrow as pa
 
 from eventstore.codecs import Codecs
 from eventstore.decode import decode_event
@@ -20,18 +18,16 @@ from eventstore.intake import Intake, MemorySchemaCache
 from eventstore.store import EncodedEvent
 from kernel.positions import KafkaOffset
 from projections.log.decode import decode, row_of
-from projections.log.frames import DECODED
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
 from projections.runner.derived import Brought, DerivedTables
-from projections.runner.ingest import Ingest
-from projections.runner.manifest import Bound, Committed
+from projections.runner.manifest import Committed
 from projections.runner.views import DeltaFrames
 from projections.state.history import HistoryTables
 from schemas.records import KafkaRecord, NewEvent
 from schemas.registry import MemoryRegistry
-from tests.support.lake.ingested import IngestedLake, SilentBroker
+from tests.support.lake.ingested import BatchedLake
 
 STORE = "0b0f7a0e-0000-4000-8000-000000000002"
 AT = datetime(2013, 1, 1, tzinfo=UTC)
@@ -54,14 +50,14 @@ class BreakingRegistry(MemoryRegistry):
 
 
 @dataclass
-class ToldLake(IngestedLake):
+class ToldLake(BatchedLake):
     """Events of category `order`, one epoch at a time."""
 
     lake: Lake
     registry: MemoryRegistry = field(default_factory=MemoryRegistry)
     position: int = 0
     _records: list[KafkaRecord] = field(default_factory=list)
-    _batch: list[dict[str, Any]] = field(default_factory=list)
+    batch: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.restart()
@@ -77,19 +73,6 @@ class ToldLake(IngestedLake):
             cast("DeltaFrames", None),
         )
 
-    def made_ingest(self) -> Ingest:
-        return Ingest(
-            self.lake,
-            self.tables,
-            self.manifest,
-            self.registry,
-            lateness=lambda _: timedelta(0),
-            broker=SilentBroker(),
-        )
-
-    def decoded(self, bound: Bound) -> pa.Table:
-        return pa.Table.from_pylist(self._batch, schema=DECODED)
-
     def tell(self, type_: str, data: Mapping[str, Any]) -> int:
         """Append an event; return its position. Raises what an append of it raises."""
         event = NewEvent(
@@ -102,7 +85,7 @@ class ToldLake(IngestedLake):
 
     def epoch(self) -> Committed:
         """Make an epoch of what was told since the last one."""
-        self._batch = [row_of(record, decode(record, decode_event)) for record in self._records]
+        self.batch = [row_of(record, decode(record, decode_event)) for record in self._records]
         self._records.clear()
         return self.between({}, {"events.order": {"0": self.position}})
 
