@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 _LOG = "_delta_log"
+_LOG_STORE = "penstock.spark.ConditionalLogStore"
+"""Of `stack/spark`: Delta's own silently replaces a commit that another process made."""
+_FROM_ENVIRONMENT = "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,9 @@ def read(uri: str, path: str) -> bytes:
 
 def files_in(uri: str) -> Iterator[Stored]:
     """Yield the files that lie directly at a place; none where it does not exist."""
-    files, root = place_of(uri)
     from pyarrow import fs
 
+    files, root = place_of(uri)
     for info in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):
         if (found := _stored(info)) is not None:
             yield found
@@ -142,13 +145,6 @@ def spark_settings(root: str) -> dict[str, str]:
         options["fs.s3a.connection.ssl.enabled"] = str(endpoint.startswith("https://")).lower()
     stores = {f"spark.delta.logStore.{scheme}.impl": _LOG_STORE for scheme in ("s3", "s3a")}
     return {f"spark.hadoop.{name}": value for name, value in options.items()} | stores
-
-
-_LOG_STORE = "penstock.spark.ConditionalLogStore"
-"""Of `stack/spark`: Delta's own silently replaces a commit that another process made."""
-
-
-_FROM_ENVIRONMENT = "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
 
 
 def _stored(info: fs.FileInfo) -> Stored | None:
