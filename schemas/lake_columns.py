@@ -18,6 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+STAMPS = ("_epoch", "_late", "_time", "_seq_hi", "_seq_lo", "_ingested_at")
+"""What every row of a typed table has: when it came, whether too late, and its place in order."""
+
 OF_EVENTS = frozenset(
     (
         "event_id",
@@ -28,12 +31,7 @@ OF_EVENTS = frozenset(
         "position",
         "occurred_at",
         "recorded_at",
-        "_epoch",
-        "_late",
-        "_time",
-        "_seq_hi",
-        "_seq_lo",
-        "_ingested_at",
+        *STAMPS,
     )
 )
 """Columns of ours in the typed tables of events."""
@@ -41,12 +39,7 @@ OF_EVENTS = frozenset(
 OF_CHANGES = frozenset(
     (
         "committed_at",
-        "_epoch",
-        "_late",
-        "_time",
-        "_seq_hi",
-        "_seq_lo",
-        "_ingested_at",
+        *STAMPS,
         "_operation",
         "_transaction",
         "_lsn",

@@ -40,20 +40,11 @@ from projections.state.change_versions import LINKS, touched_by_changes, version
 from projections.state.quoting import equal, listed
 from projections.state.row_versions import versions_by_row
 from schemas.identifiers import spark_name
+from schemas.lake_columns import STAMPS
 
 VALID_FROM, VALID_TO, DELETED = "valid_from", "valid_to", "_deleted"
 _MEETS_OURS = re.compile(r"(data_)*valid_(from|to)", re.IGNORECASE)
-HIDDEN = (
-    "_epoch",
-    "_late",
-    "_time",
-    "_seq_hi",
-    "_seq_lo",
-    "_ingested_at",
-    "_operation",
-    "_transaction",
-    "_lsn",
-)
+HIDDEN = (*STAMPS, "_operation", "_transaction", "_lsn")
 NOT_COLUMNS = frozenset((*HIDDEN, "committed_at"))
 _CAME_LATER: dict[str, DataType] = {"_transaction": StringType(), "_lsn": LongType()}
 """Columns that typed tables of older lakes lack."""
