@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.support.services.object_store",
     "tests.support.services.warm",
     "tests.support.services.whole_stack",
+    "tests.support.services.workers",
     "tests.support.services.run_record",
     "tests.support.sources.databases",
 ]

@@ -14,6 +14,8 @@ from apps.settings import Settings
 from kernel.errors import NotFound, SchemaViolation, Unavailable
 from schemas.registry import ConfluentRegistry, MemoryRegistry, SchemaRegistry
 
+pytestmark = pytest.mark.xdist_group("shared")
+
 
 @pytest.fixture(params=["memory", "confluent"])
 def registry(request: pytest.FixtureRequest) -> Iterator[SchemaRegistry]:

@@ -21,11 +21,14 @@ from confluent_kafka.admin import AdminClient
 from apps.topics import KafkaTopics
 from kernel.errors import EXIT_UNHEALTHY
 from projections.log.tables import Tables
+from projections.runner.manifest import Manifest
 from stack.control import kill_part
 from tests.support.services.waiting import until
 from tests.support.services.whole_stack import ACCOUNTS, SOURCE, TABLES, Teller, WholeStack
 
 pytestmark = pytest.mark.timeout(900)
+BEAT = "SELECT pg_logical_emit_message(false, 'penstock.heartbeat', '')"
+"""What the connector sends by itself every five seconds."""
 MANY = 100_000
 """Rows of the transaction in whose middle Connect dies."""
 
@@ -101,6 +104,22 @@ def test_p4_p8_p11_whatever_dies_comes_back_and_nothing_is_lost(bank: WholeStack
             until(lambda now=now: teller.done >= now + 50, "money moves", deadline_s=60)
     whole(bank)
     until(lambda: kept(bank) >= sent, "every poisoned record is kept", deadline_s=60)
+
+
+def test_p8_a_quiet_pipeline_that_is_killed_makes_no_epoch_and_goes_on(bank: WholeStack) -> None:
+    """Heartbeats alone come, before the kill and after it: none of them is worth a commit."""
+    _beats_are_read(bank)
+    before = _epoch(bank)
+    _beats_are_read(bank)
+    assert _epoch(bank) == before
+    bank.kill("pipeline")
+    until(lambda: bank.health().get("epoch") == before, "the pipeline knows its last epoch")
+    _beats_are_read(bank)
+    assert _epoch(bank) == before, "nothing happened, and nothing is written"
+    with busy(bank, moves=5):
+        pass
+    whole(bank)
+    assert _epoch(bank) > before
 
 
 @pytest.mark.matrix
@@ -188,6 +207,26 @@ def test_p9_records_that_expired_unread_are_a_named_state_with_a_way_back(
         bank.command("source", "resnapshot", SOURCE, "--yes")
     until(lambda: bank.health().get("gaps") == {}, "the gap is closed", deadline_s=120)
     whole(bank)
+
+
+def _epoch(bank: WholeStack) -> int:
+    """Return the newest epoch that the lake has, whatever the pipeline says."""
+    found = Manifest(bank.lake, Tables()).last()
+    assert found is not None
+    return found.epoch
+
+
+def _beats_are_read(bank: WholeStack) -> None:
+    """Let a heartbeat go all the way, until nothing of the source lies in Kafka unread."""
+    with psycopg.connect(bank.dsn, autocommit=True) as connection:
+        connection.execute(BEAT)
+    _await_captured(bank)
+
+    def read() -> bool:
+        lag = bank.health().get("sources", {}).get(SOURCE, {})
+        return bool(lag) and lag["unknown"] is None and lag["records"] == 0
+
+    until(read, "the pipeline has read all", deadline_s=120)
 
 
 def _await_captured(bank: WholeStack) -> None:

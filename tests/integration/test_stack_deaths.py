@@ -31,7 +31,8 @@ from tests.support.services.waiting import until
 
 BASE = int(PortBlock.PARTS)
 # The whole stack's parts die in tests/faults; these die alone.
-pytestmark = pytest.mark.matrix
+# Its ports are those of test_stack_parts.py, too.
+pytestmark = [pytest.mark.matrix, pytest.mark.xdist_group("shared")]
 
 
 @pytest.fixture(scope="module")

@@ -31,11 +31,9 @@ class RunRecord:
     started: float = field(default_factory=time.monotonic)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     outcomes: Counter[str] = field(default_factory=Counter)
-    collected: list[str] = field(default_factory=list)
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note what will run, and the machine before it is busy with that."""
-        self.collected = [item.nodeid for item in session.items]
+    def pytest_sessionstart(self) -> None:
+        """Note the machine before it is busy with the tests."""
         self.machine = facts(self.root)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -59,7 +57,7 @@ class RunRecord:
             "what": "make test ALL=1",
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "passed": exitstatus == 0,
-            "tests": len(self.collected),
+            "tests": len(self.seconds),
             "outcomes": dict(self.outcomes),
             "seconds": round(time.monotonic() - self.started, 1),
             "seconds_by_folder": dict(_dearest(folders)),
@@ -78,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Record where that was asked for."""
+    """Record where that was asked for: once, also where workers run the tests."""
     to: Any = config.getoption("--record")
-    if to is not None:
+    if to is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(RunRecord(to=to, root=config.rootpath), "run-record")

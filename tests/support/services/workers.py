@@ -1,0 +1,41 @@
+"""Which worker runs what, where `make test` gives a run two of them (pytest-xdist, loadgroup).
+
+A pytest plugin module. All tests of what a run starts once (the warm stack, Spark, the S3 store,
+the whole stack) go to one worker, so that each of these is started once. Every other file is a
+group of its own: its fixtures are made once, too. The largest group is given out first. Without
+workers nothing of this has an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+SHARED = frozenset({"stack", "spark", "s3", "whole_stack"})
+"""Fixtures of the session that cost much to start, or have ports of their own."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test its group, unless its file names one."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report a test under the name by which it can be run, without the group behind it."""
+    report = yield
+    mark = item.get_closest_marker("xdist_group")
+    if mark is not None:
+        report.nodeid = report.nodeid.removesuffix(f"@{mark.args[0]}")
+    return report
+
+
+def _group(item: pytest.Item) -> str:
+    if SHARED.isdisjoint(getattr(item, "fixturenames", ())):
+        return item.nodeid.partition("::")[0]
+    return "shared"
