@@ -55,7 +55,7 @@ def placed(*ids: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("failpoint", "committed", "status"),
     [
-        (failpoints.APPEND_BEFORE_COMMIT, False, 201),
+        pytest.param(failpoints.APPEND_BEFORE_COMMIT, False, 201, marks=pytest.mark.matrix),
         (failpoints.APPEND_AFTER_COMMIT, True, 200),
     ],
 )
@@ -97,7 +97,9 @@ AFTER_A_LOOK = IN_ONE_MESSAGE | {"condition": CONDITION}
     ("failpoint", "committed", "extra"),
     [
         (failpoints.APPEND_BEFORE_COMMIT, False, AFTER_A_LOOK),
-        (failpoints.APPEND_AFTER_COMMIT, True, IN_ONE_MESSAGE),
+        pytest.param(
+            failpoints.APPEND_AFTER_COMMIT, True, IN_ONE_MESSAGE, marks=pytest.mark.matrix
+        ),
         pytest.param(
             failpoints.APPEND_BEFORE_COMMIT, False, IN_ONE_MESSAGE, marks=pytest.mark.matrix
         ),

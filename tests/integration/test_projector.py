@@ -67,6 +67,7 @@ def test_p6_projections_kept_in_epochs_equal_those_computed_at_once(
         assert kept.rows(f"projection/{name}")
 
 
+@pytest.mark.matrix
 def test_p6_columns_of_any_name_give_the_same_rows_kept_and_rebuilt(
     spark: SparkSession, lake: Lake
 ) -> None:

@@ -130,7 +130,7 @@ def _message(rows: list[dict[str, Any]], victim: str) -> dict[str, Any]:
     return {**DDL, **place, **{n: end[n] for n in names}, "topic": "messages", "snapshot": False}
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @example(place="ddl", victim=TABLES[1], first=True)
 @example(place="storage", victim=TABLES[0], first=False)
 @given(

@@ -68,7 +68,7 @@ def values(told: ToldLake, kind: str) -> list[Any]:
     return [(row["position"], row["n"]) for row in told.rows(kind)]
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     place=st.sampled_from(PLACES),
     victim=st.sampled_from(TYPES),

@@ -88,7 +88,7 @@ def test_a_name_with_a_slash_does_not_lie_in_another_table() -> None:
     assert lake.path("current/shop.public.x/../../../etc").count("/") == 3
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(TABLES, COLUMNS)
 @example("a/b", ['i"d', "it's"])
 def test_rows_under_any_name_are_merged_and_read_by_name(table: str, columns: list[str]) -> None:

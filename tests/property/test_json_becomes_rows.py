@@ -64,7 +64,7 @@ def same(shown: Any, told: Any) -> bool:
             return bool(shown == told)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(st.lists(OBJECTS, min_size=1, max_size=3), min_size=1, max_size=4))
 @example([[{}], [{"n": 1, "options": {}}], [{"n": 1, "options": {"a": [{}]}}]])
 @example([[{"a": 1}], [{"a": 1.5}], [{"a": [[], [None]]}]])

@@ -40,7 +40,7 @@ def settled(shop: PoisonedShop) -> Committed:
     return shop.epoch()
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(transactions=TRANSACTIONS, mend=st.booleans(), crash=st.booleans())
 def test_p5_a_record_that_cannot_be_read_holds_its_table_alone(
     transactions: list[tuple[list[Done], list[Done], bool]], mend: bool, crash: bool

@@ -32,7 +32,7 @@ def s3() -> Iterator[ObjectStore]:
     store.stop()
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.matrix)])
 def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     """Return an empty lake, in a folder and on S3 in turn."""
     if request.param == "folder":
