@@ -20,6 +20,7 @@
     ├── NotFound              no such stream, table, projection, epoch, source
     │   └── StreamGone            a stream that was deleted for good
     ├── Incompatible          versions, schemas or stores that do not go together
+    │   ├── TooLarge              more rows than one process may take in at once
     │   └── StoreDiverged         a position has other content than before, or is gone
     ├── Unavailable           a part that is down, full or overloaded just now
     │   ├── Overloaded            a bounded queue is full
@@ -191,6 +192,12 @@ class Incompatible(PenstockError):
     """Versions, schemas or stores that do not go together."""
 
     remedy = "Use the versions of the lock file; penstock doctor lists what differs."
+
+
+class TooLarge(Incompatible):
+    """Rows of Spark's executors are more than what the driver may take in at once."""
+
+    remedy = "Set pipeline.executor to auto or spark, so that executors do what is large."
 
 
 class StoreDiverged(Incompatible):

@@ -17,11 +17,18 @@ from apps.topics import TIMEOUT_S, KafkaTopics
 from kernel.errors import Unavailable
 from kernel.positions import Offsets
 from projections.log.decode import BatchDecoder, Router, decode, decode_batches, row_of
+from projections.log.driver import NAMES_OF_FILES, collected, small_epoch
 from projections.log.frames import DECODED
+from projections.runner.log_task import TOLD, Facts, LogTask
+from projections.runner.staged import Staged
 from schemas.records import KafkaRecord
 
 FEW_RECORDS = 5_000
 """Up to so many are decoded one by one in this process, more by Spark's Python workers."""
+_TASKS_PER_CORE = 2
+"""Of executors: fewer leave cores idle at the end, more begin more files."""
+_LEAST_SHARE = 10_000
+"""Records of one partition that are worth a task of their own."""
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -96,11 +103,17 @@ def stream_records(
     return reader.options(**_COMMON).load()
 
 
-def read_records(spark: SparkSession, bootstrap: str, start: Offsets, end: Offsets) -> DataFrame:
-    """Read exactly the records in `[start, end)`."""
+def read_records(
+    spark: SparkSession, bootstrap: str, start: Offsets, end: Offsets, *, tasks: int = 1
+) -> DataFrame:
+    """Read exactly the records in `[start, end)`.
+
+    Fewer partitions than `tasks` are read in that many ranges, each by a task of its own.
+    """
     reader = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
+        .option("minPartitions", tasks)
         .option("assign", json.dumps({t: [int(p) for p in ps] for t, ps in end.items()}))
         .option("startingOffsets", json.dumps(start))
         .option("endingOffsets", json.dumps(end))
@@ -108,18 +121,46 @@ def read_records(spark: SparkSession, bootstrap: str, start: Offsets, end: Offse
     return reader.options(**_COMMON).load()
 
 
-def decode_records(records: DataFrame, router: Router, *, one_by_one: int) -> pa.Table:
+def decode_records(
+    records: DataFrame, router: Router, *, one_by_one: int, most_bytes: int
+) -> pa.Table:
     """Decode Kafka records and return the rows, as `frames.DECODED`.
 
     At most `one_by_one` of them take a decoder's time each. Where these are few all are decoded
-    here: handing records to Python workers costs more than reading them side by side.
+    here: handing records to Python workers costs more than reading them side by side. Raises
+    `TooLarge` for more than `most_bytes`.
     """
-    raw = records.select(*RECORD_COLUMNS).coalesce(2)
+    raw, limit = records.select(*RECORD_COLUMNS).coalesce(2), small_epoch(most_bytes)
     if one_by_one <= FEW_RECORDS:
-        batches = raw.toArrow().to_batches()
+        batches = collected(raw, limit).to_batches()
         return pa.Table.from_batches(decode_batches(iter(batches), router), DECODED)
     decoded = raw.mapInArrow(BatchDecoder(router), from_arrow_schema(DECODED))
-    return decoded.toArrow().cast(DECODED)
+    return collected(decoded, limit).cast(DECODED)
+
+
+def stage_records(
+    spark: SparkSession,
+    bootstrap: str,
+    start: Offsets,
+    end: Offsets,
+    router: Router,
+    facts: Facts,
+) -> Staged:
+    """Have executors read and decode the records in `[start, end)`, and write the log's files."""
+    most = spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
+    partitions = sum(len(places) for places in end.values())
+    tasks = max(1, min(most, records_between(start, end) // _LEAST_SHARE))
+    raw = read_records(spark, bootstrap, start, end, tasks=tasks).select(*RECORD_COLUMNS)
+    if partitions >= tasks:
+        # None of them was split: a task that reads two ranges of one could mix their order.
+        raw = raw.coalesce(most)
+    return staged_by_executors(raw, router, facts)
+
+
+def staged_by_executors(raw: DataFrame, router: Router, facts: Facts) -> Staged:
+    """Have executors decode records (`RECORD_COLUMNS`) and write them; see `LogTask`."""
+    told = raw.mapInArrow(LogTask(router, facts), from_arrow_schema(TOLD))
+    return Staged.of(facts, collected(told, NAMES_OF_FILES).cast(TOLD))
 
 
 def decode_again(records: Sequence[KafkaRecord], router: Router) -> pa.Table:

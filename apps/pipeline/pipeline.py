@@ -38,6 +38,7 @@ from projections.log.compaction import Upkeep
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog, Deployment
+from projections.runner.executor import Executor, ExecutorChoice
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Committed, Manifest, first_progress
 from projections.runner.projector import Run
@@ -111,6 +112,10 @@ class Pipeline:
         self._verifying = Verifying(settings, self._registry, metrics.verify)
         self._stop = threading.Event()
         self._patience = Patience()
+        self._executor = ExecutorChoice(
+            asked=Executor.named(settings.text("pipeline.executor")),
+            driver_bytes=settings.number("pipeline.driver_bytes"),
+        )
         self._stuck = StuckSources()
         self._captures: tuple[str, ...] = ()
         self._last: Committed | None = None
@@ -232,6 +237,7 @@ class Pipeline:
             without=frozenset(self._diverged),
             checkpoints=self._settings.state_dir / "checkpoints",
             max_records=self._settings.number("pipeline.max_records_per_epoch"),
+            executor=self._executor,
             before_epoch=self._wait_for_space,
             after_epoch=self._committed,
             after_rest=self._rested,

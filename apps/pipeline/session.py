@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
+from projections.log.driver import FEW_ROWS, collected
 from projections.log.storage import spark_settings
 from stack.jars import resolve
 from stack.java import find_java
@@ -108,7 +109,8 @@ def _addresses(master: str) -> tuple[tuple[str, str], ...]:
 
 def warm(session: SparkSession) -> None:
     """Run the first job and start a Python worker, so that the first epoch does not pay for it."""
-    session.range(0, 10, 1, 2).mapInArrow(lambda batches: batches, "id long").toArrow()
+    counted = session.range(0, 10, 1, 2).mapInArrow(lambda batches: batches, "id long")
+    collected(counted, FEW_ROWS)
     session.createDataFrame(pa.table({"k": [1]})).createOrReplaceTempView("warm")
-    session.sql("SELECT k, count(*) FROM warm GROUP BY k").toArrow()
+    collected(session.sql("SELECT k, count(*) FROM warm GROUP BY k"), FEW_ROWS)
     session.catalog.dropTempView("warm")

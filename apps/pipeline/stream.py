@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -37,14 +38,16 @@ from apps.pipeline.kafka import (
     decode_records,
     read_records,
     records_between,
+    stage_records,
     stream_records,
 )
 from apps.pipeline.routing import TopicRouter
 from apps.topics import KafkaTopics
-from kernel.errors import Unavailable
+from kernel.errors import TooLarge, Unavailable
 from kernel.positions import Offsets, TopicId
 from projections.log.frames import DECODED
 from projections.log.side_by_side import Many
+from projections.runner.executor import Executor, ExecutorChoice
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest
 from projections.state.installs import InstallBook
@@ -89,6 +92,7 @@ class IngestRun:
         without: Collection[str],
         checkpoints: Path,
         max_records: int,
+        executor: ExecutorChoice,
         before_epoch: Callable[[], None],
         after_epoch: Callable[[Committed], None],
         after_rest: Callable[[Offsets], None],
@@ -105,6 +109,7 @@ class IngestRun:
         self.gaps: dict[str, list[Gap]] = {}
         self._checkpoints = checkpoints
         self._max_records = max_records
+        self._executor = executor
         self._before_epoch = before_epoch
         self._after_epoch = after_epoch
         self._after_rest = after_rest
@@ -128,7 +133,7 @@ class IngestRun:
         end = {t: {p: bound.end[t][p] for p in places} for t, places in start.items()}
         if end:
             records = read_records(self._spark, self._topics.bootstrap, start, end)
-            done = self._run(bound, records, may_rest=False, without=left_out)
+            done = self._run(bound, records, (start, end), may_rest=False, without=left_out)
         else:
             done = self._ingest.run_epoch(bound, DECODED.empty_table, without=left_out)
         assert done is not None, "a bound epoch is finished, whatever it says"
@@ -238,7 +243,8 @@ class IngestRun:
             try:
                 self._before_epoch()
                 bound = self._bind(batch_id)
-                done = self._run(bound, records, may_rest=_only_messages(bound))
+                within = bound.start, bound.end
+                done = self._run(bound, records, within, may_rest=_only_messages(bound))
             except BaseException as error:
                 # Spark wraps what a callback raises in text: keep the error itself.
                 self._error = error
@@ -252,20 +258,45 @@ class IngestRun:
         self,
         bound: Bound,
         records: DataFrame,
+        within: tuple[Offsets, Offsets],
         *,
         may_rest: bool,
         without: Collection[str] = (),
     ) -> Committed | None:
-        """Return the epoch; None for a batch that said nothing and was passed by."""
-        slow = {t: p for t, p in bound.end.items() if not isinstance(self._router.decoder(t), Many)}
-        one_by_one = records_between(bound.start, slow)
-        decode = partial(decode_records, records, self._router, one_by_one=one_by_one)
-        if not may_rest:
-            return self._ingest.run_epoch(bound, decode, without=without)
-        decoded = decode()
-        if self._ingest.pass_by(bound, decoded):
-            return None
-        return self._ingest.run_epoch(bound, lambda: decoded)
+        """Return the epoch; None for a batch that said nothing and was passed by.
+
+        `records` are those `within` two offsets.
+        """
+        decode = partial(self._decoded, records, *within)
+        small = self._executor.of(records_between(*within)) is Executor.DRIVER
+        if may_rest and small:
+            decoded = decode()
+            if self._ingest.pass_by(bound, decoded):
+                return None
+            return self._ingest.run_epoch(bound, lambda: decoded)
+        stage = partial(stage_records, self._spark, self._topics.bootstrap, *within, self._router)
+        return self._ingest.run_epoch(
+            bound,
+            decode if small else None,
+            stage=stage if self._executor.may_pass_on else None,
+            without=without,
+        )
+
+    def _decoded(self, records: DataFrame, start: Offsets, end: Offsets) -> pa.Table:
+        """Decode records in this process."""
+        slow = {t: p for t, p in end.items() if not isinstance(self._router.decoder(t), Many)}
+        try:
+            decoded = decode_records(
+                records,
+                self._router,
+                one_by_one=records_between(start, slow),
+                most_bytes=self._executor.most_bytes,
+            )
+        except TooLarge:
+            self._executor.refused(records_between(start, end))
+            raise
+        self._executor.saw(decoded.num_rows, decoded.nbytes)
+        return decoded
 
     def _bind(self, batch_id: int) -> Bound:
         end = self._planned(batch_id)

@@ -38,6 +38,7 @@ from projections.auto_cdc.names import (
     micros,
 )
 from projections.auto_cdc.tables import BOUNDED_ROWS, FlowTables
+from projections.log.driver import FEW_ROWS, collected
 from projections.state.quoting import as_json
 from schemas.identifiers import spark_name
 
@@ -185,7 +186,8 @@ class BatchWriter:
             functions.lit(batch.now).alias("refused_at"),
         )
         refused = refused.dropDuplicates(["id"])
-        counts = {r["reason"]: r["count"] for r in refused.groupBy("reason").count().collect()}
+        counted = collected(refused.groupBy("reason").count(), FEW_ROWS).to_pylist()
+        counts = {row["reason"]: row["count"] for row in counted}
         total = int(sum(counts.values()))
         if self.refuse_reused and counts.get(sql.REUSED):
             first = refused.filter(refused["reason"] == sql.REUSED).first()

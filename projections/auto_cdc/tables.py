@@ -16,6 +16,7 @@ from kernel.positions import DeltaVersion, Epoch
 from projections.auto_cdc.arguments import Shape
 from projections.auto_cdc.names import DELETED, EPOCH, FACTS, ID, QUARANTINE, TAKEN_US, micros
 from projections.log.compaction import compact
+from projections.log.driver import FEW_ROWS, FLOW_CHANGES, collected
 from projections.log.layout import Lake
 from projections.log.spark_writer import SparkWriter
 from projections.log.tables import Tables
@@ -72,7 +73,8 @@ class FlowTables:
         """Note that a flow that runs once has run."""
         rows = self.read(session, self.place.path)
         if rows is not None:
-            self._arrow.append(self.place.path, rows.limit(0).toArrow(), Guard(once, Epoch(1)))
+            none = collected(rows.limit(0), FEW_ROWS)
+            self._arrow.append(self.place.path, none, Guard(once, Epoch(1)))
 
     def read(self, session: SparkSession, path: str) -> DataFrame | None:
         """Return a table's rows; None where there is none."""
@@ -133,7 +135,7 @@ class FlowTables:
         # deltalake's MERGE compares no structs.
         plain = not any(isinstance(rows.schema[key].dataType, StructType) for key in keys)
         if small and plain:
-            table = rows.toArrow()
+            table = collected(rows, FLOW_CHANGES)
             version = self._arrow.merge(path, table, guard, keys=keys)
             if path == self.place.facts:
                 self.own(guard.epoch, table.filter(pc.equal(table[OP], UPSERT)))

@@ -10,8 +10,10 @@ import json
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,8 +23,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from kernel.errors import LeaseLost
-from projections.log.datasets import files_below, schema_of
-from projections.log.writer import write_error
+from projections.log.busy import shorten
+from projections.log.datasets import files_at, location_of, schema_of
+from projections.log.storage import make_folder
+from projections.log.writer import Guard, reached, write_error
 
 ROW_GROUP_BYTES = 32 * 2**20
 """Arrow bytes that are collected before a row group is written."""
@@ -48,21 +52,47 @@ def adopted(built: DeltaTable, folder: str) -> list[AddAction]:
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePlace:
+    """Where files lie below a table's root, and how they are written.
+
+    `stem` makes their names unique, `values` are those of the table's partition columns. A row
+    group has at most about `group_rows` rows.
+    """
+
+    stem: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    group_rows: int = 2**31
+
+    @property
+    def folder(self) -> str:
+        """Return the folder of the partition, as Delta's writers call it; empty without one."""
+        return "/".join(f"{name}={quote(value, safe='')}" for name, value in self.values.items())
+
+    def path(self, number: int) -> str:
+        """Return the path of a file, by its number."""
+        name = f"part-{number:05d}-{self.stem}.parquet"
+        return f"{self.folder}/{name}" if self.values else name
+
+
 class StagedFiles:
     """Writes rows to Parquet files below a table's root; the caller commits what `close` returns.
 
     A file ends where the columns change: rows of one file have the same ones. What was not
-    committed is garbage to every reader.
+    committed is garbage to every reader. `place` says where the files lie and how they are called.
     """
 
-    def __init__(self, table: DeltaTable) -> None:
-        self._files = files_below(table)
-        self._stem = uuid.uuid4().hex
+    def __init__(self, table: DeltaTable | str, place: FilePlace | None = None) -> None:
+        """`table` is the table, or the path of one that may not be there yet."""
+        root = table if isinstance(table, str) else location_of(table)
+        self._place = place or FilePlace(stem=uuid.uuid4().hex)
+        self._files = files_at(root)
+        make_folder(f"{root}/{self._place.folder}")
         self._adds: list[AddAction] = []
         self._writer: pq.ParquetWriter | None = None
         self._path = ""
         self._pending: list[pa.Table] = []
-        self._pending_bytes = 0
+        self._pending_bytes = self._pending_rows = 0
         self._nan: set[str] = set()
         self.rows = 0
         self.schemas: list[pa.Schema] = []
@@ -83,7 +113,8 @@ class StagedFiles:
             and pc.any(pc.is_nan(rows[field.name].cast(pa.float64()))).as_py()
         }
         self.rows += rows.num_rows
-        if self._pending_bytes >= ROW_GROUP_BYTES:
+        self._pending_rows += rows.num_rows
+        if self._pending_bytes >= ROW_GROUP_BYTES or self._pending_rows >= self._place.group_rows:
             self._flush()
 
     def close(self) -> list[AddAction]:
@@ -101,7 +132,7 @@ class StagedFiles:
             self._files.delete_file(add.path)
 
     def _begin_file(self, schema: pa.Schema) -> None:
-        self._path = f"part-{len(self._adds):05d}-{self._stem}.parquet"
+        self._path = self._place.path(len(self._adds))
         self.schemas.append(schema)
         # Keys and times do not repeat, and what repeats packs well without a dictionary: a third
         # of the time, and smaller.
@@ -119,7 +150,7 @@ class StagedFiles:
         if self._writer is not None and self._pending:
             rows = pa.concat_tables(self._pending)
             self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
-        self._pending, self._pending_bytes = [], 0
+        self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
 
     def _end_file(self) -> None:
         if self._writer is None:
@@ -132,12 +163,23 @@ class StagedFiles:
         with self._files.open_input_file(self._path) as file:
             found = _of_file(pq.read_metadata(file), schema, without=self._nan)
         self._nan = set()
-        now_ms = int(time.time() * 1000)
-        self._adds.append(AddAction(self._path, size, {}, now_ms, True, _statistics(found)))
+        values = self._place.values
+        self._adds.append(as_addition(self._path, size, values, _statistics(found)))
+
+
+def as_addition(path: str, size: int, values: Mapping[str, str], statistics: str) -> AddAction:
+    """Return a file below a table's root as an addition to it."""
+    return AddAction(path, size, dict(values), int(time.time() * 1000), True, statistics)
 
 
 def commit_staged(
-    table: DeltaTable, adds: list[AddAction], schemas: Sequence[pa.Schema], app: str, version: int
+    table: DeltaTable,
+    adds: list[AddAction],
+    schemas: Sequence[pa.Schema],
+    app: str,
+    version: int,
+    *,
+    partition_by: Sequence[str] = (),
 ) -> None:
     """Make staged files part of a table: one commit, which carries the guard (`app`, `version`).
 
@@ -145,7 +187,8 @@ def commit_staged(
     Raises `LeaseLost` when somebody else commits under the same app id.
     """
     table.update_incremental()
-    if table.transaction_version(app) == version:
+    done = table.transaction_version(app)
+    if done is not None and done >= version:
         return
     known = schema_of(table)
     for schema in schemas:
@@ -160,13 +203,52 @@ def commit_staged(
             [*adds],
             mode="append",
             schema=table.schema(),
-            partition_by=[],
+            partition_by=list(partition_by),
             commit_properties=CommitProperties(app_transactions=[Transaction(app, version)]),
         )
+        # The handle does not see its own commit by itself.
+        table.update_incremental()
     except CommitFailedError as error:
         raise LeaseLost(f"{table.table_uri}: somebody else writes {app}: {error}") from error
     except DeltaError as error:
         raise write_error(f"committing {app} to {table.table_uri}", error) from error
+
+
+def append_files(
+    table: DeltaTable,
+    adds: Sequence[AddAction],
+    rows: pa.Table | None,
+    guard: Guard,
+    shape: pa.Schema,
+    partition_by: Sequence[str] = (),
+) -> int:
+    """Append files that lie below a table's root, and rows beside them: one guarded commit.
+
+    See `TableWriter.append`; `shape` are the columns of all of them. Returns the version.
+    """
+    shorten(guard.app_id, table)
+    beside: list[AddAction] = []
+    if rows is not None and not reached(table, guard):
+        beside = _written(table, rows, partition_by)
+    commit_staged(
+        table, [*adds, *beside], [shape], guard.app_id, int(guard.epoch), partition_by=partition_by
+    )
+    return int(table.version())
+
+
+def _written(table: DeltaTable, rows: pa.Table, partition_by: Sequence[str]) -> list[AddAction]:
+    """Write rows to files, one for each partition of the one column there may be."""
+    if not partition_by:
+        files = StagedFiles(table)
+        files.write(rows)
+        return files.close()
+    (column,) = partition_by
+    added: list[AddAction] = []
+    for value in rows[column].unique().to_pylist():
+        files = StagedFiles(table, FilePlace(stem=uuid.uuid4().hex, values={column: value}))
+        files.write(rows.filter(pc.equal(rows[column], value)).drop_columns([column]))
+        added += files.close()
+    return added
 
 
 def _of_file(

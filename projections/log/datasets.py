@@ -31,8 +31,13 @@ def location_of(table: DeltaTable) -> str:
 
 def files_below(table: DeltaTable) -> fs.FileSystem:
     """Return the file system in which paths are relative to a table's root."""
-    files, root = place_of(location_of(table))
-    return fs.SubTreeFileSystem(root, files)
+    return files_at(location_of(table))
+
+
+def files_at(root: str) -> fs.FileSystem:
+    """Return the file system in which paths are relative to a place."""
+    files, path = place_of(root)
+    return fs.SubTreeFileSystem(path, files)
 
 
 def dataset_of(table: DeltaTable) -> ds.Dataset:

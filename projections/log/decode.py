@@ -78,13 +78,23 @@ def decode_batches(batches: Iterator[pa.RecordBatch], router: Router) -> Iterato
     """Decode Arrow batches of Kafka records; see `BatchDecoder`."""
     decoders: dict[str, Decoder | None] = {}
     for batch in batches:
-        for topic in pc.unique(batch.column("topic")).to_pylist():
-            if topic not in decoders:
-                decoders[topic] = router.decoder(topic)
-        alike, rest = side_by_side(batch, decoders)
-        yield from alike
-        rows = [row_of(r, decode(r, decoders[r.topic])) for r in kafka_records(rest)]
-        yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
+        yield from decode_batch(batch, router, decoders)
+
+
+def decode_batch(
+    batch: pa.RecordBatch, router: Router, decoders: dict[str, Decoder | None]
+) -> Iterator[pa.RecordBatch]:
+    """Decode one Arrow batch of Kafka records; see `BatchDecoder`.
+
+    `decoders` holds the decoders of the topics that came before, from one batch to the next.
+    """
+    for topic in pc.unique(batch.column("topic")).to_pylist():
+        if topic not in decoders:
+            decoders[topic] = router.decoder(topic)
+    alike, rest = side_by_side(batch, decoders)
+    yield from alike
+    rows = [row_of(r, decode(r, decoders[r.topic])) for r in kafka_records(rest)]
+    yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
 
 
 def kafka_records(batch: pa.RecordBatch) -> Iterator[KafkaRecord]:

@@ -142,6 +142,9 @@ QUARANTINE = pa.schema(
 """`quarantine/records`. `headers` is a JSON object of hexadecimal values. `source` and `table` are
 those of `schemas.records.Rejected`: rows of before they were noted have none."""
 
+LOGGED = {"log/events": EVENTS, "log/changes": CHANGES, "quarantine": QUARANTINE}
+"""Columns of the tables of the log, by the folder that they lie in."""
+
 OUTCOMES = pa.schema(
     [
         ("epoch", pa.int64()),

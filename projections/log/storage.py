@@ -112,6 +112,23 @@ def remove_file(uri: str, path: str) -> None:
         return
 
 
+def make_folder(uri: str) -> None:
+    """Make a folder where files need one to lie in; an object store needs none."""
+    if is_local(uri):
+        os.makedirs(_path(uri), exist_ok=True)
+
+
+def files_below(uri: str) -> Iterator[Stored]:
+    """Yield all files at and below a place; none where it does not exist."""
+    from pyarrow import fs
+
+    files, root = place_of(uri)
+    selector = fs.FileSelector(root, allow_not_found=True, recursive=True)
+    for info in files.get_file_info(selector):
+        if (found := _stored(info)) is not None:
+            yield found
+
+
 def remove(uri: str) -> None:
     """Remove everything at and below a place."""
     files, path = place_of(uri)

@@ -1,46 +1,26 @@
 """Step 3 of ingest: what of a decoded batch is new, and which of it is late.
 
 Pure: it works on a copy of the progress of epoch E-1 and returns the rows of epoch E. Python looks
-only at the few columns that decide; bytes and text stay in Arrow.
+only at the few columns that decide (`sorter`); bytes and text stay in Arrow.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from datetime import datetime
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.transaction import AddAction
 
-from projections.log.frames import (
-    CHANGE,
-    EVENT,
-    IGNORED,
-    MESSAGE,
-    QUARANTINE,
-    REJECTED,
-    SCHEMA_TABLE,
-    SNAPSHOT_END,
-    SNAPSHOTS_TABLE,
-    TRANSACTION_END,
-    TRANSACTIONS_TABLE,
-)
-from projections.runner.alike import Run, others, runs_of
+from projections.log.frames import IGNORED, QUARANTINE, REJECTED
 from projections.runner.log_rows import Kept, change_rows, event_rows, quarantine_rows
-from projections.runner.progress import Mark, Progress, micros
-from schemas.records import MESSAGES
-
-
-class Lateness(Protocol):
-    """Knows how late a row of an input may be, by the input's name (`events.flight`, a table)."""
-
-    def __call__(self, name: str) -> timedelta:
-        """Return the lateness of an input."""
-        ...
+from projections.runner.progress import Lateness, Progress
+from projections.runner.sorter import Released, Sorter
 
 
 @dataclass(slots=True)
@@ -49,48 +29,20 @@ class Arrival:
 
     `repeated` are events (`DECODED` columns) whose positions were seen in earlier epochs: the
     caller compares them with the log before it believes that they are duplicates.
-    `schema_changes` are the sources whose DDL is among the rows.
+    `schema_changes` are the sources whose DDL is among the rows. `staged` are files of further
+    rows, by the name of their table, which executors wrote. `recorded_us` is when the epoch's
+    events were appended, in microseconds since 1970 UTC.
     """
 
     events: dict[str, pa.Table] = field(default_factory=dict)
     changes: dict[str, pa.Table] = field(default_factory=dict)
     quarantined: pa.Table = field(default_factory=QUARANTINE.empty_table)
     repeated: dict[str, pa.Table] = field(default_factory=dict)
+    staged: dict[str, list[AddAction]] = field(default_factory=dict)
+    recorded_us: list[npt.NDArray[np.int64]] = field(default_factory=list)
     schema_ids: set[int] = field(default_factory=set)
     schema_changes: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Released:
-    """Rows that were in quarantine and are decoded now (`DECODED`), none of which the log has.
-
-    `passed` are the transactions among theirs that the cut has passed.
-    """
-
-    rows: pa.Table
-    passed: Collection[str]
-
-
-class _Row(NamedTuple):
-    """The columns that decide; `event_time` in microseconds."""
-
-    kind: str
-    topic: str
-    partition: int
-    source: str
-    table: str
-    position: int
-    event_time: int
-    transaction_id: str
-    lsn: int
-    commit_order: int
-    total_order: int
-    snapshot: bool
-    counts: str
-
-
-_ABOUT_REJECTED = ["topic", "source", "table", "reason", "metadata"]
 
 
 def says_something(decoded: pa.Table) -> bool:
@@ -118,235 +70,27 @@ def sort_out(
     ordered = decoded.sort_by(
         [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
     )
-    sorter = _Sorter(progress, before, epoch, lateness, partitions)
-    runs = list(runs_of(ordered, progress))
-    for run in runs:
-        sorter.take_run(run)
-    rest = others(ordered.num_rows, runs)
-    for index, row in zip(rest.tolist(), _rows(ordered.take(rest)), strict=True):
-        sorter.take(index, row)
-    counts = sorter.counts
+    sorter = Sorter(progress, before, epoch, lateness, partitions)
+    sorter.take_slice(ordered)
+    sorter.take_rejected(now)
     rejected = ordered.filter(pc.equal(ordered["kind"], REJECTED))
-    for row in rejected.select(_ABOUT_REJECTED).to_pylist():
-        _account_for(json.loads(row["metadata"] or "{}"), progress)
-        place = row["topic"], row["source"], row["table"]
-        progress.quarantined(*place, row["reason"] or "", at=micros(now))
-    counts["quarantined"] = rejected.num_rows
     if released is not None and released.rows.num_rows:
-        for index, row in enumerate(_rows(released.rows), start=ordered.num_rows):
-            sorter.take_released(index, row, passed=released.passed)
+        sorter.take_all_released(released, first=ordered.num_rows)
         ordered = pa.concat_tables([ordered, released.rows])
-        counts["released"] = released.rows.num_rows
     return Arrival(
         events={s: event_rows(ordered, kept, epoch, now) for s, kept in sorter.events.items()},
         changes={s: change_rows(ordered, kept, epoch, now) for s, kept in sorter.changes.items()},
         quarantined=quarantine_rows(rejected, epoch, now),
         repeated={s: ordered.take(rows) for s, rows in sorter.repeated.items()},
-        schema_ids=_schema_ids(ordered),
+        recorded_us=[recorded_us(ordered, kept) for kept in sorter.events.values()],
+        schema_ids=sorter.schema_ids,
         schema_changes=sorter.schema_changes,
-        counts=Counter({name: n for name, n in counts.items() if n}),
+        counts=sorter.total(),
     )
 
 
-class _Sorter:
-    """Decides row by row; keeps places, not rows."""
-
-    def __init__(
-        self,
-        progress: Progress,
-        before: Progress,
-        epoch: int,
-        lateness: Lateness,
-        partitions: Mapping[str, int],
-    ) -> None:
-        self._progress = progress
-        self._before = before
-        self._epoch = epoch
-        self._lateness = lateness
-        self._partitions = partitions
-        self.events: dict[str, Kept] = {}
-        self.changes: dict[str, Kept] = {}
-        self.repeated: dict[str, list[int]] = {}
-        self.schema_changes: set[str] = set()
-        self.counts: Counter[str] = Counter()
-
-    def take(self, index: int, row: _Row) -> None:
-        match row.kind:
-            case "event":
-                self._event(index, row)
-            case "change":
-                self._change(index, row)
-            case "message":
-                self._message(index, row)
-            case "begin":
-                self._progress.cut(row.source).begin(row.transaction_id)
-                self.counts[IGNORED] += 1
-            case "end":
-                counts = json.loads(row.counts)
-                if self._progress.cut(row.source).end(row.transaction_id, row.lsn, counts):
-                    self.changes.setdefault(row.source, Kept()).add(index)
-            case "snapshot":
-                cut = self._progress.cut(row.source)
-                cut.snapshot_end(row.table, json.loads(row.counts)["rows"])
-                self.changes.setdefault(row.source, Kept()).add(index)
-            case "ignored":
-                self.counts[IGNORED] += 1
-
-    def _event(self, index: int, row: _Row) -> None:
-        self.counts["events_read"] += 1
-        if self._progress.accept_position(row.source, row.position):
-            self.counts["events"] += 1
-            kept = self.events.setdefault(row.source, Kept())
-            kept.add(index, *self._verdict(f"events.{row.table}", row))
-            return
-        self.counts["duplicates"] += 1
-        seen = self._before.positions.get(row.source)
-        if seen is not None and row.position in seen:
-            self.repeated.setdefault(row.source, []).append(index)
-
-    def _change(self, index: int, row: _Row) -> None:
-        self.counts["changes_read"] += 1
-        cut = self._progress.cut(row.source)
-        order = None
-        if row.snapshot:
-            cut.snapshot_row(row.table, lsn=row.commit_order, epoch=self._epoch)
-        else:
-            mark = self._accepted(row)
-            if mark is None:
-                return
-            order = _other_order(row, mark)
-            self._count(row, row.table)
-        self.counts["changes"] += 1
-        kept = self.changes.setdefault(row.source, Kept())
-        kept.add(index, *self._verdict(f"{row.source}.{row.table}", row), order=order)
-
-    def _accepted(self, row: _Row) -> Mark | None:
-        """Advance the mark of the row's partition; None for a row that came before."""
-        mark = self._progress.accept_change(
-            f"{row.topic}/{row.partition}",
-            Mark(row.commit_order, row.lsn, row.total_order, row.transaction_id),
-        )
-        self.counts["duplicates"] += mark is None
-        return mark
-
-    def take_run(self, run: Run) -> None:
-        """Take many changes that are all new, as `take` would one by one."""
-        rows = run.last - run.first
-        name = f"{run.source}.{run.table}"
-        self._progress.marks[run.place] = run.mark
-        cut = self._progress.cut(run.source)
-        for transaction_id, (count, lsn) in run.transactions.items():
-            cut.row(
-                transaction_id,
-                run.table,
-                epoch=self._epoch,
-                lsn=lsn,
-                rows=count,
-                order=run.orders[transaction_id],
-            )
-        watermark = self._before.watermarks.of(name)
-        late = self._before.watermarks.late_ones(name, run.event_times, self._lateness(name))
-        self._progress.watermarks.note(
-            name,
-            run.place,
-            int(run.event_times.max()),
-            partitions=self._partitions.get(run.topic, 1),
-        )
-        kept = self.changes.setdefault(run.source, Kept())
-        kept.rows += range(run.first, run.last)
-        kept.watermarks += [watermark] * rows
-        kept.late += late.tolist()
-        counted = {"changes_read": rows, "changes": rows, "closed_late": int(late.sum())}
-        self.counts.update(counted)
-
-    def _message(self, index: int, row: _Row) -> None:
-        """A logical message has its place among a transaction's rows, and is never late.
-
-        The log keeps those that tell of DDL. Others are signals of ours and carry no fact: they
-        are counted, so that their transaction is complete.
-        """
-        mark = self._accepted(row)
-        if mark is None:
-            return
-        self._count(row, MESSAGES)
-        self.counts["messages"] += 1
-        if row.table == SCHEMA_TABLE:
-            kept = self.changes.setdefault(row.source, Kept())
-            kept.add(index, order=_other_order(row, mark))
-            self.schema_changes.add(row.source)
-
-    def _count(self, row: _Row, table: str) -> None:
-        """Count a row towards its transaction. A message's own LSN says nothing here."""
-        lsn = 0 if table == MESSAGES else row.lsn
-        cut = self._progress.cut(row.source)
-        cut.row(row.transaction_id, table, epoch=self._epoch, lsn=lsn, order=row.commit_order)
-
-    def take_released(self, index: int, row: _Row, *, passed: Collection[str]) -> None:
-        """Take a row that was in quarantine, whatever was read of its topic since."""
-        if row.kind == EVENT:
-            self._progress.accept_position(row.source, row.position)
-            kept = self.events.setdefault(row.source, Kept())
-            kept.add(index, *self._verdict(f"events.{row.table}", row))
-            return
-        cut, own = self._progress.cut(row.source), MESSAGES if row.kind == MESSAGE else row.table
-        if row.kind == TRANSACTION_END:
-            counts = json.loads(row.counts)
-            kept_in_log = cut.late_end(row.transaction_id, row.lsn, counts)
-            own = TRANSACTIONS_TABLE
-        elif row.kind == SNAPSHOT_END:
-            cut.snapshot_end(row.table, json.loads(row.counts)["rows"])
-            kept_in_log, own = True, SNAPSHOTS_TABLE
-        else:
-            kept_in_log = row.kind == CHANGE or row.table == SCHEMA_TABLE
-            if row.kind == MESSAGE and kept_in_log:
-                self.schema_changes.add(row.source)
-            if row.snapshot:
-                cut.snapshot_row(row.table, lsn=row.commit_order, epoch=self._epoch)
-            elif row.transaction_id not in passed:
-                self._count(row, own)
-        if row.transaction_id not in passed:
-            cut.shortfalls.read_again(own)
-        if kept_in_log:
-            self.changes.setdefault(row.source, Kept()).add(index)
-
-    def _verdict(self, name: str, row: _Row) -> tuple[int | None, bool]:
-        """Judge lateness, once: it is stored, so that a rebuild agrees."""
-        watermark = self._before.watermarks.of(name)
-        late = not row.snapshot and self._before.watermarks.late(
-            name, row.event_time, self._lateness(name)
-        )
-        self._progress.watermarks.note(
-            name,
-            f"{row.topic}/{row.partition}",
-            row.event_time,
-            partitions=self._partitions.get(row.topic, 1),
-        )
-        self.counts["closed_late"] += late
-        return watermark, late
-
-
-def _other_order(row: _Row, mark: Mark) -> int | None:
-    return None if mark.order == row.commit_order else mark.order
-
-
-def _rows(ordered: pa.Table) -> Iterator[_Row]:
-    times = ordered["event_time"].cast(pa.int64())
-    columns = [times if name == "event_time" else ordered[name] for name in _Row._fields]
-    return map(_Row._make, zip(*(column.to_pylist() for column in columns), strict=True))
-
-
-def _schema_ids(ordered: pa.Table) -> set[int]:
-    facts = ordered.filter(pc.is_in(ordered["kind"], pa.array([EVENT, CHANGE, MESSAGE])))
-    ids = set(facts["schema_id"].unique().to_pylist())
-    ids |= set(facts["key_schema_id"].unique().to_pylist())
-    return ids - {None}
-
-
-def _account_for(headers: Mapping[str, str], progress: Progress) -> None:
-    """A rejected record that names its position is accounted for: it is no hole."""
-    try:
-        store = bytes.fromhex(headers["store_id"]).decode()
-        position = int(bytes.fromhex(headers["position"]).decode())
-    except (KeyError, ValueError):
-        return
-    progress.accept_position(store, position)
+def recorded_us(ordered: pa.Table, kept: Kept) -> npt.NDArray[np.int64]:
+    """Return when the kept events of a batch were appended, in microseconds since 1970 UTC."""
+    times = ordered["recorded_at"].take(pa.array(kept.rows, pa.int64())).drop_null()
+    found: npt.NDArray[np.int64] = times.cast(pa.int64()).to_numpy()
+    return found

@@ -4,10 +4,12 @@
    before anything is written: beside step 2, which writes nothing. Whoever starts next finishes a
    bound epoch first, over those.
 2. **Decode.** Records become rows in Arrow batches; one that fails becomes a quarantine row.
-   Schemas not yet kept are written to `log/_schemas`.
-3. **Drop duplicates** by what row E-1 of the manifest says was seen (`arrival.sort_out`).
-4. **Append** to the log with `epoch = E`, guarded by (app id, E). From here on the log is read,
-   never the batch.
+   Schemas not yet kept are written to `log/_schemas`. A large batch is decoded by executors, which
+   write the log's files at once, behind step 1 (`log_task`).
+3. **Drop duplicates** by what row E-1 of the manifest says was seen (`arrival.sort_out`,
+   `staged.sort_staged`).
+4. **Append** to the log with `epoch = E`, guarded by (app id, E): rows from here, or the files of
+   the executors. From here on the log is read, never the batch.
 5. **Fold** state over the log's rows between cut(E-1) and cut(E), guarded likewise; installs whose
    LSN the cut has reached become tables, with the changes since then folded over them.
 6. **Commit** row E of the manifest. Only now is the epoch visible to who asks for consistency.
@@ -18,7 +20,7 @@ A crash between any two steps repeats the step and ends in the same rows; each h
 
 from __future__ import annotations
 
-import contextlib
+import uuid
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,31 +28,35 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kernel import failpoints
-from kernel.errors import NotFound, StoreDiverged
+from kernel.errors import TooLarge
 from kernel.positions import Epoch, Offsets
-from projections.log.frames import AVRO_SCHEMAS, UTC_MICROS
-from projections.log.layout import Lake, changes_log, current_name, events_log
+from projections.log.layout import Lake, current_name
 from projections.log.tables import TableAt, Tables
-from projections.log.writer import ArrowWriter, Guard
-from projections.runner.arrival import Arrival, Lateness, says_something, sort_out
+from projections.runner.arrival import Arrival, says_something, sort_out
 from projections.runner.bulk import BulkInstalls
+from projections.runner.epoch_log import EpochLog
 from projections.runner.folding import Folding
+from projections.runner.log_task import Facts
 from projections.runner.manifest import Bound, Committed, Manifest
 from projections.runner.pending import PendingTransactions
-from projections.runner.progress import Progress
+from projections.runner.progress import Lateness, Progress, micros
 from projections.runner.quarantine import Quarantine, Redecode, nothing_decoded
 from projections.runner.retries import Patience
+from projections.runner.sorter import Released
+from projections.runner.staged import Staged, sort_staged
 from projections.runner.stopwatch import Stopwatch
-from projections.runner.widened import IDENTITY, widened, without_moved
+from projections.runner.widened import widened, without_moved
 from projections.state.current import CurrentTables
 from projections.state.following import SchemaFollower
 from projections.state.held import Held
 from projections.state.installing import Installer
 from schemas.registry import SchemaLookup
+
+Stage = Callable[[Facts], Staged]
 
 REST = timedelta(hours=1)  # So long after an epoch heartbeats alone are passed by.
 
@@ -99,11 +105,9 @@ class Ingest:
         self._lake = lake
         self._tables = tables
         self._manifest = manifest
-        self._schemas = schemas
         self._lateness = lateness
         self._broker = broker
         self._rest = rest
-        self._writer = ArrowWriter(tables)
         self._current = current or CurrentTables(lake, tables, schemas)
         installer = Installer(lake=lake, tables=tables, schemas=schemas, current=self._current)
         patience = patience or Patience()
@@ -119,9 +123,10 @@ class Ingest:
             patience=patience,
         )
         self._last = manifest.last()
+        begun = manifest.unfinished()
+        self._log = EpochLog(lake, tables, schemas, None if begun is None else begun.epoch)
         self._current.resume(self._last.tables if self._last else {})
         self._progress = self._pending.resume(self._last)
-        self._kept_schemas = self._read_kept_schemas()
 
     @property
     def last(self) -> Committed | None:
@@ -136,14 +141,16 @@ class Ingest:
     def run_epoch(
         self,
         bound: Bound,
-        decode: Callable[[], pa.Table],
+        decode: Callable[[], pa.Table] | None,
         *,
+        stage: Stage | None = None,
         without: Collection[str] = (),
     ) -> Committed:
         """Make epoch `bound.epoch` from the batch that `decode` reads and decodes.
 
         `decode` is called once and returns `frames.DECODED` rows of exactly the bound offsets, but
-        none of the topics `without`: these stay as far as they were read.
+        none of the topics `without`: these stay as far as they were read. `stage` does the same on
+        executors: where there is no `decode`, and where that raises `TooLarge`.
         """
         whole, bound = bound, _leaving_out(bound, without)
         watch = Stopwatch()
@@ -153,25 +160,16 @@ class Ingest:
         whole = replace(whole, installs=bound.installs)
         installs = bound.installs or ()
         failpoints.hit(failpoints.EPOCH_BEFORE_BIND)
-        decoded = self._once(self._bind_and_decode(whole, decode, watch), bound)
+        batch = self._decoded(whole, bound, decode, stage, watch)
         progress = self._progress.copy()
         self._bulk.begin(installs, progress)
         released = self._quarantine.take(self._bulk.decisions(installs), progress, epoch)
-        arrival = sort_out(  # 3
-            decoded,
-            progress,
-            before=self._progress,
-            epoch=epoch,
-            lateness=self._lateness,
-            partitions={topic: len(places) for topic, places in bound.end.items()},
-            now=datetime.now(UTC),
-            released=released,
-        )
-        self._compare_repeated(arrival, epoch)
+        arrival = self._sorted_out(batch, bound, progress, released)  # 3
         watch.lap("dedupe")
-        self._keep_schemas(arrival.schema_ids, epoch)
+        self._log.keep_schemas(arrival.schema_ids, epoch)
         failpoints.hit(failpoints.EPOCH_AFTER_SCHEMAS)
-        tables = self._append(arrival, epoch)  # 4
+        tables = self._log.append(arrival, epoch)  # 4
+        self._log.tidy(batch, epoch)
         watch.lap("append")
         read = self._read(bound)
         for source, cut in progress.cuts.items():
@@ -194,32 +192,94 @@ class Ingest:
         failpoints.hit(failpoints.EPOCH_AFTER_OFFSETS)
         return done
 
-    def _bind_and_decode(
-        self, bound: Bound, decode: Callable[[], pa.Table], watch: Stopwatch
-    ) -> pa.Table:
-        """Decode while the manifest binds: decoding writes nothing, all that follows waits."""
+    def _decoded(
+        self,
+        whole: Bound,
+        bound: Bound,
+        decode: Callable[[], pa.Table] | None,
+        stage: Stage | None,
+        watch: Stopwatch,
+    ) -> pa.Table | Staged:
+        """Bind the epoch and decode its records, here or on executors.
+
+        Decoding here writes nothing: it goes on beside the manifest's commit, for which all that
+        follows waits. Executors write files.
+        """
+        decoded: pa.Table | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="bind") as beside:
-            binding = beside.submit(self._manifest.bind, bound)  # 1
-            decoded = decode()  # 2
+            binding = beside.submit(self._manifest.bind, whole)  # 1
+            try:
+                decoded = decode() if decode is not None else None  # 2
+            except TooLarge:
+                if stage is None:
+                    raise
             watch.lap("decode")
             binding.result()
         watch.lap("bind")
         failpoints.hit(failpoints.EPOCH_AFTER_BIND)
-        return decoded
+        if decoded is not None:
+            return self._once(decoded, bound)
+        assert stage is not None, "somebody decodes"
+        staged = stage(self._facts(bound))
+        watch.lap("decode")
+        failpoints.hit(failpoints.STAGED_BEFORE_COMMIT)
+        return staged
+
+    def _facts(self, bound: Bound) -> Facts:
+        return Facts(
+            lake=self._lake,
+            epoch=bound.epoch,
+            now=datetime.now(UTC),
+            attempt=uuid.uuid4().hex[:8],
+            limits=self._progress.watermarks.limits(self._lateness),
+            positions=self._progress.positions,
+            moved=self._widened(bound),
+        )
+
+    def _sorted_out(
+        self,
+        batch: pa.Table | Staged,
+        bound: Bound,
+        progress: Progress,
+        released: Released | None,
+    ) -> Arrival:
+        partitions = {topic: len(places) for topic, places in bound.end.items()}
+        compare = partial(self._log.compare_repeated, epoch=bound.epoch)
+        if isinstance(batch, Staged):
+            return sort_staged(
+                batch,
+                progress,
+                before=self._progress,
+                lateness=self._lateness,
+                partitions=partitions,
+                released=released,
+                compare=compare,
+                logged=partial(self._log.moved, bound.epoch),
+            )
+        arrival = sort_out(
+            batch,
+            progress,
+            before=self._progress,
+            epoch=bound.epoch,
+            lateness=self._lateness,
+            partitions=partitions,
+            now=datetime.now(UTC),
+            released=released,
+        )
+        compare(arrival.repeated)
+        return arrival
 
     def _once(self, decoded: pa.Table, bound: Bound) -> pa.Table:
         """Drop changes that partitions added to their topic moved, and that came before."""
-        topics = widened(bound.end, {**(self._last.topics if self._last else {}), **bound.topics})
+        topics = self._widened(bound)
         if not topics:
             return decoded
-
-        def logged(source: str, transactions: pa.Array) -> pa.Table | None:
-            before = pc.field("epoch") < bound.epoch
-            where = before & pc.is_in(pc.field("transaction_id"), transactions)
-            path = self._lake.path(changes_log(source))
-            return self._tables.read(path, where=where, columns=IDENTITY)
-
+        logged = partial(self._log.moved, bound.epoch)
         return without_moved(decoded, topics, self._progress.marks, logged)
+
+    def _widened(self, bound: Bound) -> frozenset[str]:
+        known = {**(self._last.topics if self._last else {}), **bound.topics}
+        return widened(bound.end, known)
 
     def _read(self, bound: Bound) -> Offsets:
         """Return the offsets up to which Kafka has been read with this epoch."""
@@ -268,61 +328,6 @@ class Ingest:
         held = {source: cut.waiting_for() for source, cut in self._progress.cuts.items()}
         waits = {source: reason for source, reason in held.items() if reason is not None}
         return waits | self._folding.stuck
-
-    def _keep_schemas(self, ids: set[int], epoch: Epoch) -> None:
-        new = sorted(ids - self._kept_schemas)
-        rows = []
-        for each in new:
-            # A schema that the registry has lost holds the tables that need it, and no others.
-            with contextlib.suppress(NotFound):
-                schema = self._schemas.schema(each)
-                rows.append({"epoch": epoch, "schema_id": each, "schema": schema})
-        if not rows:
-            return
-        table = pa.Table.from_pylist(rows, schema=AVRO_SCHEMAS)
-        self._writer.append(self._lake.avro_schemas, table, Guard("log/_schemas", epoch))
-        self._kept_schemas |= set(table["schema_id"].to_pylist())
-
-    def _read_kept_schemas(self) -> set[int]:
-        rows = self._tables.read(self._lake.avro_schemas, columns=["schema_id"])
-        return set() if rows is None else set(rows["schema_id"].to_pylist())
-
-    def _append(self, arrival: Arrival, epoch: Epoch) -> dict[str, TableAt]:
-        if arrival.quarantined.num_rows:
-            guard = Guard("quarantine/records", epoch)
-            self._writer.append(self._lake.quarantine, arrival.quarantined, guard)
-        failpoints.hit(failpoints.EPOCH_AFTER_QUARANTINE)
-        at: dict[str, TableAt] = {}
-        logs = [(events_log(s), rows, "category") for s, rows in arrival.events.items()]
-        logs += [(changes_log(s), rows, "table") for s, rows in arrival.changes.items()]
-        for name, rows, partition in logs:
-            version = self._writer.append(
-                self._lake.path(name), rows, Guard(name, epoch), partition_by=[partition]
-            )
-            at[name] = TableAt(version=version, as_of_epoch=epoch)
-        failpoints.hit(failpoints.EPOCH_AFTER_LOG)
-        return at
-
-    def _compare_repeated(self, arrival: Arrival, epoch: Epoch) -> None:
-        """Events seen before must have the content that the log has for their positions."""
-        for store, repeated in arrival.repeated.items():
-            positions = pa.array(repeated["position"].to_pylist(), pa.int64())
-            known = self._tables.read(
-                self._lake.path(events_log(store)),
-                where=pc.is_in(pc.field("position"), positions) & (pc.field("epoch") < epoch),
-                columns=["position", "event_id", "stream", "version", "type", "data"],
-            )
-            logged = {row["position"]: row for row in known.to_pylist()} if known else {}
-            for row in repeated.to_pylist():
-                row["data"] = row["value"]
-                before = logged.get(row["position"])
-                if before is not None and any(row[k] != v for k, v in before.items()):
-                    raise StoreDiverged(
-                        f"position {row['position']} of store {store} is event {row['event_id']} "
-                        f"now and was {before['event_id']} in the log",
-                        store=store,
-                        position=row["position"],
-                    )
 
     def _committed(
         self,
@@ -375,15 +380,10 @@ def _leaving_out(bound: Bound, without: Collection[str]) -> Bound:
 
 def _freshness(arrival: Arrival) -> dict[str, int]:
     """Return milliseconds from the append of the epoch's events to now: p50, p95, max."""
-    now = pa.scalar(datetime.now(UTC), UTC_MICROS)
-    ages = [
-        age / 1000
-        for rows in arrival.events.values()
-        for age in pc.subtract(now, rows["recorded_at"]).cast(pa.int64()).to_pylist()
-    ]
-    if not ages:
+    if not sum(map(len, arrival.recorded_us)):
         return {}
-    ages.sort()
+    now = micros(datetime.now(UTC))
+    ages = np.sort((now - np.concatenate(arrival.recorded_us)) / 1000).tolist()
     return {
         "freshness_ms_p50": round(ages[len(ages) // 2]),
         "freshness_ms_p95": round(ages[int(len(ages) * 0.95)]),

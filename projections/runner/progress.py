@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,14 @@ class Mark(NamedTuple):
 
 
 NOWHERE = Mark(order=-1, lsn=-1, total=-1, transaction="")
+
+
+class Lateness(Protocol):
+    """Knows how late a row of an input may be, by the input's name (`events.flight`, a table)."""
+
+    def __call__(self, name: str) -> timedelta:
+        """Return the lateness of an input."""
+        ...
 
 
 @dataclass(slots=True)
@@ -75,6 +83,18 @@ class Watermarks:
         """Say whether a row comes later than `lateness` after its input's watermark."""
         mark = self.of(name)
         return mark is not None and event_time_us < mark - lateness // timedelta(microseconds=1)
+
+    def limits(self, lateness: Lateness) -> dict[str, tuple[int, int]]:
+        """Return the watermark of each input that has one, and the first time that is not late.
+
+        Both are in microseconds. That is all that others need to judge the inputs' rows.
+        """
+        marks = {name: self.of(name) for name in self.seen}
+        return {
+            name: (mark, mark - lateness(name) // timedelta(microseconds=1))
+            for name, mark in marks.items()
+            if mark is not None
+        }
 
     def late_ones(
         self, name: str, event_times_us: npt.NDArray[np.int64], lateness: timedelta

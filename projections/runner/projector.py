@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from kernel import failpoints
 from kernel.errors import LeaseLost, NotFound
 from kernel.positions import DeltaVersion, Epoch
+from projections.log.driver import FEW_ROWS, RESULT, collected
 from projections.log.layout import Lake
 from projections.log.spark_writer import SparkWriter
 from projections.log.tables import TableAt, Tables, greatest
@@ -176,7 +177,7 @@ class Projector:
             frame.createOrReplaceTempView(item.view)
         result = self._spark.sql(plan.rows_sql)
         if self._input_bytes(plan, catalog) <= self._bounded_bytes:
-            rows = _stamped(_keyed(result.toArrow(), plan.key), guard.epoch)
+            rows = _stamped(_keyed(collected(result, RESULT), plan.key), guard.epoch)
             failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
             return self._writer.overwrite(target.path, rows, guard), rows.num_rows
         keyed = result.dropna(subset=list(plan.key))
@@ -204,7 +205,7 @@ class Projector:
             frame = self._visible(item, target, plan, catalog, up_to, (new,))
             frame.createOrReplaceTempView(f"{item.view}_new")
         if plan.affected_sql is None:
-            rows = self._spark.sql(plan.changed_sql).toArrow()
+            rows = collected(self._spark.sql(plan.changed_sql), RESULT)
             return _with_op(_stamped(_keyed(rows, plan.key), up_to), UPSERT)
         return self._recomputed(plan, target, catalog, up_to)
 
@@ -215,7 +216,7 @@ class Projector:
             # The keys may depend on rows that are not new: those whose as-of version changed.
             frame = self._visible(item, target, plan, catalog, up_to, ())
             frame.createOrReplaceTempView(item.view)
-        affected = _keyed(self._spark.sql(plan.affected_sql or "").toArrow(), plan.key)
+        affected = _keyed(collected(self._spark.sql(plan.affected_sql or ""), RESULT), plan.key)
         if affected.num_rows == 0:
             return _with_op(self._empty_rows(plan, up_to), UPSERT)
         self._frames.from_arrow(affected).createOrReplaceTempView("affected")
@@ -224,7 +225,8 @@ class Projector:
             if bounds is not None:
                 frame = self._visible(item, target, plan, catalog, up_to, (bounds,))
                 frame.createOrReplaceTempView(item.view)
-        rows = _stamped(_keyed(self._spark.sql(plan.changed_sql).toArrow(), plan.key), up_to)
+        changed = collected(self._spark.sql(plan.changed_sql), RESULT)
+        rows = _stamped(_keyed(changed, plan.key), up_to)
         keys = affected.select(list(plan.key)).group_by(list(plan.key)).aggregate([])
         gone = keys.join(rows.select(list(plan.key)), list(plan.key), join_type="left anti")
         deletes = _with_op(_stamped(gone, up_to), DELETE)
@@ -233,7 +235,8 @@ class Projector:
         ).select([*rows.schema.names, OP])
 
     def _empty_rows(self, plan: Plan, up_to: Epoch) -> pa.Table:
-        empty = self._spark.sql(f"SELECT * FROM ({plan.rows_sql}) WHERE false").toArrow()
+        none = self._spark.sql(f"SELECT * FROM ({plan.rows_sql}) WHERE false")
+        empty = collected(none, FEW_ROWS)
         return _stamped(empty, up_to)
 
     def _bounds(self, item: Input) -> Range | None:

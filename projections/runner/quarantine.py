@@ -32,8 +32,8 @@ from projections.log.frames import (
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
-from projections.runner.arrival import Released
 from projections.runner.progress import Progress, micros
+from projections.runner.sorter import Released
 from projections.runner.widened import IDENTITY, repeated
 from projections.state.installs import DECODE, Entry, Install
 from schemas.records import KafkaRecord

@@ -41,6 +41,16 @@ def without_moved(
 ) -> pa.Table:
     """Drop changes of these topics that the log or an earlier row of the batch has already."""
     numbered = decoded.append_column("row", pa.array(range(decoded.num_rows), pa.int64()))
+    drop = moved_rows(numbered, topics, marks, logged)
+    if not drop:
+        return decoded
+    return decoded.filter(pc.invert(pc.is_in(numbered["row"], pa.array(drop, pa.int64()))))
+
+
+def moved_rows(
+    numbered: pa.Table, topics: Collection[str], marks: Mapping[str, Mark], logged: Logged
+) -> list[int]:
+    """Return the numbers (`row`) of changes that the log or an earlier row of the batch has."""
     drop: list[int] = []
     for topic in sorted(topics):
         rows = numbered.filter(
@@ -50,9 +60,7 @@ def without_moved(
         )
         if rows.num_rows:
             drop += _moved(rows, _furthest(topic, marks), logged)
-    if not drop:
-        return decoded
-    return decoded.filter(pc.invert(pc.is_in(numbered["row"], pa.array(drop, pa.int64()))))
+    return drop
 
 
 def _moved(rows: pa.Table, furthest: int, logged: Logged) -> list[int]:

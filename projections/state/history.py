@@ -32,6 +32,7 @@ from pyspark.sql.types import DataType, LongType, StringType
 
 from kernel.errors import InvalidRequest
 from kernel.positions import DeltaVersion, Epoch
+from projections.log.driver import FOLDED_HISTORY, collected
 from projections.log.layout import Lake
 from projections.log.spark_writer import SparkWriter
 from projections.log.tables import TableAt, Tables
@@ -144,14 +145,14 @@ class HistoryTables:
 
     def _replace(self, path: str, rows: DataFrame, guard: Guard, *, bounded: bool) -> DeltaVersion:
         if bounded:
-            return self._writer.overwrite(path, rows.toArrow(), guard)
+            return self._writer.overwrite(path, collected(rows, FOLDED_HISTORY), guard)
         return self._spark_writer.overwrite(path, rows, guard)
 
     def _merge(
         self, path: str, rows: DataFrame, guard: Guard, keys: tuple[str, ...], *, bounded: bool
     ) -> DeltaVersion:
         if bounded:
-            return self._writer.merge(path, rows.toArrow(), guard, keys=keys)
+            return self._writer.merge(path, collected(rows, FOLDED_HISTORY), guard, keys=keys)
         return self._spark_writer.merge(path, rows, guard, keys=keys)
 
     def _stored(

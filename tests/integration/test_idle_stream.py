@@ -18,6 +18,7 @@ from cdc import sources
 from cdc.database import split_password
 from kernel.positions import Offsets, covers
 from projections.log.layout import Lake
+from projections.runner.executor import Executor, ExecutorChoice
 from projections.runner.manifest import Committed
 from projections.state.installs import InstallBook
 from tests.support.services.waiting import until
@@ -59,6 +60,7 @@ class Stream:
             without=(),
             checkpoints=self.folder / "checkpoints",
             max_records=10_000,
+            executor=ExecutorChoice(asked=Executor.AUTO, driver_bytes=2**25),
             before_epoch=lambda: None,
             after_epoch=self._committed,
             after_rest=self._rested,

@@ -16,6 +16,7 @@ from kernel.errors import NotFound
 from projections.log.decode import Decoder
 from projections.log.layout import Lake
 from projections.log.tables import Tables
+from projections.runner.executor import Executor
 from projections.runner.quarantine import open_records, places_of
 from projections.state.installs import DECODE, WAIVE, Entry, InstallBook
 from schemas.registry import ConfluentRegistry, SchemaLookup
@@ -85,6 +86,8 @@ def bank(
             captures=known.captures,
             lost=lost,
         )
+        # What it has lost is known in this process alone.
+        mirror.epochs.executor = Executor.DRIVER
         mirror.epochs.restart()
         mirror.catch_up()
         yield mirror

@@ -17,6 +17,7 @@ from apps.topics import KafkaTopics
 from kernel.errors import StoreDiverged, Unavailable
 from projections.log.layout import Lake
 from projections.log.tables import Tables
+from projections.runner.executor import Executor, ExecutorChoice
 from projections.runner.manifest import Manifest
 from projections.state.installs import InstallBook
 from tests.support.lake.feeding import STORE, Epochs, EventFeed, Fed, event_router
@@ -50,6 +51,7 @@ class Reader:
             without=without,
             checkpoints=self._scratch,
             max_records=1_000,
+            executor=ExecutorChoice(asked=Executor.AUTO, driver_bytes=2**25),
             before_epoch=lambda: None,
             after_epoch=lambda _: None,
             after_rest=lambda _: None,

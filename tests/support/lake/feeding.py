@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import fastavro
 import pyarrow as pa
@@ -15,12 +17,19 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from apps.pipeline.kafka import IngestBroker, decode_again, decode_records, read_records
+from apps.pipeline.kafka import (
+    IngestBroker,
+    decode_again,
+    decode_records,
+    read_records,
+    stage_records,
+)
 from apps.pipeline.routing import TopicRouter
 from apps.settings import Settings
 from apps.topics import KafkaTopics
 from projections.log.layout import Lake
 from projections.log.tables import Tables
+from projections.runner.executor import Executor
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed
 from schemas.registry import ConfluentRegistry
@@ -29,6 +38,7 @@ from tests.support.lake.ingested import IngestedLake
 
 STORE = "0b0f7a0e-0000-4000-8000-000000000001"
 START = datetime(2013, 1, 1, tzinfo=UTC)
+FORCED = Executor(os.environ.get("TESTS_EXECUTOR", "driver"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +120,7 @@ class Epochs(IngestedLake):
     router: TopicRouter
     bootstrap: str
     lateness: timedelta = timedelta(minutes=10)
+    executor: Executor = FORCED
 
     def __post_init__(self) -> None:
         self.restart()
@@ -143,7 +154,14 @@ class Epochs(IngestedLake):
 
     def decoded(self, bound: Bound) -> pa.Table:
         records = read_records(self.spark, self.bootstrap, bound.start, bound.end)
-        return decode_records(records, self.router, one_by_one=0)
+        return decode_records(records, self.router, one_by_one=0, most_bytes=2**30)
+
+    def finish(self, bound: Bound) -> Committed:
+        if self.executor is Executor.DRIVER:
+            return super().finish(bound)
+        within = bound.start, bound.end
+        stage = partial(stage_records, self.spark, self.bootstrap, *within, self.router)
+        return self.ingest.run_epoch(bound, None, stage=stage)
 
     def table(self, name: str) -> pa.Table:
         rows = Tables().read(self.lake.path(name))

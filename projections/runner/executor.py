@@ -1,0 +1,72 @@
+"""Chooses where an epoch is decoded and its log written: in the driver, or on Spark's executors.
+
+A small epoch is done in this process on Arrow, where nothing is handed around; a large one by
+executors, so that this process holds no more than the columns that decide. How large an epoch is
+shows only when it was read: it is guessed by what records took the last time.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kernel.errors import Misconfigured
+
+FIRST_GUESS_BYTES = 1024
+_FORGETS = 0.9
+"""Of a guess, when records turn out smaller: one epoch of small ones says little of the next."""
+
+
+class Executor(StrEnum):
+    """Who works, as the setting `pipeline.executor` has it."""
+
+    AUTO = "auto"
+    DRIVER = "driver"
+    SPARK = "spark"
+
+    @classmethod
+    def named(cls, name: str) -> Executor:
+        """Return an executor by its name. Raises `Misconfigured`."""
+        try:
+            return cls(name)
+        except ValueError:
+            known = ", ".join(cls)
+            raise Misconfigured(
+                f"pipeline.executor is {name!r}", remedy=f"Set pipeline.executor to one of {known}."
+            ) from None
+
+
+@dataclass(slots=True, kw_only=True)
+class ExecutorChoice:
+    """Chooses per epoch. `driver_bytes` is what the driver takes in at once, decoded."""
+
+    asked: Executor
+    driver_bytes: int
+    record_bytes: float = field(default=FIRST_GUESS_BYTES)
+
+    def of(self, records: int) -> Executor:
+        """Return who decodes so many records: the driver or Spark's executors."""
+        if self.asked is not Executor.AUTO:
+            return self.asked
+        small = records * self.record_bytes <= self.driver_bytes
+        return Executor.DRIVER if small else Executor.SPARK
+
+    @property
+    def may_pass_on(self) -> bool:
+        """Say whether executors do what turns out too large for the driver."""
+        return self.asked is not Executor.DRIVER
+
+    @property
+    def most_bytes(self) -> int:
+        """Return how much the driver may take in at once: all of it where nobody else may."""
+        return self.driver_bytes if self.may_pass_on else sys.maxsize
+
+    def refused(self, records: int) -> None:
+        """Take note that so many records were too large for the driver."""
+        self.saw(records, self.driver_bytes + 1)
+
+    def saw(self, records: int, size: int) -> None:
+        """Take note of what records took, decoded."""
+        if records:
+            self.record_bytes = max(size / records, self.record_bytes * _FORGETS)

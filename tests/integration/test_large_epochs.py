@@ -1,0 +1,130 @@
+"""Epochs that are too large for the driver are read, decoded and written by Spark's executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from apps.pipeline.kafka import decode_records, read_records
+from apps.pipeline.stream import IngestRun
+from apps.settings import Settings
+from apps.topics import KafkaTopics
+from kernel.errors import TooLarge
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.executor import Executor, ExecutorChoice
+from projections.runner.log_task import stem_of
+from projections.runner.manifest import Committed
+from projections.state.installs import InstallBook
+from tests.support.lake.feeding import STORE, Epochs, EventFeed, Fed, event_router
+from tests.support.services.waiting import until
+
+LOG = f"log/events/{STORE}"
+MAX_RESULT = "spark.driver.maxResultSize"
+SetLimit = Callable[[str], None]
+
+
+@pytest.fixture
+def most_results(spark: SparkSession) -> Iterator[SetLimit]:
+    """Set what Spark lets come to the driver, until the test ends."""
+    settings = spark.sparkContext._jsc.sc().conf()
+    before = settings.get(MAX_RESULT)
+
+    def set_limit(size: str) -> None:
+        settings.set(MAX_RESULT, size)
+
+    yield set_limit
+    settings.set(MAX_RESULT, before)
+
+
+def fed(feed: EventFeed, first: int, last: int) -> None:
+    """Produce events by their positions, a record each."""
+    for position in range(first, last + 1):
+        event = Fed(position=position, flight=position % 97)
+        feed.send_raw(feed.value(event), feed.headers(event), key=f"flight-{event.flight}")
+        if position % 50_000 == 0:
+            feed.flush()
+    feed.flush()
+
+
+@pytest.mark.parametrize(
+    ("records", "size"),
+    [(30_000, "256k"), pytest.param(2_000_000, "32m", marks=pytest.mark.matrix)],
+)
+@pytest.mark.timeout(1800)
+def test_an_epoch_passes_whose_rows_may_not_come_to_the_driver(
+    stack: Settings,
+    spark: SparkSession,
+    lake: Lake,
+    prefix: str,
+    most_results: SetLimit,
+    records: int,
+    size: str,
+) -> None:
+    feed = EventFeed(stack, prefix)
+    fed(feed, 1, records)
+    router = event_router(stack, prefix)
+    epochs = Epochs(spark, lake, router, feed.bootstrap, executor=Executor.SPARK)
+    most_results(size)
+    done = epochs.run()
+    assert done.heads == {STORE: records}
+    assert done.counts["events"] == records
+    table = Tables().open(lake.path(LOG))
+    assert table is not None
+    assert table.count() == records
+    start = {topic: dict.fromkeys(places, 0) for topic, places in done.end.items()}
+    frame = read_records(spark, feed.bootstrap, start, done.end)
+    with pytest.raises(TooLarge):
+        decode_records(frame, router, one_by_one=0, most_bytes=2**40)
+
+
+def test_a_backlog_goes_by_executors_and_what_comes_then_by_the_driver(
+    stack: Settings, spark: SparkSession, lake: Lake, prefix: str, tmp_path: Path
+) -> None:
+    """The stream itself chooses, and finds out by itself when it guessed too low."""
+    feed = EventFeed(stack, prefix)
+    fed(feed, 1, 4_000)
+    epochs = Epochs(spark, lake, event_router(stack, prefix), feed.bootstrap)
+    choice = ExecutorChoice(asked=Executor.AUTO, driver_bytes=100_000, record_bytes=1)
+    made: list[Committed] = []
+    run = IngestRun(
+        spark,
+        KafkaTopics(feed.bootstrap),
+        epochs.router,
+        epochs.ingest,
+        InstallBook(lake, epochs.tables),
+        captures={},
+        without=(),
+        checkpoints=tmp_path / "checkpoints",
+        max_records=10_000,
+        executor=choice,
+        before_epoch=lambda: None,
+        after_epoch=made.append,
+        after_rest=lambda _: None,
+    )
+    run.start()
+    try:
+        until(lambda: len(made) == 1 or run.error is not None, "the backlog is an epoch")
+        fed(feed, 4_001, 4_010)
+        until(lambda: len(made) == 2 or run.error is not None, "what came then is one more")
+    finally:
+        run.stop()
+    assert run.error is None
+    rows = epochs.table(LOG)
+    assert sorted(rows["position"].to_pylist()) == list(range(1, 4_011))
+    assert by_executors(lake, 1)
+    assert not by_executors(lake, 2)
+    assert choice.of(4_000) is Executor.SPARK
+    assert choice.of(10) is Executor.DRIVER
+
+
+def by_executors(lake: Lake, epoch: int) -> bool:
+    """Whether the log has files that executors wrote for an epoch."""
+    table = Tables().open(lake.path(LOG))
+    assert table is not None
+    paths = pa.table(table.get_add_actions())["path"].to_pylist()
+    return any(f"-{stem_of(epoch)}" in path for path in paths)

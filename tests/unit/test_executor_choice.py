@@ -1,0 +1,55 @@
+"""Who decodes an epoch: the driver what is small, Spark's executors what is large."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel.errors import Misconfigured
+from projections.runner.executor import FIRST_GUESS_BYTES, Executor, ExecutorChoice
+
+MOST = 100 * FIRST_GUESS_BYTES
+
+
+def choice(asked: Executor = Executor.AUTO) -> ExecutorChoice:
+    return ExecutorChoice(asked=asked, driver_bytes=MOST)
+
+
+def test_what_fits_is_the_drivers_and_what_does_not_is_the_executors() -> None:
+    assert choice().of(100) is Executor.DRIVER
+    assert choice().of(101) is Executor.SPARK
+
+
+def test_it_learns_how_large_records_are() -> None:
+    learning = choice()
+    learning.saw(10, 100 * FIRST_GUESS_BYTES)
+    assert learning.of(11) is Executor.SPARK
+    for _ in range(100):
+        learning.saw(10, 10)
+    assert learning.of(1_000) is Executor.DRIVER
+    learning.saw(0, 0)
+    assert learning.of(1_000) is Executor.DRIVER
+
+
+def test_what_was_too_large_for_the_driver_goes_to_executors_the_next_time() -> None:
+    learning = choice()
+    assert learning.of(50) is Executor.DRIVER
+    learning.refused(50)
+    assert learning.of(50) is Executor.SPARK
+
+
+@pytest.mark.parametrize("asked", [Executor.DRIVER, Executor.SPARK])
+def test_one_that_is_asked_for_does_everything(asked: Executor) -> None:
+    assert {choice(asked).of(records) for records in (1, 10**9)} == {asked}
+
+
+def test_the_driver_has_a_bound_only_where_others_can_take_over() -> None:
+    assert choice().most_bytes == MOST
+    assert choice(Executor.DRIVER).most_bytes > 2**40
+    assert not choice(Executor.DRIVER).may_pass_on
+
+
+def test_an_executor_that_there_is_not_is_named_with_those_there_are() -> None:
+    assert Executor.named("auto") is Executor.AUTO
+    with pytest.raises(Misconfigured) as refused:
+        Executor.named("cluster")
+    assert "auto, driver, spark" in refused.value.remedy
