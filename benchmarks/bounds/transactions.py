@@ -54,7 +54,7 @@ from stack.java import find_java
 DURING = ("slices", "stream", "copy")
 SIZES = (200_000, 400_000, 800_000, 1_600_000)
 PER_EPOCH = 40_000
-"""Records of one epoch, as `pipeline.max_records_per_epoch` has it."""
+"""Records of one epoch."""
 TABLE = table_name(0)
 LSN = 1_000_000
 _ROWS, _ENDS = f"{SOURCE}.{TABLE}", f"{SOURCE}.transaction"

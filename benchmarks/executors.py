@@ -1,0 +1,236 @@
+"""What an epoch costs that the driver decodes, and one that Spark's executors decode and write.
+
+Events of one store, 10,000 to 1,000,000 in an epoch, from files in place of Kafka: what is read is
+the same for both. The candidate goes by executors, the baseline by the driver.
+"""
+
+from __future__ import annotations
+
+import resource
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from apps.pipeline.kafka import decode_records, staged_by_executors
+from apps.pipeline.session import start_session, warm
+from benchmarks.harness import Context, Figures
+from eventstore.decode import decode_event
+from kernel.positions import Offsets
+from projections.log.decode import Decoder
+from projections.log.layout import Lake, events_log
+from projections.log.tables import Tables
+from projections.runner.ingest import Ingest
+from projections.runner.log_task import Facts
+from projections.runner.manifest import Bound, Manifest
+from projections.runner.staged import Staged
+from schemas.registry import MemoryRegistry
+from stack.jars import resolve
+from stack.java import find_java
+
+NAME = "executors"
+CONDITIONS = (
+    "one epoch after another, each bound, decoded, sorted out, committed to the log and to the "
+    "manifest; exactly once; nothing is folded; every commit is handed to the file system without "
+    "waiting for the disk"
+)
+SIZES = (10_000, 100_000, 1_000_000)
+STORE, TOPIC = "store", "events.flight"
+PARTITIONS, FILE_ROWS = 4, 50_000
+AT = datetime(2013, 1, 1, tzinfo=UTC)
+RAW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+
+
+def run(context: Context) -> Figures:
+    """Make an epoch of each size on executors."""
+    return _measured(context, on_executors=True)
+
+
+def BASELINE(context: Context) -> Figures:
+    """Make an epoch of each size in the driver."""
+    return _measured(context, on_executors=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Decodes every topic as the event store's. Picklable."""
+
+    def decoder(self, topic: str) -> Decoder | None:
+        """Return the decoder of events."""
+        return decode_event
+
+
+class Nobody:
+    """Stands for the broker: nothing is asked of it here."""
+
+    def publish(self, offsets: Offsets) -> None:
+        """Nobody looks at the lag."""
+
+    def ends(self, source: str) -> Offsets:
+        """No transaction was begun twice."""
+        raise AssertionError(source)
+
+
+def _measured(context: Context, *, on_executors: bool) -> Figures:
+    spark = context.once("spark", lambda: _spark(context.folder))
+    found: dict[str, float] = {}
+    sizes = SIZES[:1] if getattr(context.options, "quick", False) else SIZES
+    for size in sizes:
+        raw = _records(context.folder / f"records-{size}", size)
+        lake = Lake.at(context.folder / f"lake-{uuid.uuid4().hex}")
+        ingest = _ingest(lake)
+        bound = Bound(
+            epoch=ingest.next_epoch,
+            run_id="b",
+            batch_id=0,
+            start={TOPIC: {str(p): 0 for p in range(PARTITIONS)}},
+            end={TOPIC: {str(p): size // PARTITIONS for p in range(PARTITIONS)}},
+        )
+        with _spent() as spent:
+            if on_executors:
+                ingest.run_epoch(bound, None, stage=partial(_staged, spark, raw))
+            else:
+                ingest.run_epoch(bound, _decode(spark, raw))
+        table = Tables().open(lake.path(events_log(STORE)))
+        assert table is not None
+        assert table.count() == size
+        found |= {f"{size}_rows_{name}": value for name, value in spent.items()}
+        found[f"{size}_rows_driver_cpu_per_row_us"] = spent["driver_cpu_s"] / size * 1e6
+    return found
+
+
+def _staged(spark: SparkSession, raw: Path, facts: Facts) -> Staged:
+    return staged_by_executors(spark.read.parquet(str(raw)), Events(), facts)
+
+
+def _decode(spark: SparkSession, raw: Path) -> Callable[[], pa.Table]:
+    frame = spark.read.parquet(str(raw))
+    return lambda: decode_records(frame, Events(), one_by_one=2**40, most_bytes=2**40)
+
+
+def _ingest(lake: Lake) -> Ingest:
+    tables = Tables(owned=lake.written_by_ingest)
+    return Ingest(
+        lake,
+        tables,
+        Manifest(lake, tables),
+        MemoryRegistry(),
+        lateness=lambda _: timedelta(minutes=10),
+        broker=Nobody(),
+    )
+
+
+def _records(folder: Path, size: int) -> Path:
+    """Write raw records as Kafka's partitions hold them, unless they are there."""
+    if folder.exists():
+        return folder
+    folder.mkdir()
+    each = size // PARTITIONS
+    for partition in range(PARTITIONS):
+        for first in range(0, each, FILE_ROWS):
+            offsets = range(first, min(each, first + FILE_ROWS))
+            rows = [_record(partition, offset) for offset in offsets]
+            table = pa.Table.from_pylist(rows, schema=RAW)
+            pq.write_table(table, folder / f"{partition}-{first:09d}.parquet")
+    return folder
+
+
+def _record(partition: int, offset: int) -> dict[str, object]:
+    position = offset * PARTITIONS + partition + 1
+    told = {
+        "id": str(uuid.UUID(int=position)),
+        "store_id": STORE,
+        "type": "departed",
+        "stream": f"flight-{position % 997}",
+        "category": "flight",
+        "version": str(position),
+        "position": str(position),
+        "schema_id": "1",
+        "data_format": "0",
+        "metadata": "{}",
+        "tags": "[]",
+        "occurred_at": AT.isoformat(),
+        "recorded_at": AT.isoformat(),
+    }
+    return {
+        "topic": TOPIC,
+        "partition": partition,
+        "offset": offset,
+        "timestamp": AT,
+        "key": b"flight",
+        "value": b"\0\0\0\0\1" + position.to_bytes(8, "big") * 12,
+        "headers": [{"key": name, "value": text.encode()} for name, text in told.items()],
+    }
+
+
+@contextmanager
+def _spark(folder: Path) -> Iterator[SparkSession]:
+    spark = start_session(
+        resolve("spark").spark_jars(),
+        scratch=folder / "spark",
+        memory="2g",
+        java_home=find_java().home,
+        further={"spark.driver.maxResultSize": "1500m"},
+    )
+    try:
+        warm(spark)
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _spent() -> Iterator[dict[str, float]]:
+    """Measure this process, which is the driver, and all that it started.
+
+    `peak_bytes` is by how much this process's memory rose at most.
+    """
+    own, found = psutil.Process(), {}
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before, rss = resource.getrusage(resource.RUSAGE_SELF), own.memory_info().rss
+    others, began = _children_cpu(own), datetime.now(UTC)
+    yield found
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    driver = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    found["epoch_s"] = (datetime.now(UTC) - began).total_seconds()
+    found["driver_cpu_s"] = driver
+    found["all_cpu_s"] = driver + _children_cpu(own) - others
+    found["peak_bytes"] = float(max(0, _most_resident() - rss))
+
+
+def _children_cpu(own: psutil.Process) -> float:
+    """Return the seconds of processors that children took, those that ended included."""
+    total = 0.0
+    for child in own.children(recursive=True):
+        try:
+            times = child.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _most_resident() -> int:
+    """Return the most memory that this process had since it was last reset."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the kernel tells no VmHWM")
