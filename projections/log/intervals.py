@@ -5,6 +5,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 
 class IntervalSet:
     """A set of positive integers with a small footprint where they are nearly contiguous.
@@ -41,6 +44,23 @@ class IntervalSet:
         else:
             self._starts.insert(i + 1, value)
             self._ends.insert(i + 1, value)
+        return True
+
+    def add_all(self, values: npt.NDArray[np.int64]) -> bool:
+        """Add strictly rising numbers if all of them are new; else add none and return False."""
+        starts, ends = (np.array(each, np.int64) for each in (self._starts, self._ends))
+        if len(starts):
+            before = np.searchsorted(starts, values, side="right") - 1
+            if bool(((before >= 0) & (values <= ends[before])).any()):
+                return False
+        jumps = np.flatnonzero(np.diff(values) != 1)
+        starts = np.concatenate([starts, values[np.append(0, jumps + 1)]])
+        ends = np.concatenate([ends, values[np.append(jumps, len(values) - 1)]])
+        order = np.argsort(starts)
+        starts, ends = starts[order], ends[order]
+        apart = starts[1:] != ends[:-1] + 1
+        self._starts = starts[np.append(True, apart)].tolist()
+        self._ends = ends[np.append(apart, True)].tolist()
         return True
 
     @property

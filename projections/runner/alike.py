@@ -1,6 +1,6 @@
-"""Runs of changes that need no look at each row: one table, one partition, in order, all new.
+"""Runs of facts that need no look at each row: one table, one partition, in order, all new.
 
-That is nearly every change of nearly every batch. Anything else (duplicates, snapshots, events,
+That is nearly every change and event of nearly every batch. Anything else (duplicates, snapshots,
 messages, ENDs) is left to be decided row by row.
 """
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from projections.log.frames import CHANGE
+from projections.log.frames import CHANGE, EVENT
 from projections.runner.progress import NOWHERE, Mark, Progress
 
 FEW = 16
@@ -48,20 +48,43 @@ class Run:
         return f"{self.topic}/{self.partition}"
 
 
-def runs_of(ordered: pa.Table, before: Progress) -> Iterator[Run]:
-    """Find the runs of a batch that is sorted by topic, partition and offset.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRun:
+    """Rows `[first, last)` of a batch: events of one category from one topic partition.
 
-    `before` has the high-water marks that the runs' rows must be beyond.
+    Positions rise; whether they are new is not said. Event times in microseconds.
+    """
+
+    first: int
+    last: int
+    source: str
+    category: str
+    topic: str
+    partition: int
+    positions: Numbers
+    event_times: Numbers
+
+    @property
+    def place(self) -> str:
+        """The topic partition, as watermarks name it."""
+        return f"{self.topic}/{self.partition}"
+
+
+def runs_of(ordered: pa.Table, before: Progress) -> Iterator[Run | EventRun]:
+    """Find the runs of a batch that is sorted by topic, partition and offset, in its order.
+
+    `before` has the high-water marks that the rows of changes must be beyond.
     """
     for first, last in _segments(ordered):
-        run = (
-            _run(ordered.slice(first, last - first), first, before) if last - first >= FEW else None
-        )
+        if last - first < FEW:
+            continue
+        rows = ordered.slice(first, last - first)
+        run = _run(rows, first, before) or _event_run(rows, first)
         if run is not None:
             yield run
 
 
-def others(count: int, runs: list[Run]) -> Numbers:
+def others(count: int, runs: list[Run | EventRun]) -> Numbers:
     """Return the places of the rows that are in no run."""
     left = np.ones(count, bool)
     for run in runs:
@@ -104,6 +127,26 @@ def _run(rows: pa.Table, first: int, before: Progress) -> Run | None:
         mark=last_mark,
         transactions={c["transaction_id"]: (c["lsn_count"], c["lsn_max"]) for c in counted},
         orders={c["transaction_id"]: c["commit_order_min"] for c in counted},
+        event_times=pc.fill_null(rows["event_time"].cast(pa.int64()), 0).to_numpy(),
+    )
+
+
+def _event_run(rows: pa.Table, first: int) -> EventRun | None:
+    if any(len(rows[name].unique()) != 1 for name in ("kind", "source", "table")):
+        return None
+    if rows["kind"][0].as_py() != EVENT:
+        return None
+    positions = rows["position"].to_numpy()
+    if not bool((np.diff(positions) > 0).all()):
+        return None
+    return EventRun(
+        first=first,
+        last=first + rows.num_rows,
+        source=rows["source"][0].as_py(),
+        category=rows["table"][0].as_py(),
+        topic=rows["topic"][0].as_py(),
+        partition=rows["partition"][0].as_py(),
+        positions=positions,
         event_times=pc.fill_null(rows["event_time"].cast(pa.int64()), 0).to_numpy(),
     )
 

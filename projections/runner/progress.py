@@ -185,6 +185,10 @@ class Progress:
         """Take note of an event's position; False for one seen before."""
         return self.positions.setdefault(store, IntervalSet()).add(position)
 
+    def accept_positions(self, store: str, positions: npt.NDArray[np.int64]) -> bool:
+        """Take note of many events, in the order of their positions, if all are new."""
+        return self.positions.setdefault(store, IntervalSet()).add_all(positions)
+
     def head(self, store: str) -> int:
         """Return the contiguous head: every position up to it has been seen."""
         return self.positions[store].head if store in self.positions else 0

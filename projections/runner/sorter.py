@@ -7,7 +7,7 @@ rows in this process as well as rows that executors hold.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +28,7 @@ from projections.log.frames import (
     TRANSACTION_END,
     TRANSACTIONS_TABLE,
 )
-from projections.runner.alike import Run, others, runs_of
+from projections.runner.alike import EventRun, Run, others, runs_of
 from projections.runner.log_rows import Kept
 from projections.runner.progress import Lateness, Mark, Progress, micros
 from schemas.records import MESSAGES
@@ -113,10 +113,18 @@ class Sorter:
         """Take the next rows, in their order, but for those that were rejected."""
         self.begin()
         runs = list(runs_of(ordered, self._progress))
-        for run in runs:
-            self.take_run(run)
         rest = others(ordered.num_rows, runs)
-        for index, row in zip(rest.tolist(), _rows(ordered.take(rest)), strict=True):
+        singles = deque(zip(rest.tolist(), _rows(ordered.take(rest)), strict=True))
+        for run in runs:
+            # Of two rows of one position the first one counts, in whatever run it is.
+            while singles and singles[0][0] < run.first:
+                self.take(*singles.popleft())
+            if isinstance(run, Run):
+                self.take_run(run)
+            elif not self.take_events(run):
+                rows = _rows(ordered.slice(run.first, run.last - run.first))
+                singles.extendleft(reversed([*enumerate(rows, start=run.first)]))
+        for index, row in singles:
             self.take(index, row)
         self.schema_ids |= _schema_ids(ordered)
         rejected = ordered.filter(pc.equal(ordered["kind"], REJECTED))
@@ -208,6 +216,30 @@ class Sorter:
         self.counts["duplicates"] += mark is None
         return mark
 
+    def take_events(self, run: EventRun) -> bool:
+        """Take many events if all are new, as `take` would one by one; else take none."""
+        if not self._progress.accept_positions(run.source, run.positions):
+            return False
+        rows, name = run.last - run.first, f"events.{run.category}"
+        late = self._note_times(run, name, self.events.setdefault(run.source, Kept()))
+        self.counts.update({"events_read": rows, "events": rows, "closed_late": late})
+        return True
+
+    def _note_times(self, run: Run | EventRun, name: str, kept: Kept) -> int:
+        """Keep a run's rows with the verdict on their lateness; return how many are late."""
+        marks = self._before.watermarks
+        late = marks.late_ones(name, run.event_times, self._lateness(name))
+        self._progress.watermarks.note(
+            name,
+            run.place,
+            int(run.event_times.max()),
+            partitions=self._partitions.get(run.topic, 1),
+        )
+        kept.rows += range(run.first, run.last)
+        kept.watermarks += [marks.of(name)] * (run.last - run.first)
+        kept.late += late.tolist()
+        return int(late.sum())
+
     def take_run(self, run: Run) -> None:
         """Take many changes that are all new, as `take` would one by one."""
         rows = run.last - run.first
@@ -223,20 +255,8 @@ class Sorter:
                 rows=count,
                 order=run.orders[transaction_id],
             )
-        watermark = self._before.watermarks.of(name)
-        late = self._before.watermarks.late_ones(name, run.event_times, self._lateness(name))
-        self._progress.watermarks.note(
-            name,
-            run.place,
-            int(run.event_times.max()),
-            partitions=self._partitions.get(run.topic, 1),
-        )
-        kept = self.changes.setdefault(run.source, Kept())
-        kept.rows += range(run.first, run.last)
-        kept.watermarks += [watermark] * rows
-        kept.late += late.tolist()
-        counted = {"changes_read": rows, "changes": rows, "closed_late": int(late.sum())}
-        self.counts.update(counted)
+        late = self._note_times(run, name, self.changes.setdefault(run.source, Kept()))
+        self.counts.update({"changes_read": rows, "changes": rows, "closed_late": late})
 
     def _message(self, index: int, row: _Row) -> None:
         """A logical message has its place among a transaction's rows, and is never late.

@@ -101,6 +101,59 @@ def test_p4_runs_change_nothing(
         }
 
 
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["flight", "gate"]),
+        st.integers(0, 1),
+        st.integers(1, 25),
+        st.integers(0, 20),
+        st.sampled_from(["event"] * 9 + ["ignored"]),
+    ),
+    max_size=30,
+)
+
+
+def events(rows: list[tuple[str, int, int, int, str]], *, sort: bool) -> pa.Table:
+    """Lay events out; `sort` gives their positions a rising order, as an outbox does."""
+    made = [
+        {
+            "kind": kind,
+            "topic": f"events.{category}",
+            "partition": partition,
+            "offset": offset,
+            "source": "store",
+            "table": category,
+            "position": position,
+            "event_id": f"e{position}",
+            "event_time": START + timedelta(minutes=minute),
+            "recorded_at": START,
+            "schema_id": 1,
+            "value": bytes([position]),
+        }
+        for offset, (category, partition, position, minute, kind) in enumerate(
+            sorted(rows, key=lambda row: row[2]) if sort else rows
+        )
+    ]
+    return pa.Table.from_pylist(made, schema=DECODED)
+
+
+@given(st.lists(EVENTS, min_size=1, max_size=3), st.booleans())
+def test_p1_runs_of_events_change_nothing(
+    rows: list[list[tuple[str, int, int, int, str]]], sort: bool
+) -> None:
+    batches = [events(batch, sort=sort) for batch in rows]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alike, "FEW", 1)
+        quick, after = run(batches)
+        patch.setattr(alike, "FEW", 10**9)
+        slow, expected = run(batches)
+    assert json.loads(after.to_json()) == json.loads(expected.to_json())
+    for one, other in zip(quick, slow, strict=True):
+        assert one.counts == other.counts
+        assert one.events == other.events
+        assert one.repeated == other.repeated
+
+
 def test_a_connectors_ordinary_batch_is_one_run() -> None:
     rows = [("change", "orders", 0, n // 3, n % 3 + 1, 0, False) for n in range(40)]
     found = list(alike.runs_of(decoded(rows, sort=False), Progress()))
