@@ -17,8 +17,10 @@ from apps.pipeline.pipeline import Pipeline
 from apps.settings import Settings
 from kernel import failpoints
 from kernel.positions import Epoch
-from projections.log.layout import current_name
+from projections.log.layout import changes_log, current_name
+from projections.log.storage import files_below
 from projections.log.tables import Tables
+from projections.runner.log_task import stem_of
 from projections.runner.manifest import Manifest
 from projections.state.layers import read_whole
 from tests.support.services.waiting import until
@@ -28,6 +30,8 @@ from tests.support.sources.workspaces import Workspace
 TABLE = "public.parcels"
 ROWS = 2_000
 MOST = 500
+DRIVER_BYTES = 50_000
+"""So that what is left of a burst is the executors', and what comes otherwise the driver's."""
 SHOP = f"""
 CREATE TABLE parcels (id bigint PRIMARY KEY, state text NOT NULL, moved int NOT NULL);
 INSERT INTO parcels SELECT i, 'new', 0 FROM generate_series(1, {ROWS}) i;
@@ -94,7 +98,8 @@ class Running(SourceDatabase):
 def running(
     tmp_path: Path, stack: Settings, spark: SparkSession, new_source: Callable[[str], str]
 ) -> Iterator[Running]:
-    workspace = Workspace(tmp_path, stack, **{"pipeline.max_records_per_epoch": str(MOST)})
+    bounds = {"pipeline.max_records_per_epoch": MOST, "pipeline.driver_bytes": DRIVER_BYTES}
+    workspace = Workspace(tmp_path, stack, **{name: str(most) for name, most in bounds.items()})
     dsn = new_source(SHOP)
     workspace("add", workspace.source, "--dsn", dsn, "--tables", TABLE)
     found = Running(spark, workspace, make_conninfo(dsn))
@@ -137,3 +142,12 @@ def test_p9_a_stalled_lake_shows_its_lag_and_catches_up_by_itself(running: Runni
     changes = [done.counts.get("changes", 0) for done in epochs]
     assert sum(changes) == BURST * ROWS // 8
     assert max(changes) <= MOST, "an epoch took more than it may"
+    log = running.workspace.lake.path(changes_log(running.workspace.source))
+    names = {file.name for file in files_below(log)}
+    large = {done.epoch for done in epochs if any(_by_executors(done.epoch, n) for n in names)}
+    assert large, "executors wrote none of the backlog"
+    assert large < {done.epoch for done in epochs}, "executors wrote everything"
+
+
+def _by_executors(epoch: int, name: str) -> bool:
+    return f"-{stem_of(epoch)}" in name
