@@ -30,10 +30,9 @@ class Workspace:
         self.source = f"shop_{uuid.uuid4().hex[:8]}"
         keys = ("postgres.dsn", "kafka.bootstrap", "registry.url", "connect.url")
         found = {key: stack.required(key) for key in keys} | settings
-        lines = [f'[workspace]\nname = "{self.name}"']
-        for key, value in found.items():
-            section, _, name = key.partition(".")
-            lines.append(f"[{section}]\n{name} = {json.dumps(value)}")
+        # Written with its whole name, a setting may stand beside others of its section.
+        lines = [f'workspace.name = "{self.name}"']
+        lines += [f"{key} = {json.dumps(value)}" for key, value in found.items()]
         (folder / "penstock.toml").write_text("\n".join(lines))
 
     def __call__(self, *arguments: str, code: int = 0) -> Any:
