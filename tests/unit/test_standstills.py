@@ -32,6 +32,7 @@ from apps.standstills import Standstill, of_pipeline, of_service, of_source, sta
 from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
 from projections.log.compaction import Upkeep
 from projections.log.layout import Lake
+from projections.serve.lake_tables import list_tables
 from projections.state.history import HistoryOf
 from schemas.registry import MemoryRegistry
 from tests.support.lake.folding import Done
@@ -277,6 +278,17 @@ def test_a_cut_stands_still_after_a_minute_without_a_move() -> None:
     assert stuck.reasons() == {"mart": "cannot be read"}
     stuck.look({}, {"shop": 6}, {})
     assert stuck.reasons() == {}
+
+
+def test_a_table_that_cannot_be_read_is_listed_beside_the_others(lake: Lake) -> None:
+    told = ToldLake(lake)
+    told.tell("paid", {"n": 1})
+    told.epoch()
+    told.bring()
+    tear(lake, "typed/events.order.torn")
+    found, unreadable = list_tables(lake)
+    assert "typed/events.order.paid" in [table.name for table in found]
+    assert list(unreadable) == ["typed/events.order.torn"]
 
 
 def test_the_verifier_outlives_a_source_file_that_cannot_be_read(tmp_path: Path) -> None:
