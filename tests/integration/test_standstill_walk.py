@@ -14,7 +14,7 @@ from apps.access import bearing
 from apps.cli import build
 from apps.settings import load
 from apps.standstills import Standstill, standing_still
-from kernel.errors import EXIT_UNHEALTHY, Unavailable
+from kernel.errors import EXIT_UNHEALTHY, Misconfigured, Unavailable
 from tests.support.services.waiting import until
 from tests.support.services.whole_stack import WholeStack
 
@@ -127,6 +127,9 @@ def test_each_component_that_stands_still_is_seen_at_every_door(walk: Walk) -> N
     assert projection["stands_still"] == told["projection", "walked"]["cause"]
     (table,) = (t for t in walk.stack.command("table", "list") if t["name"] == TYPED)
     assert table["held"]
+    with pytest.raises(Misconfigured, match=r"walked\.toml"):
+        walk.stack.command("wait", "--timeout", "60")
+    (walk.stack.workspace / "sources" / "walked.toml").unlink()
     with pytest.raises(Unavailable, match="it does not go on by itself"):
         walk.stack.command("wait", "--timeout", "60")
 
