@@ -37,10 +37,11 @@ test: $(STAMP) ## Run the tests that every change must pass on the real stack (A
 
 soak: KILLS ?= 50
 soak: MINUTES ?= 60
+soak: ODD ?= 30
 soak: EVENTS ?= 1000000
 soak: SEED ?= 2013
-soak: $(STAMP) ## Torture the store, then kill parts of the whole stack for an hour (KILLS=50 MINUTES=60 EVENTS=1000000)
-	$(BIN)/python -m tests.soak --kills $(KILLS) --minutes $(MINUTES) --events $(EVENTS) --seed $(SEED)
+soak: $(STAMP) ## Torture the store, then kill parts of the whole stack for an hour, then feed it odd sources and events (KILLS=50 MINUTES=60 ODD=30 EVENTS=1000000)
+	$(BIN)/python -m tests.soak --kills $(KILLS) --minutes $(MINUTES) --odd-minutes $(ODD) --events $(EVENTS) --seed $(SEED)
 
 lint: $(STAMP) ## Check style, types, layers and sizes
 	$(BIN)/ruff check .

@@ -104,6 +104,8 @@ def _parts(state: Mapping[str, Any]) -> Iterator[Standstill]:
             yield _told(part, part, own.get("reason") or own["state"], _LOGS, lasting=lasting)
     for name, trouble in state.get("upkeep", {}).items():
         yield _told("upkeep", name, trouble, _LOGS)
+    for name, trouble in state.get("lag_unknown", {}).items():
+        yield _told("lag", name, trouble, _LOGS)
 
 
 def _tables(state: Mapping[str, Any]) -> Iterator[Standstill]:

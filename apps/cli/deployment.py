@@ -17,7 +17,7 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, fields, refuse_unconfirmed, table
 from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
-from apps.standstills import account
+from apps.standstills import account, standing_still
 from projections.log.layout import Lake
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
@@ -52,18 +52,26 @@ def apply(files: Files, workspace: WorkspaceOption = None, as_json: JsonOption =
 
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
-    """List projections: generation, the epoch they have taken in, and rows."""
+    """List projections: generation, epoch that they have taken in, rows, why one stands still."""
     from projections.serve.standings import standings
 
-    found = standings(Lake.named(settings.load(workspace).lake))
+    workplace = settings.load(workspace)
+    found = standings(Lake.named(workplace.lake))
+    causes = {
+        each.name: each.cause
+        for each in (standing_still(workplace) if found else ())
+        if each.component == "projection"
+    }
     rows = [
-        [s.name, s.status, s.generation, s.epoch, s.newest_epoch - (s.epoch or 0), s.rows]
+        [s.name, s.status, s.generation, s.epoch, s.behind, s.rows, causes.get(s.name)]
         for s in found
     ]
-    headings = ["projection", "status", "generation", "epoch", "epochs behind", "rows"]
+    columns = "projection,status,generation,epoch,epochs behind,rows,stands still"
+    headings = columns.split(",")
     nothing = "no projection is deployed; deploy one: penstock projection apply FILE.sql"
     text = table(headings, rows, nothing=nothing)
-    emit([asdict(s) for s in found], as_json=as_json, text=text)
+    documents = [asdict(s) | {"stands_still": causes.get(s.name)} for s in found]
+    emit(documents, as_json=as_json, text=text)
 
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:

@@ -24,7 +24,6 @@ from projections.log.layout import Lake
 
 if TYPE_CHECKING:
     from projections.runner.manifest import Committed, Manifest
-    from projections.state.held import Hold
 
 TableName = Annotated[
     str,
@@ -93,17 +92,21 @@ def table_list(workspace: WorkspaceOption = None, as_json: JsonOption = False) -
     from projections.serve.standings import held_tables
 
     lake = lake_of(settings.load(workspace))
-    found, held = lake_tables.list_tables(lake), held_tables(lake)
+    found, unreadable = lake_tables.list_tables(lake)
+    held = unreadable | {
+        name: f"since epoch {hold.from_epoch}: {hold.reason}"
+        for name, hold in held_tables(lake).items()
+    }
     rows = [
-        [t.name, t.version, t.rows, t.bytes, t.files, t.committed_at, _held_line(held, t.name)]
+        [t.name, t.version, t.rows, t.bytes, t.files, t.committed_at, held.get(t.name)]
         for t in found
     ]
     # One that failed from its first row on has no files yet.
     absent = sorted(held.keys() - {t.name for t in found})
-    rows += [[name, "-", "-", "-", "-", "-", _held_line(held, name)] for name in absent]
+    rows += [[name, "-", "-", "-", "-", "-", held[name]] for name in absent]
     headings = ["table", "version", "rows", "bytes", "files", "last commit", "held"]
-    documents = [{**asdict(t), "held": _held_line(held, t.name)} for t in found]
-    documents += [{"name": name, "held": _held_line(held, name)} for name in absent]
+    documents = [{**asdict(t), "held": held.get(t.name)} for t in found]
+    documents += [{"name": name, "held": held[name]} for name in absent]
     nothing = "the lake has no tables yet; they come with the first event: penstock append"
     emit(documents, as_json=as_json, text=table(headings, rows, nothing=nothing))
 
@@ -194,11 +197,6 @@ def epoch_show(
         table(["table", "version", "as of epoch"], rows),
     ]
     emit(_epoch_document(found), as_json=as_json, text="\n".join(lines))
-
-
-def _held_line(held: Mapping[str, Hold], name: str) -> str | None:
-    hold = held.get(name)
-    return None if hold is None else f"since epoch {hold.from_epoch}: {hold.reason}"
 
 
 def lake_of(found: settings.Settings) -> Lake:

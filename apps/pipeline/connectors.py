@@ -9,6 +9,7 @@ and what their keys are.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 
@@ -28,6 +29,8 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import CAPTURE, DROPPED, DeployedCatalog
 
+log = logging.getLogger("penstock.connectors")
+
 LOOK_S = 2.0
 START_S = 20.0
 """How long one connector may hold up the others; one that takes longer is looked at again."""
@@ -38,6 +41,9 @@ moment after each start runs at most looks."""
 FAILING = 3
 """So many failures without a steady time between them make it one that fails over and over."""
 FILES = "sources/*.toml"
+"""Stands for the sources of a workspace of which a file cannot be read."""
+LOOKS = "keeper"
+"""Stands for all connectors, when they cannot be looked after."""
 
 
 class ConnectorKeeper:
@@ -62,8 +68,15 @@ class ConnectorKeeper:
     def run(self, stop: threading.Event) -> None:
         """Look after connectors until `stop` is set."""
         while not stop.is_set():
-            with ConnectClient(self._settings.required("connect.url")) as connect:
-                self.look(connect)
+            try:
+                with ConnectClient(self._settings.required("connect.url")) as connect:
+                    self.look(connect)
+                self.states.pop(LOOKS, None)
+            except Exception as error:
+                # Connectors that run go on without us; what we could not do is tried again.
+                remedy = getattr(error, "remedy", "penstock logs pipeline")
+                self.states[LOOKS] = f"{str(error)[:800]} | fix: {remedy}"
+                log.error("connectors: %s", error, exc_info=error)
             stop.wait(LOOK_S)
 
     @property
@@ -167,7 +180,7 @@ class ConnectorKeeper:
             live = entry.kind == CAPTURE and entry.status != DROPPED
             if live and entry.name not in sources:
                 record_capture(self._lake, entry.name, DROPPED, {})
-        for name in set(self.states) - set(sources) - {OUTBOX, FILES}:
+        for name in set(self.states) - set(sources) - {OUTBOX, FILES, LOOKS}:
             self.states.pop(name)
             for known in (self._ensured, self._failures, self._crashes, self._reasons):
                 known.pop(name, None)

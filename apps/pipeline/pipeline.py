@@ -118,6 +118,7 @@ class Pipeline:
         )
         self._stuck = StuckSources()
         self._captures: tuple[str, ...] = ()
+        self._lag_unknown: dict[str, str] = {}
         self._last: Committed | None = None
         self.ingest = PartState()
         self.projections = PartState()
@@ -127,7 +128,9 @@ class Pipeline:
         workers = [
             threading.Thread(target=self._project, name="projections", daemon=True),
             threading.Thread(target=self._watch_lag, name="lag", daemon=True),
-            threading.Thread(target=self._keep_connectors, name="connectors", daemon=True),
+            threading.Thread(
+                target=self._keeper.run, args=(self._stop,), name="connectors", daemon=True
+            ),
             threading.Thread(
                 target=self._copier.run, args=(self._stop,), name="copies", daemon=True
             ),
@@ -178,6 +181,7 @@ class Pipeline:
             "quarantine": quarantine,
             "stuck": self._stuck.reasons() | self._diverged,
             "upkeep": dict(self._upkeep.troubles),
+            "lag_unknown": dict(self._lag_unknown),
             "gaps": self.gaps,
             "projections": {
                 s.name: {"epoch": s.epoch, "error": s.error, "run_ms": s.last_ms} for s in states
@@ -340,25 +344,18 @@ class Pipeline:
             if not busy:
                 self._stop.wait(IDLE_S)
 
-    def _keep_connectors(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._keeper.run(self._stop)
-            except Exception as error:
-                # Connectors that run go on without us; what we could not do is tried again.
-                log.error("connectors: %s", error, exc_info=error)
-                self._stop.wait(PAUSES_S[-1])
-
     def _watch_lag(self) -> None:
         while not self._stop.wait(1.0):
-            for watch in (self._watch_sources, self._watch_store):
+            for name, watch in (("sources", self._watch_sources), ("store", self._watch_store)):
                 try:
                     watch(self._last)
-                except Unavailable as error:
-                    log.warning("lag unknown: %s", error.message)
+                    self._lag_unknown.pop(name, None)
                 except Exception as error:
                     # Without this thread the gauges would show their last, low values for ever.
-                    log.error("lag unknown: %s", error, exc_info=error)
+                    remedy = getattr(error, "remedy", "penstock logs pipeline")
+                    self._lag_unknown[name] = f"{str(error)[:500]} | fix: {remedy}"
+                    expected = isinstance(error, Unavailable)
+                    log.warning("lag unknown: %s", error, exc_info=not expected)
         self._sources.close()
 
     def _watch_store(self, last: Committed | None) -> None:

@@ -22,6 +22,7 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry, Counter
 
+from apps.pipeline.connectors import FILES
 from apps.pipeline.copy_plan import CopyPlan, new_run, plan_table
 from apps.pipeline.copy_run import CopyRun, Stopped, TableChanged
 from apps.pipeline.copy_wanted import open_run, released, wanted
@@ -117,7 +118,10 @@ class TableCopier:
             try:
                 self.look()
                 self._tidy()
+                self.states.pop(FILES, None)
             except Exception as error:
+                remedy = getattr(error, "remedy", "penstock logs pipeline")
+                self.states[FILES] = f"waits: {str(error)[:800]} | fix: {remedy}"
                 log.error("copies: %s", error, exc_info=error)
             stop.wait(LOOK_S)
 

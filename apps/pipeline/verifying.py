@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from apps.pipeline.connectors import FILES
 from apps.settings import Settings
 from apps.verification.commands import captured_tables
 from apps.verification.comparing import Captured, Comparison
@@ -149,7 +150,13 @@ class Verifying:
         Nothing is raised: what goes wrong is named in `states` and tried again after a pause that
         grows.
         """
-        source = self._next_source()
+        try:
+            source = self._next_source()
+        except Exception as error:
+            # One file that is wrong hides them all, until it is mended.
+            self._note_away(FILES, error)
+            return 0, 0.0
+        self._away.pop(FILES, None)
         if source is None:
             return 0, 0.0
         began = time.monotonic()

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from apps.service.metrics import CONTENT_TYPE
 from apps.service.requests import runtime_of
 from apps.service.runtime import Runtime
+from apps.standstills import of_service
 from eventstore.deciders.workers import MAX_HUNG
 from eventstore.postgres.old_snapshots import OpenSnapshot
 from kernel.errors import PenstockError
@@ -29,26 +30,21 @@ async def live() -> Response:
 async def ready(request: Request) -> Response:
     """Answer 200 when appends and reads are accepted, else 503; say why to bearers of the token.
 
-    `degraded` answers 200 as well: a delivery does not work, or a transaction is open for so long
-    that it slows others down.
+    `degraded` answers 200 as well: something beside appends and reads stands still (a delivery,
+    deciders whose files cannot be loaded or whose calls hang), or a transaction is open for so
+    long that it slows others down.
 
     The registry is not among the reasons: it is needed for new event types only. Reasons quote
     other systems (PostgreSQL, the receivers of deliveries), which tell more than a probe may know.
     """
     runtime = runtime_of(request)
-    reasons, deliveries = await _reasons(runtime), _deliveries(runtime)
-    snapshot = await _old_snapshot(runtime)
-    stopped = any(each["state"] != "running" for each in deliveries) or snapshot is not None
-    stopped = stopped or _hung(runtime) > 0
+    reasons, account = await _reasons(runtime), await _account(runtime)
     document: dict[str, object] = {
-        "status": "unready" if reasons else "degraded" if stopped else "ready"
+        "status": "unready" if reasons else "degraded" if of_service(account) else "ready"
     }
     if runtime.admission.bears(dict(request.scope["headers"])):
         document["reasons"] = [{"part": part, "reason": reason} for part, reason in reasons.items()]
-        document["deliveries"] = deliveries
-        document["deciders"] = _deciders(runtime)
-        if snapshot is not None:
-            document["old_snapshot"] = asdict(snapshot)
+        document |= account
     return Response(
         orjson.dumps(document),
         status_code=503 if reasons else 200,
@@ -62,6 +58,7 @@ async def metrics(request: Request) -> Response:
     runtime = runtime_of(request)
     reasons = await _reasons(runtime)
     runtime.metrics.up.set(0 if reasons else 1)
+    runtime.metrics.standing_still(of_service(await _account(runtime)))
     with contextlib.suppress(PenstockError):  # Figures of groups are not worth a failed scrape.
         groups, deliveries = runtime.opened.groups, runtime.opened.deliveries.standings()
         runtime.metrics.subscriptions.show(
@@ -72,6 +69,13 @@ async def metrics(request: Request) -> Response:
         oldest = await runtime.opened.store.oldest_snapshot()
         runtime.metrics.oldest_snapshot.set(0 if oldest is None else oldest.age_s)
     return Response(runtime.metrics.render(), media_type=CONTENT_TYPE)
+
+
+async def _account(runtime: Runtime) -> dict[str, object]:
+    """Say how everything stands that does not decide whether appends and reads are accepted."""
+    found: dict[str, object] = {"deliveries": _deliveries(runtime), "deciders": _deciders(runtime)}
+    snapshot = await _old_snapshot(runtime)
+    return found if snapshot is None else found | {"old_snapshot": asdict(snapshot)}
 
 
 async def _old_snapshot(runtime: Runtime) -> OpenSnapshot | None:

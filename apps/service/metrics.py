@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from apps.service.subscription_metrics import SubscriptionMetrics
+from apps.standstills import Standstill
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
@@ -58,6 +61,12 @@ class ServiceMetrics:
             "Age of the oldest transaction that keeps a snapshot of the store's database open",
             registry=made,
         )
+        self._still = Gauge(
+            "penstock_standing_still",
+            "1 for each thing that ought to move and does not",
+            ["component", "name"],
+            registry=made,
+        )
         self.up = Gauge("penstock_up", "1 while appends are accepted", registry=made)
         self.subscriptions = SubscriptionMetrics(made)
 
@@ -68,6 +77,12 @@ class ServiceMetrics:
         self.batch.observe(requests)
         self.batch_events.observe(events)
         self.head.set(head)
+
+    def standing_still(self, found: Iterable[Standstill]) -> None:
+        """Show what stands still now, and nothing else."""
+        self._still.clear()
+        for each in found:
+            self._still.labels(each.component, each.name).set(1)
 
     def queued(self, events: int) -> None:
         """So many events are waiting or being committed now."""

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from kernel.errors import InvalidRequest
-from projections.auto_cdc.names import OWN
+from projections.auto_cdc.names import is_own
 from schemas.identifiers import spark_name
 
 Names = Sequence[str] | Sequence[Column] | Sequence[str | Column]
@@ -108,7 +108,7 @@ def resolved(arguments: Arguments, rows: DataFrame) -> Shape:
             "values cannot be compared",
             remedy="Turn it into text, an array or a struct in the source, or leave it out.",
         )
-    reserved = [name for name in selected if name in OWN]
+    reserved = [name for name in selected if is_own(name)]
     if reserved:
         raise InvalidRequest(
             f"the source has a column {reserved[0]}, which is a name of Penstock's own",

@@ -132,7 +132,7 @@ class BatchWriter:
         self, said: DataFrame, shape: Shape, epoch: Epoch, behind: int, now: datetime, count: int
     ) -> _Batch:
         stored = _shaped(self.tables.read(said.sparkSession, self.tables.place.facts), said)
-        new = said.filter("_refused IS NULL").drop("_refused")
+        new = said.filter("__refused IS NULL").drop("__refused")
         cleared, news = _last_truncate(new, stored) if shape.truncates else (None, 0)
         whole = news > behind
         return _Batch(
@@ -159,7 +159,7 @@ class BatchWriter:
                 **frames,
             )
         )
-        winners = together.filter("NOT _loser")
+        winners = together.filter("NOT __loser")
         facts = _kept(_over(session, sql.remembered(batch.shape, horizon=horizon), facts=winners))
         try:
             refused = self._quarantine(said, together, batch)
@@ -173,14 +173,14 @@ class BatchWriter:
 
     def _quarantine(self, said: DataFrame, together: DataFrame, batch: _Batch) -> int:
         columns = [*batch.shape.columns, SEQUENCE, DELETED]
-        unusable = said.filter("_refused IS NOT NULL").select("_refused", *_named(columns))
-        losers = together.filter("_loser").select(
-            functions.lit(sql.REUSED).alias("_refused"), *_named(columns)
+        unusable = said.filter("__refused IS NOT NULL").select("__refused", *_named(columns))
+        losers = together.filter("__loser").select(
+            functions.lit(sql.REUSED).alias("__refused"), *_named(columns)
         )
         row = functions.expr(as_json(columns))
         refused = unusable.unionByName(losers).select(
-            functions.md5(functions.concat("_refused", row)).alias("id"),
-            functions.col("_refused").alias("reason"),
+            functions.md5(functions.concat("__refused", row)).alias("id"),
+            functions.col("__refused").alias("reason"),
             row.alias("change"),
             functions.lit(self.flow).alias("flow"),
             functions.lit(batch.now).alias("refused_at"),
@@ -210,9 +210,9 @@ class BatchWriter:
         else:
             # A fact never changes but by what another of its place says beside it.
             partial = functions.expr(as_json(batch.shape.partial or (ID,)))
-            identity = [ID, CONTENT, "_partial"]
-            known = batch.known.withColumn("_partial", partial).select(identity)
-            new = facts.withColumn("_partial", partial)
+            identity = [ID, CONTENT, "__partial"]
+            known = batch.known.withColumn("__partial", partial).select(identity)
+            new = facts.withColumn("__partial", partial)
             added = new.join(known, identity, "left_anti").select(columns)
             gone = batch.known.join(facts.select(ID), [ID], "left_anti").select(columns)
             rows = added.withColumn("__op", functions.lit("upsert")).unionByName(

@@ -34,7 +34,7 @@ NULL_KEY, NULL_SEQUENCE, REUSED = "null_key", "null_sequence", "sequence_reused"
 def facts_of(
     rows: DataFrame, arguments: Arguments, shape: Shape, *, epoch: int, now: datetime
 ) -> DataFrame:
-    """Lay out changes as facts, and add `_refused`: why one cannot be used, or null.
+    """Lay out changes as facts, and add `__refused`: why one cannot be used, or null.
 
     A delete's values beside its key mean nothing and become null.
     """
@@ -56,7 +56,7 @@ def facts_of(
         {
             CONTENT: functions.expr(f"CASE WHEN {DELETED} THEN '1' ELSE {content} END"),
             ID: functions.expr(f"md5({as_json((*shape.keys, SEQUENCE))})"),
-            "_refused": functions.expr(
+            "__refused": functions.expr(
                 f"CASE WHEN {SEQUENCE} IS NULL THEN '{NULL_SEQUENCE}' "
                 f"WHEN NOT {TRUNCATE} AND ({no_key}) THEN '{NULL_KEY}' END"
             ),
@@ -73,40 +73,40 @@ def _flag(given: str | Column | None) -> Column:
 def gathered(shape: Shape, *, horizon: int, cleared: bool) -> str:
     """Put `{new}` and `{known}` facts of the touched keys together, one row per place.
 
-    `_known` says that the winner was known before; `_loser` marks facts that contradict another of
-    their place. Facts that a TRUNCATE (`{cleared}`, one row) covers are gone. Tombstones that were
-    taken before `horizon` (microseconds) are forgotten, SCD type 1 only.
+    `__known` says that the winner was known before; `__loser` marks facts that contradict another
+    of their place. Facts that a TRUNCATE (`{cleared}`, one row) covers are gone. Tombstones that
+    were taken before `horizon` (microseconds) are forgotten, SCD type 1 only.
     """
     marks = (SEQUENCE, DELETED, CONTENT, ID, TAKEN_US)
     columns = listed((*shape.columns, *marks, EPOCH))
     merged = ", ".join(_merged(n) if n in shape.partial else spark_name(n) for n in shape.columns)
     aged = f" AND NOT ({DELETED} AND {TAKEN_US} < {horizon})" if shape.scd_type == 1 else ""
     after = f" AND {SEQUENCE} > (SELECT {SEQUENCE} FROM {{cleared}})" if cleared else ""
-    place = f"PARTITION BY {ID} ORDER BY {CONTENT} DESC, _known DESC, {TAKEN_US}"
+    place = f"PARTITION BY {ID} ORDER BY {CONTENT} DESC, __known DESC, {TAKEN_US}"
     said = "".join(f", {_said(name)}" for name in shape.partial)
     return f"""
-        SELECT {merged}, {listed(marks)}, CASE WHEN _r = 1 THEN _last ELSE {EPOCH} END AS {EPOCH},
-          _known, _r > 1 AS _loser
+        SELECT {merged}, {listed(marks)}, CASE WHEN __r = 1 THEN __last ELSE {EPOCH} END AS {EPOCH},
+          __known, __r > 1 AS __loser
         FROM (
-          SELECT *, row_number() OVER ({place}) AS _r, first({CONTENT}) OVER ({place}) AS _best,
-            max({EPOCH}) OVER (PARTITION BY {ID}) AS _last{said}
+          SELECT *, row_number() OVER ({place}) AS __r, first({CONTENT}) OVER ({place}) AS __best,
+            max({EPOCH}) OVER (PARTITION BY {ID}) AS __last{said}
           FROM (
-            SELECT {columns}, false AS _known FROM {{new}} WHERE NOT {TRUNCATE}{after}
+            SELECT {columns}, false AS __known FROM {{new}} WHERE NOT {TRUNCATE}{after}
             UNION ALL
-            SELECT {columns}, true AS _known FROM {{known}} WHERE NOT {TRUNCATE}{aged}{after}))
-        WHERE _r = 1 OR {CONTENT} <> _best"""
+            SELECT {columns}, true AS __known FROM {{known}} WHERE NOT {TRUNCATE}{aged}{after}))
+        WHERE __r = 1 OR {CONTENT} <> __best"""
 
 
 def _said(name: str) -> str:
     """Select what the rows of one place say of a column whose nulls say nothing."""
     value = spark_name(name)
     order = f"CASE WHEN {value} IS NOT NULL THEN CAST({value} AS STRING) END"
-    return f"max_by({value}, {order}) OVER (PARTITION BY {ID}) AS {spark_name('_said ' + name)}"
+    return f"max_by({value}, {order}) OVER (PARTITION BY {ID}) AS {spark_name('__said ' + name)}"
 
 
 def _merged(name: str) -> str:
-    said, value = spark_name("_said " + name), spark_name(name)
-    return f"CASE WHEN _r = 1 AND NOT {DELETED} THEN {said} ELSE {value} END AS {value}"
+    said, value = spark_name("__said " + name), spark_name(name)
+    return f"CASE WHEN __r = 1 AND NOT {DELETED} THEN {said} ELSE {value} END AS {value}"
 
 
 def remembered(shape: Shape, *, horizon: int) -> str:
@@ -114,27 +114,28 @@ def remembered(shape: Shape, *, horizon: int) -> str:
 
     SCD type 1: the newest of a key; with partial updates also its last delete and, per column, the
     newest that said something. SCD type 2: all but deletes before `horizon` that end nothing.
-    For type 1 it adds `_newest` and `_since`, the sequences of the newest fact and the last delete.
+    For type 1 it adds `__newest` and `__since`, the sequences of the newest fact and of the last
+    delete.
     """
     by_key = f"PARTITION BY {listed(shape.keys)}"
     if shape.scd_type == 2:
         return f"""
-            SELECT * EXCEPT (_before) FROM (
-              SELECT *, lag({DELETED}) OVER ({by_key} ORDER BY {SEQUENCE}) AS _before
+            SELECT * EXCEPT (__before) FROM (
+              SELECT *, lag({DELETED}) OVER ({by_key} ORDER BY {SEQUENCE}) AS __before
               FROM {{facts}})
-            WHERE NOT ({DELETED} AND coalesce(_before, true) AND {TAKEN_US} < {horizon})"""
-    newest = [f"{SEQUENCE} = _newest"]
+            WHERE NOT ({DELETED} AND coalesce(__before, true) AND {TAKEN_US} < {horizon})"""
+    newest = [f"{SEQUENCE} = __newest"]
     said: list[str] = []
     if shape.partial:
-        newest.append(f"{SEQUENCE} = _since")
+        newest.append(f"{SEQUENCE} = __since")
         for number, name in enumerate(shape.partial):
-            said.append(f", max({_says(name)}) OVER ({by_key}) AS _said_{number}")
-            newest.append(f"{SEQUENCE} = _said_{number}")
+            said.append(f", max({_says(name)}) OVER ({by_key}) AS __said_{number}")
+            newest.append(f"{SEQUENCE} = __said_{number}")
     return f"""
         SELECT * FROM (
           SELECT *{"".join(said)} FROM (
-            SELECT *, max({SEQUENCE}) OVER ({by_key}) AS _newest,
-              max(CASE WHEN {DELETED} THEN {SEQUENCE} END) OVER ({by_key}) AS _since
+            SELECT *, max({SEQUENCE}) OVER ({by_key}) AS __newest,
+              max(CASE WHEN {DELETED} THEN {SEQUENCE} END) OVER ({by_key}) AS __since
             FROM {{facts}}))
         WHERE {" OR ".join(newest)}"""
 
@@ -156,7 +157,7 @@ def _says(name: str) -> str:
     """Give the sequence of a fact that says something of a column, since the key's last delete."""
     return (
         f"CASE WHEN {spark_name(name)} IS NOT NULL AND NOT {DELETED} "
-        f"AND (_since IS NULL OR {SEQUENCE} > _since) THEN {SEQUENCE} END"
+        f"AND (__since IS NULL OR {SEQUENCE} > __since) THEN {SEQUENCE} END"
     )
 
 
@@ -168,7 +169,7 @@ def version_rows(shape: Shape) -> str:
     """
     keys = listed(shape.keys)
     by_key = f"PARTITION BY {keys} ORDER BY {SEQUENCE}"
-    lives = f"PARTITION BY {keys}, _life ORDER BY {SEQUENCE}"
+    lives = f"PARTITION BY {keys}, __life ORDER BY {SEQUENCE}"
     filled = "".join(
         f", last_value({spark_name(n)}) IGNORE NULLS OVER ({lives}) AS {spark_name(n)}"
         if n in shape.partial
@@ -178,33 +179,33 @@ def version_rows(shape: Shape) -> str:
     tracked = f"struct({listed(shape.tracked)})" if shape.tracked else "1"
     return f"""
         WITH lives AS (
-          SELECT *, sum(CAST({DELETED} AS INT)) OVER ({by_key}) AS _life FROM {{facts}}),
+          SELECT *, sum(CAST({DELETED} AS INT)) OVER ({by_key}) AS __life FROM {{facts}}),
         filled AS (
           SELECT {keys}, {SEQUENCE}, {DELETED}{filled} FROM lives),
         marked AS (
           SELECT *, {DELETED} OR coalesce(lag({DELETED}) OVER ({by_key}), true)
-              OR NOT (lag({tracked}) OVER ({by_key}) <=> {tracked}) AS _bound
+              OR NOT (lag({tracked}) OVER ({by_key}) <=> {tracked}) AS __bound
           FROM filled),
         placed AS (
-          SELECT *, lead(_bound) OVER ({by_key}) AS _last,
-            max(CASE WHEN _bound THEN {SEQUENCE} END) OVER ({by_key}) AS __START_AT,
+          SELECT *, lead(__bound) OVER ({by_key}) AS __last,
+            max(CASE WHEN __bound THEN {SEQUENCE} END) OVER ({by_key}) AS __START_AT,
             lead({SEQUENCE}) OVER ({by_key}) AS __END_AT
           FROM marked)
         SELECT {listed(shape.columns)}, __START_AT, __END_AT
-        FROM placed WHERE NOT {DELETED} AND coalesce(_last, true)"""
+        FROM placed WHERE NOT {DELETED} AND coalesce(__last, true)"""
 
 
 def difference(identity: tuple[str, ...], columns: tuple[str, ...]) -> str:
     """Say what turns `{stored}` rows into the `{computed}` ones: upserts, deletes by identity."""
     chosen = ", ".join(
-        f"CASE WHEN c._there THEN c.{spark_name(n)} ELSE s.{spark_name(n)} END AS {spark_name(n)}"
+        f"CASE WHEN c.__there THEN c.{spark_name(n)} ELSE s.{spark_name(n)} END AS {spark_name(n)}"
         for n in columns
     )
     new, old = listed(columns, "c"), listed(columns, "s")
     return f"""
-        SELECT {chosen}, CASE WHEN c._there THEN 'upsert' ELSE 'delete' END AS __op
-        FROM (SELECT *, true AS _there FROM {{computed}}) c
-        FULL OUTER JOIN (SELECT *, true AS _there FROM {{stored}}) s
+        SELECT {chosen}, CASE WHEN c.__there THEN 'upsert' ELSE 'delete' END AS __op
+        FROM (SELECT *, true AS __there FROM {{computed}}) c
+        FULL OUTER JOIN (SELECT *, true AS __there FROM {{stored}}) s
           ON {equal(identity, "c", "s")}
-        WHERE c._there IS NULL OR s._there IS NULL
+        WHERE c.__there IS NULL OR s.__there IS NULL
            OR NOT (struct({new}) <=> struct({old}))"""

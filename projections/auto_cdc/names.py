@@ -14,7 +14,17 @@ EPOCH = "__epoch"
 START_AT, END_AT = "__START_AT", "__END_AT"
 
 FACT = (SEQUENCE, DELETED, TRUNCATE, CONTENT, ID, TAKEN_US, EPOCH)
-OWN = frozenset((*FACT, START_AT, END_AT, "__op"))
+_PASSING = (
+    *("refused", "loser", "partial", "known", "r", "last", "best"),
+    *("newest", "since", "before", "life", "bound", "there"),
+)
+"""Columns that only pass through our queries, behind two underscores."""
+_OWN = frozenset((*FACT, START_AT.lower(), END_AT.lower(), "__op", *(f"__{n}" for n in _PASSING)))
+
+
+def is_own(name: str) -> bool:
+    """Return whether a column of that name would meet one of ours; Spark sees no letter case."""
+    return name.lower() in _OWN or name.lower().startswith("__said")
 
 
 def micros(moment: datetime) -> int:

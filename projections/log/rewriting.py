@@ -18,7 +18,7 @@ from kernel.errors import LeaseLost
 from projections.log.datasets import dataset_of, schema_of
 from projections.log.steps import Retyped, SetAside, Step, apply, read_as, touches_rows
 from projections.log.tables import TABLE_SETTINGS, Tables
-from projections.log.writer import Guard, reached, write_error
+from projections.log.writer import Guard, reached, unsliced, write_error
 from schemas.widening import common_type
 
 BATCH_ROWS = 64_000
@@ -123,5 +123,6 @@ def _rows(table: DeltaTable, steps: Sequence[Step], after: pa.Schema) -> Iterato
         batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1
     )
     for batch in scanner.to_batches():
-        yield from apply(pa.Table.from_batches([batch]), steps).cast(after).to_batches()
+        applied = apply(pa.Table.from_batches([batch]), steps).cast(after)
+        yield from unsliced(applied).to_batches()
         failpoints.hit(failpoints.EVOLVE_WHILE_WRITING)

@@ -7,17 +7,18 @@ crash in between takes the others away again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
-from projections.log.datasets import dataset_since, schema_of
+from projections.log.datasets import dataset_of, dataset_since, schema_of
 from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
 from projections.log.layout import Lake, changes_log
@@ -42,9 +43,11 @@ from projections.log.typed_columns import (
 )
 from projections.log.typed_slices import append_part, whole
 from projections.log.unchanged import Stored, any_of, rows_of_keys, rows_without_keys
-from projections.log.writer import OP, ArrowWriter, Guard, reached
+from projections.log.visible_changes import IS_TRUNCATE, Bulk, readable, seen, stamped
+from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
 from projections.state.following import SchemaFollower
-from projections.state.large import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
+from projections.state.key_buckets import Known, Part, gone_through, known_at
+from projections.state.large import LARGE_ROWS, SLICE_ROWS, slices, split
 from projections.state.layers import read_whole
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
@@ -67,11 +70,9 @@ _CARRIED = {
     "transaction_id": TRANSACTION,
     "lsn": LSN,
 }
-_IS_TRUNCATE = pc.field("operation") == Operation.TRUNCATE.value
 _NONE: Mapping[str, tuple[str, int]] = MappingProxyType({})
 
-Stamp = Callable[[pa.Table], pa.Table]
-"""Adds to log rows the epoch in which each became visible."""
+_OURS = frozenset((*_CARRIED.values(), SEQ_HI, SEQ_LO, TIME, "committed_at"))
 
 
 class TypedChanges:
@@ -113,27 +114,26 @@ class TypedChanges:
         the snapshot that counts: rows of an abandoned one never become visible. `current` gives
         the versions of the current tables just before: unchanged TOAST values come from there, or
         for a table that is new from path and version of its rows as they were copied (`staged`),
-        or for one that stands still (`held`) from its facts. `brought` gives the versions of the
-        typed tables just before. Only tables `wanted` are touched.
+        or for one that stands still (`held`) from its facts. `brought` gives those of the typed
+        tables. Only tables `wanted` are touched.
         """
         attempts = Attempts()
         log = self._tables.open(self._lake.path(changes_log(source)))
         if log is None or not visible.anything:
             return attempts
         seen_at = self._seen_at(source, visible)
-        stamp = partial(_stamped, seen_at, visible, snapshot_lsn)
+        stamp = partial(stamped, seen_at, visible, snapshot_lsn)
         # A row that was in quarantine may have been logged long after its transaction was seen.
-        where = _wanted(seen_at, visible, snapshot_lsn) & (pc.field("epoch") >= pending_from)
+        where = seen(seen_at, visible, snapshot_lsn) & (pc.field("epoch") >= pending_from)
         where, large = split(log, where, since=pending_from, most=self._most)
         rows = stamp(dataset_since(log, "epoch", pending_from).to_table(filter=where))
         messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))
         rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
         if wanted(truncates_name(source)):
             with attempts.of(truncates_name(source)):
-                cleared = (own.narrowed(_IS_TRUNCATE) for own in large.values())
-                parts = [rows, *(stamp(own.read()) for own in cleared)]
+                parts = [rows, *(stamp(o.narrowed(IS_TRUNCATE).read()) for o in large.values())]
                 attempts.done |= self._truncated(source, parts, epoch)
-        tables, named = _readable(source, rows, large, wanted)
+        tables, named = readable(source, rows, large, wanted)
         tables |= {SCHEMA_TABLE: messages} if messages.num_rows else {}
         before = partial(self._columns, source, brought or {})
         facts = self._follower.facts(source, tables, seen_at, before, pending_from, named)
@@ -146,11 +146,13 @@ class TypedChanges:
                     )
                     if table in held:
                         stored = partial(self._last_facts, name, 0, stored)
-                    bulk = (large[table], stamp, visible.after_epoch) if table in large else None
+                    known = partial(self._known, f"current/{source}.{table}", current, staged)
+                    known_whole = None if table in held else known
+                    bulk = Bulk.of(large.get(table), stamp, visible.after_epoch, known_whole)
                     moved = self._bring(name, own, stored, evolution, messages, epoch, bulk)
                     attempts.done |= {} if moved is None else {name: moved}
         failed = {f"typed/{source}.{table}": error for table, error in named.failed.items()}
-        attempts.failed |= {name: error for name, error in failed.items() if wanted(name)}
+        attempts.failed |= {n: error for n, error in failed.items() if wanted(n)}
         return attempts
 
     def _bring(
@@ -161,15 +163,14 @@ class TypedChanges:
         evolution: Evolution,
         messages: pa.Table,
         epoch: Epoch,
-        bulk: tuple[LogRows, Stamp, int] | None,
+        bulk: Bulk | None,
     ) -> TableAt | None:
         """Bring one typed table to an epoch: its columns, then its rows, in slices if `bulk`."""
         moved = self._evolve(name, evolution, messages, epoch)
         if bulk is not None:
-            log, stamp, after_epoch = bulk
-            return self._append_large(name, log, stamp, stored, evolution, epoch, after_epoch)
+            return self._append_large(name, bulk, stored, evolution, epoch)
         return (
-            self._append(name, self._images(own, stored, evolution), epoch)
+            self._append(name, self._images(own, stored, evolution)[0], epoch)
             if own.num_rows
             else moved
         )
@@ -191,7 +192,7 @@ class TypedChanges:
     def _truncated(
         self, source: str, parts: Collection[pa.Table], epoch: Epoch
     ) -> dict[str, TableAt]:
-        truncates = pa.concat_tables([part.filter(_IS_TRUNCATE) for part in parts])
+        truncates = pa.concat_tables([part.filter(IS_TRUNCATE) for part in parts])
         if truncates.num_rows == 0:
             return {}
         name = truncates_name(source)
@@ -293,13 +294,14 @@ class TypedChanges:
         parts = [newest] if older is None else [older, newest]
         return pa.concat_tables(parts, promote_options="permissive")
 
-    def _images(self, rows: pa.Table, stored: Stored, evolution: Evolution) -> pa.Table:
-        images, _ = row_images(
+    def _images(
+        self, rows: pa.Table, stored: Stored, evolution: Evolution
+    ) -> tuple[pa.Table, tuple[str, ...]]:
+        images, keys = row_images(
             rows, self._schemas, stored=stored, evolution=evolution, carry=_CARRIED
         )
-        return images.drop_columns([OP]).rename_columns(
-            {HI: SEQ_HI, LO: SEQ_LO, EVENT_TIME: TIME, COMMITTED_AT: "committed_at"}
-        )
+        called = {HI: SEQ_HI, LO: SEQ_LO, EVENT_TIME: TIME, COMMITTED_AT: "committed_at"}
+        return images.drop_columns([OP]).rename_columns(called), keys
 
     def _append(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
         self._tables.ensure(self._lake.path(name), typed.schema)
@@ -317,64 +319,63 @@ class TypedChanges:
         version = self._writer.append(path, typed, Guard(name, epoch))
         return TableAt(version=version, as_of_epoch=epoch)
 
+    def _known(
+        self, name: str, current: Mapping[str, TableAt], staged: Mapping[str, tuple[str, int]]
+    ) -> Known | None:
+        """Return the rows as of the epoch before; None where that version is gone."""
+        try:
+            if name in current:
+                return known_at(self._lake, self._tables, name, current)
+            if name in staged:
+                path, version = staged[name]
+                return Known(base=dataset_of(DeltaTable(path, version=version)))
+        except (FileNotFoundError, DeltaError):
+            return None
+        return Known()
+
     def _append_large(
-        self,
-        name: str,
-        rows: LogRows,
-        stamp: Stamp,
-        stored: Stored,
-        evolution: Evolution,
-        epoch: Epoch,
-        since: int,
+        self, name: str, bulk: Bulk, stored: Stored, evolution: Evolution, epoch: Epoch
     ) -> TableAt:
         """Append slice by slice; memory holds one. The guard goes with the last.
 
-        `stored` is the state as of `since`. After a crash the table may have later facts already:
-        what an update left alone comes from these first.
+        `stored` is the state as of `bulk.since`. After a crash the table may have later facts
+        already: what an update left alone comes from these first. Else it comes by key, in one
+        pass over what is stored, where that is possible.
         """
         path = self._lake.path(name)
-        table = whole(self._tables, path, name) if self._tables.open(path) is not None else None
-        done = (table.transaction_version(name) or 0) if table is not None else 0
-        waiting: pa.Table | None = None
-        for part in slices(rows.narrowed(~_IS_TRUNCATE), most=self._slice_rows):
-            if waiting is not None:
-                append_part(self._tables, path, name, waiting, epoch)
-            found = partial(self._last_facts, name, min(done, since), stored)
-            images = self._images(stamp(part.read()), found, evolution)
-            waiting = images.filter(pc.greater(images[EPOCH], done))
-        assert waiting is not None, "a large table has rows"
-        return self._append_last(name, waiting, epoch)
+
+        def done() -> int:
+            """Return how far the table is, without slices of an attempt that did not end."""
+            opened = self._tables.open(path) is not None
+            table = whole(self._tables, path, name) if opened else None
+            return (table.transaction_version(name) or 0) if table is not None else 0
+
+        def append(parts: Iterable[Part]) -> TableAt:
+            waiting: pa.Table | None = None
+            for part in parts:
+                if waiting is not None:
+                    append_part(self._tables, path, name, waiting, epoch)
+                images, keys = self._images(bulk.stamp(part.rows), part.stored, evolution)
+                part.became(_newest(images, keys))
+                waiting = images.filter(pc.greater(images[EPOCH], after))
+            assert waiting is not None, "a large table has rows"
+            return self._append_last(name, waiting, epoch)
+
+        after = done()
+        return gone_through(
+            [*slices(bulk.rows.narrowed(~IS_TRUNCATE), most=self._slice_rows)],
+            append,
+            known=bulk.known() if bulk.known and after <= bulk.since and not evolution else None,
+            stored=partial(self._last_facts, name, min(after, bulk.since), stored),
+            anew=done,
+            schemas=self._schemas,
+            per_part=self._slice_rows,
+        )
 
 
-def _readable(
-    source: str, rows: pa.Table, large: Mapping[str, LogRows], wanted: Wanted
-) -> tuple[dict[str, pa.Table], Attempts]:
-    """Return the rows to plan with, by wanted table, and what could not be read."""
-    named = Attempts()
-    tables = _by_table(rows.filter(~_IS_TRUNCATE))
-    for table, own in large.items():
-        with named.of(table):
-            tables[table] = own.narrowed(~_IS_TRUNCATE).planned()
-    return {t: own for t, own in tables.items() if wanted(f"typed/{source}.{t}")}, named
-
-
-def _stamped(
-    seen_at: Mapping[str, int], visible: Visible, snapshot_lsn: int, rows: pa.Table
-) -> pa.Table:
-    snapshot_epoch = visible.epoch_of(snapshot_lsn) if snapshot_lsn <= visible.up_to else 0
-    epochs = [seen_at.get(tx, snapshot_epoch) for tx in rows["transaction_id"].to_pylist()]
-    return rows.append_column(EPOCH, pa.array(epochs, pa.int64()))
-
-
-def _by_table(rows: pa.Table) -> dict[str, pa.Table]:
-    names = pc.unique(rows["table"]).to_pylist()
-    return {name: rows.filter(pc.equal(rows["table"], name)) for name in names}
-
-
-def _wanted(seen_at: Collection[str], visible: Visible, snapshot_lsn: int) -> pc.Expression:
-    wanted = pc.is_in(pc.field("transaction_id"), pa.array(list(seen_at), pa.string()))
-    wanted = wanted & ~pc.field("snapshot")
-    if visible.before < snapshot_lsn <= visible.up_to:
-        is_read = pc.field("snapshot") & (pc.field("commit_order") == snapshot_lsn)
-        wanted = wanted | is_read
-    return wanted
+def _newest(images: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """Return the last image of each key, with `__op`; nothing of what was without a key."""
+    newest = newest_per_key(images, keys) if keys else images.slice(0, 0)
+    deleted = pc.equal(newest[OPERATION], Operation.DELETE.value)
+    newest = newest.append_column(OP, pc.if_else(deleted, DELETE, UPSERT))
+    return newest.select([n for n in newest.schema.names if n not in _OURS])

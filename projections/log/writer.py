@@ -209,7 +209,7 @@ class ArrowWriter:
         try:
             (
                 table.merge(
-                    rows,
+                    unsliced(rows),
                     match_keys,
                     source_alias="s",
                     target_alias="t",
@@ -239,7 +239,7 @@ class ArrowWriter:
         try:
             write_deltalake(
                 table,
-                rows,
+                unsliced(rows),
                 mode=mode,
                 schema_mode=schema_mode,
                 configuration=dict(TABLE_SETTINGS) if schema_mode == "overwrite" else None,
@@ -252,6 +252,27 @@ class ArrowWriter:
         except (DeltaError, OSError) as error:
             what = f"writing {rows.num_rows} rows to {table.table_uri}"
             raise write_error(what, error) from error
+
+
+def unsliced(rows: pa.Table) -> pa.Table:
+    """Return rows whose columns deltalake can take: a batch that begins within a column's memory,
+    where a struct of that column holds a struct, makes it abort the whole process.
+    """
+    if not any(_holds_nested_structs(kind) for kind in rows.schema.types):
+        return rows
+    batches = [
+        batch.take(pa.array(range(batch.num_rows), pa.int64())) for batch in rows.to_batches()
+    ]
+    return pa.Table.from_batches(batches, rows.schema)
+
+
+def _holds_nested_structs(kind: pa.DataType, *, within: bool = False) -> bool:
+    """Return whether a struct is in a struct; `within`: whether one is around `kind`."""
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    struct = pa.types.is_struct(kind)
+    return (struct and within) or any(
+        _holds_nested_structs(each, within=within or struct) for each in inner
+    )
 
 
 def write_error(what: str, error: Exception) -> Unavailable | Incompatible:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from kernel.errors import NotFound
+from kernel.errors import NotFound, Unavailable
 from projections.log import storage
 from projections.log.layout import KINDS, Lake
 from schemas.identifiers import GOES_ON
@@ -62,13 +62,20 @@ def table_names(lake: Lake) -> list[str]:
     return sorted(found)
 
 
-def list_tables(lake: Lake) -> list[LakeTable]:
-    """Describe every table at its newest version."""
-    return [describe(lake, name) for name in table_names(lake)]
+def list_tables(lake: Lake) -> tuple[list[LakeTable], dict[str, str]]:
+    """Describe every table at its newest version; say by name why one cannot be read."""
+    found: list[LakeTable] = []
+    unreadable: dict[str, str] = {}
+    for name in table_names(lake):
+        try:
+            found.append(describe(lake, name))
+        except Unavailable as error:
+            unreadable[name] = error.message
+    return found, unreadable
 
 
 def describe(lake: Lake, name: str) -> LakeTable:
-    """Describe one table. Raises `NotFound` naming the nearest."""
+    """Describe one table. Raises as `open_table` does."""
     table = open_table(lake, name)
     files = table.get_add_actions()
     newest = table.history(1)[0]
@@ -107,10 +114,17 @@ def commits(lake: Lake, name: str, *, limit: int) -> list[Commit]:
 
 
 def open_table(lake: Lake, name: str) -> DeltaTable:
-    """Open a table by its place in the lake. Raises `NotFound` naming the nearest."""
+    """Open a table by its place in the lake.
+
+    Raises `NotFound` naming the nearest, `Unavailable` where its log cannot be read.
+    """
     if not DeltaTable.is_deltatable(lake.path(name)):
         raise unknown_table(lake, name)
-    return DeltaTable(lake.path(name))
+    try:
+        return DeltaTable(lake.path(name))
+    except (DeltaError, OSError) as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise Unavailable(f"{name} cannot be read: {why}") from error
 
 
 def unknown_table(lake: Lake, name: str) -> NotFound:

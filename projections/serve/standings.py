@@ -42,6 +42,11 @@ class Standing:
     rows: int
     text: str
 
+    @property
+    def behind(self) -> int:
+        """How many epochs it has not taken in."""
+        return self.newest_epoch - (self.epoch or 0)
+
 
 def standings(lake: Lake) -> list[Standing]:
     """Describe every projection that is not dropped, in the order of their first deployment."""

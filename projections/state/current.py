@@ -11,7 +11,7 @@ folds the tail into the base; see `tail`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
-from projections.log.datasets import schema_of
+from projections.log.datasets import dataset_of, schema_of
 from projections.log.images import (
     COMMITTED_AT,
     EVENT_TIME,
@@ -39,7 +39,9 @@ from projections.log.tables import TableAt, Tables
 from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
 from projections.state.kept import KeptBases
+from projections.state.key_buckets import Known, Part, gone_through
 from projections.state.large import (
+    SLICE_ROWS,
     ArrowStagedMerge,
     LogRows,
     StagedMerge,
@@ -159,16 +161,7 @@ class CurrentTables:
             rows = rows.narrowed(after(cleared))
             self._clear(path, name, guard, last=False, soft=soft)
         gone = cleared is not None and not soft
-        keys: tuple[str, ...] = ()
-        for part in slices(rows):
-            stored = partial(self._staged, staging, name, gone)
-            images, keys = row_images(
-                part.read(), self._schemas, stored=stored, evolution=evolution
-            )
-            newest = newest_per_key(images, keys)
-            newest = _softly(newest, images, keys, stored) if soft else newest
-            staging.add(newest.drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT]), keys)
-            failpoints.hit(failpoints.LARGE_AFTER_SLICE)
+        keys = self._stage(staging, rows, evolution, name, gone=gone, soft=soft)
         if not keys:
             self._clear(path, name, guard, last=True, soft=soft)
             handle = self._tables.open(path)
@@ -178,6 +171,45 @@ class CurrentTables:
         failpoints.hit(failpoints.LARGE_AFTER_MERGE)
         staging.remove()
         return self._at(name, version, epoch)
+
+    def _stage(
+        self,
+        staging: Staging,
+        rows: LogRows,
+        evolution: Evolution,
+        name: str,
+        *,
+        gone: bool,
+        soft: bool,
+    ) -> tuple[str, ...]:
+        """Stage the newest images of all rows; return the key columns, none without a row."""
+        stored = partial(self._staged, staging, name, gone)
+
+        def stage(parts: Iterable[Part]) -> tuple[str, ...]:
+            keys: tuple[str, ...] = ()
+            for part in parts:
+                images, keys = row_images(
+                    part.rows, self._schemas, stored=part.stored, evolution=evolution
+                )
+                newest = newest_per_key(images, keys)
+                newest = _softly(newest, images, keys, part.stored) if soft else newest
+                newest = newest.drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT])
+                staging.add(newest, keys)
+                part.became(newest)
+                failpoints.hit(failpoints.LARGE_AFTER_SLICE)
+            return keys
+
+        handle = None if gone else self._tables.open(self._lake.path(name))
+        known = Known(base=None if handle is None else dataset_of(handle))
+        return gone_through(
+            [*slices(rows)],
+            stage,
+            known=None if evolution else known,
+            stored=stored,
+            anew=staging.remove,
+            schemas=self._schemas,
+            per_part=SLICE_ROWS,
+        )
 
     def _staged(self, staging: Staging, name: str, gone: bool, wanted: pa.Table) -> pa.Table | None:
         known = self._stored(name, gone, wanted)

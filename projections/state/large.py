@@ -56,6 +56,10 @@ class LogRows:
         """Read the rows."""
         return self.log.to_table(filter=self.where)
 
+    def count(self) -> int:
+        """Return how many rows these are."""
+        return int(self.log.count_rows(filter=self.where))
+
     def planned(self) -> pa.Table:
         """Return those rows that decide on the columns of their table, and of these what decides.
 
@@ -224,15 +228,17 @@ def slices(rows: LogRows, *, most: int = SLICE_ROWS) -> Iterator[LogRows]:
     """
     survey = _surveyed(rows, max(1, most // 100))
     yield from _of_snapshot(rows, survey, most)
+    if not survey.files:
+        return
     before: Place | None = None
-    held, left = 0, sum(mark.rows for mark in survey.marks)
+    held, last = 0, max(high for _, _, high in survey.files)
     for mark in sorted(survey.marks, key=lambda mark: mark.place):
-        held, left = held + mark.rows, left - mark.rows
-        if held >= most and left and mark.place != _AT_THE_END:
+        held += mark.rows
+        # Behind every cut there is a row: no part is empty.
+        if held >= most and mark.place < last:
             yield _between(rows, survey, before, mark.place)
             before, held = mark.place, 0
-    if held:
-        yield _between(rows, survey, before, None)
+    yield _between(rows, survey, before, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,29 @@ def test_p6_late_and_repeated_changes_become_what_the_model_says(
     assert rows_of(lake.path("projection/people")) == expected(kind, said)
 
 
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_columns_may_be_called_as_ours_were(spark: SparkSession, lake: Lake, scd_type: int) -> None:
+    """Those that only pass through our queries begin with two underscores, and are refused."""
+    # Of two changes of one place the content decides, which is another one with more columns.
+    said = [*{(each.key, each.sequence): each for each in some(7, 60, 10)}.values()]
+    rows = changes(spark, said).withColumnRenamed("name", "_refused")
+    rows = rows.withColumnRenamed("city", "_known")
+    others = ("loser", "r", "last", "best", "newest", "since", "before", "life", "bound", "there")
+    for name in (*others, "partial", "said_0"):
+        rows = rows.withColumn(f"_{name}", rows["_refused"])
+    flow(lake, rows, stored_as_scd_type=scd_type).run()
+    called = {"_refused": "name", "_known": "city"}
+    found = [
+        {called.get(n, n): value for n, value in row.items() if n in called or n[:1] != "_"}
+        | {n: value for n, value in row.items() if n[:2] == "__"}
+        for row in rows_of(lake.path("projection/people"))
+    ]
+    assert found == expected(Kind(scd_type=scd_type), said)
+    ours = rows.withColumnRenamed("_refused", "__Refused")
+    with pytest.raises(InvalidRequest, match="Penstock's own"):
+        flow(lake, ours, target="projection/others").run()
+
+
 def test_what_cannot_be_used_is_in_quarantine_once(spark: SparkSession, lake: Lake) -> None:
     first = [Said(key=1, sequence=5, name="ann"), Said(key=None, sequence=1, name="nobody")]
     flow(lake, changes(spark, first)).run()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -14,42 +17,44 @@ from apps import gaps
 from apps.pipeline.stream import IngestRun
 from apps.settings import Settings
 from apps.topics import KafkaTopics
+from cdc.connect import ConnectClient
 from kernel.errors import StoreDiverged, Unavailable
-from projections.log.layout import Lake
+from projections.log.layout import Lake, changes_log
 from projections.log.tables import Tables
 from projections.runner.executor import Executor, ExecutorChoice
 from projections.runner.manifest import Manifest
 from projections.state.installs import InstallBook
 from tests.support.lake.feeding import STORE, Epochs, EventFeed, Fed, event_router
 from tests.support.services.waiting import until
+from tests.support.sources.mirroring import mirrored
 
 
-class Reader:
-    """Reads a topic of events in one run of the stream after the other."""
+@dataclass
+class Runs:
+    """One run of the stream after the other, over whatever a router reads."""
 
-    def __init__(
-        self, stack: Settings, spark: SparkSession, lake: Lake, prefix: str, scratch: Path
-    ) -> None:
-        self.feed = EventFeed(stack, prefix)
-        self.prefix = prefix
-        self.topics = KafkaTopics(self.feed.bootstrap)
-        self.admin = AdminClient({"bootstrap.servers": self.feed.bootstrap})
-        self.book = InstallBook(lake, Tables())
-        self._spark, self._lake, self._scratch = spark, lake, scratch
-        self.epochs = Epochs(spark, lake, event_router(stack, prefix), self.feed.bootstrap)
+    epochs: Epochs
+    scratch: Path
+    captures: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.prefix = self.epochs.router.prefix
+        self.topics = KafkaTopics(self.epochs.bootstrap)
+        self.admin = AdminClient({"bootstrap.servers": self.epochs.bootstrap})
+        self.book = InstallBook(self.epochs.lake, Tables())
 
     def run(self, *, without: Collection[str] = ()) -> IngestRun:
         """Return the next run of the stream, as a process that has just started makes it."""
         self.epochs.restart()
         run = IngestRun(
-            self._spark,
+            self.epochs.spark,
             self.topics,
             self.epochs.router,
             self.epochs.ingest,
-            InstallBook(self._lake, Tables()),
-            captures={},
+            InstallBook(self.epochs.lake, Tables()),
+            captures=self.captures,
             without=without,
-            checkpoints=self._scratch,
+            checkpoints=self.scratch,
             max_records=1_000,
             executor=ExecutorChoice(asked=Executor.AUTO, driver_bytes=2**25),
             before_epoch=lambda: None,
@@ -59,41 +64,73 @@ class Reader:
         run.finish_unfinished(self.epochs.manifest)
         return run
 
-    def read(self, expected: Collection[int]) -> None:
-        """Read until the log has exactly these positions, each once."""
+    def read_until(self, reached: Callable[[], bool]) -> None:
+        """Read in one run until something is true."""
         run = self.run()
         run.start()
         assert run.gaps == {}
         try:
-            until(lambda: run.error is not None or self.positions() == sorted(expected), "read")
+            until(lambda: run.error is not None or reached(), "it is read", deadline_s=120)
         finally:
             run.stop()
         assert run.error is None
-        assert self.positions() == sorted(expected)
 
-    def positions(self) -> list[int]:
-        rows = Tables().read(self._lake.path(f"log/events/{STORE}"), columns=["position"])
-        return [] if rows is None else sorted(rows["position"].to_pylist())
-
-    def refused(self) -> gaps.Gap:
+    def refused(self, source: str = gaps.OUTBOX) -> gaps.Gap:
         """Return why the next run does not read, as the health says it too."""
         run = self.run()
         with pytest.raises(Unavailable):
             run.start()
-        return run.gaps[gaps.OUTBOX][0]
+        return run.gaps[source][0]
 
-    def lost(self) -> list[gaps.Gap]:
+    def lost(self, source: str = gaps.OUTBOX) -> list[gaps.Gap]:
         """Return what a recovery finds to be lost."""
-        last = Manifest(self._lake, Tables()).last()
+        last = Manifest(self.epochs.lake, Tables()).last()
         pattern = self.epochs.router.pattern()
-        found = gaps.look(self.topics, pattern, last, self.book, {}, self.prefix)
-        return found[gaps.OUTBOX]
+        found = gaps.look(self.topics, pattern, last, self.book, self.captures, self.prefix)
+        return found[source]
+
+    def widen(self, topic: str, partitions: int) -> None:
+        """Add partitions to a topic."""
+        for future in self.admin.create_partitions([NewPartitions(topic, partitions)]).values():
+            future.result(timeout=30)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and wait until the broker has forgotten it."""
+        for future in self.admin.delete_topics([topic]).values():
+            future.result(timeout=30)
+        until(lambda: not self.topics.ids([topic]), "the topic is gone")
+
+
+class Reader(Runs):
+    """Reads a topic of events."""
+
+    def __init__(
+        self, stack: Settings, spark: SparkSession, lake: Lake, prefix: str, scratch: Path
+    ) -> None:
+        self.feed = EventFeed(stack, prefix)
+        router = event_router(stack, prefix)
+        super().__init__(Epochs(spark, lake, router, self.feed.bootstrap), scratch)
+
+    def read(self, expected: Collection[int]) -> None:
+        """Read until the log has exactly these positions, each once."""
+        self.read_until(lambda: self.positions() == sorted(expected))
+        assert self.positions() == sorted(expected)
+
+    def positions(self) -> list[int]:
+        rows = Tables().read(self.epochs.lake.path(f"log/events/{STORE}"), columns=["position"])
+        return [] if rows is None else sorted(rows["position"].to_pylist())
 
     def delete(self) -> None:
-        """Delete the topic and wait until the broker has forgotten it."""
-        for future in self.admin.delete_topics([self.feed.topic]).values():
-            future.result(timeout=30)
-        until(lambda: not self.topics.ids([self.feed.topic]), "the topic is gone")
+        """Delete the topic."""
+        self.delete_topic(self.feed.topic)
+
+
+ACCOUNT = "public.account"
+ACCOUNTS = """
+CREATE TABLE account (id bigint PRIMARY KEY, balance bigint);
+INSERT INTO account SELECT i, 0 FROM generate_series(1, 40) i;
+"""
+_RAISE = "UPDATE account SET balance = balance + 1"
 
 
 @pytest.fixture
@@ -128,9 +165,7 @@ def test_p9_a_topic_that_was_made_again_and_outgrew_the_old_offsets_is_named(
 def test_partitions_that_are_added_are_read_from_their_beginning(reader: Reader) -> None:
     reader.feed.send(events(1, 20))
     reader.read(range(1, 21))
-    added = [NewPartitions(reader.feed.topic, 3)]
-    for future in reader.admin.create_partitions(added).values():
-        future.result(timeout=30)
+    reader.widen(reader.feed.topic, 3)
     producer = Producer({"bootstrap.servers": reader.feed.bootstrap})
     for event in events(11, 30):
         # The outbox starts again: some come once more, all of them in the partition that is new.
@@ -163,3 +198,62 @@ def test_p9_a_store_that_diverged_holds_its_own_topics_alone(reader: Reader) -> 
     assert reader.positions() == list(range(1, 21))
     with pytest.raises(Unavailable, match="source outbox is not read"):
         run.start()
+
+
+def test_p9_topics_of_a_connector_that_is_restarted_while_they_grow_and_are_made_again(
+    stack: Settings,
+    spark: SparkSession,
+    lake: Lake,
+    prefix: str,
+    tmp_path: Path,
+    new_source: Callable[[str], str],
+) -> None:
+    with (
+        mirrored(stack, spark, lake, prefix, new_source(ACCOUNTS), [ACCOUNT]) as mirror,
+        ConnectClient(stack.required("connect.url")) as connect,
+    ):
+        runs = Runs(mirror.epochs, tmp_path / "checkpoints", {mirror.name: [ACCOUNT]})
+        connector = f"test-{mirror.name}"
+        topic = f"{prefix}{mirror.name}.{ACCOUNT}"
+
+        def read() -> None:
+            mark = mirror.mark()
+            runs.read_until(lambda: mirror.cut() > mark)
+            mirror.assert_equal()
+            log = Tables().read(lake.path(changes_log(mirror.name)))
+            assert log is not None
+            rows = log.filter(pc.equal(log["table"], ACCOUNT))
+            places = rows.group_by(["lsn", "total_order", "key"]).aggregate([])
+            assert places.num_rows == rows.num_rows, "none twice"
+
+        mirror.catch_up()
+        mirror.assert_equal()
+        runs.widen(topic, 5)
+        mirror.execute(_RAISE)
+        connect.restart(connector)
+        mirror.execute(_RAISE)
+        # The rows of a key before and behind that may be in different partitions.
+        read()
+        connect.restart(connector)
+        mirror.execute(_RAISE)
+        read()
+
+        connect.stop(connector)
+        runs.delete_topic(topic)
+        mirror.execute(*[_RAISE] * 12)
+        connect.resume(connector)
+        connect.await_running(connector, timeout_s=60)
+        connect.restart(connector)
+        connect.await_running(connector, timeout_s=60)
+        until(lambda: grown(runs.topics, topic) >= 12 * 40, "it has outgrown the old offsets")
+        before = Manifest(lake, Tables()).last()
+        assert "was deleted and made again" in str(runs.refused(mirror.name))
+        assert Manifest(lake, Tables()).last() == before, "nothing was read from its middle"
+        gaps.skip(runs.book, mirror.name, runs.lost(mirror.name))
+        read()
+
+
+def grown(topics: KafkaTopics, topic: str) -> int:
+    """Return how many offsets a topic has, of all its partitions together."""
+    found = topics.matching(f"^{re.escape(topic)}$")
+    return sum(topics.ends(found).get(topic, {}).values())

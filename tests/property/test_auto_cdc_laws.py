@@ -126,7 +126,7 @@ def kept(duck: Duck, kind: Kind, batches: Sequence[Sequence[Said]]) -> list[Row]
         duck.fill("cleared", [cleared] if cleared else [])
         gathered = sql.gathered(shape, horizon=LONG_AGO, cleared=cleared is not None)
         together = duck.query(gathered, new="new", known="known", cleared="cleared")
-        duck.fill("together", [row for row in together if not row["_loser"]])
+        duck.fill("together", [row for row in together if not row["__loser"]])
         known = duck.query(sql.remembered(shape, horizon=LONG_AGO), facts="together")
         known = [row | {"__truncate": False} for row in known]
         if kind.scd_type == 1:

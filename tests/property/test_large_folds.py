@@ -55,8 +55,9 @@ def logged(lake: Lake, tables: Tables, done: Sequence[Done], first: int) -> LogR
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three rows are a slice."""
+    """Three rows are a slice, and about as many lie in one file by key."""
     cut = slices
+    monkeypatch.setattr(current_module, "SLICE_ROWS", 3)
     monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=3))
 
 

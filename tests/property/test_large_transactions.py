@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kernel.positions import Epoch
@@ -27,24 +26,10 @@ from projections.state.installs import hold
 from projections.state.large import LogRows, slices
 from schemas.records import Operation
 from tests.support.lake.bulk import HandLake
-from tests.support.lake.folding import SOURCE, TABLE, Done, changes
+from tests.support.lake.folding import SOURCE, TABLE, Done
+from tests.support.lake.one_transaction import one_transaction
 
 ROWS, PER_FILE = 400, 10
-
-
-def one_transaction(done: Sequence[Done]) -> pa.Table:
-    """Lay changes out as the rows of one transaction, which is all that the log has."""
-    rows = changes(done, first=1)
-    n = rows.num_rows
-    own = {
-        "commit_order": pa.array([500] * n),
-        "transaction_id": pa.array(["1"] * n),
-        "lsn": pa.array([1_000 + 10 * i for i in range(n)]),
-        "total_order": pa.array(range(1, n + 1), pa.int64()),
-        "epoch": pa.array([1 + i // PER_FILE for i in range(n)]),
-    }
-    columns = [own.get(name, rows[name]) for name in rows.schema.names]
-    return pa.table(columns, schema=rows.schema)
 
 
 def logged(lake: Lake, rows: pa.Table) -> LogRows:
@@ -61,7 +46,9 @@ def logged(lake: Lake, rows: pa.Table) -> LogRows:
 
 
 def test_every_file_of_a_large_transaction_is_read_about_once(lake: Lake) -> None:
-    rows = logged(lake, one_transaction([Done("u", i) for i in range(ROWS)]))
+    rows = logged(
+        lake, one_transaction([Done("u", i) for i in range(ROWS)], rows_per_epoch=PER_FILE)
+    )
     parts = list(slices(rows, most=2 * PER_FILE))
     assert len(parts) == ROWS // (2 * PER_FILE)
     assert sum(len(part.log.files) for part in parts) <= ROWS // PER_FILE + len(parts)
@@ -71,13 +58,14 @@ def test_every_file_of_a_large_transaction_is_read_about_once(lake: Lake) -> Non
 
 
 @given(st.lists(st.sampled_from("cduk"), min_size=1, max_size=60), st.integers(1, 9))
+@example(list("kkdkkk"), 1)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_parts_have_every_row_once_in_order_and_no_changed_key_is_torn(
     ops: list[str], most: int
 ) -> None:
     done = [Done(op, i) for i, key in enumerate(ops) for op in ("dc" if key == "k" else key)]
     with tempfile.TemporaryDirectory() as folder:
-        table = one_transaction(done)
+        table = one_transaction(done, rows_per_epoch=PER_FILE)
         rows = logged(Lake.at(Path(folder)), table)
         parts = [part.read().sort_by("total_order") for part in slices(rows, most=most)]
     orders = [order for part in parts for order in part["total_order"].to_pylist()]
@@ -89,7 +77,7 @@ def test_parts_have_every_row_once_in_order_and_no_changed_key_is_torn(
 
 def test_what_decides_on_columns_is_a_row_of_each_kind(lake: Lake) -> None:
     done = [Done("uud"[i % 3], i) for i in range(ROWS)]
-    planned = logged(lake, one_transaction(done)).planned()
+    planned = logged(lake, one_transaction(done, rows_per_epoch=PER_FILE)).planned()
     assert sorted(planned["total_order"].to_pylist()) == [1, 3]
 
 

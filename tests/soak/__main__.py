@@ -1,8 +1,10 @@
-"""Soak everything: `python -m tests.soak --kills 50 --minutes 60 --events 1000000 --seed 2013`.
+"""Soak everything: `python -m tests.soak --kills 50 --minutes 60 --odd-minutes 30 --seed 2013`.
 
 First the store alone is tortured, for so many events; then the whole stack works for so long while
-its parts are killed at random moments. Prints seed and progress, ends with a verdict, and writes
-everything into a file, with facts about the machine. Exits with 1 when a promise was broken.
+its parts are killed at random moments; then a stack takes odd sources and odd events for so long,
+under kills as well. A part of which nothing is asked is left out. Prints seed and progress, ends
+with a verdict, and writes everything into a file, with facts about the machine. Exits with 1 when a
+promise was broken.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ import orjson
 from benchmarks.machine import facts
 from stack.control import reset
 from tests.soak.whole_run import Options, WholeRun, say
+from tests.support.services.odd_run import OddOptions, OddRun, odd_database
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.whole_stack import captured_bank, start
 
@@ -29,14 +34,15 @@ OUT = ROOT / "tests" / "results" / "make-soak.json"
 
 
 def main() -> None:
-    """Run both halves and judge."""
+    """Run all of it and judge."""
     given = arguments()
     machine = facts(ROOT)
     say(f"seed {given.seed}")
     tortured = torture(given.events, given.seed) if given.events else {"clean": True}
     options = Options(kills=given.kills, minutes=given.minutes, seed=given.seed)
-    whole = whole_stack(options)
-    holds = bool(tortured["clean"]) and not whole["failed"]
+    whole = whole_stack(options) if given.kills or given.minutes else {"failed": ""}
+    odd = odd_sources(given.odd_minutes, given.seed) if given.odd_minutes else {"failed": ""}
+    holds = bool(tortured["clean"]) and not whole["failed"] and not odd["failed"]
     document = {
         "what": "make soak",
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -44,6 +50,7 @@ def main() -> None:
         "asked": vars(given) | {"out": None},
         "torture": tortured,
         "whole_stack": whole,
+        "odd_sources": odd,
         "machine": machine,
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
@@ -78,11 +85,25 @@ def torture(events: int, seed: int) -> dict[str, Any]:
 
 
 def whole_stack(options: Options) -> dict[str, Any]:
-    """Start a whole stack, let it work and be killed, and remove it."""
+    """Let a whole stack work and be killed."""
+    with started() as workspace:
+        return WholeRun(captured_bank(workspace), options).run().document()
+
+
+def odd_sources(minutes: float, seed: int) -> dict[str, Any]:
+    """Let a whole stack take odd sources and events while its parts are killed."""
+    with started() as workspace:
+        options = OddOptions(seed=seed, minutes=minutes)
+        return OddRun(odd_database(workspace), options, say).run().document()
+
+
+@contextmanager
+def started() -> Iterator[Path]:
+    """Start a whole stack in a workspace of its own, and remove it behind the block."""
     workspace = Path(tempfile.mkdtemp(prefix="penstock-soak-"))
     try:
         start(workspace, "--port-base", str(int(PortBlock.SOAK)))
-        return WholeRun(captured_bank(workspace), options).run().document()
+        yield workspace
     finally:
         reset(workspace)
         shutil.rmtree(workspace, ignore_errors=True)
@@ -94,6 +115,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--kills", type=int, default=usual.kills)
     parser.add_argument("--minutes", type=float, default=usual.minutes)
+    parser.add_argument("--odd-minutes", type=float, default=OddOptions().minutes)
     parser.add_argument("--events", type=int, default=1_000_000, help="0 leaves the torture out")
     parser.add_argument("--seed", type=int, default=usual.seed)
     parser.add_argument("--out", type=Path, default=OUT)

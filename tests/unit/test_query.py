@@ -220,7 +220,7 @@ def test_every_table_is_listed_once_and_no_generation(made: HandMade) -> None:
     made.build("report", words((1, "built")), 3)
     names = ["catalog", CURRENT, "epochs", LOG, "projection/report", "projection/slow"]
     assert table_names(made.lake) == sorted([*names, TYPED, "replays"])
-    report = next(t for t in list_tables(made.lake) if t.name == "projection/report")
+    report = next(t for t in list_tables(made.lake)[0] if t.name == "projection/report")
     assert (report.rows, report.files) == (3, 1)
     history = commits(made.lake, "projection/report", limit=2)
     assert [(c.version, c.operation, c.rows) for c in history] == [

@@ -14,21 +14,27 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from apps import caught_up
 from apps.access import Access
 from apps.cli import build
+from apps.pipeline.connectors import FILES
 from apps.pipeline.endpoint import serve
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import waiting_in
 from apps.pipeline.projecting import held_documents
 from apps.pipeline.stuck_sources import STUCK_AFTER_S, StuckSources, poisoned
+from apps.pipeline.verifying import Verifying, VerifyMetrics
 from apps.settings import Settings, load
 from apps.standstills import Standstill, of_pipeline, of_service, of_source, standing_still
 from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
 from projections.log.compaction import Upkeep
 from projections.log.layout import Lake
+from projections.serve.lake_tables import list_tables
+from projections.state.history import HistoryOf
+from schemas.registry import MemoryRegistry
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of
 from tests.support.lake.telling import BreakingRegistry, ToldLake
@@ -47,6 +53,7 @@ STOPPED: dict[str, dict[str, Any]] = {
     "slot": {"slot_alarms": {"shop": WHY}},
     "verification": {"verify": {"shop": WHY}},
     "upkeep": {"upkeep": {"epochs": WHY}},
+    "lag": {"lag_unknown": {"store": WHY}},
     "delivery": {"deliveries": [{"name": "mail", "state": "failing", "reason": WHY}]},
 }
 MOVING: dict[str, Any] = {
@@ -60,6 +67,7 @@ MOVING: dict[str, Any] = {
     "quarantine": {},
     "stuck": {},
     "upkeep": {},
+    "lag_unknown": {},
     "gaps": {},
     "projections": {"latest": {"epoch": 1, "error": "waits: no rows yet", "run_ms": 0}},
     "deliveries": [{"name": "mail", "state": "running", "reason": None}],
@@ -149,16 +157,37 @@ def an_end_in_quarantine(lake: Lake) -> tuple[dict[str, Any], str]:
 
 def a_torn_manifest(lake: Lake) -> tuple[dict[str, Any], str]:
     """Stop upkeep: it cannot read a table's log."""
-    torn = Path(lake.path("epochs")) / "_delta_log"
-    torn.mkdir(parents=True)
-    (torn / "00000000000000000000.json").write_bytes(b"{torn")
+    tear(lake, "epochs")
     upkeep = Upkeep(lake, retention=timedelta(days=1))
     upkeep.look()
     return {"upkeep": upkeep.troubles}, "penstock logs pipeline"
 
 
+def a_torn_history(lake: Lake) -> tuple[dict[str, Any], str]:
+    """Stop a history: its own log cannot be read. What it is folded from goes on."""
+    told = ToldLake(lake)
+    told.tell("paid", {"n": 1})
+    told.epoch()
+    last = told.manifest.last()
+    assert last is not None
+    tear(lake, "history/order.paid")
+    name, typed = "history/order.paid", "typed/events.order.paid"
+    of = HistoryOf(name=name, typed=typed, key=("n",), identity=("n",), by_row=True)
+    brought = told.derived.bring(told.derived.at(), last, [of])
+    assert typed in brought.tables
+    return {"held": held_documents(told.derived)}, f"penstock table retry {name}"
+
+
+def tear(lake: Lake, name: str) -> None:
+    """Leave half a commit where a table's first one ought to be."""
+    torn = Path(lake.path(name)) / "_delta_log"
+    torn.mkdir(parents=True)
+    (torn / "00000000000000000000.json").write_bytes(b"{torn")
+
+
 @pytest.mark.parametrize(
-    "stop", [a_lost_schema, a_record_in_quarantine, an_end_in_quarantine, a_torn_manifest]
+    "stop",
+    [a_lost_schema, a_torn_history, a_record_in_quarantine, an_end_in_quarantine, a_torn_manifest],
 )
 def test_what_was_really_stopped_is_seen_at_every_door(
     served: Serve, lake: Lake, stop: Callable[[Lake], tuple[dict[str, Any], str]]
@@ -251,10 +280,34 @@ def test_a_cut_stands_still_after_a_minute_without_a_move() -> None:
     assert stuck.reasons() == {}
 
 
+def test_a_table_that_cannot_be_read_is_listed_beside_the_others(lake: Lake) -> None:
+    told = ToldLake(lake)
+    told.tell("paid", {"n": 1})
+    told.epoch()
+    told.bring()
+    tear(lake, "typed/events.order.torn")
+    found, unreadable = list_tables(lake)
+    assert "typed/events.order.paid" in [table.name for table in found]
+    assert list(unreadable) == ["typed/events.order.torn"]
+
+
+def test_the_verifier_outlives_a_source_file_that_cannot_be_read(tmp_path: Path) -> None:
+    broken = tmp_path / "sources" / "broken.toml"
+    broken.parent.mkdir()
+    broken.write_text("[[torn")
+    metrics = VerifyMetrics(CollectorRegistry())
+    verifying = Verifying(load(tmp_path), MemoryRegistry(), metrics)
+    verifying.step()
+    (still,) = of_pipeline({"verify": verifying.states})
+    assert (still.component, still.name) == ("verification", FILES)
+    assert "broken.toml" in still.cause
+    broken.unlink()
+    verifying.step()
+    assert verifying.states == {}
+
+
 def test_upkeep_looks_after_the_others_and_names_the_one_that_fails(lake: Lake) -> None:
-    torn = Path(lake.path("epochs")) / "_delta_log"
-    torn.mkdir(parents=True)
-    (torn / "00000000000000000000.json").write_bytes(b"{torn")
+    tear(lake, "epochs")
     upkeep = Upkeep(lake, retention=timedelta(days=1))
     assert upkeep.look() == []
     assert list(upkeep.troubles) == ["epochs"]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 
 SETUP = """
@@ -175,8 +176,11 @@ def _hstore(pairs: dict[str, str | None]) -> str:
     return ", ".join(f"{_quoted(key)}=>{_quoted(value)}" for key, value in pairs.items())
 
 
-def drawn(literals: Text, rows: int) -> list[str | None]:
-    """Draw a column of values, nulls among them; of some columns the most colourful one."""
+def drawn(literals: Text, rows: int, *, seed: int | None = None) -> list[str | None]:
+    """Draw a column of values, nulls among them; of some columns the most colourful one.
+
+    With a `seed` they are the same each time.
+    """
     found: list[str | None] = []
 
     @settings(
@@ -192,7 +196,7 @@ def drawn(literals: Text, rows: int) -> list[str | None]:
         if len(set(values)) > len(set(found)):
             found[:] = values
 
-    draw()
+    (draw if seed is None else with_seed(seed)(draw))()
     return found
 
 

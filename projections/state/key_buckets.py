@@ -1,0 +1,317 @@
+"""Rows of a large transaction sorted by key, for values that its updates left alone.
+
+    slices -> [one pass] -> files by key -> parts, each with the last known rows of its keys
+    stored rows -> [one pass] -> files by key
+
+An update that leaves a large value alone does not say what it is: the last known row of its key
+does. Looked up slice by slice, each slice reads all that is stored. Here both sides are read once
+and laid into files by the hash of their key; then one file after the other is gone through, with
+no more in memory than one part and the known rows of one file. The files lie on the local disk and
+live as long as the fold.
+
+The halves of a changed key may lie in two files, and the new half may need what the old one had:
+such a transaction is gone through slice by slice, as is one whose keys have two schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from projections.log.datasets import dataset_of, scanner_of
+from projections.log.layout import Lake
+from projections.log.order import high_of, low_of
+from projections.log.tables import TableAt, Tables
+from projections.log.unchanged import Stored, rows_of_keys
+from projections.log.writer import OP
+from projections.state.large import LogRows
+from projections.state.layers import beyond, newest_of, tail_name, whole
+from schemas.columns import decode_rows, key_columns
+from schemas.records import Operation
+from schemas.registry import SchemaLookup
+
+MOST_FILES = 128
+"""Files that are open at the same moment, of each side."""
+
+
+T = TypeVar("T")
+
+
+class _LeftAlone(Exception):
+    """An update left a value alone."""
+
+
+class _KeysMove(Exception):
+    """The transaction changes keys, or their schema."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Rows as they are before a transaction: those of a table, and images over them (`__op`)."""
+
+    base: ds.Dataset | None = None
+    newest: pa.Table | None = None
+
+
+class Part(Protocol):
+    """Log rows of a transaction, and where the last known rows of their keys are found."""
+
+    @property
+    def rows(self) -> pa.Table:
+        """The log rows."""
+        ...
+
+    def stored(self, wanted: pa.Table) -> pa.Table | None:
+        """Return the last known rows of some keys."""
+        ...
+
+    def became(self, newest: pa.Table) -> None:
+        """Take in what the rows made of their keys: one image each, with `__op`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """Rows in the source's order; what is stored is asked for slice by slice."""
+
+    rows: pa.Table
+    stored: Stored
+
+    def became(self, newest: pa.Table) -> None:
+        """Whoever is asked for what is stored knows it."""
+
+
+@dataclass(slots=True)
+class _OfKeys:
+    """Rows of some keys, in the source's order, beside the last known rows of these keys."""
+
+    keys: tuple[str, ...]
+    known: pa.Table | None
+    rows: pa.Table = field(default_factory=lambda: pa.table({}))
+    _newest: list[pa.Table] = field(default_factory=list)
+
+    def stored(self, wanted: pa.Table) -> pa.Table | None:
+        """Return the last known rows of some keys."""
+        for newest in self._newest:
+            if self.known is None:
+                self.known = newest.drop_columns([OP]).schema.empty_table()
+            self.known = whole(self.known, newest, self.keys)
+        self._newest.clear()
+        return rows_of_keys(self.known, wanted)
+
+    def became(self, newest: pa.Table) -> None:
+        """Take in what the rows made of their keys: one image each, with `__op`."""
+        self._newest.append(newest)
+
+
+def known_at(lake: Lake, tables: Tables, name: str, at: Mapping[str, TableAt]) -> Known:
+    """Return what a `current` table was at the versions that `at` names.
+
+    Raises what opening a version raises that is gone.
+    """
+    base = DeltaTable(lake.path(name), version=at[name].version)
+    tail_at = tail_name(name)
+    if tail_at not in at:
+        return Known(base=dataset_of(base))
+    tail = tables.read(lake.path(tail_at), version=at[tail_at].version)
+    assert tail is not None, "its version is named"
+    return Known(base=dataset_of(base), newest=newest_of(beyond(tail, base, name))[0])
+
+
+def gone_through(
+    slices: Sequence[LogRows],
+    take: Callable[[Iterable[Part]], T],
+    *,
+    known: Known | None,
+    stored: Stored,
+    anew: Callable[[], object],
+    schemas: SchemaLookup,
+    per_part: int,
+) -> T:
+    """Have all rows of a transaction taken, part by part, and return what `take` returns.
+
+    Slice by slice, until a stored value is asked for: then by key. Where that is not possible, or
+    `known` is None, `stored` is asked for what is stored, slice by slice. `anew` takes back what
+    `take` did of it by then.
+    """
+    if known is not None:
+        try:
+            return take(_Slice(part.read(), _ask_not) for part in slices)
+        except _LeftAlone:
+            anew()
+        rows = sum(part.count() for part in slices)
+        with _KeyBuckets(schemas, rows=rows, per_part=per_part) as buckets:
+            try:
+                return take(buckets.parts((part.read() for part in slices), known))
+            except _KeysMove:
+                anew()
+    return take(_Slice(part.read(), stored) for part in slices)
+
+
+def _ask_not(wanted: pa.Table) -> pa.Table | None:
+    raise _LeftAlone
+
+
+class _KeyBuckets:
+    """Sorts the rows of one transaction. Use as a context manager: the files go with it."""
+
+    def __init__(self, schemas: SchemaLookup, *, rows: int, per_part: int) -> None:
+        self._schemas = schemas
+        self._per_part = per_part
+        self._count = max(1, min(MOST_FILES, -(-rows // per_part)))
+        self._folder = TemporaryDirectory(prefix="penstock-fold-")
+        self._key_schema: str | None = None
+        self._firsts: list[pa.Array] = []
+
+    def __enter__(self) -> _KeyBuckets:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._folder.cleanup()
+
+    def parts(self, slices: Iterable[pa.Table], known: Known) -> Iterator[_OfKeys]:
+        """Yield all rows of `slices`, part by part. Raises `_KeysMove` before the first one."""
+        changes = _Files(Path(self._folder.name) / "changes", self._count)
+        with changes:
+            for rows in map(_ordered, slices):
+                keys = self._keys(rows, known)
+                self._firsts.append(pc.unique(keys.column(0)))
+                changes.add(rows, keys)
+        base = self._laid("base", known)
+        over = _Files(Path(self._folder.name) / "newest", self._count)
+        with over:
+            if known.newest is not None and known.newest.num_rows:
+                over.add(known.newest, known.newest.select(self._names()))
+        for number in range(self._count):
+            yield from self._parts_of(number, changes, base, over)
+
+    def _parts_of(
+        self, number: int, changes: _Files, base: _Files, over: _Files
+    ) -> Iterator[_OfKeys]:
+        newest = over.read(number)
+        part = _OfKeys(keys=tuple(self._names()), known=base.read(number))
+        if newest is not None:
+            part.became(newest)
+        held: list[pa.RecordBatch] = []
+        for batch in changes.batches(number):
+            held.append(batch)
+            if sum(each.num_rows for each in held) >= self._per_part:
+                part.rows, held = pa.Table.from_batches(held), []
+                yield part
+        if held:
+            part.rows = pa.Table.from_batches(held)
+            yield part
+
+    def _laid(self, name: str, known: Known) -> _Files:
+        files = _Files(Path(self._folder.name) / name, self._count)
+        first, names = self._names()[0], self._names()
+        with files:
+            if known.base is None:
+                return files
+            touched = pc.is_in(pc.field(first), pc.unique(pa.chunked_array(self._firsts)))
+            for batch in scanner_of(known.base, touched).to_batches():
+                if batch.num_rows:
+                    rows = pa.Table.from_batches([batch])
+                    files.add(rows, rows.select(names))
+        return files
+
+    def _names(self) -> list[str]:
+        assert self._key_schema is not None, "there are rows"
+        return list(key_columns(self._key_schema))
+
+    def _keys(self, rows: pa.Table, known: Known) -> pa.Table:
+        ids = pc.unique(rows["key_schema_id"]).to_pylist()
+        schema = self._schemas.schema(ids[0])
+        if len(ids) != 1 or self._key_schema not in (None, schema) or _moves_keys(rows):
+            raise _KeysMove
+        self._key_schema = schema
+        found = decode_rows(rows["key"].combine_chunks(), schema, "self")
+        found = found.select(list(key_columns(schema)))
+        if known.base is None:
+            return found
+        # Equal values of two types need not have one hash.
+        return found.cast(pa.schema([known.base.schema.field(n) for n in found.schema.names]))
+
+
+class _Files:
+    """Rows in files by the hash of their key. Those of one key come back in the order given."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._count = count
+        self._open: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
+        self._closing = ExitStack()
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def add(self, rows: pa.Table, keys: pa.Table) -> None:
+        """Write rows; all calls with rows of the same columns."""
+        places = _hashed(keys) % self._count
+        order = np.argsort(places, kind="stable")
+        ends = np.searchsorted(places[order], np.arange(self._count + 1))
+        sorted_rows = rows.take(pa.array(order))
+        for number in range(self._count):
+            first, end = int(ends[number]), int(ends[number + 1])
+            if first < end:
+                self._writer(number, rows.schema).write_table(sorted_rows.slice(first, end - first))
+
+    def read(self, number: int) -> pa.Table | None:
+        """Return the rows of one file; None where there are none."""
+        batches = list(self.batches(number))
+        return pa.Table.from_batches(batches) if batches else None
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one file."""
+        path = self._folder / str(number)
+        if path.exists():
+            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as reader:
+                yield from reader
+
+    def _writer(self, number: int, schema: pa.Schema) -> pa.ipc.RecordBatchStreamWriter:
+        if number not in self._open:
+            file = self._closing.enter_context(pa.OSFile(str(self._folder / str(number)), "wb"))
+            made = self._closing.enter_context(pa.ipc.new_stream(file, schema))
+            self._open[number] = made
+        return self._open[number]
+
+
+def _hashed(keys: pa.Table) -> npt.NDArray[np.int64]:
+    """Return a number per key: the same for equal keys, whatever widths their types have."""
+    values = zip(*(column.to_pylist() for column in keys.columns), strict=True)
+    return np.fromiter(map(hash, values), np.int64, keys.num_rows)
+
+
+def _ordered(rows: pa.Table) -> pa.Table:
+    order = np.lexsort((low_of(rows).to_numpy(), high_of(rows).to_numpy()))
+    return rows.take(pa.array(order))
+
+
+def _moves_keys(rows: pa.Table) -> bool:
+    """Return whether a delete is followed at once by the insert of another key."""
+    operation, key = rows["operation"].combine_chunks(), rows["key"].combine_chunks()
+    deleted = pc.equal(operation, Operation.DELETE.value).slice(0, max(rows.num_rows - 1, 0))
+    inserted = pc.equal(operation, Operation.INSERT.value).slice(1)
+    other = pc.not_equal(key.slice(0, len(deleted)), key.slice(1))
+    return bool(pc.any(pc.and_(pc.and_(deleted, inserted), other)).as_py())
