@@ -91,3 +91,40 @@ def test_who_waits_for_another_migration_is_told_so(postgres_dsn: str) -> None:
         other.execute("SELECT pg_advisory_lock(7305801001)")
         with pytest.raises(Unavailable, match="another service migrates"):
             migrated(postgres_dsn, COLUMN, Patience(turn=LITTLE))
+
+
+def test_every_index_is_in_the_order_of_bytes(postgres_dsn: str) -> None:
+    """The order of a locale is another after an upgrade of the library that knows it: searches
+    in an index that was built before then miss rows, and a unique one takes a key twice.
+    """
+    with psycopg.connect(postgres_dsn) as connection:
+        others = connection.execute(
+            "SELECT indexrelid::regclass::text, collname FROM pg_index"
+            " CROSS JOIN LATERAL unnest(indcollation::oid[]) AS used (id)"
+            " JOIN pg_collation ON pg_collation.oid = used.id"
+            " JOIN pg_class ON pg_class.oid = indexrelid"
+            " WHERE relnamespace = 'es'::regnamespace AND collname <> 'C'"
+        ).fetchall()
+    assert others == []
+
+
+def test_columns_take_their_new_order_without_building_an_index_under_lock(
+    postgres_dsn: str,
+) -> None:
+    """The indexes that were built beside the writers become those of the changed columns."""
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA es CASCADE")
+    *built, changed = [each for each in migrations() if each.number <= 13]
+    asyncio.run(migrate(postgres_dsn, tuple(built)))
+    files = (
+        "SELECT regexp_replace(indexdef, '(UNIQUE )?INDEX \\w+ | COLLATE \"C\"', '', 'g'),"
+        " pg_relation_filenode(format('es.%I', indexname)::regclass) FROM pg_indexes"
+        " WHERE schemaname = 'es' AND tablename IN"
+        " ('events', 'streams', 'tags', 'archived', 'snapshots', 'commands')"
+    )
+    with psycopg.connect(postgres_dsn) as connection:
+        before = set(connection.execute(files).fetchall())
+    asyncio.run(migrate(postgres_dsn, (*built, changed)))
+    with psycopg.connect(postgres_dsn) as connection:
+        after = set(connection.execute(files).fetchall())
+    assert after < before
