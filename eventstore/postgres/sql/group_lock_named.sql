@@ -7,4 +7,6 @@ SELECT name, category, type, stream_prefix, tag, started_after, max_deliveries, 
 SELECT number, scanned_to, finished_to, parked, clock_timestamp()
     FROM es.rounds WHERE subscription = %(group)s ORDER BY number DESC LIMIT 1;
 SELECT position, event_id, stream, due_at, deliveries, consumer, reason
-    FROM es.deliveries WHERE subscription = %(group)s AND event_id = ANY(%(ids)s::uuid[]);
+    FROM es.deliveries
+    WHERE subscription = %(group)s AND event_id = ANY(%(ids)s::uuid[]) AND position > (
+        SELECT finished_to FROM es.rounds WHERE subscription = %(group)s ORDER BY number DESC LIMIT 1);
