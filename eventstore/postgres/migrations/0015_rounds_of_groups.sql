@@ -25,3 +25,9 @@ GRANT SELECT, INSERT, DELETE ON es.rounds TO penstock_service;
 
 ALTER TABLE es.subscriptions DROP COLUMN scanned_to, DROP COLUMN parked, DROP COLUMN redelivered;
 ALTER TABLE es.subscriptions RESET (fillfactor);
+
+-- The id comes first in its index: searches by position can never pass it for what is finished.
+ALTER TABLE es.deliveries DROP CONSTRAINT deliveries_subscription_event_id_key,
+    ADD UNIQUE (event_id, subscription);
+ALTER TABLE es.parked DROP CONSTRAINT parked_subscription_event_id_key,
+    ADD UNIQUE (event_id, subscription);
