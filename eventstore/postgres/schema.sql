@@ -193,7 +193,7 @@ COMMENT ON COLUMN es.rounds.scanned_to IS 'Every event up to here was looked at'
 COMMENT ON COLUMN es.rounds.finished_to IS 'Every event up to here is finished, parked or not for this group';
 
 -- Rows come and go with each event: vacuum must not wait for a fifth of the table to be dead.
--- The id comes first in its index: searches by position can never pass it for what is finished.
+-- One index: of a table whose rows are all dead the planner might take another one, and pass them all.
 CREATE TABLE es.deliveries (
     subscription text COLLATE "C" NOT NULL REFERENCES es.subscriptions ON DELETE CASCADE,
     position     bigint      NOT NULL,
@@ -203,8 +203,7 @@ CREATE TABLE es.deliveries (
     consumer     text,
     due_at       timestamptz NOT NULL,
     reason       text,
-    PRIMARY KEY (subscription, position),
-    UNIQUE (event_id, subscription)
+    PRIMARY KEY (subscription, position)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000);
 COMMENT ON COLUMN es.deliveries.consumer IS 'Who has it, until due_at; null: waits until due_at';
 

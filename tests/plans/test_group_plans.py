@@ -32,7 +32,7 @@ UPDATE es.rounds SET scanned_to = {EVENTS}, parked = 10000;
 """
 MOST_BLOCKS = {
     "group_lock": 220,  # One for each of the 200 unfinished events, at worst.
-    "group_lock_named": 30,
+    "group_lock_named": 100,  # They are looked through by position.
     "group_events": 60,
     "group_settled": 60,
     "group_unpark": 60,
