@@ -5,17 +5,12 @@ The baseline is the store of another checkout: `--broad-condition-before DIR`.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
-from benchmarks.eventstore.cluster import running
+from benchmarks.eventstore.checkouts import driven
 from benchmarks.eventstore.products import ROOT
 from benchmarks.harness import Context, Figures
-from kernel.errors import Unavailable
 
 NAME = "broad_condition"
 CONDITIONS = (
@@ -23,8 +18,7 @@ CONDITIONS = (
     "condition of 16 items over two tags that 200,000 positions have and none has both; each "
     "answer after the commit is on disk; gapless positions in commit order"
 )
-_DRIVER = ROOT / "benchmarks" / "eventstore" / "broad.py"
-_SLACK_S = 120.0
+_SLACK_S = 300.0
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -47,19 +41,5 @@ def BASELINE(context: Context) -> Figures:
 
 
 def _measured(context: Context, name: str, root: Path) -> Figures:
-    cluster = context.once("postgres", lambda: running(context.folder))
-    dsn = cluster.create(f"broad_{name}")
     seconds = context.options.broad_condition_seconds
-    ended = subprocess.run(
-        [sys.executable, _DRIVER, dsn, str(seconds)],
-        capture_output=True,
-        text=True,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        timeout=seconds + _SLACK_S,
-        check=False,
-    )
-    if ended.returncode != 0:
-        raise Unavailable(f"the driver ended with {ended.returncode}: {ended.stderr[-2_000:]}")
-    figures: dict[str, float] = json.loads(ended.stdout)
-    return figures
+    return driven(context, "broad", name, root, seconds, at_most_s=seconds + _SLACK_S)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 STREAMS = 50_000
-GRACE_S = 60
+GRACE_S = 300
 
 
 class Connection(asyncio.Protocol):

@@ -29,6 +29,7 @@ from eventstore.store import Appended, AppendRequest
 from kernel.errors import (
     ContractViolation,
     LeaseLost,
+    Misconfigured,
     OutcomeUnknown,
     Overloaded,
     PenstockError,
@@ -237,8 +238,8 @@ class Appender:
             try:
                 async with asyncio.timeout(self._limits.answer_s):
                     self._head.advance(await self._group.prepare())
-            except (Unavailable, TimeoutError) as error:
-                self.trouble = str(error) or "PostgreSQL does not answer in time"
+            except (Unavailable, Misconfigured, TimeoutError) as error:
+                self.trouble = _told(error)
                 self._standby = isinstance(error, Standby)
                 self._expire(self.trouble)
                 if self._stopping:
@@ -336,3 +337,10 @@ class Appender:
     def _settle(self, queued: _Queued) -> None:
         self._queue.settle(queued)
         self._observer.queued(self._queue.events)
+
+
+def _told(error: Exception) -> str:
+    """Say why the writer cannot begin, and what a person must do where only a person can."""
+    if isinstance(error, Misconfigured):
+        return f"{error.message} | fix: {error.remedy}"
+    return str(error) or "PostgreSQL does not answer in time"

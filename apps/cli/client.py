@@ -21,15 +21,23 @@ from apps.settings import Settings
 from kernel.errors import (
     Conflict,
     ContractViolation,
+    Incompatible,
     InvalidRequest,
     Misconfigured,
     NotFound,
     PenstockError,
+    StoreDiverged,
     StreamGone,
     Unavailable,
 )
 
 _TIMEOUT_S = 30.0
+_KINDS: Mapping[str, type[PenstockError]] = {
+    "invalid-request": InvalidRequest,
+    "incompatible": Incompatible,
+    "store-diverged": StoreDiverged,
+}
+"""Errors whose status other errors have too, which end a command with another exit code."""
 
 
 class ServiceClient:
@@ -173,22 +181,7 @@ def error_of(status: int, body: bytes) -> PenstockError:
         problem = orjson.loads(body)
     except orjson.JSONDecodeError:
         problem = {"detail": body.decode(errors="replace")[:500]}
-    kind: type[PenstockError]
-    match status:
-        case 404:
-            kind = NotFound
-        case 410:
-            kind = StreamGone
-        case 409 | 412:
-            kind = Conflict
-        case 400 | 413:
-            kind = InvalidRequest
-        case 429 | 503 | 507:
-            kind = Unavailable
-        case _ if status < 500:
-            kind = ContractViolation
-        case _:
-            kind = PenstockError
+    kind = _KINDS.get(problem.get("type")) or _kind_of(status)
     known = {"type", "title", "status", "detail", "remedy", "message"}
     fields = {key: value for key, value in problem.items() if key not in known}
     return kind(
@@ -198,6 +191,24 @@ def error_of(status: int, body: bytes) -> PenstockError:
         status=status,
         **fields,
     )
+
+
+def _kind_of(status: int) -> type[PenstockError]:
+    match status:
+        case 404:
+            return NotFound
+        case 410:
+            return StreamGone
+        case 409 | 412:
+            return Conflict
+        case 400 | 413:
+            return InvalidRequest
+        case 429 | 503 | 507:
+            return Unavailable
+        case _ if status < 500:
+            return ContractViolation
+        case _:
+            return PenstockError
 
 
 def _given(query: Mapping[str, object]) -> dict[str, str]:

@@ -114,10 +114,11 @@ def _hung(runtime: Runtime) -> int:
 async def _reasons(runtime: Runtime) -> dict[str, str]:
     if runtime.stopping:
         return {"service": "stopping"}
+    reasons: dict[str, str] = {}
     try:
-        store = runtime.opened.store
-        runtime.metrics.head.set(await store.head())
+        runtime.metrics.head.set(await runtime.opened.store.head())
         runtime.opened.storage.check()
     except PenstockError as error:
-        return {"store": error.message}
-    return {} if store.appender.trouble is None else {"appender": store.appender.trouble}
+        reasons["store"] = error.message
+    trouble = runtime.opened.store.appender.trouble if runtime.is_open else None
+    return reasons if trouble is None else reasons | {"appender": trouble}

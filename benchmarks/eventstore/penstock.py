@@ -22,7 +22,7 @@ from kernel.errors import Unavailable
 
 TEMPLATE = "penstock_seeded"
 GROWN = "penstock_grown"
-_READY_S = 60.0
+_READY_S = 300.0
 _ORDER = "gapless total order = commit order, versions checked, event ids looked up; fsync"
 
 

@@ -62,8 +62,8 @@ def preload(dsn: str, events: int, progress: Callable[[str], None]) -> None:
             if first % (10 * _ROWS_PER_COPY) == 0:
                 progress(f"  preloaded {first + count:,} of {events:,} events")
         connection.execute(
-            "INSERT INTO es.streams (stream, category, version) "
-            "SELECT stream, min(category), max(version) FROM es.events GROUP BY stream"
+            "INSERT INTO es.streams (stream, category) "
+            "SELECT stream, category FROM es.events GROUP BY stream, category"
         )
         connection.execute("INSERT INTO es.categories VALUES (%s)", (CATEGORY,))
         connection.execute("VACUUM ANALYZE es.events")

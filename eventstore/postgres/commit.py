@@ -6,7 +6,7 @@ other groups, the writer looks first:
 
 1. Take the append lock, check the fencing number, read heads, known ids and the store's head.
 2. Decide every request in queue order (`eventstore.decision`).
-3. COPY the accepted events, move the heads of their streams and of the store.
+3. COPY the accepted events, and remember their tags, their categories and new streams.
 4. Commit.
 
 The lock is held over the commit, so positions follow commit order and every snapshot that a
@@ -26,7 +26,6 @@ from eventstore.archive import Archive, NoArchive
 from eventstore.decision import (
     MAX_CATEGORIES,
     Outcome,
-    Placed,
     SameData,
     StoreState,
     decide_group,
@@ -315,7 +314,13 @@ class PostgresGroupCommit:
         new = state.categories - self._lease.categories
         if new:
             await connection.execute(query("add_categories"), {"categories": sorted(new)})
-        await connection.execute(query("end_group"), _heads_after(placed))
+        first = [place for place in placed if place.version == 0]
+        if first:
+            values = {
+                "streams": [place.stream for place in first],
+                "categories": [place.category for place in first],
+            }
+            await connection.execute(query("add_streams"), values)
         if state.changed:
             await connection.execute(query("set_policies"), _policies_after(state))
 
@@ -370,13 +375,4 @@ def _policies_after(state: StoreState) -> dict[str, object]:
         "max_age_s": [policy.max_age_s for _, policy in changed],
         "max_count": [policy.max_count for _, policy in changed],
         "archived_up_to": [policy.archived_up_to for _, policy in changed],
-    }
-
-
-def _heads_after(placed: Sequence[Placed]) -> dict[str, object]:
-    last = {place.stream: place for place in placed}
-    return {
-        "streams": list(last),
-        "categories": [place.category for place in last.values()],
-        "versions": [place.version for place in last.values()],
     }

@@ -17,6 +17,11 @@ SERVICE_ROLE = "penstock_service"
 CONNECT_TIMEOUT_S = 5
 _POOL_TIMEOUT_S = 5.0
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+_RIGHTS = (
+    f"Give the login of postgres.dsn back what it lacks: GRANT {SERVICE_ROLE} TO login."
+    " The service goes on by itself then."
+)
+_NO_ROLE = "permission denied to set role"
 
 # A peer that vanished without a word is noticed within 25 seconds. Durability is not the
 # server's default to decide: an acknowledged append is on disk.
@@ -145,9 +150,13 @@ def wrapped(doing: str) -> Iterator[None]:
         raise StorageFull(f"{doing}: {_cause(error)}") from error
     except (psycopg.DataError, psycopg.IntegrityError):
         raise
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise Misconfigured(f"{doing}: {_cause(error)}", remedy=_RIGHTS) from error
     except psycopg.ProgrammingError as error:
         raise Misconfigured(f"{doing}: {_cause(error)}") from error
     except (psycopg.Error, OSError) as error:
+        if _NO_ROLE in str(error):
+            raise Misconfigured(f"{doing}: {_cause(error)}", remedy=_RIGHTS) from error
         raise Unavailable(f"{doing}: {_cause(error)}") from error
 
 

@@ -47,10 +47,10 @@ class GroupRounds:
         check_known(name)
         async with self.connection("serving a subscription") as connection:
             lock = "group_lock" if ids is None else "group_lock_named"
-            rows, entries = await results(connection, lock, group=name, ids=ids)
+            rows, progress, entries = await results(connection, lock, group=name, ids=ids)
             if not rows:
                 raise unknown(name)
-            open_round = opened(connection, rows[0], entries)
+            open_round = opened(connection, rows[0], progress[0], entries)
             yield open_round
             await _save(open_round)
 
@@ -89,6 +89,7 @@ async def _save(open_round: OpenRound) -> None:
             connection,
             "group_scanned",
             group=open_round.subscription.name,
+            number=open_round.number,
             scanned_to=open_round.scanned_to,
         )
     else:

@@ -19,22 +19,29 @@ class OpenRound:
 
     connection: Connection
     subscription: Subscription
+    number: int
     scanned_to: Position
     began_at: Position
+    finished_to: Position
     round: Round
 
 
 def opened(
-    connection: Connection, row: Sequence[Any], entries: Sequence[Sequence[Any]]
+    connection: Connection,
+    row: Sequence[Any],
+    progress: Sequence[Any],
+    entries: Sequence[Sequence[Any]],
 ) -> OpenRound:
     """Make a round of what `group_lock.sql` selects."""
     subscription = subscription_of(row)
-    scanned_to, parked, now = row[13:16]
+    number, scanned_to, finished_to, parked, now = progress
     return OpenRound(
         connection=connection,
         subscription=subscription,
+        number=number,
         scanned_to=Position(scanned_to),
         began_at=Position(scanned_to),
+        finished_to=Position(finished_to),
         round=Round(
             subscription.terms,
             entries=[_entry(each) for each in entries],
@@ -123,7 +130,9 @@ def saved_values(open_round: OpenRound) -> dict[str, object]:
         "parked_deliveries": [each.deliveries for each in parked],
         "parked_reasons": [each.reason for each in parked],
         "now": done.now,
+        "number": open_round.number,
         "scanned_to": open_round.scanned_to,
+        "finished_to": open_round.finished_to,
         "parked": done.parked,
         "redelivered": done.redelivered,
     }

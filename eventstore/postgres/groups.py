@@ -257,6 +257,7 @@ class PostgresSubscriptionGroups:
             look_ahead = open_round.subscription.terms.look_ahead
             values = {
                 "group": name,
+                "number": open_round.number,
                 "ids": None if ids is None else _checked(ids),
                 # Beside the events on their way as many again: a full group takes them back too.
                 "limit": max(0, 2 * look_ahead - open_round.round.unfinished),

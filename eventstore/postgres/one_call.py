@@ -40,8 +40,8 @@ _UUID_ITEM = _LENGTH.pack(16)
 _NULL_ITEM = _LENGTH.pack(-1)
 _JSONB_VERSION = b"\x01"
 Value = bytes | None
-_BINARY: Final = frozenset({3, 4, 6, 7, 10, 11, 12, 13, 14, 16, 17})
-_FORMATS: Final = [pq.Format.BINARY if place in _BINARY else pq.Format.TEXT for place in range(20)]
+_BINARY: Final = frozenset({3, 4, 6, 7, 10, 11, 12, 13, 14})
+_FORMATS: Final = [pq.Format.BINARY if place in _BINARY else pq.Format.TEXT for place in range(17)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,6 @@ def values_of(placed: Sequence[Placed], belief: Belief, walks: Value = None) -> 
     `walks` are those of the group's conditions (`Probes.json`), if it has any.
     """
     events = [place.event for place in placed]
-    heads = {place.stream: place for place in placed}.values()
     return [
         b"%d" % belief.lease,
         b"%d" % belief.before,
@@ -108,9 +107,6 @@ def values_of(placed: Sequence[Placed], belief: Belief, walks: Value = None) -> 
         _optional(_JSONB, [event.metadata or None for event in events], _jsonb),
         _optional(_TEXT, [event.tags or None for event in events], _tags),
         _times(events),
-        _texts(place.stream for place in heads),
-        _texts(place.category for place in heads),
-        _numbers(place.version for place in heads),
         walks,
     ]
 

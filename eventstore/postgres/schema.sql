@@ -1,5 +1,8 @@
 -- What all migrations add up to: read this to know the schema, apply it never. A test applies both
 -- and compares. Roles are left out; see migrations/0002_append_only.sql.
+--
+-- Text that is searched and sorted is in the order of its bytes, whatever the database's collation is:
+-- an index in the order of a locale is broken by the next version of the library that knows the locale.
 
 CREATE SCHEMA es;
 
@@ -19,14 +22,16 @@ CREATE TABLE es.store (
 COMMENT ON TABLE es.store IS 'Identity of this store; part of the identity of each event';
 COMMENT ON COLUMN es.store.known_head IS 'Set by a service that finds the head below it: events were lost';
 
+-- Only archived events leave dead rows here: vacuum takes them out of the indexes when they are one row
+-- in fifty.
 CREATE TABLE es.events (
     position    bigint      PRIMARY KEY CHECK (position > 0),
     store_id    uuid        NOT NULL,
     id          uuid        NOT NULL UNIQUE,
-    stream      text        NOT NULL,
+    stream      text COLLATE "C" NOT NULL,
     version     bigint      NOT NULL CHECK (version >= 0),
-    category    text        NOT NULL,
-    type        text        NOT NULL,
+    category    text COLLATE "C" NOT NULL,
+    type        text COLLATE "C" NOT NULL,
     schema_id   integer     NOT NULL,
     data_format smallint    NOT NULL DEFAULT 0,
     data        bytea       NOT NULL,
@@ -37,7 +42,7 @@ CREATE TABLE es.events (
     occurred_at timestamptz NOT NULL,
     recorded_at timestamptz NOT NULL,
     UNIQUE (stream, version)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 COMMENT ON COLUMN es.events.data IS 'Avro in the five-byte framing (data_format 0)';
 COMMENT ON COLUMN es.events.subject IS 'Reserved: whose personal data this is';
 COMMENT ON COLUMN es.events.key_id IS 'Reserved: the key that data is sealed with (data_format 1)';
@@ -46,35 +51,31 @@ CREATE INDEX events_category ON es.events (category, position);
 CREATE INDEX events_type ON es.events (type, position) INCLUDE (category);
 
 CREATE TABLE es.streams (
-    stream          text    PRIMARY KEY,
-    category        text    NOT NULL,
-    version         bigint  NOT NULL CHECK (version >= 0),
+    stream          text COLLATE "C" PRIMARY KEY,
+    category        text COLLATE "C" NOT NULL,
     deleted         boolean NOT NULL DEFAULT false,
     truncate_before bigint  NOT NULL DEFAULT 0,
     tombstoned      boolean NOT NULL DEFAULT false,
     max_age_s       bigint CHECK (max_age_s > 0),
     max_count       bigint CHECK (max_count > 0),
     archived_up_to  bigint  NOT NULL DEFAULT 0
-) WITH (fillfactor = 80);
-COMMENT ON COLUMN es.streams.version IS 'Version of the last event';
+);
 COMMENT ON COLUMN es.streams.deleted IS 'Deleted, and nothing was appended since';
 COMMENT ON COLUMN es.streams.truncate_before IS 'Reads of the stream begin at this version';
 COMMENT ON COLUMN es.streams.tombstoned IS 'Gone for good: neither read nor appended to';
 COMMENT ON COLUMN es.streams.max_age_s IS 'Reads of the stream leave out older events';
 COMMENT ON COLUMN es.streams.max_count IS 'Reads of the stream show this many events at most';
 COMMENT ON COLUMN es.streams.archived_up_to IS 'Events below this version are in the archive';
--- Serves prefixes of stream names, whatever the database's collation is.
-CREATE INDEX streams_prefix ON es.streams (stream text_pattern_ops);
 
 CREATE TABLE es.categories (
-    category text PRIMARY KEY
+    category text COLLATE "C" PRIMARY KEY
 );
 
 CREATE TABLE es.tags (
-    tag      text   NOT NULL,
+    tag      text COLLATE "C" NOT NULL,
     position bigint NOT NULL,
-    category text   NOT NULL,
-    type     text   NOT NULL,
+    category text COLLATE "C" NOT NULL,
+    type     text COLLATE "C" NOT NULL,
     PRIMARY KEY (tag, position)
 );
 CREATE INDEX tags_type ON es.tags (tag, type, position) INCLUDE (category);
@@ -87,10 +88,10 @@ CREATE TABLE es.archived (
     position    bigint      PRIMARY KEY,
     store_id    uuid        NOT NULL,
     id          uuid        NOT NULL UNIQUE,
-    stream      text        NOT NULL,
+    stream      text COLLATE "C" NOT NULL,
     version     bigint      NOT NULL,
-    category    text        NOT NULL,
-    type        text        NOT NULL,
+    category    text COLLATE "C" NOT NULL,
+    type        text COLLATE "C" NOT NULL,
     occurred_at timestamptz NOT NULL,
     recorded_at timestamptz NOT NULL,
     content     bytea       NOT NULL,
@@ -121,6 +122,16 @@ CREATE VIEW es.counter AS
 -- A writer of the version before still says how far it came; the events themselves have said it.
 CREATE RULE counter_follows AS ON UPDATE TO es.counter DO INSTEAD NOTHING;
 
+-- Streams with the version of their last event, which the event itself says, for the same reason.
+CREATE VIEW es.heads AS
+    SELECT streams.stream, streams.category, last.version, deleted, truncate_before, tombstoned,
+           max_age_s, max_count, archived_up_to
+    FROM es.streams
+    CROSS JOIN LATERAL (
+        SELECT version FROM es.recorded WHERE recorded.stream = streams.stream
+            ORDER BY version DESC LIMIT 1
+    ) AS last;
+
 -- Who may append. A writer commits only while `number` is the one that it was given.
 CREATE TABLE es.lease (
     number     bigint      NOT NULL,
@@ -135,27 +146,26 @@ CREATE TABLE es.schemas (
     schema    text    NOT NULL
 );
 CREATE TABLE es.types (
-    subject   text    PRIMARY KEY,
+    subject   text COLLATE "C" PRIMARY KEY,
     schema_id integer NOT NULL REFERENCES es.schemas
 );
 COMMENT ON TABLE es.types IS 'The schema that new events of a type are written with';
 
 -- Every schema that events of a type were or are written with.
 CREATE TABLE es.type_schemas (
-    subject   text    NOT NULL,
+    subject   text COLLATE "C" NOT NULL,
     schema_id integer NOT NULL REFERENCES es.schemas,
     PRIMARY KEY (subject, schema_id)
 );
 
 -- Persistent subscriptions: written under the row lock of the group's subscription.
 CREATE TABLE es.subscriptions (
-    name           text        PRIMARY KEY,
+    name           text COLLATE "C" PRIMARY KEY,
     category       text,
     type           text,
     stream_prefix  text,
     tag            text,
     started_after  bigint      NOT NULL CHECK (started_after >= 0),
-    scanned_to     bigint      NOT NULL CHECK (scanned_to >= started_after),
     max_deliveries integer     NOT NULL,
     ack_timeout    interval    NOT NULL,
     backoff        interval    NOT NULL,
@@ -163,15 +173,29 @@ CREATE TABLE es.subscriptions (
     max_in_flight  integer     NOT NULL,
     look_ahead     integer     NOT NULL,
     max_parked     integer     NOT NULL,
-    parked         integer     NOT NULL DEFAULT 0 CHECK (parked >= 0),
-    redelivered    bigint      NOT NULL DEFAULT 0,
     made_at        timestamptz NOT NULL DEFAULT clock_timestamp()
-) WITH (fillfactor = 50);
-COMMENT ON COLUMN es.subscriptions.scanned_to IS 'Every event up to here was looked at';
+);
+
+-- How far each group is, by its newest row. A round adds one and takes the one before away. While an
+-- old snapshot is open none of those can be removed, but nobody passes them: the newest is at the end
+-- of the index, where the versions of one row that every round changed would all be in one place.
+-- Likewise what a group has finished lies before `finished_to`, where nobody looks for deliveries.
+CREATE TABLE es.rounds (
+    subscription text COLLATE "C" NOT NULL REFERENCES es.subscriptions ON DELETE CASCADE,
+    number       bigint  NOT NULL,
+    scanned_to   bigint  NOT NULL,
+    finished_to  bigint  NOT NULL,
+    parked       integer NOT NULL CHECK (parked >= 0),
+    redelivered  bigint  NOT NULL,
+    PRIMARY KEY (subscription, number)
+) WITH (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000);
+COMMENT ON COLUMN es.rounds.scanned_to IS 'Every event up to here was looked at';
+COMMENT ON COLUMN es.rounds.finished_to IS 'Every event up to here is finished, parked or not for this group';
 
 -- Rows come and go with each event: vacuum must not wait for a fifth of the table to be dead.
+-- One index: of a table whose rows are all dead the planner might take another one, and pass them all.
 CREATE TABLE es.deliveries (
-    subscription text        NOT NULL REFERENCES es.subscriptions ON DELETE CASCADE,
+    subscription text COLLATE "C" NOT NULL REFERENCES es.subscriptions ON DELETE CASCADE,
     position     bigint      NOT NULL,
     event_id     uuid        NOT NULL,
     stream       text        NOT NULL,
@@ -179,13 +203,12 @@ CREATE TABLE es.deliveries (
     consumer     text,
     due_at       timestamptz NOT NULL,
     reason       text,
-    PRIMARY KEY (subscription, position),
-    UNIQUE (subscription, event_id)
+    PRIMARY KEY (subscription, position)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 2000);
 COMMENT ON COLUMN es.deliveries.consumer IS 'Who has it, until due_at; null: waits until due_at';
 
 CREATE TABLE es.parked (
-    subscription text        NOT NULL REFERENCES es.subscriptions ON DELETE CASCADE,
+    subscription text COLLATE "C" NOT NULL REFERENCES es.subscriptions ON DELETE CASCADE,
     position     bigint      NOT NULL,
     event_id     uuid        NOT NULL,
     stream       text        NOT NULL,
@@ -193,7 +216,7 @@ CREATE TABLE es.parked (
     reason       text        NOT NULL,
     parked_at    timestamptz NOT NULL,
     PRIMARY KEY (subscription, position),
-    UNIQUE (subscription, event_id)
+    UNIQUE (event_id, subscription)
 );
 
 GRANT USAGE ON SCHEMA es TO penstock_service;
@@ -204,6 +227,7 @@ GRANT UPDATE ON es.streams, es.counter, es.lease, es.types TO penstock_service;
 GRANT UPDATE (known_head) ON es.store TO penstock_service;
 GRANT SELECT, INSERT, UPDATE, DELETE ON es.subscriptions, es.deliveries, es.parked
     TO penstock_service;
+GRANT INSERT, DELETE ON es.rounds TO penstock_service;
 
 -- Newest event behind `after` that carries all tags and is of the type, where one is named: the
 -- lists of positions are walked together, newest first, each jumping to where the others are. `budget`
@@ -550,9 +574,11 @@ BEGIN
     INSERT INTO es.tags (tag, position, category, type)
         SELECT DISTINCT tag, head.position + place, into_category, type
             FROM es.given_events(append.events), unnest(tags) AS tag;
-    INSERT INTO es.streams (stream, category, version)
-        VALUES (into_stream, into_category, actual + total)
-        ON CONFLICT (stream) DO UPDATE SET version = excluded.version, deleted = false;
+    IF actual < 0 THEN
+        INSERT INTO es.streams (stream, category) VALUES (into_stream, into_category);
+    ELSE
+        UPDATE es.streams SET deleted = false WHERE stream = into_stream AND deleted;
+    END IF;
     RETURN QUERY SELECT actual + 1, actual + total, head.position + 1, head.position + total, false;
 END
 $$;
@@ -565,7 +591,7 @@ DECLARE
     found record;
 BEGIN
     SELECT version, deleted, tombstoned INTO found
-        FROM es.streams WHERE stream = check_expected.stream;
+        FROM es.heads WHERE stream = check_expected.stream;
     IF found.tombstoned THEN
         RAISE EXCEPTION 'stream % is gone for good', check_expected.stream USING ERRCODE = 'ES003';
     END IF;
@@ -644,14 +670,14 @@ REVOKE ALL ON FUNCTION es.content_of FROM PUBLIC;
 GRANT SELECT ON es.archived, es.recorded TO penstock_service;
 GRANT EXECUTE ON FUNCTION es.content_of TO penstock_service, penstock_archive;
 GRANT USAGE ON SCHEMA es TO penstock_archive;
-GRANT SELECT ON es.events, es.streams, es.archived, es.recorded TO penstock_archive;
+GRANT SELECT ON es.events, es.streams, es.archived, es.recorded, es.heads TO penstock_archive;
 GRANT DELETE ON es.events TO penstock_archive;
 GRANT INSERT ON es.archived TO penstock_archive;
 
 -- What deciders keep beside the events. All of it can be computed again, but for the answers.
 CREATE TABLE es.snapshots (
-    stream        text        NOT NULL,
-    decider       text        NOT NULL,
+    stream        text COLLATE "C" NOT NULL,
+    decider       text COLLATE "C" NOT NULL,
     first_version bigint      NOT NULL,
     version       bigint      NOT NULL,
     position      bigint      NOT NULL,
@@ -666,7 +692,7 @@ COMMENT ON COLUMN es.snapshots.shapes IS 'Schema version of each event type as i
 
 -- Answers of commands with a key that led to no events. Those with events are found by their ids.
 CREATE TABLE es.commands (
-    key         text        PRIMARY KEY,
+    key         text COLLATE "C" PRIMARY KEY,
     fingerprint text        NOT NULL,
     answer      json        NOT NULL,
     at          timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -675,7 +701,7 @@ CREATE INDEX commands_at ON es.commands (at);
 
 -- All versions of an event type's schema, so that old events are read while the registry is away.
 CREATE TABLE es.schema_versions (
-    subject   text    NOT NULL,
+    subject   text COLLATE "C" NOT NULL,
     version   integer NOT NULL,
     schema_id integer NOT NULL,
     schema    text    NOT NULL,
@@ -685,7 +711,7 @@ CREATE TABLE es.schema_versions (
 GRANT SELECT, INSERT, UPDATE, DELETE ON es.snapshots, es.commands TO penstock_service;
 -- What a new version of a type's schema must get on with, where that is not the default.
 CREATE TABLE es.compatibility (
-    subject text PRIMARY KEY,
+    subject text COLLATE "C" PRIMARY KEY,
     level   text NOT NULL
 );
 
@@ -736,9 +762,6 @@ CREATE FUNCTION es.append_group(
     metadatas     jsonb[],
     tag_lists     text[],
     times         timestamptz[],
-    head_streams  text[],
-    head_categories text[],
-    heads         bigint[],
     walks         jsonb
 ) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -765,9 +788,11 @@ BEGIN
             id, stream, version, category, type, schema_id, data_format, data, subject, key_id,
             metadata, tags, occurred_at, place
         );
-    INSERT INTO es.streams (stream, category, version)
-        SELECT * FROM unnest(head_streams, head_categories, heads)
-        ON CONFLICT (stream) DO UPDATE SET version = excluded.version;
+    INSERT INTO es.streams (stream, category)
+        SELECT g.stream, g.category
+            FROM unnest(streams, versions, categories) AS g (stream, version, category)
+            WHERE g.version = 0
+        ON CONFLICT DO NOTHING;
     IF tag_lists IS NOT NULL THEN
         INSERT INTO es.tags (tag, position, category, type)
             SELECT tag, append_group.before + g.place, g.category, g.type

@@ -123,8 +123,7 @@ def test_an_append_by_somebody_else_is_noticed(postgres_dsn: str) -> None:
 
 def _insert(connection: psycopg.Connection[Any], event_id: UUID) -> None:
     connection.execute(
-        b"WITH head AS (UPDATE es.streams SET version = version + 1 WHERE stream = 'order-1')"
-        b" INSERT INTO es.events (position, store_id, id, stream, version, category, type,"
+        b"INSERT INTO es.events (position, store_id, id, stream, version, category, type,"
         b" schema_id, data, occurred_at, recorded_at)"
         b" SELECT position + 1, store_id, %(id)s, 'order-1', 1, 'order', 'placed', 1, '', now(),"
         b" now() FROM es.counter, es.store",

@@ -400,13 +400,14 @@ def test_reads_ask_the_archive_only_where_something_is_missing(postgres_dsn: str
 
     events = [event() for _ in range(30)]
     directions: tuple[Direction, ...] = ("forward", "backward")
+    places = ((None, 100), (None, 3), (7, 4), (29, 1), (30, 1), (99, 2))
 
     async def read(store: PostgresEventStore) -> None:
         for after, limit in ((0, 100), (0, 10), (25, 10), (29, 1), (30, 1)):
             await store.read_all(after=after, limit=limit)
             await store.rows_of_all(after=after, up_to=30, limit=limit)
         for direction in directions:
-            for from_version, limit in ((None, 100), (None, 3), (7, 4), (29, 1), (30, 1), (99, 2)):
+            for from_version, limit in places:
                 await store.read_stream(
                     "order-1", from_version=from_version, direction=direction, limit=limit
                 )
@@ -422,4 +423,5 @@ def test_reads_ask_the_archive_only_where_something_is_missing(postgres_dsn: str
     asyncio.run(with_store(heads))
     of_heads = touched() - before
     asyncio.run(with_store(read))
-    assert touched() == before + 2 * of_heads
+    # The last version of a stream that is read may be in the archive, too.
+    assert touched() == before + 2 * of_heads + len(directions) * len(places)

@@ -208,7 +208,6 @@ def test_the_writer_notices_appends_of_others(postgres_dsn: str) -> None:
                     schema_id, data, occurred_at, recorded_at)
                 SELECT 2, store_id, gen_random_uuid(), stream, 1, category, type, schema_id, data,
                     now(), now() FROM es.events;
-                UPDATE es.streams SET version = 1;
                 """,
             )
             answer = await store.append(request(to("order-1", expected=_after(2))))

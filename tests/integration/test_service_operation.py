@@ -92,6 +92,29 @@ def test_it_answers_before_postgresql_does(own_cluster: Cluster) -> None:
         assert http.post("/v1/streams/order-1", json=EVENT).status_code == 201
 
 
+def test_a_login_that_lost_its_role_is_named_and_gets_it_back(postgres_dsn: str) -> None:
+    tenant = postgres_dsn.replace("postgres@", "forgotten@")
+    with psycopg.connect(postgres_dsn, autocommit=True) as admin:
+        admin.execute("DROP ROLE IF EXISTS forgotten")
+        admin.execute("CREATE ROLE forgotten LOGIN IN ROLE penstock_service")
+        with service_in_thread(tenant) as http:
+            assert http.post("/v1/streams/order-1", json=EVENT).status_code == 201
+            admin.execute("REVOKE penstock_service FROM forgotten")
+            admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'forgotten'"
+            )
+            until(
+                lambda: "GRANT penstock_service TO" in http.get("/health/ready").text,
+                "the cause and what to do are told",
+            )
+            assert "permission denied to set role" in http.get("/health/ready").text
+            admin.execute("GRANT penstock_service TO forgotten")
+            until(
+                lambda: http.post("/v1/streams/order-1", json=EVENT).status_code == 201,
+                "the service goes on by itself",
+            )
+
+
 def test_it_comes_back_with_postgresql(own_cluster: Cluster) -> None:
     with service_in_thread(own_cluster.dsn("postgres")) as http:
         assert http.post("/v1/streams/order-1", json=EVENT).status_code == 201

@@ -146,7 +146,7 @@ def bury(http: httpx.Client, dsn: str) -> None:
             " '\\x0000000001', now(), now() FROM es.store, generate_series(1, %s) AS n",
             (LOOK * 2,),
         )
-        connection.execute("INSERT INTO es.streams VALUES ('noise-1', 'noise', %s)", (LOOK * 2,))
+        connection.execute("INSERT INTO es.streams VALUES ('noise-1', 'noise')")
     # The service learns of it with its next append.
     post(http, "tail-1", [placed(0, tags=["t:1"], type="tailed")])
 

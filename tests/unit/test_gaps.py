@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+import pytest
 
 from apps import gaps
-from apps.gaps import Gap, Kept, Skip, Standing, gaps_of, next_offsets, skips_of
+from apps.gaps import Gap, Kept, Skip, Standing, gaps_of, kept_by, next_offsets, skips_of
+from apps.topics import KafkaTopics
 from kernel.positions import TopicId
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -106,6 +109,47 @@ def test_p9_a_topic_that_was_made_again_is_named_however_long_it_has_grown() -> 
 def test_p9_a_topic_that_was_deleted_is_named() -> None:
     (gap,) = gaps_of(known_as(OLD, 50), DELETED, "")["shop"]
     assert "was deleted" in str(gap)
+
+
+class Broker(KafkaTopics):
+    """A broker that has topics of one partition each."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def matching(self, pattern: str) -> dict[str, list[int]]:
+        return {name: [0] for name in self.names}
+
+    def ids(self, names: Collection[str]) -> dict[str, TopicId]:
+        return {name: OLD for name in names if name in self.names}
+
+    def earliest(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
+        return {name: {"0": 0} for name in topics}
+
+    def ends(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
+        return {name: {"0": 100} for name in topics}
+
+
+@pytest.mark.parametrize(
+    ("topic", "named"),
+    [
+        ("w.shop.transaction", True),
+        ("w.shop.message", True),
+        ("w.shop.public.orders", True),
+        ("w.shop.public.captured_no_more", False),
+        ("w.events.order", True),
+    ],
+)
+def test_p9_a_topic_that_is_gone_is_named_unless_its_table_is_captured_no_more(
+    topic: str, named: bool
+) -> None:
+    """Without the topic of transactions no transaction of the source would ever be complete."""
+    read = Standing(offsets={topic: {"0": 50}}, topics={topic: OLD})
+    kept = kept_by(Broker(), ".*", read, {"shop": {"public.orders"}}, "w.")
+    source = "outbox" if topic == "w.events.order" else "shop"
+    told = gaps.told(gaps_of(read, kept, "w."))
+    assert (source in told) == named
+    assert not named or f"{topic} was deleted" in told[source]
 
 
 def test_partitions_that_are_added_are_no_gap() -> None:

@@ -2,7 +2,7 @@
 SELECT s.stream, s.version, deleted, tombstoned, truncate_before, max_age_s, max_count,
        archived_up_to, first.version
     FROM (
-        SELECT * FROM es.streams
+        SELECT * FROM es.heads
             WHERE stream > %(after)s
               AND (deleted OR tombstoned OR truncate_before > 0 OR max_age_s IS NOT NULL
                    OR max_count IS NOT NULL OR archived_up_to > 0)

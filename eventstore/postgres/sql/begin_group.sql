@@ -5,7 +5,7 @@ SELECT number, position, greatest(clock_timestamp(), recorded_at) AS recorded_at
     FROM es.lease, es.counter;
 SELECT stream, version, deleted, tombstoned, truncate_before, max_age_s, max_count,
        archived_up_to
-    FROM es.streams WHERE stream = ANY(%(streams)s::text[]);
+    FROM es.heads WHERE stream = ANY(%(streams)s::text[]);
 SELECT position, id, stream, version, category, type, schema_id, data_format, data, subject,
        key_id, metadata, tags, occurred_at, recorded_at
     FROM es.events WHERE id = ANY(%(ids)s::uuid[]);

@@ -9,8 +9,14 @@ WITH back AS (
 ), kept AS (
     INSERT INTO es.deliveries (subscription, position, event_id, stream, due_at, deliveries)
         SELECT %(group)s, position, event_id, stream, %(now)s, 0 FROM back
-        RETURNING event_id
+        RETURNING position
+), before AS (
+    DELETE FROM es.rounds WHERE subscription = %(group)s AND number = %(number)s
+        RETURNING subscription, number, scanned_to, finished_to, parked, redelivered
 )
-UPDATE es.subscriptions SET parked = parked - (SELECT count(*) FROM kept)
-    WHERE name = %(group)s
+INSERT INTO es.rounds (subscription, number, scanned_to, finished_to, parked, redelivered)
+    SELECT subscription, number + 1, scanned_to,
+           least(finished_to, (SELECT min(position) - 1 FROM kept)),
+           parked - (SELECT count(*) FROM kept), redelivered
+        FROM before
     RETURNING (SELECT count(*) FROM kept), parked

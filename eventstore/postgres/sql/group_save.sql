@@ -13,8 +13,12 @@ INSERT INTO es.parked (subscription, position, event_id, stream, deliveries, rea
     SELECT %(group)s, *, %(now)s FROM unnest(%(parked_positions)s::bigint[],
         %(parked_ids)s::uuid[], %(parked_streams)s::text[], %(parked_deliveries)s::integer[],
         %(parked_reasons)s::text[]);
-UPDATE es.subscriptions
-    SET scanned_to = %(scanned_to)s, parked = %(parked)s,
-        redelivered = redelivered + %(redelivered)s
-    WHERE name = %(group)s;
+INSERT INTO es.rounds (subscription, number, scanned_to, finished_to, parked, redelivered)
+    SELECT subscription, number + 1, %(scanned_to)s,
+           coalesce((SELECT min(position) - 1 FROM es.deliveries
+                         WHERE subscription = %(group)s AND position > %(finished_to)s),
+                    %(scanned_to)s),
+           %(parked)s, redelivered + %(redelivered)s
+        FROM es.rounds WHERE subscription = %(group)s AND number = %(number)s;
+DELETE FROM es.rounds WHERE subscription = %(group)s AND number = %(number)s;
 COMMIT;

@@ -5,8 +5,8 @@ SELECT category, counted.streams, last.position, last.recorded_at
     CROSS JOIN LATERAL (
         SELECT count(*) AS streams FROM (
             SELECT FROM es.streams
-                WHERE streams.stream ~>~ (categories.category || '-')
-                  AND streams.stream ~<~ (categories.category || '.')
+                WHERE streams.stream > (categories.category || '-')
+                  AND streams.stream < (categories.category || '.')
                   AND right(streams.stream, 9) <> '$metadata'
                 LIMIT %(limit)s
         ) AS few
@@ -16,4 +16,4 @@ SELECT category, counted.streams, last.position, last.recorded_at
             WHERE recorded.category = categories.category
             ORDER BY position DESC LIMIT 1
     ) AS last
-    ORDER BY category USING ~<~
+    ORDER BY category

@@ -1,3 +1,3 @@
 -- Last versions of streams, and whether they are closed. Read without the append lock.
 SELECT stream, version, deleted OR tombstoned AS closed
-    FROM es.streams WHERE stream = ANY(%(streams)s::text[]);
+    FROM es.heads WHERE stream = ANY(%(streams)s::text[]);
