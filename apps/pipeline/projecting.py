@@ -229,6 +229,11 @@ class Projecting:
                 del self.states[name]
             for state in self.states.values():
                 state.epoch, state.due_at = 0, 0.0
+            self._projector.keep_only(
+                live_target(self._lake, name, entry.generation)
+                for name, (entry, _) in self._deployment.projections.items()
+                if entry.status == LIVE
+            )
             self._derived.try_now()
         return self._deployment
 

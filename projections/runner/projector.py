@@ -10,13 +10,14 @@ One run of a projection over the epochs (C, E]:
 3. Merge them into the target in one guarded commit; affected keys without a row are deleted.
 4. Note the run in the manifest.
 A first run, and a rebuild, compute the whole (`rows_sql`): the same rows by P6. What would be too
-large for this process is written from the executors.
+large for this process is written from the executors. A projection of several steps is kept by the
+operators of its tree instead of 1 and 2 (`region_runs`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from projections.log.spark_writer import SparkWriter
 from projections.log.tables import TableAt, Tables, greatest
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 from projections.runner.manifest import Manifest, Projected
+from projections.runner.region_runs import Reading, RegionRuns
 from projections.runner.relations import LakeCatalog
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import Input, InputKind, Plan, Strategy
@@ -101,6 +103,11 @@ class Projector:
         self._writer = ArrowWriter(tables)
         self._spark_writer = SparkWriter(spark, tables)
         self._bounded_bytes = bounded_bytes
+        self._regions = RegionRuns(lake, tables)
+
+    def keep_only(self, targets: Iterable[Target]) -> None:
+        """Forget what is held in memory of all targets but these."""
+        self._regions.keep_only(target.app_id for target in targets)
 
     def cursor(self, target: Target) -> Epoch | None:
         """Return the epoch up to which a target has taken input; None before its first run."""
@@ -137,7 +144,7 @@ class Projector:
             self._note(target, run)
             return run
         guard = Guard(target.app_id, up_to)
-        if cursor is None:
+        if cursor is None or plan.strategy is Strategy.WHOLE:
             version, rows = self._write_whole(plan, target, catalog, guard)
             counted = (rows, 0, True)
         else:
@@ -150,6 +157,7 @@ class Projector:
                 keys=plan.key,
                 newer=ORDER if plan.strategy is Strategy.NEWEST else (),
             )
+            self._regions.committed(target.app_id, version)
             gone = pc.sum(pc.equal(changes[OP], DELETE)).as_py() or 0
             counted = (changes.num_rows - gone, gone, False)
         failpoints.hit(failpoints.PROJECTION_AFTER_COMMIT)
@@ -200,12 +208,22 @@ class Projector:
     def _changes(
         self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch, up_to: Epoch
     ) -> pa.Table:
+        if plan.strategy is Strategy.REGIONS:
+            reading = Reading(
+                plan=plan,
+                catalog=catalog,
+                app_id=target.app_id,
+                path=target.path,
+                include_late=target.include_late,
+                versions=dict(target.versions),
+            )
+            return _stamped(self._regions.changes(reading, up_to), up_to)
         new = Range(column="_epoch", lower=after + 1, upper=up_to + 1)
         for item in plan.inputs:
             frame = self._visible(item, target, plan, catalog, up_to, (new,))
             frame.createOrReplaceTempView(f"{item.view}_new")
         if plan.affected_sql is None:
-            rows = collected(self._spark.sql(plan.changed_sql), RESULT)
+            rows = collected(self._spark.sql(plan.changed_sql or ""), RESULT)
             return _with_op(_stamped(_keyed(rows, plan.key), up_to), UPSERT)
         return self._recomputed(plan, target, catalog, up_to)
 
@@ -225,7 +243,7 @@ class Projector:
             if bounds is not None:
                 frame = self._visible(item, target, plan, catalog, up_to, (bounds,))
                 frame.createOrReplaceTempView(item.view)
-        changed = collected(self._spark.sql(plan.changed_sql), RESULT)
+        changed = collected(self._spark.sql(plan.changed_sql or ""), RESULT)
         rows = _stamped(_keyed(changed, plan.key), up_to)
         keys = affected.select(list(plan.key)).group_by(list(plan.key)).aggregate([])
         gone = keys.join(rows.select(list(plan.key)), list(plan.key), join_type="left anti")

@@ -16,6 +16,7 @@ from projections.sql.expressions import AGGREGATES, render, same_text
 from projections.sql.inputs import Lookup
 from projections.sql.query import Output, Query
 from projections.sql.shape import ORDER, InputKind
+from projections.sql.totals import total_sql
 from projections.sql.types import FLOATING, INTEGERS
 from projections.sql.windows import windowed
 from schemas.identifiers import spark_name
@@ -186,31 +187,15 @@ def _argument(aggregate: exp.Expr) -> exp.Expr:
 
 
 def _aggregate(query: Query, aggregate: exp.Expr, only: exp.Expr | None) -> str:
-    """Write an aggregate so that it does not depend on the order in which rows are added.
-
-    Adding floating-point numbers does: they are added in ascending order. An average of integers
-    is their exact total divided once.
-    """
+    """Write an aggregate so that it does not depend on the order in which rows are added."""
     if isinstance(aggregate, exp.Sum | exp.Avg):
         kind = query.type_of(_argument(aggregate))
         distinct = isinstance(aggregate.this, exp.Distinct)
         value = render(_argument(aggregate))
         if only is not None:
             value = f"CASE WHEN {render(only)} THEN {value} END"
-        count = f"nullif(count({'DISTINCT ' if distinct else ''}{value}), 0)"
-        if kind in FLOATING:
-            total = _sorted_sum(value, distinct)
-            return total if isinstance(aggregate, exp.Sum) else f"({total} / {count})"
-        if kind in INTEGERS and isinstance(aggregate, exp.Avg):
-            exact = f"sum({'DISTINCT ' if distinct else ''}CAST({value} AS DECIMAL(38, 0)))"
-            return f"(CAST({exact} AS DOUBLE) / {count})"
+        if kind in FLOATING or (kind in INTEGERS and isinstance(aggregate, exp.Avg)):
+            average = isinstance(aggregate, exp.Avg)
+            return total_sql(value, kind, average=average, distinct=distinct)
     text = render(aggregate)
     return text if only is None else f"{text} FILTER (WHERE {render(only)})"
-
-
-def _sorted_sum(value: str, distinct: bool) -> str:
-    collect = "collect_set" if distinct else "collect_list"
-    return (
-        f"aggregate(array_sort({collect}(CAST({value} AS DOUBLE))), CAST(NULL AS DOUBLE), "
-        "(total, one) -> coalesce(total + one, one))"
-    )

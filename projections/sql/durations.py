@@ -62,6 +62,11 @@ def in_us(length: timedelta) -> int:
     return length // timedelta(microseconds=1)
 
 
+def in_words_us(length_us: int) -> str:
+    """Return a length in microseconds as people say it."""
+    return in_words(timedelta(microseconds=length_us))
+
+
 def in_words(length: timedelta) -> str:
     """Return a length as people say it: the largest units first."""
     left, words = in_us(length), []

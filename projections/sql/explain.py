@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from projections.sql.compile import uncertain_sums
 from projections.sql.expressions import render
+from projections.sql.outline import outline
 from projections.sql.query import Query
 from projections.sql.shape import Input, InputKind, Plan, Strategy
+from projections.sql.tree import Join, Newest, walk
 
 NEW_ROWS = "new rows only"
 TOUCHED_WINDOWS = "rows of the touched windows"
 TOUCHED_KEYS = "all rows of the touched keys"
+TOUCHED_REGIONS = "rows of the touched regions"
+EVERYTHING = "everything, at every run"
+_LATE_GROUPS = (
+    "late rows: within the source's lateness they correct results at once; later ones stay in the "
+    "log and wait for: penstock replay --include-late"
+)
+_LATE_ROWS = "late rows: take part whenever they come; the latest event time wins"
 
 
 def cost_of(query: Query, strategy: Strategy) -> str:
@@ -49,6 +58,25 @@ def notes_of(query: Query, strategy: Strategy, inputs: tuple[Input, ...]) -> tup
     return tuple(notes)
 
 
+def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple[str, ...]:
+    """Say how a query of several steps is kept; `beyond` is what Spark alone computes."""
+    if beyond is not None:
+        kept = (
+            f"engine: Spark, which computes everything at every run, because of {beyond}; choose "
+            "a freshness that allows for that, or write it with functions that are kept in small"
+        )
+    else:
+        kept = (
+            "engine: small changes in the pipeline's own process, builds and rebuilds in Spark; "
+            "state: disposable, made anew from the typed tables when the process starts"
+        )
+    notes = [kept, _LATE_GROUPS if stateful else _LATE_ROWS]
+    for node in walk(tree):
+        if isinstance(node, Join) and node.timed and not node.rest:
+            notes.append("a join of streams without a bound in time keeps both sides whole")
+    return tuple(notes)
+
+
 def _state(query: Query, strategy: Strategy, inputs: tuple[Input, ...]) -> str:
     if strategy is Strategy.NEWEST:
         return "state: the target alone, with event time and sequence of each key's newest row"
@@ -61,12 +89,9 @@ def _state(query: Query, strategy: Strategy, inputs: tuple[Input, ...]) -> str:
 
 def _late(query: Query) -> str:
     if query.grouped:
-        return (
-            "late rows: within the source's lateness they correct results at once; later ones "
-            "stay in the log and wait for: penstock replay --include-late"
-        )
+        return _LATE_GROUPS
     if query.driver.kind is InputKind.STREAM:
-        return "late rows: take part whenever they come; the latest event time wins"
+        return _LATE_ROWS
     return "late rows: the table's state orders them by event time"
 
 
@@ -122,6 +147,7 @@ def document(plan: Plan) -> dict[str, object]:
         "rows_sql": plan.rows_sql,
         "affected_sql": plan.affected_sql,
         "changed_sql": plan.changed_sql,
+        "operators": [] if plan.tree is None else outline(plan.tree),
     }
 
 
@@ -146,6 +172,9 @@ def page(plan: Plan) -> str:
     ]
     lines.append("  notes")
     lines += [f"    - {note}" for note in plan.notes]
+    if plan.tree is not None:
+        lines.append("  operators")
+        lines += [f"    {line}" for line in outline(plan.tree)]
     for title, text in (
         ("all rows", plan.rows_sql),
         ("affected keys", plan.affected_sql),

@@ -53,13 +53,12 @@ NAMED = _words(
 
 _REASONS = {
     exp.Window: (
-        "OVER (…) is not compiled yet",
-        "For the newest row of a key, leave it out: several rows of one key give the newest. "
-        "For totals use GROUP BY with TUMBLE or HOP.",
+        "OVER (…) stands in SELECT and QUALIFY only",
+        "Name it in a subquery: FROM (SELECT …, SUM(x) OVER (…) AS total …) WHERE total > 1.",
     ),
-    exp.Subquery: ("a subquery is not compiled", "Join the table, or make it a projection."),
-    exp.Select: ("a subquery is not compiled", "Join the table, or make it a projection."),
-    exp.Exists: ("EXISTS is not compiled", "Join the table on its whole key."),
+    exp.Subquery: ("a subquery is not compiled here", "Join it: FROM x JOIN (SELECT …) y ON …."),
+    exp.Select: ("a subquery is not compiled here", "Join it: FROM x JOIN (SELECT …) y ON …."),
+    exp.Exists: ("EXISTS is not compiled here", "Write it in WHERE, joined by AND alone."),
     exp.Placeholder: ("a placeholder has no value here", "Write the value."),
     exp.Lambda: ("a lambda is not in the dialect", "Use plain expressions."),
 }
@@ -110,7 +109,9 @@ def _check_one(script: Script, found: exp.Expr, at: int, aggregates: bool) -> No
         _refuse_other(script, found, at)
     elif isinstance(found, exp.In) and (found.args.get("query") or found.args.get("unnest")):
         raise script.refusal(
-            "IN (SELECT …) is not compiled", at=at, fix="Join the table on its whole key."
+            "IN (SELECT …) is not compiled here",
+            at=at,
+            fix="Write it in WHERE, joined by AND alone.",
         )
 
 

@@ -41,7 +41,7 @@ def read_inputs(
         raise script.refusal(
             "a SELECT without FROM", at=at, fix="Read something: FROM STREAM events.<category>."
         )
-    driver = _source(script, clause.this, catalog, index=0, at=at)
+    driver = source_at(script, clause.this, catalog, index=0, at=at)
     if driver.kind is InputKind.HISTORY:
         raise script.refusal(
             "FOR SYSTEM_TIME AS OF belongs to a joined table",
@@ -52,14 +52,7 @@ def read_inputs(
     sources = [driver]
     for index, join in enumerate(joins, start=1):
         _check_join(script, join, at)
-        source = _source(script, join.this, catalog, index=index, at=at)
-        if source.kind is InputKind.STREAM:
-            raise script.refusal(
-                "a join of two streams is not compiled yet",
-                at=offset_of(join.this, at),
-                fix="Join a table: CREATE SOURCE name ON <source>.<table> WITH (key = '…'), then "
-                "JOIN name FOR SYSTEM_TIME AS OF a time of the stream.",
-            )
+        source = source_at(script, join.this, catalog, index=index, at=at)
         if source.alias.lower() in {known.alias.lower() for known in sources}:
             raise script.refusal(
                 f"two inputs are named {source.alias}",
@@ -74,7 +67,8 @@ def read_inputs(
     return scope, driver, lookups
 
 
-def _source(script: Script, node: exp.Expr, catalog: Catalog, *, index: int, at: int) -> Source:
+def source_at(script: Script, node: exp.Expr, catalog: Catalog, *, index: int, at: int) -> Source:
+    """Read one stream or table of FROM or JOIN, and look it up."""
     at = offset_of(node, at)
     streaming = isinstance(node, exp.Stream)
     table = node.this if streaming else node

@@ -11,7 +11,6 @@ import json
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import pairwise
 
 from sqlglot import Dialect, exp
 from sqlglot.errors import ParseError, TokenError
@@ -311,19 +310,12 @@ def _options(cursor: Cursor, known: tuple[str, ...], *, of: str) -> Options:
 
 
 def _query(script: Text, body: list[Token]) -> exp.Expr:
-    for token, following in pairwise(body):
-        if token.text.upper() == "SESSION" and following.token_type is TokenType.L_PAREN:
-            raise script.refusal(
-                "SESSION windows are not compiled yet",
-                at=token.start,
-                fix="Group by TUMBLE(t, size) or HOP(t, slide, size).",
-            )
     if body[0].token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
         raise script.refusal(
             f"expected SELECT, found {body[0].text!r}", at=body[0].start, fix=PROJECTION_FORM
         )
     try:
-        parsed = _SPARK.parser().parse(_with_streams(body), script.text)
+        parsed = _SPARK.parser().parse(_with_sessions(_with_streams(body)), script.text)
     except ParseError as error:
         found = error.errors[0] if error.errors else {}
         line, column = int(found.get("line") or 1), int(found.get("col") or 1)
@@ -336,13 +328,26 @@ def _query(script: Text, body: list[Token]) -> exp.Expr:
             fix="Correct the SQL at that place; the query is a Spark SQL SELECT.",
         ) from error
     query = parsed[0]
-    if not isinstance(query, exp.Select):
+    if not isinstance(query, exp.Select | exp.Union | exp.Subquery):
         raise script.refusal(
-            f"a projection is one SELECT, found {type(query).__name__.upper()}",
+            f"a projection is a SELECT, found {type(query).__name__.upper()}",
             at=body[0].start,
-            fix="Write AS SELECT …; for UNION make one projection for each part.",
+            fix="Write AS SELECT …, or several with UNION ALL between them.",
         )
     return query
+
+
+def _with_sessions(body: list[Token]) -> list[Token]:
+    """Read SESSION before a bracket as the name of a function, as TUMBLE and HOP are."""
+    following: list[Token | None] = [*body[1:], None]
+    return [
+        retyped(token, TokenType.VAR)
+        if token.token_type is TokenType.SESSION
+        and after is not None
+        and after.token_type is TokenType.L_PAREN
+        else token
+        for token, after in zip(body, following, strict=True)
+    ]
 
 
 def _with_streams(body: list[Token]) -> list[Token]:

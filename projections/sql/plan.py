@@ -1,22 +1,34 @@
 """From a declaration to a plan: which inputs, which strategy, which SQL.
 
-A projection over one stream without GROUP BY and joins keeps the newest row of each key. Every
-other one is recomputed for the keys that its new input may have changed.
+A projection over one stream without GROUP BY and joins keeps the newest row of each key. Another
+query of one step is recomputed for the keys that its new input may have changed. A query of several
+steps becomes a tree of operators, each of which computes the regions again that a change touches.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 from sqlglot import exp
 
 from projections.sql import compile as sql
-from projections.sql.catalog import Catalog, Column
-from projections.sql.explain import cost_of, notes_of
+from projections.sql.batch import whole
+from projections.sql.catalog import Catalog, Column, Relation
+from projections.sql.certified import uncertified
+from projections.sql.explain import (
+    EVERYTHING,
+    TOUCHED_REGIONS,
+    cost_of,
+    notes_of,
+    notes_of_steps,
+)
 from projections.sql.expressions import same_text, unwrapped
 from projections.sql.parse import ProjectionDecl
+from projections.sql.pruning import pruned
 from projections.sql.query import Output, Query, read_query
+from projections.sql.reading import read_tree, several_steps
 from projections.sql.scope import WINDOW_COLUMNS
 from projections.sql.shape import (
     Input,
@@ -25,6 +37,8 @@ from projections.sql.shape import (
     Strategy,
     TimeBounds,
 )
+from projections.sql.spark_text import SparkText
+from projections.sql.tree import is_stateful, scans, walk
 from projections.sql.types import FLOATING
 from projections.sql.windows import WindowKind, bounds_of
 from schemas.identifiers import spark_name
@@ -38,6 +52,8 @@ SEMANTICS = 1
 def plan(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     """Compile a projection. Raises `InvalidRequest` with place, reason and a form that works."""
     _check_delivery(decl)
+    if several_steps(decl.query):
+        return _several(decl, catalog)
     query = read_query(decl, catalog)
     key = _key(decl, query)
     if query.grouped:
@@ -67,9 +83,49 @@ def plan(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         if newest
         else sql.rows_sql(query, key, affected=True),
         freshness=decl.freshness,
-        fingerprint=_fingerprint(decl, query),
+        fingerprint=_fingerprint(
+            decl,
+            [
+                (source.kind, source.relation)
+                for source in (query.driver, *(lookup.source for lookup in query.lookups))
+            ],
+        ),
         cost=cost,
         notes=notes_of(query, strategy, inputs),
+    )
+
+
+def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
+    """Compile a query of several steps: its tree says how it is kept."""
+    tree = pruned(read_tree(decl, catalog))
+    for column in tree.columns:
+        if column.name in tree.keys and column.type in FLOATING:
+            raise decl.script.refusal(
+                f"key column {column.name} is a floating-point number",
+                at=decl.key_at,
+                fix=f"Convert it: CAST(… AS DECIMAL(18, 6)) AS {column.name}.",
+            )
+    beyond = uncertified(tree)
+    strategy = Strategy.REGIONS if beyond is None else Strategy.WHOLE
+    stateful = any(is_stateful(node) for node in walk(tree))
+    return Plan(
+        name=decl.name,
+        key=tree.keys,
+        columns=tree.columns,
+        inputs=tuple(
+            Input(kind=each.kind, name=each.name, view=each.view, time_bounds=None)
+            for each in scans(tree)
+        ),
+        stateful=stateful,
+        strategy=strategy,
+        rows_sql=whole(tree, SparkText()),
+        affected_sql=None,
+        changed_sql=None,
+        freshness=decl.freshness,
+        fingerprint=_fingerprint(decl, [(each.kind, each.relation) for each in scans(tree)]),
+        cost=TOUCHED_REGIONS if beyond is None else EVERYTHING,
+        notes=notes_of_steps(tree, beyond, stateful=stateful),
+        tree=tree,
     )
 
 
@@ -229,12 +285,8 @@ def _bounds(query: Query, key: tuple[Output, ...]) -> TimeBounds | None:
     return bounds_of(query.window, column.name, start, end)
 
 
-def _fingerprint(decl: ProjectionDecl, query: Query) -> str:
-    sources = (query.driver, *(lookup.source for lookup in query.lookups))
-    inputs = [
-        [source.kind.value, source.relation.name, source.relation.key, source.relation.event_time]
-        for source in sources
-    ]
+def _fingerprint(decl: ProjectionDecl, read: Sequence[tuple[InputKind, Relation]]) -> str:
+    inputs = [[kind.value, each.name, each.key, each.event_time] for kind, each in read]
     return hashlib.sha256(json.dumps([SEMANTICS, decl.fingerprint, inputs]).encode()).hexdigest()[
         :32
     ]

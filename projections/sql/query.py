@@ -24,17 +24,11 @@ from projections.sql.types import TEMPORAL, type_of
 from projections.sql.windows import Window, read_window, window_kind
 
 _REFUSED_CLAUSES = {
-    "with_": ("WITH is not compiled yet", "Make each named query a projection of its own."),
-    "distinct": (
-        "SELECT DISTINCT is not compiled",
-        "The projection's key already keeps one row of each kind: leave DISTINCT out.",
-    ),
     "order": ("ORDER BY has no meaning in a table", "Order when you read it."),
-    "limit": ("LIMIT is not compiled yet", "Limit when you read it, or use WHERE."),
+    "limit": ("LIMIT is not compiled yet", "Limit when you read it, or number rows: QUALIFY."),
     "offset": ("OFFSET is not compiled", "Skip rows when you read it."),
-    "qualify": ("QUALIFY is not compiled yet", "Several rows of one key already give the newest."),
     "laterals": ("LATERAL VIEW is not compiled yet", "Publish one event for each element."),
-    "windows": ("WINDOW is not compiled yet", "Group by TUMBLE(t, size)."),
+    "windows": ("WINDOW is not compiled yet", "Write it out: OVER (PARTITION BY … ORDER BY …)."),
 }
 _KNOWN_CLAUSES = ("expressions", "from_", "joins", "where", "group", "having")
 
@@ -82,15 +76,15 @@ class Query:
 def read_query(decl: ProjectionDecl, catalog: Catalog) -> Query:
     """Resolve a projection's query. Raises `InvalidRequest` for what the dialect lacks."""
     script, select, at = decl.script, decl.query, decl.offset
-    _refuse_clauses(script, select, at)
+    refuse_clauses(script, select, at)
     scope, driver, lookups = read_inputs(script, select, catalog, at=at)
-    items = _items(script, select, at)
+    items = read_items(script, select, at)
     window, group_nodes = _group(scope, select, driver, items)
     scope.window = window is not None
-    groups = tuple(_group_expression(scope, node, items) for node in group_nodes)
+    groups = tuple(group_expression(scope, node, items) for node in group_nodes)
     grouped = select.args.get("group") is not None
     outputs = tuple(_output(scope, item, grouped) for item in items)
-    _unique(script, outputs)
+    unique(script, outputs)
     having = select.args.get("having")
     if having is not None and not grouped:
         raise script.refusal(
@@ -102,20 +96,23 @@ def read_query(decl: ProjectionDecl, catalog: Catalog) -> Query:
         driver=driver,
         lookups=lookups,
         where=tuple(
-            _resolved(scope, part, aggregates=False)
+            resolved(scope, part, aggregates=False)
             for part in conjuncts(where.this if where is not None else None)
         ),
         grouped=grouped,
         groups=groups,
         window=window,
-        having=None if having is None else _having(scope, having.this, items, groups),
+        having=None if having is None else having_of(scope, having.this, items, groups),
         outputs=outputs,
     )
 
 
-def _refuse_clauses(script: Script, select: exp.Expr, at: int) -> None:
+def refuse_clauses(
+    script: Script, select: exp.Expr, at: int, *, known: tuple[str, ...] = ()
+) -> None:
+    """Refuse the clauses of a SELECT that are not compiled; `known` are further ones that are."""
     for clause, content in select.args.items():
-        if not content or clause in _KNOWN_CLAUSES:
+        if not content or clause in (*_KNOWN_CLAUSES, *known):
             continue
         where = content[0] if isinstance(content, list) else content
         start = offset_of(select, at)
@@ -127,12 +124,14 @@ def _refuse_clauses(script: Script, select: exp.Expr, at: int) -> None:
         raise script.refusal(reason, at=place, fix=fix)
 
 
-def _resolved(scope: Scope, node: exp.Expr, *, aggregates: bool) -> exp.Expr:
+def resolved(scope: Scope, node: exp.Expr, *, aggregates: bool = False) -> exp.Expr:
+    """Check an expression, and resolve its names."""
     check(scope.script, node, at=scope.at, aggregates=aggregates)
     return scope.resolve(node)
 
 
-def _items(script: Script, select: exp.Expr, at: int) -> list[Output]:
+def read_items(script: Script, select: exp.Expr, at: int) -> list[Output]:
+    """Read the result columns of a SELECT, each with a name."""
     items = []
     for node in select.expressions:
         place = offset_of(node, at)
@@ -173,7 +172,8 @@ def _output(scope: Scope, item: Output, grouped: bool) -> Output:
     return replace(item, expression=scope.resolve(item.expression))
 
 
-def _unique(script: Script, outputs: tuple[Output, ...]) -> None:
+def unique(script: Script, outputs: tuple[Output, ...]) -> None:
+    """Refuse two result columns of one name."""
     seen: set[str] = set()
     for output in outputs:
         if output.name.lower() in seen:
@@ -192,13 +192,7 @@ def _group(
     group = select.args.get("group")
     if group is None:
         return None, []
-    for clause, content in group.args.items():
-        if content and clause != "expressions":
-            raise scope.script.refusal(
-                f"GROUP BY {clause.replace('_', ' ').upper()} is not compiled",
-                at=offset_of(group, scope.at),
-                fix="Name the columns; make one projection for each set of them.",
-            )
+    refuse_group_clauses(scope, group)
     window: Window | None = None
     rest = []
     for node in group.expressions:
@@ -216,8 +210,19 @@ def _group(
     return window, rest
 
 
+def refuse_group_clauses(scope: Scope, group: exp.Expr) -> None:
+    """Refuse what GROUP BY has beside expressions, as ROLLUP."""
+    for clause, content in group.args.items():
+        if content and clause != "expressions":
+            raise scope.script.refusal(
+                f"GROUP BY {clause.replace('_', ' ').upper()} is not compiled",
+                at=offset_of(group, scope.at),
+                fix="Name the columns; make one projection for each set of them.",
+            )
+
+
 def _window(scope: Scope, window: Window, driver: Source) -> Window:
-    time = _resolved(scope, window.time, aggregates=False)
+    time = resolved(scope, window.time, aggregates=False)
     at = offset_of(window.time, scope.at)
     if scope.used(time) != {driver.alias}:
         raise scope.script.refusal(
@@ -236,7 +241,7 @@ def _window(scope: Scope, window: Window, driver: Source) -> Window:
     return Window(kind=window.kind, time=time, step=window.step, size=window.size)
 
 
-def _group_expression(scope: Scope, node: exp.Expr, items: list[Output]) -> exp.Expr:
+def group_expression(scope: Scope, node: exp.Expr, items: list[Output]) -> exp.Expr:
     """Resolve a grouping expression: an ordinal, a name given by AS, or an expression.
 
     As in Spark, a column of the input comes before a name given by AS.
@@ -252,14 +257,14 @@ def _group_expression(scope: Scope, node: exp.Expr, items: list[Output]) -> exp.
         node = items[int(node.name) - 1].expression
     elif isinstance(node, exp.Column) and len(node.parts) == 1 and not scope.knows(node.name):
         node = _by_name(items, node.name) or node
-    return unwrapped(_resolved(scope, node, aggregates=False))
+    return unwrapped(resolved(scope, node, aggregates=False))
 
 
 def _by_name(items: list[Output], name: str) -> exp.Expr | None:
     return next((item.expression for item in items if item.name.lower() == name.lower()), None)
 
 
-def _having(
+def having_of(
     scope: Scope,
     node: exp.Expr,
     items: list[Output],

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from projections.sql.catalog import Column
+
+if TYPE_CHECKING:
+    from projections.sql.tree import Newest
 
 HIDDEN_STREAM = ("_epoch", "_time", "_seq_hi", "_seq_lo")
 HIDDEN_TABLE = (*HIDDEN_STREAM, "_deleted")
@@ -34,10 +38,14 @@ class Strategy(StrEnum):
     NEWEST: `changed_sql` reads `in_0_new` and gives one candidate for each key with its order
     columns; the runner merges it where it is newer than the target's row.
     RECOMPUTE: `affected_sql` gives the keys that may have changed, `changed_sql` their new rows.
+    REGIONS: the operators of `tree` compute the regions that changes touch, in this process.
+    WHOLE: as REGIONS, but an expression is Spark's alone: every run computes everything.
     """
 
     NEWEST = "newest"
     RECOMPUTE = "recompute"
+    REGIONS = "regions"
+    WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +76,7 @@ class Plan:
 
     `columns` is the target's shape in order, without the order columns that NEWEST adds.
     `rows_sql` computes all rows from the whole inputs: the rebuild, and the oracle of P6.
+    `tree` is the plan of a query of several steps, None for one that its SQL says all about.
     `stateful`: a row depends on several facts, so rows closed as late must be left out.
     """
 
@@ -79,8 +88,9 @@ class Plan:
     strategy: Strategy
     rows_sql: str
     affected_sql: str | None
-    changed_sql: str
+    changed_sql: str | None
     freshness: timedelta
     fingerprint: str
     cost: str
     notes: tuple[str, ...]
+    tree: Newest | None = field(default=None, repr=False, compare=False)

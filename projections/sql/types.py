@@ -6,6 +6,7 @@ needs it for one decision: whether a sum adds floating-point numbers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from sqlglot import exp
@@ -22,6 +23,7 @@ _ALIASES = {
     "REAL": "FLOAT",
     "TIMESTAMP_LTZ": "TIMESTAMP",
 }
+_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _BOOLEANS = (
     exp.Predicate,
     exp.Not,
@@ -49,7 +51,7 @@ _STRINGS = (
     exp.RegexpExtract,
 )
 _DOUBLES = (exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow, exp.Sin, exp.Cos, exp.Tan)
-_BIGINTS = (exp.Count, exp.CountIf, exp.UnixMicros, exp.UnixMillis, exp.UnixSeconds)
+_BIGINTS = (exp.IntDiv, exp.Count, exp.CountIf, exp.UnixMicros, exp.UnixMillis, exp.UnixSeconds)
 _INTS = (exp.Year, exp.Quarter, exp.Month, exp.Day, exp.DayOfMonth, exp.DayOfWeek, exp.DayOfYear)
 _MORE_INTS = (exp.WeekOfYear, exp.Hour, exp.Minute, exp.Second, exp.Length)
 
@@ -81,7 +83,8 @@ def type_of(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
         case exp.TimestampTrunc():
             return "TIMESTAMP"
         case exp.Add() | exp.Sub() | exp.Mul() | exp.Mod():
-            return _arithmetic(type_of(node.this, column), type_of(node.expression, column))
+            left, right = type_of(node.this, column), type_of(node.expression, column)
+            return left if _moved(node, left) else _arithmetic(left, right)
         case exp.Div():
             sides = (type_of(node.this, column), type_of(node.expression, column))
             return "DOUBLE" if all(side in INTEGERS + FLOATING for side in sides) else ""
@@ -105,6 +108,12 @@ def _by_class(node: exp.Expr) -> str:
     return "INT" if isinstance(node, (*_INTS, *_MORE_INTS)) else ""
 
 
+def _moved(node: exp.Expr, left: str) -> bool:
+    """Say whether a length of time is added to a timestamp."""
+    moves = isinstance(node, exp.Add | exp.Sub) and isinstance(node.expression, exp.Interval)
+    return moves and left == "TIMESTAMP"
+
+
 def _argument(node: exp.Expr) -> exp.Expr:
     inner: exp.Expr = node.this
     return inner.expressions[0] if isinstance(inner, exp.Distinct) else inner
@@ -124,6 +133,9 @@ def _total(node: exp.Expr, argument: str) -> str:
         return "DOUBLE"
     if argument in INTEGERS:
         return "BIGINT" if isinstance(node, exp.Sum) else "DOUBLE"
+    size = _DECIMAL.fullmatch(argument)
+    if size is not None and isinstance(node, exp.Sum):
+        return f"DECIMAL({min(38, int(size[1]) + 10)},{size[2]})"
     return ""
 
 

@@ -28,7 +28,9 @@ def departures(first: int) -> list[Departure]:
 @pytest.mark.parametrize(
     "failpoint", [failpoints.PROJECTION_BEFORE_COMMIT, failpoints.PROJECTION_AFTER_COMMIT]
 )
-@pytest.mark.parametrize("name", [pytest.param("latest", marks=pytest.mark.matrix), "delays"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("latest", marks=pytest.mark.matrix), "delays", "visits"]
+)
 def test_p1_a_crash_around_a_projections_commit_ends_in_the_same_rows(
     failpoint: str, name: str, spark: SparkSession, lake: Lake
 ) -> None:

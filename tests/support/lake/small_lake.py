@@ -92,6 +92,45 @@ FROM STREAM events.flight.departed f
 LEFT JOIN weather FOR SYSTEM_TIME AS OF f.occurred_at w ON w.origin = f.origin;
 """
 PROJECTIONS = {"latest": LATEST, "delays": DELAYS, "windy": WINDY}
+DEPARTURES = "STREAM events.flight.departed"
+STEPS = {
+    "visits": f"""
+CREATE PROJECTION visits WITH (key = 'flight, window_start') AS
+SELECT flight, window_start, window_end, COUNT(*) AS n, SUM(delay) AS delay
+FROM {DEPARTURES} GROUP BY flight, SESSION(occurred_at, '10 minutes');
+""",
+    "recent": f"""
+CREATE PROJECTION recent WITH (key = 'event_id') AS
+SELECT event_id, flight, occurred_at,
+  SUM(delay) OVER (PARTITION BY flight ORDER BY occurred_at
+    RANGE BETWEEN INTERVAL 1 HOUR PRECEDING AND CURRENT ROW) AS last_hour,
+  ROW_NUMBER() OVER (PARTITION BY flight ORDER BY occurred_at) AS place
+FROM {DEPARTURES};
+""",
+    "followed": f"""
+CREATE PROJECTION followed WITH (key = 'event_id') AS
+SELECT a.event_id, a.flight, b.event_id AS next_id
+FROM {DEPARTURES} a LEFT JOIN {DEPARTURES} b ON b.flight = a.flight
+  AND b.occurred_at > a.occurred_at AND b.occurred_at <= a.occurred_at + INTERVAL 30 MINUTES;
+""",
+    "windiest": f"""
+CREATE PROJECTION windiest WITH (key = 'strongest') AS
+WITH blown AS (
+  SELECT e.flight, MAX(w.wind) AS wind FROM {DEPARTURES} e
+  JOIN weather FOR SYSTEM_TIME AS OF e.occurred_at w ON w.origin = e.origin
+  GROUP BY e.flight)
+SELECT concat('wind ', CAST(CAST(COUNT(*) AS BIGINT) AS STRING)) AS strongest,
+  COUNT(*) AS flights, MAX(wind) AS wind FROM blown GROUP BY wind > 10;
+""",
+    "alone": f"""
+CREATE PROJECTION alone WITH (key = 'name') AS
+SELECT concat('flight ', CAST(flight AS STRING)) AS name, position FROM {DEPARTURES} a
+WHERE NOT EXISTS (SELECT 1 FROM {DEPARTURES} b
+  WHERE b.flight = a.flight AND b.occurred_at < a.occurred_at)
+UNION ALL SELECT carrier, position FROM {DEPARTURES};
+""",
+}
+"""Projections of several steps."""
 ODD = {"flight": "a b", "carrier": "a.b", "delay": 'quo`te"', "wind": 'quo`te"', "origin": "größe"}
 """Names that captured databases may give to columns; `odd` puts them beside the plain ones."""
 ODD_PROJECTIONS = {
@@ -169,7 +208,7 @@ class SmallLake:
         entries = [Entry(kind=CAPTURE, name="demo", generation=1, status=LIVE, text=keys)]
         entries += [Entry(kind=SOURCE, name="weather", generation=1, status=LIVE, text=SOURCES)]
         for name in names:
-            text = {**PROJECTIONS, **ODD_PROJECTIONS}[name]
+            text = {**PROJECTIONS, **ODD_PROJECTIONS, **STEPS}[name]
             entries.append(Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text))
         self.deployed.put(entries)
 
@@ -198,7 +237,7 @@ class SmallLake:
             table = self.tables.open(self.lake.path(name))
             assert table is not None
             tables[name] = TableAt(version=table.version(), as_of_epoch=last.epoch)
-        joined = any(entry.name.startswith("windy") for entry in self.deployed.entries())
+        joined = any(entry.name.startswith("wind") for entry in self.deployed.entries())
         histories = [self._history] if joined else []
         self._derived.bring(Brought(epoch=before.epoch, tables=tables), last, histories)
 

@@ -1,0 +1,216 @@
+"""One projection's operators and what they keep, in a DuckDB of its own.
+
+Disposable: all of it follows from the typed tables and histories of the lake. A round takes what is
+new in the inputs and gives the changes of the projection's rows. What went wrong in a round leaves
+the dataflow unusable; whoever runs it then begins anew.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import assert_never
+from uuid import uuid4
+
+import duckdb
+import pyarrow as pa
+
+from kernel.errors import ContractViolation
+from projections.run.operators import (
+    JoinOperator,
+    Operator,
+    RecomputedOperator,
+    all_columns,
+    consolidated,
+)
+from projections.run.regions import TEXT
+from projections.sql.batch import keyed, listed, mapped, names, united, windowed
+from projections.sql.catalog import Column
+from projections.sql.duckdb_text import duckdb_type
+from projections.sql.shape import ORDER
+from projections.sql.tree import (
+    Grouped,
+    Join,
+    Map,
+    Newest,
+    Node,
+    Over,
+    Scan,
+    Sessions,
+    UnionAll,
+    Windowed,
+    scans,
+)
+
+MEMORY_MB = 256
+_ORDER_TYPES = {"_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
+_MORE = ", _w"
+
+
+class Dataflow:
+    """Keeps one plan tree's rows up to date. For one thread."""
+
+    def __init__(self, tree: Newest) -> None:
+        self._connection = duckdb.connect()
+        self._connection.execute("SET threads = 1")
+        self._connection.execute("SET preserve_insertion_order = false")
+        self._connection.execute(f"SET memory_limit = '{MEMORY_MB}MB'")
+        # Made by DuckDB when memory does not suffice, and removed by it.
+        scratch = Path(tempfile.gettempdir(), f"penstock-regions-{uuid4().hex}")
+        self._connection.execute("SET temp_directory = $1", [str(scratch)])
+        self._tree = tree
+        self._operators: list[Operator] = []
+        for scan in scans(tree):
+            self._make_input(scan)
+        self._changes = self._changes_of(tree)
+
+    def close(self) -> None:
+        """Give back memory and disk."""
+        self._connection.close()
+
+    def add(self, scan: Scan, rows: Iterable[pa.Table]) -> None:
+        """Take rows that are new in an input: its columns and those of `ORDER`."""
+        for part in rows:
+            self._insert(scan.view, part.select([*names(scan), *ORDER]), weight=1)
+
+    def replace(self, scan: Scan, rows: Iterable[pa.Table]) -> None:
+        """Take all rows of an input as they are now; those that it had before and lacks go."""
+        before, now = f"{scan.view}_before", f"{scan.view}_now"
+        self.add(scan, rows)
+        self._connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE {now} AS FROM {scan.view}; "
+            f"CREATE TABLE IF NOT EXISTS {before} AS FROM {scan.view} LIMIT 0"
+        )
+        gone = f"SELECT * REPLACE (-_w AS _w) FROM {before}"
+        changes = consolidated(f"FROM {now} UNION ALL {gone}", all_columns(scan))
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {scan.view} AS {changes}")
+        self._connection.execute(f"CREATE OR REPLACE TABLE {before} AS FROM {now}")
+
+    def round(self) -> pa.Table:
+        """Let the inputs' changes through all operators; return the rows that came and went.
+
+        They have the tree's columns and `_w`, +1 or -1. Raises `ContractViolation` for values that
+        the query cannot be computed of, as in a division by zero.
+        """
+        return self._round(self._changes)
+
+    def begin(self, stored: Iterable[pa.Table]) -> pa.Table:
+        """Do the first round; return what leads from the rows that a table has to the right ones.
+
+        Neither of them is held in memory as a whole.
+        """
+        columns = listed(TEXT, names(self._tree))
+        self._connection.execute(
+            f"CREATE TEMP TABLE stored AS SELECT {columns}, _w FROM ({self._changes}) AS c LIMIT 0"
+        )
+        for part in stored:
+            self._insert("stored", part.select(names(self._tree)), weight=-1)
+        rows = self._round(
+            f"SELECT {columns}, _w FROM ({self._changes}) AS c UNION ALL FROM stored"
+        )
+        self._connection.execute("DROP TABLE stored")
+        return rows
+
+    def _round(self, results: str) -> pa.Table:
+        try:
+            for operator in self._operators:
+                operator.step()
+            changes = self._arrow(consolidated(results, listed(TEXT, names(self._tree))))
+        except duckdb.Error as error:
+            raise ContractViolation(
+                f"the query cannot be computed: {str(error).partition(chr(10))[0]}",
+                remedy="Write the query so that it holds for every row, as with nullif or CASE.",
+            ) from error
+        for operator in self._operators:
+            operator.keep()
+            operator.compact()
+        for scan in scans(self._tree):
+            # Deleted rows would stay in the table's blocks, and be read over in every round.
+            empty = f"SELECT * FROM {scan.view} LIMIT 0"
+            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {scan.view} AS {empty}")
+        return changes
+
+    def _insert(self, table: str, rows: pa.Table, *, weight: int) -> None:
+        if rows.num_rows:
+            columns = listed(TEXT, rows.schema.names)
+            self._connection.register("arrived", _without_zones(rows))
+            self._connection.execute(
+                f"INSERT INTO {table} BY NAME SELECT {columns}, {weight} AS _w FROM arrived"
+            )
+            self._connection.unregister("arrived")
+
+    def _arrow(self, query: str) -> pa.Table:
+        found: pa.Table = self._connection.sql(query).to_arrow_table()
+        weights = set(found["_w"].to_pylist())
+        if weights - {1, -1}:
+            raise ContractViolation(
+                f"a key has several rows or a row that never was: weights {sorted(weights)}",
+                remedy="Report this with the projection's SQL; its state is computed anew.",
+            )
+        fields = [pa.field(each.name, arrow_type(each)) for each in self._tree.columns]
+        return found.select([*names(self._tree), "_w"]).cast(
+            pa.schema([*fields, pa.field("_w", pa.int64())])
+        )
+
+    def _make_input(self, scan: Scan) -> None:
+        types = {each.name: duckdb_type(each.type) for each in scan.columns} | _ORDER_TYPES
+        columns = ", ".join(f"{TEXT.name(name)} {kind}" for name, kind in types.items())
+        self._connection.execute(f"CREATE TEMP TABLE {scan.view} ({columns}, _w BIGINT)")
+
+    def _changes_of(self, node: Node) -> str:
+        """Return the query for a node's changes in a round, and make the operators it takes."""
+        match node:
+            case Scan():
+                return f"FROM {node.view}"
+            case Map():
+                return mapped(node, self._changes_of(node.input), TEXT, _MORE)
+            case Windowed():
+                return windowed(node, self._changes_of(node.input), TEXT, _MORE)
+            case UnionAll():
+                return united(node, [*map(self._changes_of, node.inputs)], TEXT, _MORE)
+            case Join():
+                left, right = self._changes_of(node.left), self._changes_of(node.right)
+                number = len(self._operators)
+                return self._started(JoinOperator(self._connection, number, node, left, right))
+            case Newest() if node.unique:
+                return keyed(node, self._changes_of(node.input), TEXT, _MORE)
+            case Grouped() | Sessions() | Over() | Newest():
+                below = self._changes_of(node.input)
+                number = len(self._operators)
+                return self._started(RecomputedOperator(self._connection, number, node, below))
+            case _:
+                assert_never(node)
+
+    def _started(self, operator: Operator) -> str:
+        operator.start()
+        self._operators.append(operator)
+        return f"FROM {operator.changes}"
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """Return the Arrow type of a column of simple type."""
+    simple = {
+        "STRING": pa.string(),
+        "BOOLEAN": pa.bool_(),
+        "TINYINT": pa.int8(),
+        "SMALLINT": pa.int16(),
+        "INT": pa.int32(),
+        "BIGINT": pa.int64(),
+        "DOUBLE": pa.float64(),
+        "DATE": pa.date32(),
+        "TIMESTAMP": pa.timestamp("us", "UTC"),
+    }
+    if column.type in simple:
+        return simple[column.type]
+    precision, scale = column.type.removeprefix("DECIMAL(").removesuffix(")").split(",")
+    return pa.decimal128(int(precision), int(scale))
+
+
+def _without_zones(rows: pa.Table) -> pa.Table:
+    """Return rows with moments as DuckDB keeps them here: in UTC, without saying so."""
+    fields = [
+        field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(fields))

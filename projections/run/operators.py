@@ -1,0 +1,277 @@
+"""Operators with state, as steps over tables of weighted rows in DuckDB.
+
+A change is a row with a weight: +1 for one that came, -1 for one that went. Every step reads the
+changes of its inputs and what it keeps of earlier rounds, and makes the table of its own changes.
+What it keeps is brought up to date after all steps of a round have run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+import duckdb
+
+from projections.run.regions import TEXT, Recomputed, region_of
+from projections.sql.batch import join_condition, joined, names, over_rows
+from projections.sql.shape import ORDER
+from projections.sql.tree import Join, JoinKind, Node
+
+SMALL_ROWS = 20_000
+"""So many rows are read over sooner than they are looked through for pairs that cancel out."""
+NEGATIVE = "a row is taken back that was never given out"
+_TAKEN = {
+    JoinKind.INNER: ", l._w * r._w AS _w",
+    JoinKind.LEFT: ", l._w * coalesce(r._w, 1) AS _w",
+    JoinKind.SEMI: ", l._w AS _w",
+    JoinKind.ANTI: ", l._w AS _w",
+}
+
+
+class Operator(Protocol):
+    """One stateful node at work."""
+
+    changes: str
+    """The table of what this round changes in its results."""
+
+    def start(self) -> None:
+        """Make the empty tables of what is kept, and empty changes."""
+        ...
+
+    def step(self) -> None:
+        """Compute this round's changes."""
+        ...
+
+    def keep(self) -> None:
+        """Bring what is kept up to date, after all steps of the round."""
+        ...
+
+    def compact(self) -> None:
+        """Drop from what is kept the rows that came and went, where it is time to."""
+        ...
+
+
+def all_columns(node: Node) -> str:
+    """Write a node's columns and those of the order."""
+    return ", ".join([*map(TEXT.name, names(node)), *ORDER])
+
+
+def consolidated(rows: str, columns: str) -> str:
+    """Add up the weights of equal rows, and leave out those that cancel each other."""
+    return (
+        f"SELECT {columns}, CAST(sum(_w) AS BIGINT) AS _w FROM ({rows}) AS c "
+        f"GROUP BY {columns} HAVING sum(_w) <> 0"
+    )
+
+
+def bag(rows: str, columns: str) -> str:
+    """Write each row as often as its weight says.
+
+    A weight below zero is an error: something was taken back that was never given out.
+    """
+    counted = consolidated(rows, columns)
+    times = f"CASE WHEN _w < 0 THEN CAST(error('{NEGATIVE}') AS BIGINT) ELSE _w END"
+    return f"SELECT {columns} FROM (SELECT {columns}, unnest(range({times})) FROM ({counted}) AS b)"
+
+
+class _Tables:
+    """The tables of one operator, under names with its number."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, number: int) -> None:
+        self._connection = connection
+        self._number = number
+        self._settled: Counter[str] = Counter()
+        self._added: Counter[str] = Counter()
+
+    def name(self, what: str) -> str:
+        return f"{what}_{self._number}"
+
+    def fresh(self, what: str, query: str) -> None:
+        """Make a table for this round."""
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {self.name(what)} AS {query}")
+
+    def stored(self, what: str, query: str) -> None:
+        """Make an empty table for all rounds, in the shape of a query's result."""
+        self._connection.execute(
+            f"CREATE TABLE {self.name(what)} AS SELECT * FROM ({query}) AS q LIMIT 0"
+        )
+
+    def add(self, what: str, rows: str) -> None:
+        """Add rows to what is stored."""
+        found = self._connection.execute(f"INSERT INTO {self.name(what)} FROM {rows}").fetchone()
+        self._added[what] += 0 if found is None else int(found[0])
+
+    def compact(self, what: str, columns: str) -> None:
+        """Drop rows that came and went, once as many were added as there were.
+
+        So what is read over stays in proportion to what there is, and so does the work for that.
+        """
+        if self._added[what] <= max(SMALL_ROWS, self._settled[what]):
+            return
+        table = self.name(what)
+        rows = consolidated(f"FROM {table}", columns)
+        found = self._connection.execute(f"CREATE OR REPLACE TABLE {table} AS {rows}").fetchone()
+        self._settled[what] = 0 if found is None else int(found[0])
+        self._added[what] = 0
+
+    def empty(self, what: str) -> bool:
+        found = self._connection.execute(f"SELECT 1 FROM {self.name(what)} LIMIT 1").fetchone()
+        return found is None
+
+
+class RecomputedOperator:
+    """Computes regions again: groups, sessions, functions over rows, the newest of each key."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        number: int,
+        node: Recomputed,
+        input_changes: str,
+    ) -> None:
+        self._tables = _Tables(connection, number)
+        self._input_changes = input_changes
+        self._input = all_columns(node.input)
+        self._output = all_columns(node)
+        self._query = over_rows(node, TEXT)
+        self.changes = self._tables.name("changed")
+        self._region = region_of(node, self._tables.name("came"), self._tables.name("given"))
+
+    def start(self) -> None:
+        """See `Operator`."""
+        self._tables.stored("rows", consolidated(self._input_changes, self._input))
+        result = self._query(f"SELECT {self._input} FROM {self._tables.name('rows')}")
+        weighed = f"SELECT {self._output}, CAST(1 AS BIGINT) AS _w FROM ({result}) AS q"
+        self._tables.stored("given", weighed)
+        self._tables.fresh("changed", f"FROM {self._tables.name('given')}")
+
+    def step(self) -> None:
+        """See `Operator`."""
+        tables, region = self._tables, self._region
+        tables.fresh("came", consolidated(self._input_changes, self._input))
+        if tables.empty("came"):
+            tables.fresh("changed", f"FROM {tables.name('given')} LIMIT 0")
+            return
+        tables.fresh("region", region.rows)
+        now = self._touched(f"SELECT *, 1 AS _w FROM ({self._query(self._need())}) AS q")
+        before = f"SELECT * REPLACE (-_w AS _w) FROM ({self._before()}) AS g"
+        tables.fresh("changed", consolidated(f"{now} UNION ALL {before}", self._output))
+
+    def _need(self) -> str:
+        """Write the input's rows, as they are now, that the region is computed from."""
+        stored = (
+            f"SELECT x.* FROM {self._tables.name('rows')} x "
+            f"SEMI JOIN {self._tables.name('region')} r ON {self._region.need}"
+        )
+        return bag(f"{stored} UNION ALL FROM {self._tables.name('came')}", self._input)
+
+    def _before(self) -> str:
+        """Write what was given out for the region: as remembered, never computed again."""
+        return self._touched(f"FROM {self._tables.name('given')}")
+
+    def _touched(self, results: str) -> str:
+        region = self._tables.name("region")
+        columns = f"{self._output}, _w"
+        return (
+            f"SELECT {columns} FROM ({results}) AS y "
+            f"SEMI JOIN {region} AS r ON {self._region.touched}"
+        )
+
+    def keep(self) -> None:
+        """See `Operator`."""
+        if not self._tables.empty("came"):
+            self._tables.add("rows", self._tables.name("came"))
+            self._tables.add("given", self.changes)
+
+    def compact(self) -> None:
+        """See `Operator`."""
+        self._tables.compact("rows", self._input)
+        self._tables.compact("given", self._output)
+
+
+class JoinOperator:
+    """Pairs rows: those of the left side that are new, and those whose right rows changed."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        number: int,
+        node: Join,
+        left_changes: str,
+        right_changes: str,
+    ) -> None:
+        self._tables = _Tables(connection, number)
+        self._node = node
+        self._sides = {"left": left_changes, "right": right_changes}
+        self._columns = {"left": all_columns(node.left), "right": all_columns(node.right)}
+        self._keys = {
+            "left": [TEXT.name(ours) for ours, _ in node.pairs],
+            "right": [TEXT.name(theirs) for _, theirs in node.pairs],
+        }
+        self._output = all_columns(node)
+        self.changes = self._tables.name("changed")
+
+    def start(self) -> None:
+        """See `Operator`."""
+        for side, changes in self._sides.items():
+            self._tables.stored(side, consolidated(changes, self._columns[side]))
+        empty = self._joined(*map(self._tables.name, ("left", "right")))
+        self._tables.fresh("changed", f"SELECT {self._output}, _w FROM ({empty}) AS q LIMIT 0")
+
+    def step(self) -> None:
+        """See `Operator`."""
+        tables = self._tables
+        for side, changes in self._sides.items():
+            tables.fresh(f"{side}_came", consolidated(changes, self._columns[side]))
+        if self._resting():
+            tables.fresh("changed", f"FROM {self.changes} LIMIT 0")
+            return
+        self._find("right_before", "right", ("left_came", "right_came"))
+        right_now = f"FROM {tables.name('right_before')} UNION ALL FROM {tables.name('right_came')}"
+        tables.fresh("right_now", consolidated(right_now, self._columns["right"]))
+        self._find("left_near", "left", ("right_came",))
+        on = join_condition(self._node, TEXT)
+        tables.fresh(
+            "left_met",
+            f"SELECT l.* FROM {tables.name('left_near')} l "
+            f"SEMI JOIN {tables.name('right_came')} r ON {on}",
+        )
+        parts = [
+            self._joined(tables.name("left_came"), tables.name("right_now")),
+            self._joined(tables.name("left_met"), tables.name("right_now")),
+            self._joined(tables.name("left_met"), tables.name("right_before"), sign="-"),
+        ]
+        rows = " UNION ALL ".join(f"({part})" for part in parts)
+        tables.fresh("changed", consolidated(rows, self._output))
+
+    def keep(self) -> None:
+        """See `Operator`."""
+        for side in self._sides:
+            self._tables.add(side, self._tables.name(f"{side}_came"))
+
+    def compact(self) -> None:
+        """See `Operator`."""
+        for side, columns in self._columns.items():
+            self._tables.compact(side, columns)
+
+    def _resting(self) -> bool:
+        return self._tables.empty("left_came") and self._tables.empty("right_came")
+
+    def _joined(self, left: str, right: str, *, sign: str = "") -> str:
+        weight = _TAKEN[self._node.kind]
+        rows = joined(self._node, f"FROM {left}", f"FROM {right}", TEXT, weight)
+        return f"SELECT {self._output}, {sign}_w AS _w FROM ({rows}) AS j"
+
+    def _find(self, what: str, side: str, came: Sequence[str]) -> None:
+        """Read the stored rows of a side that some of the rows that came may be paired with."""
+        tables = self._tables
+        keys = []
+        for each in came:
+            own = self._keys["left" if each.startswith("left") else "right"]
+            named = ", ".join(f"{key} AS k{i}" for i, key in enumerate(own))
+            keys.append(f"SELECT {named} FROM {tables.name(each)}")
+        equal = " AND ".join(f"x.{key} = k.k{i}" for i, key in enumerate(self._keys[side]))
+        near = f"({' UNION ALL '.join(keys)}) AS k"
+        rows = f"SELECT x.* FROM {tables.name(side)} x SEMI JOIN {near} ON {equal}"
+        tables.fresh(what, consolidated(rows, self._columns[side]))

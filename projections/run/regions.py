@@ -1,0 +1,110 @@
+"""What a change touches, and what has to be read to compute that again.
+
+Every operator with state says three things: the region of a change, the rows that the region is
+computed from (its need), and its batch query. What it gives on is the query's result over the need,
+minus what it gave out for the region before, as it is remembered: computed again, a sum of floating
+point numbers might differ in its last bits, and the difference would stay in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from projections.sql.duckdb_text import DuckText
+from projections.sql.tree import WINDOW_END, WINDOW_START, Grouped, Newest, Over, Sessions
+
+Recomputed = Grouped | Sessions | Over | Newest
+"""Operators whose results are computed again, region by region."""
+
+TEXT = DuckText()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """The region of a round's changes, as SQL for DuckDB.
+
+    `rows` gives one row `r` for each part of the region. `need` says whether a row `x` of the input
+    is read for it, `touched` whether a result `y` belongs to it.
+    """
+
+    rows: str
+    need: str
+    touched: str
+
+
+def region_of(node: Recomputed, changes: str, given: str) -> Region:
+    """Return the region of the rows in the table `changes`; `given` holds the results before."""
+    match node:
+        case Grouped() | Newest():
+            return _by_keys(node.keys, changes)
+        case Over() if node.span_us is not None:
+            return _by_time(node, node.span_us, changes)
+        case Over():
+            return _by_keys(node.partition, changes)
+        case Sessions():
+            return _by_sessions(node, changes, given)
+        case _:
+            assert_never(node)
+
+
+def same(names: Sequence[str], one: str, other: str) -> str:
+    """Write that two relations have the same values, NULL included, in some columns."""
+    parts = (
+        f"{one}.{TEXT.name(name)} IS NOT DISTINCT FROM {other}.{TEXT.name(name)}" for name in names
+    )
+    return " AND ".join(parts) or "true"
+
+
+def _by_keys(keys: Sequence[str], changes: str) -> Region:
+    columns = ", ".join(map(TEXT.name, keys)) or "true AS __all"
+    return Region(
+        rows=f"SELECT DISTINCT {columns} FROM {changes}",
+        need=same(keys, "x", "r"),
+        touched=same(keys, "y", "r"),
+    )
+
+
+def _by_time(node: Over, span_us: int, changes: str) -> Region:
+    """A row at t changes results in [t, t + span]; these are computed from [t - span, t + span]."""
+    (order,) = node.order
+    at = TEXT.micros(TEXT.name(order.column))
+    keys = "".join(f"{TEXT.name(name)}, " for name in node.partition)
+
+    def within(of: str, before: int) -> str:
+        own = TEXT.micros(f"{of}.{TEXT.name(order.column)}")
+        near = f"{own} BETWEEN r.__at - {before} AND r.__at + {span_us}"
+        timeless = f"({own} IS NULL AND r.__at IS NULL)"
+        return f"{same(node.partition, of, 'r')} AND ({near} OR {timeless})"
+
+    return Region(
+        rows=f"SELECT DISTINCT {keys}{at} AS __at FROM {changes}",
+        need=within("x", span_us),
+        touched=within("y", 0),
+    )
+
+
+def _by_sessions(node: Sessions, changes: str, given: str) -> Region:
+    """Stored sessions less than the gap from a row, and the stretch in which it is one itself."""
+    keys = ", ".join(map(TEXT.name, node.keys))
+    at = TEXT.micros(f"i.{TEXT.name(node.time)}")
+    start, end = TEXT.micros(f"g.{WINDOW_START}"), TEXT.micros(f"g.{WINDOW_END}")
+    met = f"{same(node.keys, 'g', 'i')} AND {start} < {at} + {node.gap_us} AND {end} > {at}"
+    own = ", ".join(f"i.{TEXT.name(name)}" for name in node.keys)
+    stored = (
+        f"SELECT {keys}, {start} AS __from, {end} AS __to FROM {given} AS g "
+        f"SEMI JOIN {changes} AS i ON {met} "
+        f"GROUP BY {keys}, {start}, {end} HAVING sum(g._w) > 0"
+    )
+    fresh = f"SELECT {own}, {at} AS __from, {at} + {node.gap_us} AS __to FROM {changes} AS i"
+
+    def within(of: str, column: str) -> str:
+        moment = TEXT.micros(f"{of}.{TEXT.name(column)}")
+        return f"{same(node.keys, of, 'r')} AND {moment} >= r.__from AND {moment} < r.__to"
+
+    return Region(
+        rows=f"{stored} UNION {fresh}",
+        need=within("x", node.time),
+        touched=within("y", WINDOW_START),
+    )

@@ -1,0 +1,203 @@
+"""Runs of projections that are kept by regions: their dataflows, from one run to the next.
+
+A dataflow is only trusted while the projection's table is as it left it. After a crash, a commit
+that failed, a swap or another query it begins anew: everything up to the epoch is taken in at once,
+and what the table has is compared with what it should have. So the table is right again whatever
+came in between, and rows that are right already are not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from kernel.errors import NotFound
+from kernel.positions import Epoch
+from projections.log.datasets import dataset_of, scanner_of, schema_of
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.log.typed_columns import EPOCH, LATE
+from projections.log.writer import DELETE, OP, UPSERT
+from projections.run.dataflow import Dataflow, arrow_type
+from projections.runner.relations import LakeCatalog
+from projections.sql.shape import ORDER, InputKind, Plan
+from projections.sql.tree import Newest, Scan, scans
+
+_LOOK_BACK = 32
+"""Versions behind which it is not asked any more whether only compactions came in between."""
+_REARRANGED = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    """A dataflow and what it stands for. `version` is the table's after its last commit."""
+
+    dataflow: Dataflow
+    identity: str
+    epoch: int = 0
+    version: int = -1
+    histories: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a run reads: a plan over the tables of a lake, for one target."""
+
+    plan: Plan
+    catalog: LakeCatalog
+    app_id: str
+    path: str
+    include_late: bool
+    versions: dict[str, int]
+
+    @property
+    def identity(self) -> str:
+        """Return a text that changes with all that a dataflow's rows depend on, but the facts."""
+        tree = self.plan.tree
+        columns = [each.columns for each in scans(tree)] if tree is not None else []
+        return repr((self.plan.rows_sql, columns, self.include_late))
+
+
+class RegionRuns:
+    """Computes changes from dataflows that it keeps in memory. For one thread."""
+
+    def __init__(self, lake: Lake, tables: Tables) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._held: dict[str, _Held] = {}
+        self._under_way: tuple[str, _Held] | None = None
+
+    def changes(self, reading: Reading, up_to: Epoch) -> pa.Table:
+        """Return the rows to upsert and the keys to delete that bring the table to an epoch.
+
+        Call `committed` once they are: without that the next run begins anew.
+        """
+        tree = reading.plan.tree
+        assert tree is not None, "a plan without a tree is not kept by regions"
+        self._drop_under_way()
+        table = self._tables.open(reading.path)
+        held = self._held.pop(reading.app_id, None)
+        if held is not None and not (table and _stands(held, reading, table)):
+            held.dataflow.close()
+            held = None
+        fresh = held is None
+        if held is None:
+            held = _Held(dataflow=Dataflow(tree), identity=reading.identity)
+        self._under_way = (reading.app_id, held)
+        for scan in scans(tree):
+            self._feed(held, scan, reading, up_to)
+        if fresh and table is not None:
+            rows = held.dataflow.begin(_stored(table, tree))
+        else:
+            rows = held.dataflow.round()
+        held.epoch = int(up_to)
+        return _operations(rows, reading.plan.key)
+
+    def committed(self, app_id: str, version: int) -> None:
+        """Take note that the last changes are in the table, which now has this version."""
+        if self._under_way is not None and self._under_way[0] == app_id:
+            held = self._under_way[1]
+            held.version = version
+            self._held[app_id] = held
+            self._under_way = None
+
+    def keep_only(self, app_ids: Iterable[str]) -> None:
+        """Forget all dataflows but those of some targets."""
+        for app_id in self._held.keys() - set(app_ids):
+            self._held.pop(app_id).dataflow.close()
+
+    def _drop_under_way(self) -> None:
+        if self._under_way is not None:
+            self._under_way[1].dataflow.close()
+            self._under_way = None
+
+    def _feed(self, held: _Held, scan: Scan, reading: Reading, up_to: Epoch) -> None:
+        if scan.kind is InputKind.STREAM:
+            held.dataflow.add(scan, self._facts(scan, reading, held.epoch, up_to))
+            return
+        name = f"history/{scan.name}"
+        table = self._tables.open(self._lake.path(name))
+        if table is None:
+            raise NotFound(f"{name} has no rows yet")
+        wanted = reading.versions.get(name, table.version())
+        if held.histories.get(scan.view) == wanted:
+            return
+        if wanted != table.version():
+            table = DeltaTable(self._lake.path(name), version=wanted)
+        held.dataflow.replace(scan, _versions(scan, table))
+        held.histories[scan.view] = wanted
+
+    def _facts(self, scan: Scan, reading: Reading, after: int, up_to: Epoch) -> Iterator[pa.Table]:
+        members = reading.catalog.members(scan.name)
+        if not members:
+            raise NotFound(f"{scan.name} has no rows yet")
+        where = (pc.field(EPOCH) > after) & (pc.field(EPOCH) <= int(up_to))
+        if reading.plan.stateful and not reading.include_late:
+            where = where & ~pc.field(LATE)
+        for member in members:
+            table = self._tables.open(self._lake.path(member))
+            if table is not None:
+                yield from _shaped(scan, table, where)
+
+
+def _stands(held: _Held, reading: Reading, table: DeltaTable) -> bool:
+    """Say whether a dataflow still knows what its table has: only compactions came since."""
+    behind = table.version() - held.version
+    if held.identity != reading.identity or not 0 <= behind <= _LOOK_BACK:
+        return False
+    return behind == 0 or all(
+        commit.get("operation") in _REARRANGED for commit in table.history(behind)
+    )
+
+
+def _shaped(scan: Scan, table: DeltaTable, where: pc.Expression) -> Iterator[pa.Table]:
+    """Yield rows of one typed table under the relation's columns, NULL where it lacks one."""
+    present = set(schema_of(table).names)
+    own = [each for each in scan.columns if each.name in present]
+    names = [*(each.name for each in own), *(name for name in ORDER)]
+    types = {each.name: arrow_type(each) for each in scan.columns}
+    for batch in scanner_of(dataset_of(table), where, [*dict.fromkeys(names)]).to_batches():
+        rows = pa.table(batch)
+        columns = {
+            name: rows[name].cast(kind) if name in present else pa.nulls(rows.num_rows, kind)
+            for name, kind in types.items()
+        }
+        yield pa.table(columns | {name: rows[name] for name in ORDER})
+
+
+def _versions(scan: Scan, table: DeltaTable) -> Iterator[pa.Table]:
+    """Yield the versions of a history that hold something, each at the time where it begins."""
+    types = {each.name: arrow_type(each) for each in scan.columns}
+    names = [*dict.fromkeys([*types, "valid_from"])]
+    where = ~pc.field("_deleted")
+    for batch in scanner_of(dataset_of(table), where, names).to_batches():
+        rows = pa.table(batch)
+        zero = pa.array([0] * rows.num_rows, pa.int64())
+        columns = {name: rows[name].cast(kind) for name, kind in types.items()}
+        order = {"_time": rows["valid_from"], "_seq_hi": zero, "_seq_lo": zero}
+        yield pa.table(columns | order)
+
+
+def _stored(table: DeltaTable, tree: Newest) -> Iterator[pa.Table]:
+    """Yield what a projection's table has."""
+    shape = pa.schema([(each.name, arrow_type(each)) for each in tree.columns])
+    for batch in scanner_of(dataset_of(table), None, shape.names).to_batches():
+        yield pa.table(batch).select(shape.names).cast(shape)
+
+
+def _operations(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """Turn rows that came and went into upserts, and deletes of keys that have no row any more."""
+    came = rows.filter(pc.equal(rows["_w"], 1)).drop_columns(["_w"])
+    went = rows.filter(pc.equal(rows["_w"], -1)).select(list(key))
+    gone = went.join(came.select(list(key)), list(key), join_type="left anti")
+    return pa.concat_tables(
+        [_with_op(came, UPSERT), _with_op(gone, DELETE)], promote_options="permissive"
+    ).select([*came.schema.names, OP])
+
+
+def _with_op(rows: pa.Table, op: str) -> pa.Table:
+    return rows.append_column(OP, pa.array([op] * rows.num_rows, pa.string()))

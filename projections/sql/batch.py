@@ -1,0 +1,328 @@
+"""The batch query of every operator, written once for both engines.
+
+`whole` composes them over the inputs: the query of a build, and of the rebuild that a kept table
+must equal. The small executor runs one operator's query at a time, over the rows that the region of
+a change needs. Both are the same text but for the words of a `Dialect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, assert_never
+
+from sqlglot import exp
+
+from projections.sql.catalog import Column
+from projections.sql.shape import ORDER, InputKind
+from projections.sql.tree import (
+    RANKS,
+    WINDOW_END,
+    WINDOW_START,
+    Call,
+    Grouped,
+    Join,
+    JoinKind,
+    Map,
+    Newest,
+    Node,
+    Over,
+    Scan,
+    Sessions,
+    UnionAll,
+    Windowed,
+)
+from projections.sql.windows import WindowKind
+
+
+class Dialect(Protocol):
+    """The words in which two engines say the same."""
+
+    semi: str
+    anti: str
+
+    def name(self, name: str) -> str:
+        """Quote a name."""
+        ...
+
+    def expression(self, node: exp.Expr, columns: Sequence[Column]) -> str:
+        """Write an expression over `columns`."""
+        ...
+
+    def micros(self, moment: str) -> str:
+        """Turn a moment into microseconds since 1970."""
+        ...
+
+    def moment(self, micros: str) -> str:
+        """Turn microseconds since 1970 into a moment."""
+        ...
+
+    def whole_number(self, value: int) -> str:
+        """Write a BIGINT."""
+        ...
+
+    def modulo(self, value: str, size: int) -> str:
+        """Write the remainder that is never negative."""
+        ...
+
+    def numbers(self, count: int) -> str:
+        """Return a FROM item with the column `__i` from 0 to count - 1."""
+        ...
+
+    def call(self, call: Call, over: str = "") -> str:
+        """Write a function over rows; with `over` as a window function."""
+        ...
+
+    def newest(self, value: str, *, told_apart: bool) -> str:
+        """Write the value, NULL included, that a group's newest row has.
+
+        `told_apart`: of several newest rows, which a join may give, the greatest value counts.
+        """
+        ...
+
+    def later(self, left: str, right: str) -> str:
+        """Write that the row `right` comes after the row `left`, in the order of `ORDER`."""
+        ...
+
+
+def plain(kind: str) -> bool:
+    """Say whether a type is known and not nested: its values have an order."""
+    return bool(kind) and "<" not in kind
+
+
+def listed(dialect: Dialect, names: Sequence[str], of: str = "") -> str:
+    """Write a list of columns, of the relation `of` where given."""
+    return ", ".join(f"{of + '.' if of else ''}{dialect.name(name)}" for name in names)
+
+
+def names(node: Node) -> tuple[str, ...]:
+    """Return the names of a node's columns."""
+    return tuple(each.name for each in node.columns)
+
+
+def whole(node: Node, dialect: Dialect) -> str:
+    """Write the query that gives all rows of a tree from the views of its inputs."""
+    match node:
+        case Scan():
+            return scanned(node, dialect)
+        case UnionAll():
+            return united(node, [whole(each, dialect) for each in node.inputs], dialect)
+        case Join():
+            return joined(node, whole(node.left, dialect), whole(node.right, dialect), dialect)
+        case Map() | Windowed() | Grouped() | Sessions() | Over() | Newest():
+            return over_rows(node, dialect)(whole(node.input, dialect))
+        case _:
+            assert_never(node)
+
+
+def over_rows(
+    node: Map | Windowed | Grouped | Sessions | Over | Newest, dialect: Dialect
+) -> Callable[[str], str]:
+    """Return the query of a node with one input, as a function of the query for its rows."""
+    match node:
+        case Map():
+            return lambda rows: mapped(node, rows, dialect)
+        case Windowed():
+            return lambda rows: windowed(node, rows, dialect)
+        case Grouped():
+            return lambda rows: _grouped(node, rows, dialect)
+        case Sessions():
+            return lambda rows: _sessions(node, rows, dialect)
+        case Over():
+            return lambda rows: _over(node, rows, dialect)
+        case Newest():
+            return lambda rows: _newest(node, rows, dialect)
+        case _:
+            assert_never(node)
+
+
+def scanned(node: Scan, dialect: Dialect) -> str:
+    """Write the rows of an input; a version's place in time is where it begins."""
+    columns = listed(dialect, names(node))
+    if node.kind is InputKind.STREAM:
+        return f"SELECT {columns}, {', '.join(ORDER)} FROM {node.view}"
+    zero = dialect.whole_number(0)
+    return (
+        f"SELECT {columns}, valid_from AS _time, {zero} AS _seq_hi, {zero} AS _seq_lo "
+        f"FROM {node.view} WHERE NOT _deleted"
+    )
+
+
+def mapped(node: Map, rows: str, dialect: Dialect, more: str = "") -> str:
+    """Write the query of a `Map`; `more` are columns that are passed on beside."""
+    columns = node.input.columns
+    outputs = ", ".join(
+        f"{dialect.expression(each.expression, columns)} AS {dialect.name(each.name)}"
+        for each in node.outputs
+    )
+    where = " AND ".join(f"({dialect.expression(part, columns)})" for part in node.where)
+    return (
+        f"SELECT {outputs}, {', '.join(ORDER)}{more} FROM ({rows}) AS x"
+        f"{' WHERE ' + where if where else ''}"
+    )
+
+
+def windowed(node: Windowed, rows: str, dialect: Dialect, more: str = "") -> str:
+    """Write the query of a `Windowed`; `more` are columns that are passed on beside.
+
+    Arithmetic in whole microseconds, so that times before 1970 fall right too.
+    """
+    number = dialect.whole_number
+    at, size = dialect.micros(dialect.name(node.time)), number(node.size_us)
+    count = -(-node.size_us // node.step_us)
+    match node.kind:
+        case WindowKind.TUMBLE:
+            start = f"(__us - {dialect.modulo('__us', node.size_us)})"
+            end = f"({start} + {size})"
+        case WindowKind.HOP:
+            aligned = dialect.modulo("__us", node.step_us)
+            start = f"(__us - {aligned} - __i * {number(node.step_us)})"
+            end = f"({start} + {size})"
+        case WindowKind.CUMULATE:
+            start = f"(__us - {dialect.modulo('__us', node.size_us)})"
+            end = f"({start} + (__i + 1) * {number(node.step_us)})"
+        case _:
+            assert_never(node.kind)
+    columns = f"{listed(dialect, names(node.input))}, {', '.join(ORDER)}{more}"
+    timed = f"SELECT {columns}, {at} AS __us FROM ({rows}) AS x WHERE {at} IS NOT NULL"
+    return (
+        f"SELECT {columns}, {dialect.moment(start)} AS {WINDOW_START}, "
+        f"{dialect.moment(end)} AS {WINDOW_END} FROM ({timed}) AS t "
+        f"CROSS JOIN {dialect.numbers(count)} WHERE {end} > __us"
+    )
+
+
+def united(node: UnionAll, rows: Sequence[str], dialect: Dialect, more: str = "") -> str:
+    """Write the query of a `UnionAll`; `more` are columns that are passed on beside."""
+    columns = f"{listed(dialect, names(node))}, {', '.join(ORDER)}{more}"
+    return " UNION ALL ".join(f"SELECT {columns} FROM ({each}) AS u" for each in rows)
+
+
+def joined(node: Join, left: str, right: str, dialect: Dialect, weight: str = "") -> str:
+    """Write the query of a `Join`; `weight` is a column that is given beside."""
+    on = join_condition(node, dialect)
+    own = listed(dialect, names(node.left), "l")
+    order = ", ".join(f"l.{name}" for name in ORDER)
+    if node.kind in (JoinKind.SEMI, JoinKind.ANTI):
+        word = dialect.semi if node.kind is JoinKind.SEMI else dialect.anti
+        return (
+            f"SELECT {own}, {order}{weight} FROM ({left}) AS l {word} JOIN ({right}) AS r ON {on}"
+        )
+    if node.timed:
+        later = dialect.later("l", "r")
+        order = ", ".join(
+            f"CASE WHEN {later} THEN r.{name} ELSE l.{name} END AS {name}" for name in ORDER
+        )
+    theirs = listed(dialect, names(node.right), "r")
+    return (
+        f"SELECT {own}, {theirs}, {order}{weight} "
+        f"FROM ({left}) AS l {node.kind} JOIN ({right}) AS r ON {on}"
+    )
+
+
+def join_condition(node: Join, dialect: Dialect) -> str:
+    """Write when the rows `l` and `r` of a join are a pair."""
+    columns = (*node.left.columns, *node.right.columns)
+    parts = [f"l.{dialect.name(ours)} = r.{dialect.name(theirs)}" for ours, theirs in node.pairs]
+    parts += [f"({dialect.expression(part, columns)})" for part in node.rest]
+    return " AND ".join(parts)
+
+
+def _calls(node: Grouped | Sessions, dialect: Dialect) -> str:
+    results = [f"{dialect.call(call)} AS {dialect.name(call.name)}" for call in node.calls]
+    return ", ".join(
+        [*results, *(f"{dialect.newest(name, told_apart=False)} AS {name}" for name in ORDER)]
+    )
+
+
+def _grouped(node: Grouped, rows: str, dialect: Dialect) -> str:
+    keys = listed(dialect, node.keys)
+    return f"SELECT {keys}, {_calls(node, dialect)} FROM ({rows}) AS x GROUP BY {keys}"
+
+
+def _sessions(node: Sessions, rows: str, dialect: Dialect) -> str:
+    keys = listed(dialect, node.keys)
+    at, gap = dialect.micros(dialect.name(node.time)), dialect.whole_number(node.gap_us)
+    part = f"OVER (PARTITION BY {keys} ORDER BY __us)"
+    timed = f"SELECT *, {at} AS __us FROM ({rows}) AS x WHERE {at} IS NOT NULL"
+    opened = (
+        f"SELECT *, CASE WHEN __us - lag(__us) {part} < {gap} THEN 0 ELSE 1 END AS __opens "
+        f"FROM ({timed}) AS t"
+    )
+    numbered = f"SELECT *, sum(__opens) {part} AS __session FROM ({opened}) AS o"
+    return (
+        f"SELECT {keys}, {dialect.moment('min(__us)')} AS {WINDOW_START}, "
+        f"{dialect.moment(f'max(__us) + {gap}')} AS {WINDOW_END}, {_calls(node, dialect)} "
+        f"FROM ({numbered}) AS s GROUP BY {keys}, __session"
+    )
+
+
+def _over(node: Over, rows: str, dialect: Dialect) -> str:
+    calls = ", ".join(
+        f"{dialect.call(call, f' OVER ({_around(node, call, dialect)})')} AS "
+        f"{dialect.name(call.name)}"
+        for call in node.calls
+    )
+    columns = listed(dialect, names(node.input))
+    return f"SELECT {columns}, {', '.join(ORDER)}, {calls} FROM ({rows}) AS x"
+
+
+def _around(node: Over, call: Call, dialect: Dialect) -> str:
+    """Write what stands in OVER. Rows of equal order are told apart by all that they hold."""
+    by = f"PARTITION BY {listed(dialect, node.partition)}" if node.partition else ""
+    if node.span_us is not None:
+        (own,) = node.order
+        before = dialect.whole_number(node.span_us)
+        at = dialect.micros(dialect.name(own.column))
+        return f"{by} ORDER BY {at} RANGE BETWEEN {before} PRECEDING AND CURRENT ROW".strip()
+    order = [
+        f"{dialect.name(each.column)} {'DESC' if each.descending else 'ASC'} "
+        f"NULLS {'FIRST' if each.nulls_first else 'LAST'}"
+        for each in node.order
+    ]
+    alike = call.function in RANKS or (node.frame is not None and not node.frame.rows)
+    if order and not alike:
+        order += _told_apart(node.input, dialect, "ASC")
+    parts = [by, f"ORDER BY {', '.join(order)}" if order else "", _frame(node)]
+    return " ".join(filter(None, parts))
+
+
+def _frame(node: Over) -> str:
+    if node.frame is None:
+        return ""
+    before = "UNBOUNDED" if node.frame.before is None else str(node.frame.before)
+    if not node.frame.rows:
+        return "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    match node.frame.after:
+        case None:
+            end = "UNBOUNDED FOLLOWING"
+        case 0:
+            end = "CURRENT ROW"
+        case after:
+            end = f"{after} FOLLOWING"
+    return f"ROWS BETWEEN {before} PRECEDING AND {end}"
+
+
+def keyed(node: Newest, rows: str, dialect: Dialect, more: str = "") -> str:
+    """Write the rows that have a whole key; `more` are columns that are passed on beside."""
+    known = " AND ".join(f"{dialect.name(key)} IS NOT NULL" for key in node.keys)
+    columns = f"{listed(dialect, names(node))}, {', '.join(ORDER)}{more}"
+    return f"SELECT {columns} FROM ({rows}) AS x WHERE {known}"
+
+
+def _newest(node: Newest, rows: str, dialect: Dialect) -> str:
+    if node.unique:
+        return keyed(node, rows, dialect)
+    keys = listed(dialect, node.keys)
+    order = ", ".join(_told_apart(node.input, dialect, "DESC"))
+    columns = f"{listed(dialect, names(node))}, {', '.join(ORDER)}"
+    return (
+        f"SELECT {columns} FROM (SELECT {columns}, row_number() OVER (PARTITION BY {keys} "
+        f"ORDER BY {order}) AS __rank FROM ({keyed(node, rows, dialect)}) AS k) AS n "
+        "WHERE __rank = 1"
+    )
+
+
+def _told_apart(node: Node, dialect: Dialect, direction: str) -> list[str]:
+    """Order rows by time and place, then by all that they hold: only equal rows stay alike."""
+    more = [each.name for each in node.columns if plain(each.type)]
+    return [f"{dialect.name(name)} {direction} NULLS LAST" for name in (*ORDER, *more)]

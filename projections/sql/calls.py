@@ -1,0 +1,96 @@
+"""Functions over rows, aggregates and ranks alike: what they are, and the values that they take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from projections.sql.places import offset_of
+from projections.sql.resolving import Names
+from projections.sql.tree import Call, Function
+
+_PLAIN: dict[type[exp.Expr], Function] = {
+    exp.Sum: Function.SUM,
+    exp.Avg: Function.AVG,
+    exp.Min: Function.MIN,
+    exp.Max: Function.MAX,
+    exp.LogicalAnd: Function.ALL,
+    exp.LogicalOr: Function.ANY,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """A function as written: `argument` is over the tree's columns; None counts rows."""
+
+    function: Function
+    argument: exp.Expr | None
+    kind: str
+    type: str
+    distinct: bool = False
+    offset: int = 1
+
+    def call(self, name: str, column: str | None) -> Call:
+        """Return the call whose argument is a column."""
+        return Call(
+            name=name,
+            function=self.function,
+            argument=column,
+            kind=self.kind,
+            type=self.type,
+            distinct=self.distinct,
+            offset=self.offset,
+        )
+
+
+def aggregate_of(names: Names, found: exp.Expr) -> Called:
+    """Read an aggregate over resolved columns, with its FILTER."""
+    only = None
+    if isinstance(found, exp.Filter):
+        only, found = found.expression.this, found.this
+    distinct = isinstance(found.this, exp.Distinct)
+    arguments = found.this.expressions if distinct else [found.this, *found.expressions]
+    if len(arguments) != 1:
+        raise names.script.refusal(
+            f"{type(found).__name__.upper()} of several columns is not compiled",
+            at=offset_of(found, names.at),
+            fix="Use one column, as concat_ws('|', a, b).",
+        )
+    (value,) = arguments
+    if isinstance(found, exp.Count | exp.CountIf):
+        return _count(names, found, value, only, distinct)
+    function = _PLAIN[type(found)]
+    kind = names.type_of(value)
+    if only is not None:
+        value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
+    return Called(
+        function=function,
+        argument=value,
+        kind=kind,
+        type=names.type_of(found),
+        # The least and the greatest, all and any are the same of distinct values.
+        distinct=distinct and function in (Function.SUM, Function.AVG),
+    )
+
+
+def _count(
+    names: Names, found: exp.Expr, value: exp.Expr, only: exp.Expr | None, distinct: bool
+) -> Called:
+    parts = [only] if only is not None else []
+    if isinstance(found, exp.CountIf):
+        parts.append(value)
+        value = exp.Literal.number(1)
+    if isinstance(value, exp.Star):
+        value = exp.Literal.number(1)
+    if parts:
+        condition = exp.and_(*parts, copy=True)
+        value = exp.Case(ifs=[exp.If(this=condition, true=value.copy())])
+    rows = isinstance(value, exp.Literal) and not distinct
+    return Called(
+        function=Function.COUNT,
+        argument=None if rows else value,
+        kind=names.type_of(value),
+        type="BIGINT",
+        distinct=distinct,
+    )

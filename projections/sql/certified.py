@@ -1,0 +1,191 @@
+"""Which expressions the small executor computes with the same bits as Spark.
+
+DuckDB is another engine with rules of its own: where it rounds, overflows, folds case or orders
+NULL differently, a table kept by it would differ from its rebuild. Only what is listed here, with
+types that are certain, is computed by it. A projection with anything else is kept by Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from sqlglot import exp
+
+from projections.sql.catalog import Column
+from projections.sql.durations import duration_of
+from projections.sql.expressions import render
+from projections.sql.tree import Call, Function, Grouped, Join, Map, Node, Over, Sessions, walk
+from projections.sql.types import type_of
+
+WHOLE = ("INT", "BIGINT")
+_NUMBERS = (*WHOLE, "DOUBLE")
+_SIMPLE = frozenset(("BOOLEAN", "STRING", "TIMESTAMP", "DATE", "TINYINT", "SMALLINT", *_NUMBERS))
+_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+_UNITS = ("SECOND", "MINUTE", "HOUR", "DAY")
+_CASTS = {
+    "BIGINT": ("INT", "BIGINT"),
+    "INT": ("INT",),
+    "DOUBLE": _NUMBERS,
+    "STRING": ("STRING", "INT", "BIGINT", "BOOLEAN"),
+    "BOOLEAN": ("BOOLEAN",),
+}
+_SAME_FAMILY = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
+_CHOICES = (exp.Coalesce, exp.Greatest, exp.Least)
+_BOOLEAN = (exp.And, exp.Or, exp.Not)
+_FIELDS = (exp.Year, exp.Month, exp.Day, exp.Hour, exp.Minute, exp.Second)
+
+TypeOf = Callable[[exp.Expr], str]
+
+
+def uncertified(tree: Node) -> str | None:
+    """Name the first part of a plan that the small executor may not compute; None for none."""
+    for node in walk(tree):
+        for found in _parts(node):
+            if found is not None:
+                return found
+    return None
+
+
+def has_simple_type(kind: str) -> bool:
+    """Say whether both engines hold, compare and order values of a type alike."""
+    return kind in _SIMPLE or _DECIMAL.fullmatch(kind) is not None
+
+
+def moment_of(node: exp.Expr) -> datetime | None:
+    """Return the moment that TIMESTAMP '…' names, where it is written in full."""
+    literal = node.this if isinstance(node, exp.Cast) else None
+    if not isinstance(literal, exp.Literal) or not literal.is_string:
+        return None
+    try:
+        return datetime.strptime(literal.name, "%Y-%m-%d %H:%M:%S")  # noqa: DTZ007
+    except ValueError:
+        return None
+
+
+def moment_in(field: exp.Expr) -> exp.Expr:
+    """Return the moment of which YEAR, MONTH or DAY is taken; sqlglot puts a date around it."""
+    inner: exp.Expr = field.this
+    return inner.this if isinstance(inner, exp.TsOrDsToDate) else inner
+
+
+def _parts(node: Node) -> Iterator[str | None]:
+    for each in node.columns:
+        if not has_simple_type(each.type):
+            yield f"column {each.name.lstrip('_')} has the type {each.type or '(as Spark derives)'}"
+    if isinstance(node, Map):
+        types = _typing(node.input.columns)
+        for expression in (*(each.expression for each in node.outputs), *node.where):
+            yield _uncertified(expression, types)
+    if isinstance(node, Join):
+        types = _typing((*node.left.columns, *node.right.columns))
+        for part in node.rest:
+            yield _uncertified(part, types)
+        known = {each.name: each.type for each in (*node.left.columns, *node.right.columns)}
+        for ours, theirs in node.pairs:
+            if not _comparable(known[ours], known[theirs]):
+                yield f"a comparison of {known[ours]} with {known[theirs]}"
+    if isinstance(node, Grouped | Sessions | Over):
+        for call in node.calls:
+            yield _uncertified_call(call)
+
+
+def _typing(columns: tuple[Column, ...]) -> TypeOf:
+    known = {each.name: each.type for each in columns}
+    return lambda node: type_of(node, lambda found: known.get(found.name, ""))
+
+
+def _uncertified_call(call: Call) -> str | None:
+    if call.argument is None:
+        return None
+    if not has_simple_type(call.kind):
+        return f"{call.function.upper()} of {call.kind or 'a type that only Spark derives'}"
+    if call.function is Function.AVG and call.kind not in _NUMBERS:
+        return f"AVG of {call.kind}"
+    if call.function is Function.SUM:
+        size = _DECIMAL.fullmatch(call.kind)
+        small = size is not None and int(size[1]) <= 28
+        if call.kind not in _NUMBERS and not small:
+            return f"SUM of {call.kind}"
+    return None
+
+
+def _uncertified(node: exp.Expr, types: TypeOf) -> str | None:
+    """Return the first part of an expression that is not certified, as it is written."""
+    if isinstance(node, exp.Cast) and moment_of(node) and types(node) == "TIMESTAMP":
+        return None
+    if not _known(node, types):
+        return render(node)
+    for child in node.iter_expressions():
+        if isinstance(child, exp.DataType | exp.Var | exp.Interval | exp.Identifier):
+            continue
+        found = _uncertified(child, types)
+        if found is not None:
+            return found
+    return None
+
+
+def _known(node: exp.Expr, types: TypeOf) -> bool:
+    """Say whether an expression is certified, supposed that its parts are."""
+    match node:
+        case exp.Column() | exp.Literal():
+            return has_simple_type(types(node))
+        case exp.Paren() | exp.Boolean() | exp.Null() | exp.If() | exp.Case() | exp.Is():
+            return not isinstance(node, exp.If | exp.Case) or bool(types(node) or _branch(node))
+        case exp.Between():
+            bounds = (node.args["low"], node.args["high"])
+            return all(_comparable(types(node.this), types(each)) for each in bounds)
+        case exp.In():
+            plain = not node.args.get("query")
+            return plain and all(
+                _comparable(types(node.this), types(each)) for each in node.expressions
+            )
+        case exp.Nullif():
+            return _comparable(types(node.this), types(node.expression))
+        case exp.Add() | exp.Sub() if isinstance(node.expression, exp.Interval):
+            length = duration_of(node.expression)
+            return types(node.this) == "TIMESTAMP" and length is not None
+        case exp.Add() | exp.Sub() | exp.Mul() | exp.Div():
+            return {types(node.this), types(node.expression)} <= {*_NUMBERS}
+        case exp.Mod() | exp.IntDiv():
+            return types(node.this) in WHOLE and types(node.expression) in WHOLE
+        case exp.Cast():
+            return types(node.this) in _CASTS.get(types(node), ())
+        case exp.TimestampTrunc():
+            return types(node.this) == "TIMESTAMP" and node.text("unit").upper() in _UNITS
+        case _:
+            return _known_by_class(node, types)
+
+
+def _known_by_class(node: exp.Expr, types: TypeOf) -> bool:
+    if isinstance(node, _SAME_FAMILY):
+        return _comparable(types(node.this), types(node.expression))
+    if isinstance(node, _BOOLEAN):
+        return True
+    if isinstance(node, _CHOICES):
+        kinds = {types(each) for each in (node.this, *node.expressions)} - {""}
+        return len(kinds) == 1 and all(has_simple_type(kind) for kind in kinds)
+    if isinstance(node, exp.Abs | exp.Neg):
+        return types(node.this) in _NUMBERS
+    if isinstance(node, exp.Concat | exp.DPipe):
+        return all(types(each) == "STRING" for each in node.iter_expressions())
+    if isinstance(node, _FIELDS):
+        return types(moment_in(node)) == "TIMESTAMP"
+    if isinstance(node, exp.TsOrDsToDate):
+        return isinstance(node.parent, _FIELDS)
+    if isinstance(node, exp.Length):
+        return types(node.this) == "STRING"
+    return isinstance(node, exp.UnixMicros) and types(node.this) == "TIMESTAMP"
+
+
+def _branch(node: exp.Expr) -> bool:
+    """Say whether this is one WHEN of a CASE, whose type is asked of the whole."""
+    return isinstance(node, exp.If) and isinstance(node.parent, exp.Case)
+
+
+def _comparable(left: str, right: str) -> bool:
+    both = {left, right}
+    return (
+        (left == right and has_simple_type(left)) or both <= {*WHOLE} or both == {"INT", "DOUBLE"}
+    )

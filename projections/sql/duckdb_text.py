@@ -1,0 +1,272 @@
+"""The words of DuckDB for the plan tree: only what `certified` lists is ever asked for.
+
+Moments are kept as `TIMESTAMP` without a zone, in UTC. Whatever Spark refuses in a row, as a
+division by zero, is an error here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC
+
+from sqlglot import exp
+
+from kernel.errors import InvalidRequest
+from projections.sql.batch import plain
+from projections.sql.catalog import Column
+from projections.sql.certified import moment_in, moment_of
+from projections.sql.durations import duration_of, in_us
+from projections.sql.expressions import render
+from projections.sql.shape import ORDER
+from projections.sql.tree import Call, Function
+from projections.sql.types import FLOATING, type_of
+from schemas.identifiers import duckdb_name
+
+_UNITS_US = {"SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6}
+_SIGNS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.NullSafeEQ: "IS NOT DISTINCT FROM",
+    exp.And: "AND",
+    exp.Or: "OR",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.DPipe: "||",
+    exp.Is: "IS",
+}
+_FIELDS: dict[type[exp.Expr], str] = {
+    exp.Year: "year",
+    exp.Month: "month",
+    exp.Day: "day",
+    exp.Hour: "hour",
+    exp.Minute: "minute",
+    exp.Second: "second",
+}
+_FUNCTIONS: dict[type[exp.Expr], str] = {
+    exp.Coalesce: "coalesce",
+    exp.Greatest: "greatest",
+    exp.Least: "least",
+    exp.Abs: "abs",
+    exp.Nullif: "nullif",
+}
+
+
+def duckdb_type(kind: str) -> str:
+    """Return DuckDB's name of a simple type of Spark."""
+    return "VARCHAR" if kind == "STRING" else kind
+
+
+class DuckText:
+    """Writes operators for DuckDB; see `projections.sql.batch.Dialect`."""
+
+    semi = "SEMI"
+    anti = "ANTI"
+
+    def name(self, name: str) -> str:
+        """Quote a name."""
+        return duckdb_name(name)
+
+    def expression(self, node: exp.Expr, columns: Sequence[Column]) -> str:
+        """Write a certified expression."""
+        return _Expressions(columns).text(node)
+
+    def micros(self, moment: str) -> str:
+        """Turn a moment into microseconds since 1970."""
+        return f"epoch_us(CAST({moment} AS TIMESTAMP))"
+
+    def moment(self, micros: str) -> str:
+        """Turn microseconds since 1970 into a moment."""
+        return f"make_timestamp(CAST({micros} AS BIGINT))"
+
+    def whole_number(self, value: int) -> str:
+        """Write a BIGINT."""
+        return f"CAST({value} AS BIGINT)"
+
+    def modulo(self, value: str, size: int) -> str:
+        """Write the remainder that is never negative."""
+        return f"(({value} % {size} + {size}) % {size})"
+
+    def numbers(self, count: int) -> str:
+        """Return a FROM item with the column `__i` from 0 to count - 1."""
+        return f"range({count}) AS numbers(__i)"
+
+    def call(self, call: Call, over: str = "") -> str:
+        """Write a function over rows; with `over` as a window function."""
+        value = "1" if call.argument is None else duckdb_name(call.argument)
+        word = "DISTINCT " if call.distinct else ""
+        match call.function:
+            case Function.NEWEST:
+                return self.newest(value, told_apart=plain(call.kind))
+            case Function.SUM | Function.AVG:
+                return _total(call, value, over)
+            case Function.MIN | Function.MAX if call.kind in FLOATING:
+                return f"{call.function}({value} + CAST(0 AS {call.kind})){over}"
+            case Function.ROW_NUMBER | Function.RANK | Function.DENSE_RANK:
+                return f"CAST({call.function}(){over} AS INTEGER)"
+            case Function.LAG | Function.LEAD:
+                return f"{call.function}({value}, {call.offset}){over}"
+            case _:
+                return f"{call.function}({word}{value}){over}"
+
+    def newest(self, value: str, *, told_apart: bool) -> str:
+        """Write the value, NULL included, that a group's newest row has."""
+        more = f", {value} IS NOT NULL, {value}" if told_apart else ""
+        return f"arg_max_null({value}, row({', '.join(ORDER)}{more}))"
+
+    def later(self, left: str, right: str) -> str:
+        """Write that the row `right` comes after the row `left`."""
+        ours, theirs = (
+            f"row({', '.join(f'{side}.{name}' for name in ORDER)})" for side in (left, right)
+        )
+        return f"{right}._time IS NOT NULL AND {theirs} > {ours}"
+
+
+def _total(call: Call, value: str, over: str) -> str:
+    word = "DISTINCT " if call.distinct else ""
+    count = f"nullif(count({word}{value}){over}, 0)"
+    average = call.function is Function.AVG
+    if call.kind in FLOATING:
+        values = f"list({word}CAST({value} AS DOUBLE)){over}"
+        # A list takes NULL too, where a sum passes over it.
+        known = f"list_filter({values}, lambda one: one IS NOT NULL)"
+        total = (
+            f"CASE WHEN len({known}) > 0 THEN list_reduce(list_sort({known}), "
+            "lambda total, one: total + one) END"
+        )
+        return f"(({total}) / {count})" if average else f"({total})"
+    total = f"sum({word}{value}){over}"
+    if average:
+        # By way of text: the nearest double of a whole number of any size.
+        return f"(CAST(CAST({total} AS VARCHAR) AS DOUBLE) / {count})"
+    return f"CAST({total} AS {call.type})"
+
+
+class _Expressions:
+    """Writes expressions over given columns."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._types = {each.name: each.type for each in columns}
+
+    def text(self, node: exp.Expr) -> str:
+        """Write an expression, in brackets where it has parts."""
+        writer = self._writer(node)
+        return writer(node)
+
+    def _writer(self, node: exp.Expr) -> Callable[[exp.Expr], str]:
+        for kinds, writer in (
+            ((exp.Column, exp.Literal, exp.Boolean, exp.Null), self._value),
+            ((exp.Paren, exp.Not, exp.Neg, exp.Length, exp.UnixMicros), self._of_one),
+            ((exp.Div, exp.Mod, exp.IntDiv), self._divided),
+            ((exp.Case, exp.If), self._choice),
+            ((exp.Between, exp.In), self._among),
+            (exp.Cast, self._cast),
+            (exp.TimestampTrunc, self._truncated),
+            (exp.Concat, self._concat),
+            (tuple(_FIELDS), self._field),
+            (tuple(_FUNCTIONS), self._function),
+            (tuple(_SIGNS), self._sign),
+        ):
+            if isinstance(node, kinds):
+                return writer
+        raise InvalidRequest(
+            f"{render(node)} is not computed by the small executor",
+            remedy="Report this: the planner was to give it to Spark.",
+        )
+
+    def _type(self, node: exp.Expr) -> str:
+        return type_of(node, lambda found: self._types.get(found.name, ""))
+
+    def _value(self, node: exp.Expr) -> str:
+        if isinstance(node, exp.Column):
+            return duckdb_name(node.name)
+        if isinstance(node, exp.Literal) and node.is_string:
+            return "'" + "''".join(node.name.split("'")) + "'"
+        if isinstance(node, exp.Literal):
+            return f"CAST({node.name} AS {self._type(node)})"
+        return "NULL" if isinstance(node, exp.Null) else str(node.this).upper()
+
+    def _of_one(self, node: exp.Expr) -> str:
+        inner = self.text(node.this)
+        match node:
+            case exp.Not():
+                return f"(NOT {inner})"
+            case exp.Neg():
+                return f"(- {inner})"
+            case exp.Length():
+                return f"CAST(length({inner}) AS INTEGER)"
+            case exp.UnixMicros():
+                return f"epoch_us({inner})"
+            case _:
+                return f"({inner})"
+
+    def _sign(self, node: exp.Expr) -> str:
+        left, right = node.this, node.expression
+        if isinstance(right, exp.Interval):
+            length = duration_of(right)
+            sign = _SIGNS[type(node)]
+            us = in_us(length) if length is not None else 0
+            return f"make_timestamp(epoch_us({self.text(left)}) {sign} {us})"
+        return f"({self.text(left)} {_SIGNS[type(node)]} {self.text(right)})"
+
+    def _divided(self, node: exp.Expr) -> str:
+        left, right = self.text(node.this), self.text(node.expression)
+        match node:
+            case exp.Div():
+                value = f"CAST({left} AS DOUBLE) / CAST({right} AS DOUBLE)"
+            case exp.Mod():
+                value = f"{left} % {right}"
+            case _:
+                value = f"CAST({left} AS BIGINT) // CAST({right} AS BIGINT)"
+        known = f"{left} IS NOT NULL AND {right} = 0"
+        return f"(CASE WHEN {known} THEN error('division by zero') ELSE {value} END)"
+
+    def _choice(self, node: exp.Expr) -> str:
+        if isinstance(node, exp.If):
+            otherwise = node.args.get("false")
+            whens = f"WHEN {self.text(node.this)} THEN {self.text(node.args['true'])}"
+            subject = ""
+        else:
+            otherwise = node.args.get("default")
+            subject = f"{self.text(node.this)} " if node.this is not None else ""
+            whens = " ".join(
+                f"WHEN {self.text(each.this)} THEN {self.text(each.args['true'])}"
+                for each in node.args["ifs"]
+            )
+        last = "" if otherwise is None else f" ELSE {self.text(otherwise)}"
+        kind = duckdb_type(self._type(node))
+        return f"CAST(CASE {subject}{whens}{last} END AS {kind})"
+
+    def _among(self, node: exp.Expr) -> str:
+        value = self.text(node.this)
+        if isinstance(node, exp.Between):
+            low, high = self.text(node.args["low"]), self.text(node.args["high"])
+            return f"({value} BETWEEN {low} AND {high})"
+        return f"({value} IN ({', '.join(map(self.text, node.expressions))}))"
+
+    def _cast(self, node: exp.Expr) -> str:
+        moment = moment_of(node)
+        if moment is not None and self._type(node) == "TIMESTAMP":
+            us = int(moment.replace(tzinfo=UTC).timestamp()) * 10**6
+            return f"make_timestamp(CAST({us} AS BIGINT))"
+        return f"CAST({self.text(node.this)} AS {duckdb_type(self._type(node))})"
+
+    def _truncated(self, node: exp.Expr) -> str:
+        size = _UNITS_US[node.text("unit").upper()]
+        us = f"epoch_us({self.text(node.this)})"
+        return f"make_timestamp({us} - (({us} % {size} + {size}) % {size}))"
+
+    def _concat(self, node: exp.Expr) -> str:
+        return f"({' || '.join(map(self.text, node.expressions))})"
+
+    def _field(self, node: exp.Expr) -> str:
+        return f"CAST({_FIELDS[type(node)]}({self.text(moment_in(node))}) AS INTEGER)"
+
+    def _function(self, node: exp.Expr) -> str:
+        others = [node.expression] if isinstance(node, exp.Nullif) else node.expressions
+        parts = [self.text(each) for each in (node.this, *others) if each is not None]
+        return f"{_FUNCTIONS[type(node)]}({', '.join(parts)})"

@@ -1,0 +1,187 @@
+"""GROUP BY in a query of several steps: groups, windows and sessions as nodes of the plan tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from sqlglot import exp
+
+from projections.sql.calls import Called, aggregate_of
+from projections.sql.durations import FORM, duration_of, in_us
+from projections.sql.expressions import AGGREGATES, check, render, same_text
+from projections.sql.places import offset_of
+from projections.sql.query import Output, group_expression, having_of, refuse_group_clauses
+from projections.sql.resolving import Names
+from projections.sql.tree import (
+    WINDOW_END,
+    WINDOW_START,
+    Call,
+    Computed,
+    Function,
+    Grouped,
+    Map,
+    Node,
+    Sessions,
+    Windowed,
+    column,
+)
+from projections.sql.types import FLOATING, TEMPORAL
+from projections.sql.windows import Window, read_window, window_kind
+
+_SESSION_FORM = "The form is SESSION(t, '30 minutes')."
+_TIME = "__t"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Session:
+    time: exp.Expr
+    gap: timedelta
+
+
+@dataclass(slots=True, kw_only=True)
+class _Groups:
+    """What a grouped SELECT needs of the rows below it, found while its columns are read."""
+
+    names: Names
+    keys: dict[str, str] = field(default_factory=dict)
+    below: list[Computed] = field(default_factory=list)
+    calls: dict[str, Call] = field(default_factory=dict)
+
+    def key(self, node: exp.Expr) -> None:
+        """Take an expression as a group."""
+        name = f"__k{len(self.keys)}"
+        made = self.names.computed(name, node)
+        if made.type in FLOATING:
+            raise self.names.script.refusal(
+                f"{render(node)} is a floating-point number and cannot be grouped by",
+                at=offset_of(node, self.names.at),
+                fix="Convert it: CAST(… AS DECIMAL(18, 6)).",
+            )
+        self.keys[same_text(node)] = name
+        self.below.append(made)
+        self.names.knows(name, made.type)
+
+    def over_groups(self, node: exp.Expr) -> exp.Expr:
+        """Turn an expression over rows into one over groups.
+
+        A column beside GROUP BY is the group's newest value.
+        """
+
+        def replaced(found: exp.Expr) -> exp.Expr:
+            if same_text(found) in self.keys:
+                return column(self.keys[same_text(found)])
+            if isinstance(found, (exp.Filter, *AGGREGATES)):
+                return self._result(same_text(found), aggregate_of(self.names, found))
+            if isinstance(found, exp.Column) and found.name not in (WINDOW_START, WINDOW_END):
+                kind = self.names.type_of(found)
+                newest = Called(function=Function.NEWEST, argument=found, kind=kind, type=kind)
+                return self._result(same_text(found), newest)
+            return found
+
+        return node.copy().transform(replaced)
+
+    def _result(self, text: str, called: Called) -> exp.Expr:
+        if text not in self.calls:
+            argument = None
+            if called.argument is not None:
+                argument = f"__a{len(self.calls)}"
+                self.below.append(self.names.computed(argument, called.argument))
+            name = f"__c{len(self.calls)}"
+            self.calls[text] = called.call(name, argument)
+            self.names.knows(name, called.type)
+        return column(self.calls[text].name)
+
+
+def grouped(names: Names, select: exp.Expr, node: Node, items: list[Output]) -> Map:
+    """Read GROUP BY, HAVING and the result columns over the rows of `node`."""
+    clause = select.args["group"]
+    refuse_group_clauses(names.scope, clause)
+    window, rest = _split(names, clause)
+    names.scope.window = window is not None
+    groups = tuple(group_expression(names.scope, each, items) for each in rest)
+    made = _Groups(names=names)
+    for group in groups:
+        made.key(names.flat(group))
+    outputs = []
+    for item in items:
+        check(names.script, item.expression, at=item.at, aggregates=True)
+        over = made.over_groups(names.flat(names.scope.resolve(item.expression)))
+        outputs.append(names.computed(item.name, over))
+    where: tuple[exp.Expr, ...] = ()
+    having = select.args.get("having")
+    if having is not None:
+        condition = having_of(names.scope, having.this, items, groups)
+        where = (made.over_groups(names.flat(condition)),)
+    return Map(input=_node(made, node, window), outputs=tuple(outputs), where=where)
+
+
+def _split(names: Names, clause: exp.Expr) -> tuple[Window | _Session | None, list[exp.Expr]]:
+    window: Window | _Session | None = None
+    rest: list[exp.Expr] = []
+    for each in clause.expressions:
+        kind = window_kind(each)
+        session = isinstance(each, exp.Anonymous) and each.name.upper() == "SESSION"
+        if kind is None and not session:
+            rest.append(each)
+            continue
+        if window is not None:
+            raise names.script.refusal(
+                "two windows in one GROUP BY",
+                at=offset_of(each, names.at),
+                fix="Make one projection for each window.",
+            )
+        if kind is not None:
+            window = read_window(names.script, each, kind, at=names.at)
+        else:
+            window = _session(names, each)
+    return window, rest
+
+
+def _session(names: Names, node: exp.Expr) -> _Session:
+    at = offset_of(node, names.at)
+    if len(node.expressions) != 2:
+        raise names.script.refusal(
+            f"SESSION has {len(node.expressions)} arguments", at=at, fix=_SESSION_FORM
+        )
+    gap = duration_of(node.expressions[1])
+    if not gap:
+        raise names.script.refusal(
+            f"SESSION: {render(node.expressions[1])} is no length of a gap",
+            at=at,
+            fix=f"{FORM[0].upper()}{FORM[1:]}. {_SESSION_FORM}",
+        )
+    return _Session(time=node.expressions[0], gap=gap)
+
+
+def _node(made: _Groups, node: Node, window: Window | _Session | None) -> Grouped | Sessions:
+    keys, calls = tuple(made.keys.values()), tuple(made.calls.values())
+    if window is None:
+        return Grouped(input=Map(input=node, outputs=tuple(made.below)), keys=keys, calls=calls)
+    names = made.names
+    check(names.script, window.time, at=names.at, aggregates=False)
+    time = names.computed(_TIME, names.flat(names.scope.resolve(window.time)))
+    if time.type and time.type not in TEMPORAL:
+        raise names.script.refusal(
+            f"the time of a window is {time.type}, not a time",
+            at=offset_of(window.time, names.at),
+            fix="Convert it: timestamp_millis(x) or CAST(x AS TIMESTAMP).",
+        )
+    below = Map(input=node, outputs=(*made.below, time))
+    if isinstance(window, _Session):
+        if not keys:
+            raise names.script.refusal(
+                "SESSION stands alone in GROUP BY: a session is of a key",
+                at=names.at,
+                fix="Group by the key too: GROUP BY user_id, SESSION(t, '30 minutes').",
+            )
+        gap = in_us(window.gap)
+        return Sessions(input=below, keys=keys, time=_TIME, gap_us=gap, calls=calls)
+    windowed = Windowed(
+        input=below,
+        kind=window.kind,
+        time=_TIME,
+        step_us=in_us(window.step),
+        size_us=in_us(window.size),
+    )
+    return Grouped(input=windowed, keys=(*keys, WINDOW_START, WINDOW_END), calls=calls)

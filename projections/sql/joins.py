@@ -1,0 +1,221 @@
+"""JOIN in a query of several steps, and EXISTS and IN as the joins that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from projections.sql.expressions import check, conjuncts, unwrapped
+from projections.sql.places import Script, offset_of
+from projections.sql.query import resolved
+from projections.sql.resolving import Names, used
+from projections.sql.scope import Source
+from projections.sql.shape import InputKind
+from projections.sql.tree import Join, JoinKind, Map, Node, column, passed
+from projections.sql.types import FLOATING, INTEGERS, TEMPORAL
+
+_KINDS = {
+    ("", ""): JoinKind.INNER,
+    ("", "INNER"): JoinKind.INNER,
+    ("LEFT", ""): JoinKind.LEFT,
+    ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("LEFT", "SEMI"): JoinKind.SEMI,
+    ("", "SEMI"): JoinKind.SEMI,
+    ("LEFT", "ANTI"): JoinKind.ANTI,
+    ("", "ANTI"): JoinKind.ANTI,
+}
+_FORM = "Write [LEFT | LEFT SEMI | LEFT ANTI] JOIN x ON x.key = expression AND …."
+
+
+def gives_columns(join: exp.Expr) -> bool:
+    """Say whether the columns of a joined input can be read outside ON."""
+    return join.text("kind").upper() not in ("SEMI", "ANTI")
+
+
+def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: Source) -> Join:
+    """Join the rows so far with those of one more input, the last of `names`."""
+    at = offset_of(join.this, names.at)
+    kind = _kind(names.script, join, at)
+    ours = {each.name for each in left.columns}
+    theirs = {each.name for each in right.columns}
+    left_pairs, right_pairs, rest, right_only = [], [], [], []
+    for part in _conditions(names, join, source, at):
+        pair = _pair(part, ours, theirs)
+        if pair is not None:
+            _check_types(names, pair, part, at)
+            left_pairs.append(pair[0])
+            right_pairs.append(pair[1])
+        elif used(part) and used(part) <= theirs:
+            right_only.append(part)
+        else:
+            rest.append(part)
+    if not left_pairs:
+        raise names.script.refusal(
+            "the join equates nothing: every row would be compared with every other",
+            at=at,
+            fix=_FORM,
+        )
+    number = sum(1 for each in left.columns if each.name.startswith("__l"))
+    lefts = [names.computed(f"__l{number + i}", e) for i, e in enumerate(left_pairs)]
+    rights = [names.computed(f"__r{number + i}", e) for i, e in enumerate(right_pairs)]
+    return Join(
+        left=Map(input=left, outputs=(*passed(left.columns), *lefts)),
+        right=Map(input=right, outputs=(*passed(right.columns), *rights), where=tuple(right_only)),
+        kind=kind,
+        pairs=tuple((a.name, b.name) for a, b in zip(lefts, rights, strict=True)),
+        rest=tuple(rest),
+        timed=source.kind is InputKind.STREAM,
+    )
+
+
+def _kind(script: Script, join: exp.Expr, at: int) -> JoinKind:
+    side, word = join.text("side").upper(), join.text("kind").upper()
+    known = ("this", "side", "kind", "on", "using", "pivots")
+    unknown = [clause for clause, content in join.args.items() if content and clause not in known]
+    kind = _KINDS.get((side, word))
+    if unknown or kind is None:
+        words = " ".join(filter(None, [*(each.upper() for each in unknown), side, word]))
+        raise script.refusal(f"{words} JOIN is not compiled yet", at=at, fix=_FORM)
+    if not join.args.get("on") and not join.args.get("using"):
+        raise script.refusal("a JOIN without ON", at=at, fix=_FORM)
+    return kind
+
+
+def _conditions(names: Names, join: exp.Expr, source: Source, at: int) -> list[exp.Expr]:
+    written = list(conjuncts(join.args.get("on")))
+    first = names.scope.sources[0]
+    for name in join.args.get("using") or []:
+        sides = (exp.column(name.name, table=each.alias) for each in (source, first))
+        written.append(exp.EQ(this=next(sides), expression=next(sides)))
+    parts = [names.flat(resolved(names.scope, part)) for part in written]
+    if source.kind is InputKind.HISTORY:
+        parts += _as_of(names, join.this, source, at)
+    return parts
+
+
+def _as_of(names: Names, table: exp.Expr, source: Source, at: int) -> list[exp.Expr]:
+    """Join the version with valid_from <= t < valid_to, never a later one."""
+    written = table.args["version"].expression
+    check(names.script, written, at=offset_of(written, at), aggregates=False)
+    time = names.flat(names.scope.resolve(written))
+    kind = names.type_of(time)
+    if kind and kind not in TEMPORAL:
+        raise names.script.refusal(
+            f"AS OF is {kind}, not a time",
+            at=offset_of(written, at),
+            fix="Convert it: timestamp_millis(x) or CAST(x AS TIMESTAMP).",
+        )
+    begins, ends = (column(f"{source.alias}.{name}") for name in ("valid_from", "valid_to"))
+    if used(time) & {begins.name, ends.name}:
+        raise names.script.refusal(
+            "AS OF must be a time of the row that looks the version up",
+            at=offset_of(written, at),
+            fix="Write FOR SYSTEM_TIME AS OF a time of an input before it.",
+        )
+    holds = exp.Or(
+        this=exp.Is(this=ends, expression=exp.Null()),
+        expression=exp.LT(this=time.copy(), expression=ends.copy()),
+    )
+    return [exp.LTE(this=begins, expression=time), exp.Paren(this=holds)]
+
+
+def _pair(part: exp.Expr, ours: set[str], theirs: set[str]) -> tuple[exp.Expr, exp.Expr] | None:
+    if not isinstance(part, exp.EQ):
+        return None
+    one, other = unwrapped(part.this), unwrapped(part.expression)
+    for left, right in ((one, other), (other, one)):
+        if used(left) and used(right) and used(left) <= ours and used(right) <= theirs:
+            return left, right
+    return None
+
+
+def _check_types(names: Names, pair: tuple[exp.Expr, exp.Expr], part: exp.Expr, at: int) -> None:
+    kinds = [names.type_of(side) for side in pair]
+    families = [_family(kind) for kind in kinds]
+    if all(families) and families[0] != families[1]:
+        raise names.script.refusal(
+            f"the join compares {kinds[0]} with {kinds[1]}",
+            at=offset_of(part, at),
+            fix=f"Convert one side: CAST(… AS {kinds[0]}).",
+        )
+
+
+def _family(kind: str) -> str:
+    if kind in INTEGERS or kind in FLOATING or kind.startswith("DECIMAL"):
+        return "number"
+    return "time" if kind in TEMPORAL else kind
+
+
+def without_subqueries(script: Script, select: exp.Select, at: int) -> exp.Select:
+    """Write EXISTS and IN (SELECT …) in WHERE as semi joins, NOT EXISTS as an anti join."""
+    where = select.args.get("where")
+    parts = conjuncts(where.this if where is not None else None)
+    kept: list[exp.Expr] = []
+    made: list[exp.Expr] = []
+    for part in parts:
+        join = _as_join(script, part, len(made), at)
+        (kept if join is None else made).append(part if join is None else join)
+    if not made:
+        return select
+    changed = select.copy()
+    changed.set("joins", [*(changed.args.get("joins") or []), *made])
+    rest = exp.and_(*kept, copy=True) if kept else None
+    changed.set("where", exp.Where(this=rest) if rest is not None else None)
+    return changed
+
+
+def _as_join(script: Script, part: exp.Expr, number: int, at: int) -> exp.Expr | None:
+    part = unwrapped(part)
+    negated = isinstance(part, exp.Not)
+    inner = unwrapped(part.this) if negated else part
+    if isinstance(inner, exp.Exists):
+        return _exists(script, inner, "ANTI" if negated else "SEMI", at)
+    if not isinstance(inner, exp.In) or not inner.args.get("query"):
+        return None
+    if negated:
+        raise script.refusal(
+            "NOT IN (SELECT …) is not compiled: one NULL in it would leave no row",
+            at=offset_of(inner, at),
+            fix="Write NOT EXISTS (SELECT 1 FROM x WHERE x.key = …), or LEFT ANTI JOIN.",
+        )
+    query = inner.args["query"].this
+    given: Sequence[exp.Expr] = query.expressions if isinstance(query, exp.Select) else ()
+    if len(given) != 1:
+        raise script.refusal(
+            "IN (SELECT …) compares with one column",
+            at=offset_of(inner, at),
+            fix="Select one column, or write LEFT SEMI JOIN.",
+        )
+    name = f"penstock_in_{number}"
+    query = query.copy()
+    (item,) = query.expressions
+    value = item.this if isinstance(item, exp.Alias) else item
+    # A name of its own, which no column of the query around it has.
+    query.set("expressions", [exp.alias_(value.copy(), name)])
+    table = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name)))
+    return exp.Join(
+        this=table,
+        side="LEFT",
+        kind="SEMI",
+        on=exp.EQ(this=inner.this.copy(), expression=exp.column(name, table=name)),
+    )
+
+
+def _exists(script: Script, found: exp.Exists, kind: str, at: int) -> exp.Expr:
+    query = found.this
+    plain = isinstance(query, exp.Select) and not any(
+        content
+        for clause, content in query.args.items()
+        if clause not in ("expressions", "from_", "where") and content
+    )
+    where = query.args.get("where")
+    if not plain or where is None or query.args.get("from_") is None:
+        raise script.refusal(
+            "EXISTS takes a SELECT with FROM and WHERE alone",
+            at=offset_of(found, at),
+            fix="Write LEFT SEMI JOIN or LEFT ANTI JOIN with the conditions in ON.",
+        )
+    return exp.Join(
+        this=query.args["from_"].this.copy(), side="LEFT", kind=kind, on=where.this.copy()
+    )

@@ -1,0 +1,93 @@
+"""A plan tree as people read it: each operator with its region, its need and its state."""
+
+from __future__ import annotations
+
+from projections.sql.catalog import Column
+from projections.sql.durations import in_words_us
+from projections.sql.shape import InputKind
+from projections.sql.tree import (
+    WINDOW_START,
+    Grouped,
+    Join,
+    Map,
+    Newest,
+    Node,
+    Over,
+    Scan,
+    Sessions,
+    UnionAll,
+    Windowed,
+    inputs_of,
+)
+
+
+def outline(tree: Node, depth: int = 0) -> list[str]:
+    """Return a line for each node, what it reads indented below it."""
+    own = _described(tree)
+    if own is None:
+        return [line for each in inputs_of(tree) for line in outline(each, depth)]
+    lines = ["  " * depth + own]
+    for each in inputs_of(tree):
+        lines += outline(each, depth + 1)
+    return lines
+
+
+def _described(node: Node) -> str | None:
+    """Describe a node; None for one that only passes columns on."""
+    match node:
+        case Scan():
+            kind = "stream" if node.kind is InputKind.STREAM else node.kind.value
+            return f"{kind} {node.name} ({_columns(node.columns)})"
+        case Map():
+            return f"filter by {len(node.where)} conditions" if node.where else None
+        case Windowed():
+            return f"{node.kind} of {in_words_us(node.size_us)}: each row once for each window"
+        case UnionAll():
+            return "union of all rows"
+        case Join():
+            kind = node.kind.value.lower()
+            return (
+                f"{kind} join | region: the left rows that a changed right row is paired with; "
+                "needs the right rows of their keys | state: the rows of both sides"
+            )
+        case Grouped():
+            where = ", by window" if WINDOW_START in node.keys else ""
+            return f"groups{where} | region: {_region(node)} | {_state(node)}"
+        case Newest() if node.unique:
+            return f"one row of each {', '.join(node.keys)}, by itself"
+        case Newest():
+            return f"newest row of each {', '.join(node.keys)} | region: {_region(node)} | " + (
+                _state(node)
+            )
+        case Sessions():
+            gap = in_words_us(node.gap_us)
+            return f"sessions with a gap of {gap} | region: {_region(node)} | {_state(node)}"
+        case Over():
+            functions = ", ".join(call.function.upper() for call in node.calls)
+            return f"{functions} over rows | region: {_region(node)} | {_state(node)}"
+
+
+def _state(node: Grouped | Newest | Sessions | Over) -> str:
+    columns = len(node.input.columns)
+    return f"state: its input ({columns} columns) and what it gave out"
+
+
+def _columns(columns: tuple[Column, ...]) -> str:
+    return ", ".join(each.name for each in columns) or "no columns"
+
+
+def _region(node: Grouped | Newest | Sessions | Over) -> str:
+    match node:
+        case Grouped() if WINDOW_START in node.keys:
+            return "the groups and windows that a row is in; needs their rows"
+        case Grouped():
+            return "the groups that a row is in; needs their rows"
+        case Newest():
+            return "the keys of the rows; needs the rows of these keys"
+        case Over() if node.span_us is not None:
+            length = in_words_us(node.span_us)
+            return f"{length} of the partition after a row; needs {length} before that too"
+        case Over():
+            return "the partition of a row; needs its rows"
+        case Sessions():
+            return "the sessions that a row joins, extends or splits; needs their rows"

@@ -1,0 +1,241 @@
+"""OVER: functions over the rows around one, as nodes of the plan tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from projections.sql.calls import Called, aggregate_of
+from projections.sql.durations import FORM, duration_of, in_us
+from projections.sql.expressions import AGGREGATES, check, render, same_text
+from projections.sql.places import offset_of
+from projections.sql.query import Output
+from projections.sql.resolving import Names
+from projections.sql.tree import (
+    Call,
+    Computed,
+    Frame,
+    Function,
+    Map,
+    Node,
+    Ordering,
+    Over,
+    column,
+    passed,
+)
+from projections.sql.types import FLOATING, TEMPORAL
+
+_RANKS: dict[type[exp.Expr], Function] = {
+    exp.RowNumber: Function.ROW_NUMBER,
+    exp.Rank: Function.RANK,
+    exp.DenseRank: Function.DENSE_RANK,
+}
+_NEIGHBOURS: dict[type[exp.Expr], Function] = {
+    exp.Lag: Function.LAG,
+    exp.Lead: Function.LEAD,
+    exp.FirstValue: Function.FIRST_VALUE,
+    exp.LastValue: Function.LAST_VALUE,
+}
+_FRAMES = (
+    "Frames are ROWS BETWEEN n PRECEDING AND n FOLLOWING, each end also UNBOUNDED or CURRENT ROW, "
+    "and RANGE BETWEEN INTERVAL … PRECEDING AND CURRENT ROW over one ascending time."
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Around:
+    """Functions with one OVER."""
+
+    partition: tuple[str, ...]
+    order: tuple[Ordering, ...]
+    frame: Frame | None
+    calls: list[Call] = field(default_factory=list)
+
+
+class Windows:
+    """Reads the result columns of a SELECT without GROUP BY."""
+
+    def __init__(self, names: Names, items: list[Output]) -> None:
+        self._names = names
+        self._items = items
+        self._below: dict[str, Computed] = {}
+        self._around: dict[str, _Around] = {}
+        self._results: dict[str, Call] = {}
+
+    def results(self, node: Node, qualify: exp.Expr | None) -> Map:
+        """Return the result columns over the rows of `node`, those that QUALIFY leaves."""
+        outputs = tuple(
+            self._names.computed(item.name, self._read(item.expression)) for item in self._items
+        )
+        where = () if qualify is None else (self._read(self._by_name(qualify.this)),)
+        if self._below:
+            node = Map(input=node, outputs=(*passed(node.columns), *self._below.values()))
+        for one in self._around.values():
+            node = Over(
+                input=node,
+                partition=one.partition,
+                order=one.order,
+                frame=one.frame,
+                calls=tuple(one.calls),
+            )
+        return Map(input=node, outputs=outputs, where=where)
+
+    def _by_name(self, node: exp.Expr) -> exp.Expr:
+        """Put the expressions of SELECT in the place of the names that they are given by AS."""
+        given = {item.name.lower(): item.expression for item in self._items}
+
+        def replaced(found: exp.Expr) -> exp.Expr:
+            alone = isinstance(found, exp.Column) and len(found.parts) == 1
+            if alone and not self._names.scope.knows(found.name):
+                value = given.get(found.name.lower())
+                return found if value is None else exp.Paren(this=value.copy())
+            return found
+
+        return node.copy().transform(replaced)
+
+    def _read(self, node: exp.Expr) -> exp.Expr:
+        """Resolve an expression; what stands before an OVER becomes a column of the tree."""
+        names = self._names
+        outside = node.copy().transform(
+            lambda found: exp.Null() if isinstance(found, exp.Window) else found
+        )
+        check(names.script, outside, at=offset_of(node, names.at), aggregates=False)
+        flat = names.flat(names.scope.resolve(node))
+        return flat.transform(
+            lambda found: self._result(found) if isinstance(found, exp.Window) else found
+        )
+
+    def _result(self, window: exp.Expr) -> exp.Expr:
+        text = render(window)
+        if text not in self._results:
+            self._check_parts(window)
+            called = self._called(window)
+            argument = None if called.argument is None else self._column(called.argument)
+            call = called.call(f"__o{len(self._results)}", argument)
+            self._results[text] = call
+            self._names.knows(call.name, call.type)
+            self._place(window, called).calls.append(call)
+        return column(self._results[text].name)
+
+    def _check_parts(self, window: exp.Expr) -> None:
+        order = window.args.get("order")
+        parts = [*(window.args.get("partition_by") or [])]
+        parts += [each.this for each in order.expressions] if order is not None else []
+        for part in parts:
+            check(self._names.script, part, at=offset_of(part, self._names.at), aggregates=False)
+        aggregate = window.this.this if isinstance(window.this, exp.Filter) else window.this
+        if isinstance(aggregate, AGGREGATES):
+            check(self._names.script, window.this, at=self._names.at, aggregates=True)
+
+    def _called(self, window: exp.Expr) -> Called:
+        found, names = window.this, self._names
+        kind = type(found)
+        if isinstance(found, (exp.Filter, *AGGREGATES)):
+            called = aggregate_of(names, found)
+            if called.distinct:
+                raise self._refusal(found, "DISTINCT before OVER is not compiled")
+            return called
+        if kind in _RANKS:
+            return Called(function=_RANKS[kind], argument=None, kind="", type="INT")
+        if kind not in _NEIGHBOURS:
+            raise self._refusal(
+                found, f"{type(found).__name__.upper()} before OVER is not compiled"
+            )
+        offset = found.args.get("offset")
+        number = 1 if offset is None else int(offset.name) if offset.is_int else -1
+        if found.args.get("default") is not None or number < 0:
+            raise self._refusal(found, f"{render(found)}: a fixed offset and no default")
+        of = names.type_of(found.this)
+        return Called(
+            function=_NEIGHBOURS[kind], argument=found.this, kind=of, type=of, offset=number
+        )
+
+    def _place(self, window: exp.Expr, called: Called) -> _Around:
+        order = window.args.get("order")
+        written = order.expressions if order is not None else []
+        ordered = (*_RANKS.values(), *_NEIGHBOURS.values())
+        if called.function in ordered and not written:
+            raise self._refusal(window, f"{called.function.upper()} needs ORDER BY in OVER")
+        partition = tuple(self._keyed(each) for each in window.args.get("partition_by") or [])
+        ordering = tuple(self._ordering(each) for each in written)
+        frame = self._frame(window, ordering, written)
+        if called.function in (Function.FIRST_VALUE, Function.LAST_VALUE):
+            if frame is None or not frame.rows:
+                raise self._refusal(window, f"{called.function.upper()} needs a frame of ROWS")
+        elif called.function in ordered:
+            if window.args.get("spec") is not None:
+                raise self._refusal(window, f"{called.function.upper()} takes no frame")
+            frame = None
+        place = repr((partition, ordering, frame))
+        fresh = _Around(partition=partition, order=ordering, frame=frame)
+        return self._around.setdefault(place, fresh)
+
+    def _keyed(self, node: exp.Expr) -> str:
+        if self._names.type_of(node) in FLOATING:
+            raise self._refusal(node, "PARTITION BY a floating-point number")
+        return self._column(node)
+
+    def _ordering(self, node: exp.Expr) -> Ordering:
+        return Ordering(
+            column=self._column(node.this),
+            descending=bool(node.args.get("desc")),
+            nulls_first=bool(node.args.get("nulls_first")),
+        )
+
+    def _column(self, node: exp.Expr) -> str:
+        text = same_text(node)
+        if text not in self._below:
+            made = self._names.computed(f"__w{len(self._below)}", node)
+            self._below[text] = made
+            self._names.knows(made.name, made.type)
+        return self._below[text].name
+
+    def _frame(
+        self, window: exp.Expr, order: tuple[Ordering, ...], written: list[exp.Expr]
+    ) -> Frame | None:
+        spec = window.args.get("spec")
+        if spec is None:
+            return Frame(rows=False, before=None, after=0) if order else None
+        if not order:
+            raise self._refusal(window, "a frame without ORDER BY")
+        start, end = spec.args.get("start"), spec.args.get("end") or "CURRENT ROW"
+        if spec.text("kind").upper() == "RANGE":
+            return self._range(window, start, end, order, written)
+        before = self._count(window, start, spec.text("start_side"), "PRECEDING")
+        after = self._count(window, end, spec.text("end_side"), "FOLLOWING")
+        return Frame(rows=True, before=before, after=after)
+
+    def _range(
+        self,
+        window: exp.Expr,
+        start: object,
+        end: object,
+        order: tuple[Ordering, ...],
+        written: list[exp.Expr],
+    ) -> Frame:
+        if str(end).upper() != "CURRENT ROW":
+            raise self._refusal(window, "a RANGE that does not end at CURRENT ROW")
+        if str(start).upper() == "UNBOUNDED":
+            return Frame(rows=False, before=None, after=0)
+        length = duration_of(start) if isinstance(start, exp.Expr) else None
+        if length is None:
+            raise self._refusal(window, f"a RANGE of no fixed length; {FORM}")
+        kind = self._names.type_of(written[0].this)
+        if len(order) != 1 or order[0].descending or kind not in TEMPORAL:
+            raise self._refusal(window, "a RANGE over anything but one ascending time")
+        return Frame(rows=False, before=in_us(length), after=0)
+
+    def _count(self, window: exp.Expr, bound: object, side: str, wanted: str) -> int | None:
+        if str(bound).upper() == "CURRENT ROW":
+            return 0
+        if side.upper() != wanted:
+            raise self._refusal(window, f"a frame that does not end {wanted}")
+        if str(bound).upper() == "UNBOUNDED":
+            return None
+        if isinstance(bound, exp.Literal) and bound.is_int:
+            return int(bound.name)
+        raise self._refusal(window, "a frame of no fixed number of rows")
+
+    def _refusal(self, node: exp.Expr, message: str) -> Exception:
+        return self._names.script.refusal(message, at=offset_of(node, self._names.at), fix=_FRAMES)

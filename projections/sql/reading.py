@@ -1,0 +1,288 @@
+"""A query of several steps to a plan tree: FROM, WHERE, SELECT, and what stands around a SELECT.
+
+Every SELECT becomes the same chain: its inputs joined one after the other, conditions, groups,
+functions over rows, result columns. A subquery and a name of WITH are trees of their own, built
+anew wherever they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from projections.sql import joins
+from projections.sql.catalog import Catalog, Relation
+from projections.sql.expressions import conjuncts, has_aggregate
+from projections.sql.grouping import grouped
+from projections.sql.inputs import source_at
+from projections.sql.parse import ProjectionDecl
+from projections.sql.places import Script, offset_of
+from projections.sql.query import Output, read_items, refuse_clauses, resolved, unique
+from projections.sql.ranking import Windows
+from projections.sql.resolving import Names
+from projections.sql.scope import Source
+from projections.sql.shape import HIDDEN_STREAM, InputKind
+from projections.sql.tree import (
+    Computed,
+    Grouped,
+    Map,
+    Newest,
+    Node,
+    Scan,
+    UnionAll,
+    column,
+    passed,
+    walk,
+)
+from projections.sql.types import normal
+
+_STEPS = ("with_", "qualify", "distinct")
+"""Clauses of a query of several steps that a query of one step does not have."""
+
+
+def several_steps(query: exp.Expr) -> bool:
+    """Say whether a query needs a plan tree, because it is more than one SELECT with lookups."""
+    if not isinstance(query, exp.Select) or any(query.args.get(each) for each in _STEPS):
+        return True
+    joined = [join.this for join in query.args.get("joins") or []]
+    kinds = [join.text("kind").upper() for join in query.args.get("joins") or []]
+    return (
+        any(isinstance(each, exp.Stream) for each in joined)
+        or any(kind in ("SEMI", "ANTI") for kind in kinds)
+        or query.find(exp.Window, exp.Subquery, exp.Exists) is not None
+        or any(
+            isinstance(each, exp.Anonymous) and each.name.upper() == "SESSION"
+            for each in query.find_all(exp.Anonymous)
+        )
+    )
+
+
+def read_tree(decl: ProjectionDecl, catalog: Catalog) -> Newest:
+    """Read a projection's query. Raises `InvalidRequest` for what the dialect lacks."""
+    reader = _Reader(script=decl.script, catalog=catalog, at=decl.offset)
+    node = reader.query(decl.query, {})
+    known = {each.name.lower(): each.name for each in node.columns}
+    for name in decl.key:
+        if name.lower() not in known:
+            raise decl.script.refusal(
+                f"key = '{', '.join(decl.key)}': the SELECT gives no column {name}",
+                at=decl.key_at,
+                fix=f"Add {name} to SELECT, or name columns that it gives: "
+                f"{', '.join(known.values())}.",
+            )
+    return Newest(input=node, keys=tuple(known[name.lower()] for name in decl.key))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    """Reads the SELECTs of one projection. `scanned` counts its inputs."""
+
+    script: Script
+    catalog: Catalog
+    at: int
+    scanned: int = field(default=0)
+
+    def query(self, node: exp.Expr, named: Mapping[str, exp.Expr]) -> Node:
+        """Read a SELECT or a union. `named` are the queries of WITH around it."""
+        named = {**named, **self._with(node)}
+        match node:
+            case exp.Subquery():
+                return self.query(node.this, named)
+            case exp.Union():
+                return self._union(node, named)
+            case exp.Select():
+                return self._select(node, named)
+            case _:
+                raise self.script.refusal(
+                    f"{type(node).__name__.upper()} is not compiled",
+                    at=offset_of(node, self.at),
+                    fix="Write a SELECT, or several with UNION ALL between them.",
+                )
+
+    def _with(self, node: exp.Expr) -> dict[str, exp.Expr]:
+        clause = node.args.get("with_")
+        if clause is None:
+            return {}
+        if clause.args.get("recursive"):
+            raise self.script.refusal(
+                "WITH RECURSIVE is not compiled",
+                at=offset_of(clause, self.at),
+                fix="Write each step as a query of its own.",
+            )
+        return {each.alias.lower(): each.this for each in clause.expressions}
+
+    def _union(self, node: exp.Union, named: Mapping[str, exp.Expr]) -> Node:
+        first = self.query(node.this, named)
+        second = self.query(_named_alike(node.expression, first), named)
+        if len(first.columns) != len(second.columns):
+            raise self.script.refusal(
+                f"the parts of a UNION have {len(first.columns)} and {len(second.columns)} columns",
+                at=offset_of(node.expression, self.at),
+                fix="Select the same columns, in the same order.",
+            )
+        for one, other in zip(first.columns, second.columns, strict=True):
+            if one.type != other.type:
+                raise self.script.refusal(
+                    f"column {one.name} of a UNION is {one.type or 'of unknown type'} above and "
+                    f"{other.type or 'of unknown type'} below",
+                    at=offset_of(node.expression, self.at),
+                    fix=f"Convert one of them: CAST(… AS {one.type or other.type or 'STRING'}).",
+                )
+        renamed = tuple(
+            Computed(name=one.name, expression=column(other.name), type=one.type)
+            for one, other in zip(first.columns, second.columns, strict=True)
+        )
+        union = UnionAll(inputs=(first, Map(input=second, outputs=renamed)))
+        return _distinct(union) if node.args.get("distinct") else union
+
+    def _select(self, select: exp.Select, named: Mapping[str, exp.Expr]) -> Node:
+        at = offset_of(select, self.at)
+        refuse_clauses(self.script, select, at, known=_STEPS)
+        select = joins.without_subqueries(self.script, select, at)
+        clause = select.args.get("from_")
+        if clause is None:
+            raise self.script.refusal(
+                "a SELECT without FROM", at=at, fix="Read something: FROM STREAM events.<category>."
+            )
+        node, first = self._input(clause.this, named, [], at)
+        sources = [first]
+        for join in select.args.get("joins") or []:
+            right, source = self._input(join.this, named, sources, at)
+            names = Names(self.script, [*sources, source], at=at)
+            node = joins.joined(names, join, node, right, source)
+            if source.index >= 0 and joins.gives_columns(join):
+                sources.append(source)
+        names = Names(self.script, sources, at=at)
+        where = select.args.get("where")
+        conditions = conjuncts(where.this if where is not None else None)
+        node = Map(
+            input=node,
+            outputs=passed(node.columns),
+            where=tuple(names.flat(resolved(names.scope, part)) for part in conditions),
+        )
+        return self._results(names, select, node, at)
+
+    def _results(self, names: Names, select: exp.Select, node: Node, at: int) -> Node:
+        items = read_items(self.script, select, at)
+        if select.args.get("group") is not None:
+            if any(item.expression.find(exp.Window) for item in items):
+                raise self.script.refusal(
+                    "OVER beside GROUP BY is not compiled",
+                    at=at,
+                    fix="Group in a subquery, and write OVER in the query around it.",
+                )
+            made: Node = grouped(names, select, node, items)
+        else:
+            _refuse_totals(self.script, items)
+            if select.args.get("having") is not None:
+                raise self.script.refusal(
+                    "HAVING without GROUP BY", at=at, fix="Use WHERE for single rows."
+                )
+            made = Windows(names, items).results(node, select.args.get("qualify"))
+        unique(self.script, tuple(items))
+        return _distinct(made) if select.args.get("distinct") else made
+
+    def _input(
+        self, item: exp.Expr, named: Mapping[str, exp.Expr], before: list[Source], at: int
+    ) -> tuple[Node, Source]:
+        """Read what stands in FROM or JOIN: its rows under the names `alias.column`."""
+        at = offset_of(item, at)
+        inner = self._inner(item, named)
+        if inner is not None:
+            query, rest = inner
+            node, alias = self.query(query, rest), str(item.alias_or_name)
+            relation = Relation(name=alias, columns=node.columns, key=(), event_time=None)
+            source = Source(
+                alias=alias,
+                index=self.scanned,
+                kind=InputKind.STREAM if _has_facts(node) else InputKind.LATEST,
+                relation=relation,
+                columns={each.name.lower(): each for each in relation.columns},
+            )
+        else:
+            source = source_at(self.script, item, self.catalog, index=self.scanned, at=at)
+            self._check_versions(item, source, before, at)
+            own = tuple(replace(c, type=normal(c.type)) for c in source.columns.values())
+            node = Scan(
+                kind=source.kind,
+                relation=source.relation,
+                view=source.view,
+                columns=own,
+            )
+            self.scanned += 1
+        if source.alias.lower() in {known.alias.lower() for known in before}:
+            raise self.script.refusal(
+                f"two inputs are named {source.alias}", at=at, fix="Give one of them another alias."
+            )
+        outputs = tuple(
+            Computed(name=f"{source.alias}.{c.name}", expression=column(c.name), type=c.type)
+            for c in node.columns
+        )
+        return Map(input=node, outputs=outputs), source
+
+    def _inner(
+        self, item: exp.Expr, named: Mapping[str, exp.Expr]
+    ) -> tuple[exp.Expr, Mapping[str, exp.Expr]] | None:
+        """Return the query that an input stands for, with the names that it knows."""
+        if isinstance(item, exp.Subquery):
+            return item.this, named
+        if isinstance(item, exp.Table) and len(item.parts) == 1 and item.name.lower() in named:
+            before: dict[str, exp.Expr] = {}
+            for name, query in named.items():
+                if name == item.name.lower():
+                    return query, before
+                before[name] = query
+        return None
+
+    def _check_versions(
+        self, item: exp.Expr, source: Source, before: list[Source], at: int
+    ) -> None:
+        if source.kind is InputKind.HISTORY and not before:
+            raise self.script.refusal(
+                "FOR SYSTEM_TIME AS OF belongs to a joined table",
+                at=at,
+                fix="Read FROM STREAM x, and join the table AS OF a time of x.",
+            )
+        for name in HIDDEN_STREAM:
+            if name in source.columns:
+                raise self.script.refusal(
+                    f"{source.relation.name} has a column {name}, a name of Penstock's own",
+                    at=at,
+                    fix="Rename the field at its origin.",
+                )
+
+
+def _named_alike(part: exp.Expr, first: Node) -> exp.Expr:
+    """Give the expressions of a UNION's further part the names that the first part has."""
+    if not isinstance(part, exp.Select):
+        return part
+    part = part.copy()
+    names = [each.name for each in first.columns]
+    for place, item in enumerate(part.expressions[: len(names)]):
+        if not isinstance(item, exp.Alias | exp.Column | exp.Star):
+            item.replace(exp.alias_(item.copy(), names[place], quoted=True))
+    return part
+
+
+def _has_facts(node: Node) -> bool:
+    return any(isinstance(each, Scan) and each.kind is InputKind.STREAM for each in walk(node))
+
+
+def _distinct(node: Node) -> Grouped:
+    return Grouped(input=node, keys=tuple(each.name for each in node.columns), calls=())
+
+
+def _refuse_totals(script: Script, items: list[Output]) -> None:
+    for item in items:
+        outside = item.expression.copy().transform(
+            lambda node: exp.Null() if isinstance(node, exp.Window) else node
+        )
+        if has_aggregate(outside):
+            raise script.refusal(
+                f"an aggregate in {item.name} without GROUP BY: the result would have no key",
+                at=item.at,
+                fix="Add GROUP BY with the columns of the key; for one total of everything select "
+                "'all' AS scope, GROUP BY 'all', key = 'scope'.",
+            )

@@ -1,0 +1,30 @@
+"""Totals that do not depend on the order in which rows are added, as Spark SQL.
+
+Adding floating-point numbers does depend on it: they are added in ascending order. An average of
+whole numbers is their exact total divided once.
+"""
+
+from __future__ import annotations
+
+from projections.sql.types import FLOATING, INTEGERS
+
+
+def total_sql(value: str, kind: str, *, average: bool, distinct: bool, over: str = "") -> str:
+    """Write SUM or AVG of `value`, which has the type `kind`; `over` makes it a window function."""
+    word = "DISTINCT " if distinct else ""
+    count = f"nullif(count({word}{value}){over}, 0)"
+    if kind in FLOATING:
+        total = _sorted_sum(value, distinct, over)
+        return f"({total} / {count})" if average else total
+    if kind in INTEGERS and average:
+        exact = f"sum({word}CAST({value} AS DECIMAL(38, 0))){over}"
+        return f"(CAST({exact} AS DOUBLE) / {count})"
+    return f"{'avg' if average else 'sum'}({word}{value}){over}"
+
+
+def _sorted_sum(value: str, distinct: bool, over: str) -> str:
+    collect = "collect_set" if distinct else "collect_list"
+    return (
+        f"aggregate(array_sort({collect}(CAST({value} AS DOUBLE)){over}), CAST(NULL AS DOUBLE), "
+        "(total, one) -> coalesce(total + one, one))"
+    )

@@ -1,0 +1,303 @@
+"""The plan tree: a query as operators, each with the columns of its rows.
+
+Every row has the three columns of `ORDER` beside the columns of its node: event time and the place
+in its source's order. A stream's rows are told apart by them, a group has those of its newest row,
+a pair of two streams those of its later row. Whoever has to choose among rows chooses by them, so
+that the choice follows from the facts.
+
+Expressions stand in `Map` and in the conditions of `Join` alone. All other nodes name columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlglot import exp
+
+from projections.sql.catalog import Column, Relation
+from projections.sql.shape import InputKind
+from projections.sql.windows import WindowKind
+
+WINDOW_START, WINDOW_END = "__window_start", "__window_end"
+_WINDOW = (Column(name=WINDOW_START, type="TIMESTAMP"), Column(name=WINDOW_END, type="TIMESTAMP"))
+
+
+class Function(StrEnum):
+    """What is computed from the rows of a group, or from the rows around one."""
+
+    COUNT = "count"
+    SUM = "sum"
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+    ALL = "bool_and"
+    ANY = "bool_or"
+    NEWEST = "newest"
+    ROW_NUMBER = "row_number"
+    RANK = "rank"
+    DENSE_RANK = "dense_rank"
+    LAG = "lag"
+    LEAD = "lead"
+    FIRST_VALUE = "first_value"
+    LAST_VALUE = "last_value"
+
+
+RANKS = (Function.RANK, Function.DENSE_RANK)
+"""Functions for which rows of equal order are one; all others tell such rows apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One function over rows. `argument` is a column; None counts rows.
+
+    `kind` is the argument's type and `type` the result's, both empty where they are not certain.
+    """
+
+    name: str
+    function: Function
+    argument: str | None
+    kind: str
+    type: str
+    distinct: bool = False
+    offset: int = 1
+
+    @property
+    def column(self) -> Column:
+        """Return the result as a column."""
+        return Column(name=self.name, type=self.type)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """A column that an expression over the columns of the input gives."""
+
+    name: str
+    expression: exp.Expr
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordering:
+    """One column of an ORDER BY."""
+
+    column: str
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The rows around one. ROWS: `before` and `after` are counts, RANGE: microseconds.
+
+    None is unbounded; a RANGE never reaches behind the rows of equal order.
+    """
+
+    rows: bool
+    before: int | None
+    after: int | None
+
+
+class JoinKind(StrEnum):
+    """What a join gives for a row of its left side."""
+
+    INNER = "INNER"
+    LEFT = "LEFT"
+    SEMI = "SEMI"
+    ANTI = "ANTI"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scan:
+    """Rows of an input: facts of a stream, or versions of a table, without deleted ones."""
+
+    kind: InputKind
+    relation: Relation
+    view: str
+    columns: tuple[Column, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the relation's name."""
+        return self.relation.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Map:
+    """Rows that satisfy every condition, under new columns. Without state."""
+
+    input: Node
+    outputs: tuple[Computed, ...]
+    where: tuple[exp.Expr, ...] = ()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the computed columns."""
+        return tuple(Column(name=o.name, type=o.type) for o in self.outputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Windowed:
+    """Each row once for each window that its time is in. Without state."""
+
+    input: Node
+    kind: WindowKind
+    time: str
+    step_us: int
+    size_us: int
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the input's columns with the window's."""
+        return (*self.input.columns, *_WINDOW)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnionAll:
+    """The rows of several inputs with equal columns. Without state."""
+
+    inputs: tuple[Node, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the columns, which all inputs have."""
+        return self.inputs[0].columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grouped:
+    """One row for each group that has rows."""
+
+    input: Node
+    keys: tuple[str, ...]
+    calls: tuple[Call, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the keys and the results."""
+        return (*_named(self.input, self.keys), *(call.column for call in self.calls))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sessions:
+    """One row for each session: rows of a key with less than `gap_us` from one to the next."""
+
+    input: Node
+    keys: tuple[str, ...]
+    time: str
+    gap_us: int
+    calls: tuple[Call, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the keys, the session's window and the results."""
+        return (*_named(self.input, self.keys), *_WINDOW, *(call.column for call in self.calls))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Over:
+    """Every row, with what is computed from the rows around it."""
+
+    input: Node
+    partition: tuple[str, ...]
+    order: tuple[Ordering, ...]
+    frame: Frame | None
+    calls: tuple[Call, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the input's columns and the results."""
+        return (*self.input.columns, *(call.column for call in self.calls))
+
+    @property
+    def span_us(self) -> int | None:
+        """How far a row reaches: the length of a RANGE; None for the whole partition."""
+        return None if self.frame is None or self.frame.rows else self.frame.before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Join:
+    """Pairs of rows with equal `pairs` for which every other condition of ON holds.
+
+    `timed`: the right side's rows are facts, and the later row of a pair gives its time.
+    """
+
+    left: Node
+    right: Node
+    kind: JoinKind
+    pairs: tuple[tuple[str, str], ...]
+    rest: tuple[exp.Expr, ...]
+    timed: bool
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the left side's columns, and for pairs the right side's."""
+        alone = self.kind in (JoinKind.SEMI, JoinKind.ANTI)
+        return self.left.columns if alone else (*self.left.columns, *self.right.columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Newest:
+    """One row of each whole key: the one of the latest event time.
+
+    `unique`: there is only one by itself, so that only rows without a whole key are left out.
+    """
+
+    input: Node
+    keys: tuple[str, ...]
+    unique: bool = False
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the input's columns."""
+        return self.input.columns
+
+
+Node = Scan | Map | Windowed | UnionAll | Grouped | Sessions | Over | Join | Newest
+
+
+def inputs_of(node: Node) -> tuple[Node, ...]:
+    """Return the nodes whose rows a node reads."""
+    match node:
+        case Scan():
+            return ()
+        case UnionAll():
+            return node.inputs
+        case Join():
+            return (node.left, node.right)
+        case _:
+            return (node.input,)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield a node and all below it, inputs before those who read them."""
+    for each in inputs_of(node):
+        yield from walk(each)
+    yield node
+
+
+def scans(node: Node) -> tuple[Scan, ...]:
+    """Return the inputs of a tree in the order in which the query names them."""
+    return tuple(each for each in walk(node) if isinstance(each, Scan))
+
+
+def is_stateful(node: Node) -> bool:
+    """Say whether results of a node depend on several facts."""
+    return isinstance(node, Grouped | Sessions | Over) or (isinstance(node, Join) and node.timed)
+
+
+def column(name: str) -> exp.Expr:
+    """Return an expression that is one column of the input."""
+    made: exp.Expr = exp.Column(this=exp.to_identifier(name, quoted=True))
+    return made
+
+
+def passed(columns: tuple[Column, ...]) -> tuple[Computed, ...]:
+    """Return outputs that pass columns on as they are."""
+    return tuple(Computed(name=c.name, expression=column(c.name), type=c.type) for c in columns)
+
+
+def _named(node: Node, names: tuple[str, ...]) -> tuple[Column, ...]:
+    known = {each.name: each for each in node.columns}
+    return tuple(known[name] for name in names)

@@ -1,0 +1,69 @@
+"""P6 for every operator of the plan tree: kept epoch by epoch, it is the one batch's answer.
+
+Facts come shuffled, late, split into epochs, and the state is lost in between. The oracles are
+plain Python over all facts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from projections.run import operators
+from projections.sql.certified import uncertified
+from tests.support.oracles.region_projections import CASES
+from tests.support.oracles.region_world import Kept, tree_of
+from tests.support.oracles.sql_arrivals import worlds
+from tests.support.oracles.sql_world import World, canonical
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compacted_often() -> Iterator[None]:
+    """Drop what came and went in small tables too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(operators, "SMALL_ROWS", 1)
+        yield
+
+
+LOST = st.sampled_from([None, 1, 2, 3])
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=4)
+@given(world=worlds(), lost=LOST)
+def test_p6_any_order_of_arrival_gives_the_batch(name: str, world: World, lost: int | None) -> None:
+    keep(name, world, lost)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=40)
+@given(world=worlds(), lost=LOST)
+def test_p6_many_orders_of_arrival_give_the_batch(
+    name: str, world: World, lost: int | None
+) -> None:
+    keep(name, world, lost)
+
+
+def keep(name: str, world: World, lost: int | None) -> None:
+    """Keep a projection over the epochs of a world; after the epoch `lost` its state is gone."""
+    case = CASES[name]
+    tree = tree_of(case.statement)
+    assert uncertified(tree) is None
+    kept = Kept(tree)
+    try:
+        before = world.until(0)
+        for epoch in world.epochs:
+            now = world.until(epoch)
+            kept.epoch(before, now)
+            assert canonical([*kept.rows.values()]) == canonical(case.oracle(now))
+            if epoch == lost:
+                written = kept.written
+                kept.forget(now)
+                assert kept.written == written, "state that is made anew says the same"
+            before = now
+    finally:
+        kept.close()

@@ -1,0 +1,127 @@
+"""A projection of several steps kept over the SQL tests' world, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from projections.run.dataflow import Dataflow, arrow_type
+from projections.sql.catalog import DeclaredCatalog
+from projections.sql.parse import parse_script
+from projections.sql.pruning import pruned
+from projections.sql.reading import read_tree
+from projections.sql.shape import ORDER, InputKind
+from projections.sql.tree import Newest, Scan, scans
+from tests.support.oracles.sql_world import (
+    CATALOG,
+    FACT_COLUMNS,
+    READING_COLUMNS,
+    SOURCES,
+    VERSION_COLUMNS,
+    Row,
+    World,
+    fact_rows,
+    version_rows,
+)
+
+MOMENT = pa.timestamp("us", "UTC")
+_ARROW = {
+    "STRING": pa.string(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "TIMESTAMP": MOMENT,
+}
+_ORDER = {"_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
+
+
+_FACTS = {**FACT_COLUMNS, **_ORDER}
+
+
+def stream_rows(world: World) -> pa.Table:
+    """Return all facts as a typed table has them."""
+    return _table(_FACTS, fact_rows(world))
+
+
+def tree_of(statement: str) -> Newest:
+    """Plan one CREATE PROJECTION over the relations of this world."""
+    script = parse_script(SOURCES + statement)
+    catalog = DeclaredCatalog(CATALOG, script.sources)
+    return pruned(read_tree(script.projections[0], catalog))
+
+
+class Kept:
+    """A table kept by a dataflow; `forget` loses all that the dataflow holds."""
+
+    def __init__(self, tree: Newest) -> None:
+        self._tree = tree
+        self.rows: dict[tuple[object, ...], Row] = {}
+        self.written = 0
+        self._dataflow = Dataflow(tree)
+
+    def close(self) -> None:
+        self._dataflow.close()
+
+    def epoch(self, before: World, now: World) -> None:
+        """Take in what is in a world and was not before."""
+        self._feed(before, now)
+        self._apply(self._dataflow.round())
+
+    def forget(self, now: World) -> None:
+        """Lose the state, and begin anew with the table as it is and everything up to now."""
+        self._dataflow.close()
+        self._dataflow = Dataflow(self._tree)
+        self._feed(now.until(0), now)
+        shape = pa.schema([(c.name, arrow_type(c)) for c in self._tree.columns])
+        stored = pa.Table.from_pylist([_zoned(row) for row in self.rows.values()], shape)
+        self._apply(self._dataflow.begin([stored]))
+
+    def _feed(self, before: World, now: World) -> None:
+        for scan in scans(self._tree):
+            if scan.kind is InputKind.STREAM:
+                old = {fact.position for fact in before.facts}
+                fresh = [row for row in fact_rows(now) if row["position"] not in old]
+                self._dataflow.add(scan, [_table(_FACTS, fresh)])
+            else:
+                self._dataflow.replace(scan, _versions(now, scan))
+
+    def _apply(self, changes: pa.Table) -> None:
+        self.written += changes.num_rows
+        rows = changes.to_pylist()
+        for row in sorted(rows, key=lambda row: row["_w"]):
+            plain = {n: _plain(v) for n, v in row.items() if n != "_w"}
+            key = tuple(plain[name] for name in self._tree.keys)
+            if row["_w"] < 0:
+                assert self.rows.pop(key) == plain, "only what was given out is taken back"
+            else:
+                assert key not in self.rows, "a key has one row"
+                self.rows[key] = plain
+
+
+def _versions(world: World, scan: Scan) -> Iterator[pa.Table]:
+    rows = [
+        {**row, "_time": row["valid_from"], "_seq_hi": 0, "_seq_lo": 0}
+        for row in version_rows(world)
+        if not row["_deleted"]
+    ]
+    shape = {**READING_COLUMNS, **VERSION_COLUMNS, **_ORDER}
+    yield _table(shape, rows).select([*(c.name for c in scan.columns), *ORDER])
+
+
+def _table(columns: Mapping[str, str], rows: Sequence[Row]) -> pa.Table:
+    schema = pa.schema([(name, _ARROW[kind]) for name, kind in columns.items()])
+    return pa.Table.from_pylist([_zoned({n: row[n] for n in columns}) for row in rows], schema)
+
+
+def _zoned(row: Row) -> Row:
+    return {
+        name: value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+        for name, value in row.items()
+    }
+
+
+def _plain(value: object) -> object:
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value

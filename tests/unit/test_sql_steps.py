@@ -1,0 +1,164 @@
+"""Plans of several steps: how they are kept, what `explain` says, what only Spark computes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from kernel.errors import ContractViolation, InvalidRequest
+from projections.run.dataflow import Dataflow
+from projections.sql.explain import document, page
+from projections.sql.plan import Plan, Strategy
+from projections.sql.tree import Join, Map, Scan, scans, walk
+from tests.support.oracles.region_world import stream_rows
+from tests.support.oracles.sql_world import Fact, World, planned
+
+FROM = "FROM STREAM events.flight.departed"
+
+
+def made(query: str, key: str = "flight") -> Plan:
+    return planned(f"CREATE PROJECTION p WITH (key = '{key}') AS {query}")
+
+
+def test_explain_names_region_need_and_state_of_each_operator() -> None:
+    found = made(
+        f"SELECT flight, window_start, COUNT(*) AS n {FROM} WHERE delay > 0 "
+        "GROUP BY flight, SESSION(occurred_at, '10 minutes')",
+        key="flight, window_start",
+    )
+    assert (found.strategy, found.stateful, found.cost) == (
+        Strategy.REGIONS,
+        True,
+        "rows of the touched regions",
+    )
+    assert document(found)["operators"] == [
+        "one row of each flight, window_start, by itself",
+        "  sessions with a gap of 10 minutes | region: the sessions that a row joins, extends or "
+        "splits; needs their rows | state: its input (2 columns) and what it gave out",
+        "    filter by 1 conditions",
+        "      stream events.flight.departed (flight, delay, occurred_at)",
+    ]
+    told = page(found)
+    assert "  operators\n    one row of each flight, window_start, by itself\n" in told
+    assert "engine: small changes in the pipeline's own process" in told
+    assert "changed rows" not in told
+
+
+COUNT = f"COUNT(*) AS n {FROM} GROUP BY flight"
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "unique"),
+    [
+        (f"SELECT flight, {COUNT}, SESSION(occurred_at, '1 hour')", "flight", False),
+        (
+            f"SELECT flight, window_end AS e, {COUNT}, SESSION(occurred_at, '1 hour')",
+            "flight, e",
+            True,
+        ),
+        (f"SELECT DISTINCT flight, origin {FROM}", "flight, origin", True),
+        (f"SELECT DISTINCT flight, origin {FROM}", "flight", False),
+        (f"SELECT n, flight FROM (SELECT flight, {COUNT}) x", "flight", True),
+        (f"SELECT n, flight FROM (SELECT flight, {COUNT}) x", "n", False),
+        (f"SELECT concat(flight, '!') AS f FROM (SELECT flight, {COUNT}) x", "f", False),
+        (
+            "SELECT flight, s FROM (SELECT flight, window_start AS s, "
+            f"{COUNT}, HOP(occurred_at, '1 hour', '2 hours')) x",
+            "flight, s",
+            True,
+        ),
+        (
+            "SELECT flight, s FROM (SELECT flight, window_start AS s, "
+            f"{COUNT}, CUMULATE(occurred_at, '1 hour', '2 hours')) x",
+            "flight, s",
+            False,
+        ),
+        (f"SELECT flight {FROM} UNION ALL SELECT flight {FROM}", "flight", False),
+    ],
+)
+def test_only_groups_with_their_own_key_need_no_choice(query: str, key: str, unique: bool) -> None:
+    tree = made(query, key).tree
+    assert tree is not None
+    assert tree.unique == unique
+
+
+def test_a_range_says_how_far_a_row_reaches() -> None:
+    found = made(
+        "SELECT position, COUNT(*) OVER (PARTITION BY flight ORDER BY occurred_at RANGE BETWEEN "
+        f"INTERVAL 90 MINUTES PRECEDING AND CURRENT ROW) AS n {FROM}",
+        key="position",
+    )
+    assert "1 hour 30 minutes of the partition after a row; needs 1 hour 30 minutes before" in (
+        page(found)
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("upper(origin)", "UPPER(`origin`)"),
+        ("CAST(delay AS DECIMAL(4, 1)) + 0.5", "CAST(`delay` AS DECIMAL(4, 1))"),
+        ("origin > 1", "`origin` > 1"),
+    ],
+)
+def test_what_only_spark_computes_is_computed_whole_and_named(value: str, named: str) -> None:
+    found = made(f"SELECT flight, {value} AS v FROM (SELECT flight, origin, delay {FROM}) x")
+    assert (found.strategy, found.cost) == (Strategy.WHOLE, "everything, at every run")
+    assert "engine: Spark, which computes everything at every run, because of " in found.notes[0]
+    assert named in found.notes[0] or "(as Spark derives)" in found.notes[0]
+
+
+def test_a_stream_joined_without_a_bound_is_said_to_be_kept_whole() -> None:
+    join = f"SELECT a.flight {FROM} a JOIN STREAM events.flight.departed b ON b.flight = a.flight"
+    assert "a join of streams without a bound in time keeps both sides whole" in made(join).notes
+    bounded = f"{join} AND b.occurred_at < a.occurred_at"
+    assert not any("without a bound" in note for note in made(bounded).notes)
+
+
+def test_only_columns_that_are_read_are_scanned_and_conditions_come_before_joins() -> None:
+    found = made(
+        f"SELECT a.flight, b.delay AS d {FROM} a JOIN STREAM events.flight.departed b "
+        "ON b.flight = a.flight AND b.position > a.position WHERE a.carrier = 'AA' AND b.delay > 0"
+    )
+    assert found.tree is not None
+    first, second = scans(found.tree)
+    assert {each.name for each in first.columns} == {"flight", "carrier", "position"}
+    assert {each.name for each in second.columns} == {"flight", "delay", "position"}
+    (join,) = (node for node in walk(found.tree) if isinstance(node, Join))
+    assert isinstance(join.left, Map)
+    assert isinstance(join.left.input, Scan)
+    assert len(join.left.where) == 1
+
+
+def test_a_key_of_a_group_may_move_but_is_no_floating_point_number() -> None:
+    inner = f"SELECT flight, COUNT(*) AS n, SUM(distance) AS far {FROM} GROUP BY flight"
+    assert made(f"SELECT n, COUNT(*) AS c FROM ({inner}) x GROUP BY n", key="n").key == ("n",)
+    with pytest.raises(InvalidRequest, match="key column far is a floating-point number"):
+        made(f"SELECT far, n FROM ({inner}) x", key="far")
+    with pytest.raises(InvalidRequest, match="cannot be grouped by"):
+        made(f"SELECT far, COUNT(*) AS c FROM ({inner}) x GROUP BY far", key="far")
+
+
+@pytest.mark.parametrize("value", ["position / delay", "position % delay", "delay * 2147483647"])
+def test_what_spark_refuses_in_a_row_is_refused_here_too(value: str) -> None:
+    found = made(f"SELECT flight, {value} AS v FROM (SELECT flight, position, delay {FROM}) x")
+    assert found.tree is not None
+    delay = 0 if "position" in value else 3
+    fact = Fact(1, 1, "f1", "AA", "JFK", 5, delay, 0.5)
+    flow = Dataflow(found.tree)
+    (scan,) = scans(found.tree)
+    flow.add(scan, [stream_rows(World(facts=(fact,), readings=(), airlines=()))])
+    with pytest.raises(ContractViolation, match="the query cannot be computed: "):
+        flow.round()
+    flow.close()
+
+
+def test_a_round_without_news_changes_nothing() -> None:
+    found = made(f"SELECT flight, COUNT(*) AS n FROM (SELECT flight {FROM}) x GROUP BY flight")
+    assert found.tree is not None
+    flow = Dataflow(found.tree)
+    assert flow.round().num_rows == 0
+    empty: list[pa.Table] = []
+    flow.add(scans(found.tree)[0], empty)
+    assert flow.round().num_rows == 0
+    flow.close()
