@@ -113,7 +113,7 @@ def test_p8_a_quiet_pipeline_that_is_killed_makes_no_epoch_and_goes_on(bank: Who
     _beats_are_read(bank)
     assert _epoch(bank) == before
     bank.kill("pipeline")
-    until(lambda: bank.health().get("epoch") == before, "the pipeline knows its last epoch")
+    until(lambda: bank.health().get("epoch") == before, "it knows its epoch", deadline_s=180)
     _beats_are_read(bank)
     assert _epoch(bank) == before, "nothing happened, and nothing is written"
     with busy(bank, moves=5):

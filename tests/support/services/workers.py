@@ -16,8 +16,9 @@ SHARED = frozenset({"stack", "spark", "s3", "whole_stack"})
 """Fixtures of the session that cost much to start, or have ports of their own."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test its group, unless its file names one."""
+    """Give every test its group, unless its file names one. Workers read it right after."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(_group(item)))
