@@ -31,7 +31,7 @@ RESERVE = 16 * MIB
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     # PostgreSQL's account has to pass: folders of tests are closed to others.
-    for folder in (tmp_path, *tmp_path.parents[:2]):
+    for folder in (tmp_path, *tmp_path.parents[:3]):
         if folder.owner() == pwd.getpwuid(os.geteuid()).pw_name:
             folder.chmod(folder.stat().st_mode | 0o011)
     with small_disk(tmp_path / "disk", DISK_MIB) as folder:
