@@ -70,11 +70,13 @@ def test_every_wrong_statement_is_named_with_its_place(workspace: Path) -> None:
     files = ("sources.sql", "good.sql", "wrong.sql", "broken.sql", "absent.sql")
     result = run(workspace, "validate", *files)
     assert result.exit_code == EXIT_USAGE
-    assert "seen: ok" in result.stdout
-    assert "wrong.sql:2:8: no input has a column fligth; did you mean flight?" in result.stdout
-    assert "broken.sql:1:1: projection x names no key" in result.stdout
-    assert "absent.sql cannot be read" in result.stdout
-    assert result.stdout.count("  fix: ") == 3
+    # Where lines are folded depends on how long the workspace's path is.
+    said = " ".join(result.stdout.split())
+    assert "seen: ok" in said
+    assert "wrong.sql:2:8: no input has a column fligth; did you mean flight?" in said
+    assert "broken.sql:1:1: projection x names no key" in said
+    assert "absent.sql cannot be read" in said
+    assert said.count(" fix: ") == 3
 
 
 def test_without_a_catalog_grammar_alone_is_checked_and_said(workspace: Path) -> None:
@@ -88,7 +90,7 @@ def test_one_name_in_two_files_is_refused(workspace: Path) -> None:
     (workspace / "again.sql").write_text(GOOD)
     result = run(workspace, "validate", "sources.sql", "good.sql", "again.sql")
     assert result.exit_code == EXIT_USAGE
-    assert "seen is declared in" in result.stdout
+    assert "seen is declared in" in " ".join(result.stdout.split())
 
 
 def test_explain_shows_the_plan(workspace: Path) -> None:
