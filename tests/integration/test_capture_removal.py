@@ -117,7 +117,7 @@ def test_what_cannot_be_reached_is_named_and_taken_away_later(workspace: Workspa
     assert removed["gone"] == ["connector"]
     assert "does not answer" in removed["left"]["slot"]
     assert workspace("list")["sources"] == [
-        {"source": workspace.source, "state": "removed-in-part"}
+        {"source": workspace.source, "state": "removed-in-part", "standing_still": []}
     ]
     with pytest.raises(Conflict, match="is removed in part"):
         workspace("add", workspace.source, "--dsn", dsn, "--tables", "a")

@@ -8,7 +8,7 @@ workers nothing of this has an effect.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import os
 
 import pytest
 
@@ -24,16 +24,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report a test under the name by which it can be run, without the group behind it."""
-    report = yield
-    mark = item.get_closest_marker("xdist_group")
-    if mark is not None:
-        report.nodeid = report.nodeid.removesuffix(f"@{mark.args[0]}")
-    return report
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tell of a test under the name by which it can be run, without the group behind it."""
+    if os.environ.get("PYTEST_XDIST_WORKER") is None and hasattr(report, "node"):
+        name, at, _ = report.nodeid.rpartition("@")
+        report.nodeid = name if at else report.nodeid
 
 
 def _group(item: pytest.Item) -> str:
