@@ -16,6 +16,12 @@ SHARED = frozenset({"stack", "spark", "s3", "whole_stack"})
 """Fixtures of the session that cost much to start, or have ports of their own."""
 
 
+def pytest_configure() -> None:
+    """Forget the width that a worker is given: what commands print is not folded in a pipe."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ.pop("COLUMNS", None)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give every test its group, unless its file names one. Workers read it right after."""
