@@ -170,8 +170,13 @@ def _stored(info: fs.FileInfo) -> Stored | None:
     return Stored(info.path, info.base_name, int(info.size), info.mtime_ns / 1e9)
 
 
-@functools.cache
 def _store(scheme: str, bucket: str) -> fs.FileSystem:
+    return _store_at(scheme, bucket, os.environ.get("AWS_ENDPOINT_URL"))
+
+
+@functools.cache
+def _store_at(scheme: str, bucket: str, endpoint: str | None) -> fs.FileSystem:
+    """Return the file system of a bucket, which looks for its endpoint once: when it is made."""
     from pyarrow import fs
 
     files, _ = fs.FileSystem.from_uri(f"{scheme}://{bucket}")
