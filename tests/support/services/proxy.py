@@ -81,6 +81,8 @@ def _pass(source: socket.socket, sink: socket.socket, passes: Callable[[bytes], 
         while piece := source.recv(65_536):
             if not passes(piece):
                 sink.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                # The other thread still waits on it: closed alone, it would stay open until then.
+                sink.shutdown(socket.SHUT_RDWR)
                 sink.close()
                 return
             sink.sendall(piece)
