@@ -104,7 +104,9 @@ def test_the_thread_that_measures_lag_survives_every_error() -> None:
     pipeline._heads = FailingHeads(pipeline._stop)
     pipeline._sources = FailingSources()
     pipeline._metrics = PipelineMetrics()
+    pipeline._lag_unknown = {}
     pipeline._watch_lag()
     assert pipeline._heads.calls == 3
     assert pipeline._sources.closed
+    assert "nobody thought of this" in pipeline._lag_unknown["sources"]
     assert pipeline._metrics.lag_events.labels("main")._value.get() == 7
