@@ -38,7 +38,8 @@ async def ready(request: Request) -> Response:
     other systems (PostgreSQL, the receivers of deliveries), which tell more than a probe may know.
     """
     runtime = runtime_of(request)
-    reasons, account = await _reasons(runtime), await _account(runtime)
+    reasons = await _reasons(runtime)
+    account = _account(runtime, await _oldest_snapshot(runtime))
     document: dict[str, object] = {
         "status": "unready" if reasons else "degraded" if of_service(account) else "ready"
     }
@@ -58,7 +59,8 @@ async def metrics(request: Request) -> Response:
     runtime = runtime_of(request)
     reasons = await _reasons(runtime)
     runtime.metrics.up.set(0 if reasons else 1)
-    runtime.metrics.standing_still(of_service(await _account(runtime)))
+    oldest = await _oldest_snapshot(runtime)
+    runtime.metrics.standing_still(of_service(_account(runtime, oldest)))
     with contextlib.suppress(PenstockError):  # Figures of groups are not worth a failed scrape.
         groups, deliveries = runtime.opened.groups, runtime.opened.deliveries.standings()
         runtime.metrics.subscriptions.show(
@@ -66,24 +68,23 @@ async def metrics(request: Request) -> Response:
             waiting=groups.waiting,
             up={each.name: each.state == "running" for each in deliveries},
         )
-        oldest = await runtime.opened.store.oldest_snapshot()
-        runtime.metrics.oldest_snapshot.set(0 if oldest is None else oldest.age_s)
     return Response(runtime.metrics.render(), media_type=CONTENT_TYPE)
 
 
-async def _account(runtime: Runtime) -> dict[str, object]:
+def _account(runtime: Runtime, oldest: OpenSnapshot | None) -> dict[str, object]:
     """Say how everything stands that does not decide whether appends and reads are accepted."""
     found: dict[str, object] = {"deliveries": _deliveries(runtime), "deciders": _deciders(runtime)}
-    snapshot = await _old_snapshot(runtime)
-    return found if snapshot is None else found | {"old_snapshot": asdict(snapshot)}
+    if oldest is None or oldest.age_s < runtime.config.old_snapshot_s:
+        return found
+    return found | {"old_snapshot": asdict(oldest)}
 
 
-async def _old_snapshot(runtime: Runtime) -> OpenSnapshot | None:
-    """Return the oldest open snapshot if it is an old one."""
+async def _oldest_snapshot(runtime: Runtime) -> OpenSnapshot | None:
+    """Look for the oldest open snapshot, and show its age."""
     with contextlib.suppress(PenstockError):  # The store's own trouble is told already.
         oldest = await runtime.opened.store.oldest_snapshot()
-        if oldest is not None and oldest.age_s >= runtime.config.old_snapshot_s:
-            return oldest
+        runtime.metrics.oldest_snapshot.set(0 if oldest is None else oldest.age_s)
+        return oldest
     return None
 
 
