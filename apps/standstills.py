@@ -38,6 +38,11 @@ class Standstill:
         return asdict(self)
 
 
+def cause_and_fix(error: Exception, *, most: int) -> str:
+    """Say what went wrong, in at most so many characters, and what mends it: as is read here."""
+    return f"{str(error)[:most]}{_FIX}{getattr(error, 'remedy', _LOGS)}"
+
+
 def standing_still(settings: Settings) -> list[Standstill]:
     """Ask the pipeline and the service. One that does not answer is shown as a part instead."""
     found = [*of_pipeline(account(settings, "pipeline") or {})]

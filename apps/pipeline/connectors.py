@@ -18,6 +18,7 @@ import psycopg
 from apps.capture import placement_of, record_capture, start
 from apps.pipeline.slots import SlotGuard, SlotMetrics
 from apps.settings import Settings
+from apps.standstills import cause_and_fix
 from cdc import outbox
 from cdc.connect import ConnectClient, ConnectorStatus, refuse_too_large
 from cdc.connectors import replication_name
@@ -74,8 +75,7 @@ class ConnectorKeeper:
                 self.states.pop(LOOKS, None)
             except Exception as error:
                 # Connectors that run go on without us; what we could not do is tried again.
-                remedy = getattr(error, "remedy", "penstock logs pipeline")
-                self.states[LOOKS] = f"{str(error)[:800]} | fix: {remedy}"
+                self.states[LOOKS] = cause_and_fix(error, most=800)
                 log.error("connectors: %s", error, exc_info=error)
             stop.wait(LOOK_S)
 

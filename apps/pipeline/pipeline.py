@@ -30,6 +30,7 @@ from apps.pipeline.stream import IngestRun
 from apps.pipeline.stuck_sources import StuckSources, poisoned
 from apps.pipeline.verifying import Verifying
 from apps.settings import Settings
+from apps.standstills import cause_and_fix
 from apps.topics import KafkaTopics
 from cdc.sources import OUTBOX
 from kernel.errors import Retry, StoreDiverged, Unavailable, retry_directive
@@ -286,14 +287,12 @@ class Pipeline:
     def _note_failure(self, error: Exception) -> bool:
         """Note why ingest ended; return whether to start it again."""
         again = retry_directive(error) is not Retry.NEVER or not hasattr(error, "remedy")
-        remedy = getattr(error, "remedy", "penstock logs pipeline")
         if isinstance(error, StoreDiverged):
             # The epoch is made again without the store's events; every other source goes on.
-            self._diverged[OUTBOX] = f"{error.message} | fix: {remedy}"
+            self._diverged[OUTBOX] = f"{error.message} | fix: {error.remedy}"
             again = True
-        self.ingest = PartState(
-            "restarting" if again else "failed", f"{str(error)[:800]} | fix: {remedy}"
-        )
+        reason = cause_and_fix(error, most=800)
+        self.ingest = PartState("restarting" if again else "failed", reason)
         self._metrics.restarts.inc()
         log.error("ingest ended: %s", self.ingest.reason, exc_info=error)
         return again
@@ -335,8 +334,7 @@ class Pipeline:
                 self.projections = PartState("running")
                 failures = 0
             except Exception as error:
-                remedy = getattr(error, "remedy", "penstock logs pipeline")
-                self.projections = PartState("restarting", f"{str(error)[:500]} | fix: {remedy}")
+                self.projections = PartState("restarting", cause_and_fix(error, most=500))
                 log.error("projections: %s", self.projections.reason, exc_info=error)
                 self._stop.wait(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
                 failures += 1
@@ -352,8 +350,7 @@ class Pipeline:
                     self._lag_unknown.pop(name, None)
                 except Exception as error:
                     # Without this thread the gauges would show their last, low values for ever.
-                    remedy = getattr(error, "remedy", "penstock logs pipeline")
-                    self._lag_unknown[name] = f"{str(error)[:500]} | fix: {remedy}"
+                    self._lag_unknown[name] = cause_and_fix(error, most=500)
                     expected = isinstance(error, Unavailable)
                     log.warning("lag unknown: %s", error, exc_info=not expected)
         self._sources.close()

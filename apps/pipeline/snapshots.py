@@ -28,6 +28,7 @@ from apps.pipeline.copy_run import CopyRun, Stopped, TableChanged
 from apps.pipeline.copy_wanted import open_run, released, wanted
 from apps.pipeline.space import SpaceGuard
 from apps.settings import Settings
+from apps.standstills import cause_and_fix
 from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.replication import slot
@@ -120,8 +121,7 @@ class TableCopier:
                 self._tidy()
                 self.states.pop(FILES, None)
             except Exception as error:
-                remedy = getattr(error, "remedy", "penstock logs pipeline")
-                self.states[FILES] = f"waits: {str(error)[:800]} | fix: {remedy}"
+                self.states[FILES] = f"waits: {cause_and_fix(error, most=800)}"
                 log.error("copies: %s", error, exc_info=error)
             stop.wait(LOOK_S)
 
@@ -141,8 +141,7 @@ class TableCopier:
                 # The next look begins with a new snapshot; chunks that are there stay.
                 wait_s = PAUSES_S[min(pause.failures, len(PAUSES_S) - 1)]
                 pause.failures, pause.until = pause.failures + 1, time.monotonic() + wait_s
-                remedy = getattr(error, "remedy", "penstock logs pipeline")
-                self.states[source.name] = f"waits: {str(error)[:800]} | fix: {remedy}"
+                self.states[source.name] = f"waits: {cause_and_fix(error, most=800)}"
                 log.warning("copy of %s: %s", source.name, error, exc_info=error)
 
     def _tidy(self) -> None:

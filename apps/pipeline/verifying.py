@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from apps.pipeline.connectors import FILES
 from apps.settings import Settings
+from apps.standstills import cause_and_fix
 from apps.verification.commands import captured_tables
 from apps.verification.comparing import Captured, Comparison
 from apps.verification.continuous import ContinuousCheck
@@ -328,8 +329,7 @@ class Verifying:
     def _note_away(self, name: str, error: Exception) -> None:
         known = self._away.get(name)
         failures = known.failures + 1 if known is not None else 0
-        remedy = getattr(error, "remedy", "penstock logs pipeline")
-        reason = f"{str(error)[:500]} | fix: {remedy}"
+        reason = cause_and_fix(error, most=500)
         if known is None:
             expected = isinstance(error, PenstockError)
             log.warning("%s is not verified now: %s", name, reason, exc_info=not expected)
