@@ -254,6 +254,18 @@ class ArrowWriter:
             raise write_error(what, error) from error
 
 
+def with_op(rows: pa.Table, op: str) -> pa.Table:
+    """Say of rows what a merge is to do with them: `UPSERT` or `DELETE`."""
+    return rows.append_column(OP, pa.array([op] * rows.num_rows, pa.string()))
+
+
+def upserts_and_deletes(rows: pa.Table, gone: pa.Table) -> pa.Table:
+    """Return what a merge takes: `rows` as they are now, and what is `gone`, by its keys."""
+    return pa.concat_tables(
+        [with_op(rows, UPSERT), with_op(gone, DELETE)], promote_options="permissive"
+    ).select([*rows.schema.names, OP])
+
+
 def unsliced(rows: pa.Table) -> pa.Table:
     """Return rows whose columns deltalake can take: a batch that begins within a column's memory,
     where a struct of that column holds a struct, makes it abort the whole process.

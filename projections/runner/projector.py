@@ -31,7 +31,15 @@ from projections.log.driver import FEW_ROWS, RESULT, collected
 from projections.log.layout import Lake
 from projections.log.spark_writer import SparkWriter
 from projections.log.tables import TableAt, Tables, greatest
-from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
+from projections.log.writer import (
+    DELETE,
+    OP,
+    UPSERT,
+    ArrowWriter,
+    Guard,
+    upserts_and_deletes,
+    with_op,
+)
 from projections.runner.manifest import Manifest, Projected
 from projections.runner.region_runs import Reading, RegionRuns
 from projections.runner.relations import LakeCatalog
@@ -224,7 +232,7 @@ class Projector:
             frame.createOrReplaceTempView(f"{item.view}_new")
         if plan.affected_sql is None:
             rows = collected(self._spark.sql(plan.changed_sql or ""), RESULT)
-            return _with_op(_stamped(_keyed(rows, plan.key), up_to), UPSERT)
+            return with_op(_stamped(_keyed(rows, plan.key), up_to), UPSERT)
         return self._recomputed(plan, target, catalog, up_to)
 
     def _recomputed(
@@ -236,7 +244,7 @@ class Projector:
             frame.createOrReplaceTempView(item.view)
         affected = _keyed(collected(self._spark.sql(plan.affected_sql or ""), RESULT), plan.key)
         if affected.num_rows == 0:
-            return _with_op(self._empty_rows(plan, up_to), UPSERT)
+            return with_op(self._empty_rows(plan, up_to), UPSERT)
         self._frames.from_arrow(affected).createOrReplaceTempView("affected")
         for item in plan.inputs:
             bounds = self._bounds(item)
@@ -247,10 +255,7 @@ class Projector:
         rows = _stamped(_keyed(changed, plan.key), up_to)
         keys = affected.select(list(plan.key)).group_by(list(plan.key)).aggregate([])
         gone = keys.join(rows.select(list(plan.key)), list(plan.key), join_type="left anti")
-        deletes = _with_op(_stamped(gone, up_to), DELETE)
-        return pa.concat_tables(
-            [_with_op(rows, UPSERT), deletes], promote_options="permissive"
-        ).select([*rows.schema.names, OP])
+        return upserts_and_deletes(rows, _stamped(gone, up_to))
 
     def _empty_rows(self, plan: Plan, up_to: Epoch) -> pa.Table:
         none = self._spark.sql(f"SELECT * FROM ({plan.rows_sql}) WHERE false")
@@ -340,10 +345,6 @@ def _stamped(rows: pa.Table, epoch: Epoch) -> pa.Table:
     if "_epoch" in rows.schema.names:
         rows = rows.drop_columns(["_epoch"])
     return rows.append_column("_epoch", pa.array([epoch] * rows.num_rows, pa.int64()))
-
-
-def _with_op(rows: pa.Table, op: str) -> pa.Table:
-    return rows.append_column(OP, pa.array([op] * rows.num_rows, pa.string()))
 
 
 def _run(table: TableAt, rows: int, deleted: int, whole: bool, started: float) -> Run:

@@ -21,7 +21,7 @@ from projections.log.datasets import dataset_of, scanner_of, schema_of
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed_columns import EPOCH, LATE
-from projections.log.writer import DELETE, OP, UPSERT
+from projections.log.writer import upserts_and_deletes
 from projections.run.dataflow import Dataflow, arrow_type
 from projections.runner.relations import LakeCatalog
 from projections.sql.shape import ORDER, InputKind, Plan
@@ -194,10 +194,4 @@ def _operations(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
     came = rows.filter(pc.equal(rows["_w"], 1)).drop_columns(["_w"])
     went = rows.filter(pc.equal(rows["_w"], -1)).select(list(key))
     gone = went.join(came.select(list(key)), list(key), join_type="left anti")
-    return pa.concat_tables(
-        [_with_op(came, UPSERT), _with_op(gone, DELETE)], promote_options="permissive"
-    ).select([*came.schema.names, OP])
-
-
-def _with_op(rows: pa.Table, op: str) -> pa.Table:
-    return rows.append_column(OP, pa.array([op] * rows.num_rows, pa.string()))
+    return upserts_and_deletes(came, gone)

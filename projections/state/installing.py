@@ -28,7 +28,7 @@ from projections.log.frames import SCHEMA_TABLE
 from projections.log.layout import Lake, current_name
 from projections.log.tables import TABLE_SETTINGS, TableAt, Tables
 from projections.log.unchanged import rows_without_keys
-from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
+from projections.log.writer import DELETE, UPSERT, ArrowWriter, Guard, reached, with_op
 from projections.state.current import DELETED, CurrentTables
 from projections.state.following import SchemaFollower
 from projections.state.installs import Install
@@ -292,10 +292,10 @@ def _difference(rows: pa.Table, gone: pa.Table) -> pa.Table:
 
     They are deleted or, in a table that keeps deleted rows, marked with their last values.
     """
-    upserts = rows.append_column(OP, pa.array([UPSERT] * rows.num_rows, pa.string()))
     n, kept = gone.num_rows, gone.schema.get_field_index(DELETED)
     if kept >= 0:
         gone = gone.set_column(kept, DELETED, pa.array([True] * n, pa.bool_()))
     op = DELETE if kept < 0 else UPSERT
-    ended = gone.append_column(OP, pa.array([op] * n, pa.string()))
-    return pa.concat_tables([upserts, ended], promote_options="permissive")
+    return pa.concat_tables(
+        [with_op(rows, UPSERT), with_op(gone, op)], promote_options="permissive"
+    )
