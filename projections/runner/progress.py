@@ -82,7 +82,7 @@ class Watermarks:
     def late(self, name: str, event_time_us: int, lateness: timedelta) -> bool:
         """Say whether a row comes later than `lateness` after its input's watermark."""
         mark = self.of(name)
-        return mark is not None and event_time_us < mark - lateness // timedelta(microseconds=1)
+        return mark is not None and event_time_us < _first_in_time(mark, lateness)
 
     def limits(self, lateness: Lateness) -> dict[str, tuple[int, int]]:
         """Return the watermark of each input that has one, and the first time that is not late.
@@ -91,7 +91,7 @@ class Watermarks:
         """
         marks = {name: self.of(name) for name in self.seen}
         return {
-            name: (mark, mark - lateness(name) // timedelta(microseconds=1))
+            name: (mark, _first_in_time(mark, lateness(name)))
             for name, mark in marks.items()
             if mark is not None
         }
@@ -103,7 +103,11 @@ class Watermarks:
         mark = self.of(name)
         if mark is None:
             return np.zeros(len(event_times_us), bool)
-        return event_times_us < mark - lateness // timedelta(microseconds=1)
+        return event_times_us < _first_in_time(mark, lateness)
+
+
+def _first_in_time(mark: int, lateness: timedelta) -> int:
+    return mark - lateness // timedelta(microseconds=1)
 
 
 @dataclass(slots=True, kw_only=True)
