@@ -19,6 +19,7 @@ from projections.sql.tree import (
     WINDOW_END,
     WINDOW_START,
     Call,
+    Function,
     Grouped,
     Join,
     JoinKind,
@@ -31,6 +32,7 @@ from projections.sql.tree import (
     UnionAll,
     Windowed,
 )
+from projections.sql.types import FLOATING
 from projections.sql.windows import WindowKind
 
 
@@ -68,25 +70,61 @@ class Dialect(Protocol):
         """Return a FROM item with the column `__i` from 0 to count - 1."""
         ...
 
-    def call(self, call: Call, over: str = "") -> str:
-        """Write a function over rows; with `over` as a window function."""
+    def total(self, call: Call, value: str, over: str) -> str:
+        """Write SUM or AVG of a value, the same in whatever order the rows are added."""
         ...
 
-    def newest(self, value: str, *, told_apart: bool) -> str:
-        """Write the value, NULL included, that a group's newest row has.
-
-        `told_apart`: of several newest rows, which a join may give, the greatest value counts.
-        """
+    def rank(self, call: str) -> str:
+        """Write a rank as an INT, from the call that gives it."""
         ...
 
-    def later(self, left: str, right: str) -> str:
-        """Write that the row `right` comes after the row `left`, in the order of `ORDER`."""
+    def row(self, values: Sequence[str]) -> str:
+        """Write several values as one that is compared from left to right."""
+        ...
+
+    def of_greatest(self, value: str, by: str) -> str:
+        """Write the value, NULL included, of the row where `by` is greatest in its group."""
         ...
 
 
 def plain(kind: str) -> bool:
     """Say whether a type is known and not nested: its values have an order."""
     return bool(kind) and "<" not in kind
+
+
+def newest(value: str, dialect: Dialect, *, told_apart: bool) -> str:
+    """Write the value, NULL included, that a group's newest row has.
+
+    `told_apart`: of several newest rows, which a join may give, the greatest value counts.
+    """
+    more = [f"{value} IS NOT NULL", value] if told_apart else []
+    return dialect.of_greatest(value, dialect.row([*ORDER, *more]))
+
+
+def _later(left: str, right: str, dialect: Dialect) -> str:
+    """Write that the row `right` comes after the row `left`, in the order of `ORDER`."""
+    ours, theirs = (dialect.row([f"{side}.{name}" for name in ORDER]) for side in (left, right))
+    return f"{right}._time IS NOT NULL AND {theirs} > {ours}"
+
+
+def called(call: Call, dialect: Dialect, over: str = "") -> str:
+    """Write a function over rows; with `over` as a window function."""
+    value = "1" if call.argument is None else dialect.name(call.argument)
+    word = "DISTINCT " if call.distinct else ""
+    match call.function:
+        case Function.NEWEST:
+            return newest(value, dialect, told_apart=plain(call.kind))
+        case Function.SUM | Function.AVG:
+            return dialect.total(call, value, over)
+        case Function.MIN | Function.MAX if call.kind in FLOATING:
+            # There are two zeros, which compare as equal: without a sign it is one.
+            return f"{call.function}({value} + CAST(0 AS {call.kind})){over}"
+        case Function.ROW_NUMBER | Function.RANK | Function.DENSE_RANK:
+            return dialect.rank(f"{call.function}(){over}")
+        case Function.LAG | Function.LEAD:
+            return f"{call.function}({value}, {call.offset}){over}"
+        case _:
+            return f"{call.function}({word}{value}){over}"
 
 
 def listed(dialect: Dialect, names: Sequence[str], of: str = "") -> str:
@@ -208,7 +246,7 @@ def joined(node: Join, left: str, right: str, dialect: Dialect, weight: str = ""
             f"SELECT {own}, {order}{weight} FROM ({left}) AS l {word} JOIN ({right}) AS r ON {on}"
         )
     if node.timed:
-        later = dialect.later("l", "r")
+        later = _later("l", "r", dialect)
         order = ", ".join(
             f"CASE WHEN {later} THEN r.{name} ELSE l.{name} END AS {name}" for name in ORDER
         )
@@ -228,9 +266,9 @@ def join_condition(node: Join, dialect: Dialect) -> str:
 
 
 def _calls(node: Grouped | Sessions, dialect: Dialect) -> str:
-    results = [f"{dialect.call(call)} AS {dialect.name(call.name)}" for call in node.calls]
+    results = [f"{called(call, dialect)} AS {dialect.name(call.name)}" for call in node.calls]
     return ", ".join(
-        [*results, *(f"{dialect.newest(name, told_apart=False)} AS {name}" for name in ORDER)]
+        [*results, *(f"{newest(name, dialect, told_apart=False)} AS {name}" for name in ORDER)]
     )
 
 
@@ -258,7 +296,7 @@ def _sessions(node: Sessions, rows: str, dialect: Dialect) -> str:
 
 def _over(node: Over, rows: str, dialect: Dialect) -> str:
     calls = ", ".join(
-        f"{dialect.call(call, f' OVER ({_around(node, call, dialect)})')} AS "
+        f"{called(call, dialect, f' OVER ({_around(node, call, dialect)})')} AS "
         f"{dialect.name(call.name)}"
         for call in node.calls
     )

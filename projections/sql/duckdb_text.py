@@ -12,12 +12,10 @@ from datetime import UTC
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
-from projections.sql.batch import plain
 from projections.sql.catalog import Column
 from projections.sql.certified import moment_in, moment_of
 from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import render
-from projections.sql.shape import ORDER
 from projections.sql.tree import Call, Function
 from projections.sql.types import FLOATING, type_of
 from schemas.identifiers import duckdb_name
@@ -95,35 +93,21 @@ class DuckText:
         """Return a FROM item with the column `__i` from 0 to count - 1."""
         return f"range({count}) AS numbers(__i)"
 
-    def call(self, call: Call, over: str = "") -> str:
-        """Write a function over rows; with `over` as a window function."""
-        value = "1" if call.argument is None else duckdb_name(call.argument)
-        word = "DISTINCT " if call.distinct else ""
-        match call.function:
-            case Function.NEWEST:
-                return self.newest(value, told_apart=plain(call.kind))
-            case Function.SUM | Function.AVG:
-                return _total(call, value, over)
-            case Function.MIN | Function.MAX if call.kind in FLOATING:
-                return f"{call.function}({value} + CAST(0 AS {call.kind})){over}"
-            case Function.ROW_NUMBER | Function.RANK | Function.DENSE_RANK:
-                return f"CAST({call.function}(){over} AS INTEGER)"
-            case Function.LAG | Function.LEAD:
-                return f"{call.function}({value}, {call.offset}){over}"
-            case _:
-                return f"{call.function}({word}{value}){over}"
+    def total(self, call: Call, value: str, over: str) -> str:
+        """Write SUM or AVG of a value, the same in whatever order the rows are added."""
+        return _total(call, value, over)
 
-    def newest(self, value: str, *, told_apart: bool) -> str:
-        """Write the value, NULL included, that a group's newest row has."""
-        more = f", {value} IS NOT NULL, {value}" if told_apart else ""
-        return f"arg_max_null({value}, row({', '.join(ORDER)}{more}))"
+    def rank(self, call: str) -> str:
+        """Write a rank as an INT, from the call that gives it."""
+        return f"CAST({call} AS INTEGER)"
 
-    def later(self, left: str, right: str) -> str:
-        """Write that the row `right` comes after the row `left`."""
-        ours, theirs = (
-            f"row({', '.join(f'{side}.{name}' for name in ORDER)})" for side in (left, right)
-        )
-        return f"{right}._time IS NOT NULL AND {theirs} > {ours}"
+    def row(self, values: Sequence[str]) -> str:
+        """Write several values as one that is compared from left to right."""
+        return f"row({', '.join(values)})"
+
+    def of_greatest(self, value: str, by: str) -> str:
+        """Write the value, NULL included, of the row where `by` is greatest in its group."""
+        return f"arg_max_null({value}, {by})"
 
 
 def _total(call: Call, value: str, over: str) -> str:

@@ -126,9 +126,9 @@ def test_pairs_that_are_not_looked_at_are_seen(
     assert not all(holds(name, seed) for seed in SEEDS)
 
 
-def trembling(self: DuckText, call: Call, over: str = "") -> str:
+def trembling(self: DuckText, call: Call, value: str, over: str) -> str:
     """A sum of floating-point numbers that differs whenever it is computed."""
-    text = _CALL(self, call, over)
+    text = _TOTAL(self, call, value, over)
     floating = call.function is Function.SUM and call.kind == "DOUBLE"
     return f"({text} + 8 * random())" if floating else text
 
@@ -142,7 +142,7 @@ def computed_anew(self: RecomputedOperator) -> str:
     return self._touched(f"SELECT *, 1 AS _w FROM ({was}) AS q")
 
 
-_CALL = DuckText.call
+_TOTAL = DuckText.total
 SUMS = ("groups", "sessions", "over a range", "over rows", "count windows")
 
 
@@ -151,7 +151,7 @@ def test_what_was_given_out_is_taken_back_as_it_was(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sums that differ each time leave a key with one row; taken back anew, they would pile up."""
-    monkeypatch.setattr(DuckText, "call", trembling)
+    monkeypatch.setattr(DuckText, "total", trembling)
     for rows, now in kept(name, 5):
         assert len(rows) == len(CASES[name].oracle(now))
     monkeypatch.setattr(RecomputedOperator, "_before", computed_anew)
