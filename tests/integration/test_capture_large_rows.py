@@ -33,10 +33,16 @@ def test_a_row_of_twenty_megabytes_passes_and_a_larger_one_is_named(
         rows = [large.row(change) for change in large.of("public.letters", Operation.INSERT)]
         assert [len(row["body"][0].as_py()) for row in rows] == [20 * MEGABYTE // 6 * 6, 5]
 
-        # Smaller records are asked for from here on, as if the row had grown.
+        # Smaller records are asked for from here on, as if the row had grown. The connector is
+        # stopped meanwhile: a running task would send the row by its old limit for a moment yet.
+        large.connect.stop(large.connector)
+        large.connect.await_status(
+            large.connector, lambda s: s.connector == "STOPPED" and s.task is None, timeout_s=60
+        )
         placement = replace(placement_of(stack), max_record_bytes=MEGABYTE)
         capture.ensure(large.source, large.access, placement, large.connect)
         large.execute(f"INSERT INTO letters VALUES (3, repeat('letter', {MEGABYTE}))")
+        large.connect.resume(large.connector)
 
         def status() -> ConnectorStatus:
             return large.connect.status(large.connector)
