@@ -41,15 +41,14 @@ def parts(path: Path) -> list[dict[str, object]]:
 
 
 def _parts(workspace: Workspace, *, supervised: bool) -> list[dict[str, object]]:
-    return [
-        {
-            "name": name,
-            **part,
-            "state": part["state"] if supervised else "stopped",
-            "pid": process_of(workspace, name) if supervised else None,
-        }
-        for name, part in states_of(workspace).items()
-    ]
+    found = []
+    for name, part in states_of(workspace).items():
+        pid = process_of(workspace, name) if supervised else None
+        state = part["state"] if supervised else "stopped"
+        # A process that has just died is gone before its supervisor has noticed it.
+        state = "unready" if state == "ready" and pid is None else state
+        found.append({"name": name, **part, "state": state, "pid": pid})
+    return found
 
 
 def log_files(path: Path, part: str | None) -> list[Path]:

@@ -16,6 +16,7 @@ from kernel.errors import InvalidRequest, NotFound, Unavailable
 from stack import control, logs
 from stack.plan import Part, Plan, Probe, Step
 from stack.planning import Options
+from stack.status import parts
 from stack.status import status as status_of
 from tests.faults.dummy import QUICK, Bench, bench
 from tests.support.services.waiting import until
@@ -75,6 +76,14 @@ def test_p11_a_killed_part_comes_back(stack: Bench) -> None:
     until(lambda: stack.states()["part"]["state"] == "ready", "the part is back")
     assert stack.states()["part"]["pid"] != before
     assert stack.living() == {stack.states()["part"]["pid"]}
+
+
+def test_a_part_without_a_process_is_not_called_ready(stack: Bench) -> None:
+    stack.up(stack.part("part"))
+    # The supervisor takes this file away first, and says a moment later that the part died.
+    (stack.workspace.run / "part.pid").unlink()
+    (found,) = parts(stack.root)
+    assert (found["state"], found["pid"]) == ("unready", None)
 
 
 def test_one_part_is_started_again_in_order(stack: Bench) -> None:
