@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from apps.pipeline.kafka import decode_records, staged_by_executors
 from apps.pipeline.session import start_session, warm
 from benchmarks.harness import Context, Figures
-from eventstore.decode import decode_event
+from eventstore.decode import EventDecoder
 from kernel.positions import Offsets
 from projections.log.decode import Decoder
 from projections.log.layout import Lake, events_log
@@ -46,6 +46,10 @@ SIZES = (10_000, 100_000, 1_000_000)
 STORE, TOPIC = "store", "events.flight"
 PARTITIONS, FILE_ROWS = 4, 50_000
 AT = datetime(2013, 1, 1, tzinfo=UTC)
+SCHEMA = (
+    '{"type": "record", "name": "departed", "fields": [{"name": "words", '
+    '"type": {"type": "fixed", "name": "words", "size": 96}}]}'
+)
 RAW = pa.schema(
     [
         ("topic", pa.string()),
@@ -69,13 +73,21 @@ def BASELINE(context: Context) -> Figures:
     return _measured(context, on_executors=False)
 
 
+class Words:
+    """Knows the one schema that the events of this benchmark have."""
+
+    def schema(self, schema_id: int) -> str:
+        """Return its text."""
+        return SCHEMA
+
+
 @dataclass(frozen=True, slots=True)
 class Events:
     """Decodes every topic as the event store's. Picklable."""
 
     def decoder(self, topic: str) -> Decoder | None:
         """Return the decoder of events."""
-        return decode_event
+        return EventDecoder(Words())
 
 
 class Nobody:
@@ -155,11 +167,12 @@ def _records(folder: Path, size: int) -> Path:
 
 def _record(partition: int, offset: int) -> dict[str, object]:
     position = offset * PARTITIONS + partition + 1
+    stream = f"flight-{position % 997}"
     told = {
         "id": str(uuid.UUID(int=position)),
         "store_id": STORE,
         "type": "departed",
-        "stream": f"flight-{position % 997}",
+        "stream": stream,
         "category": "flight",
         "version": str(position),
         "position": str(position),
@@ -175,7 +188,7 @@ def _record(partition: int, offset: int) -> dict[str, object]:
         "partition": partition,
         "offset": offset,
         "timestamp": AT,
-        "key": b"flight",
+        "key": stream.encode(),
         "value": b"\0\0\0\0\1" + position.to_bytes(8, "big") * 12,
         "headers": [{"key": name, "value": text.encode()} for name, text in told.items()],
     }

@@ -1,37 +1,59 @@
 """From the broker's record back to the event that was appended.
 
-Runs inside Spark's Python workers: pure, and quick to import.
+Runs inside Spark's Python workers. Whoever can write to a topic can send a record with headers that
+claim the position of an event. So a record is an event only when its place and its body agree with
+its headers: an event whose position somebody else took would be dropped as its own repetition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
 import orjson
 
-from kernel.errors import SchemaViolation
+from kernel.errors import NotFound, SchemaViolation
 from kernel.positions import Position, Version
+from schemas.columns import decode_value
 from schemas.records import FORMAT_AVRO, KafkaRecord, RecordedEvent, Rejected
+from schemas.registry import SchemaLookup
 from schemas.wire import schema_id_of
 
-STAGE = "decode"
+
+@dataclass(frozen=True, slots=True)
+class EventDecoder:
+    """Decodes every topic of the event store, with `decode_event`. Picklable as its schemas are."""
+
+    schemas: SchemaLookup
+
+    def __call__(self, record: KafkaRecord) -> RecordedEvent | Rejected:
+        """Decode one record."""
+        return decode_event(record, self.schemas)
 
 
-def decode_event(record: KafkaRecord) -> RecordedEvent | Rejected:
+def decode_event(record: KafkaRecord, schemas: SchemaLookup) -> RecordedEvent | Rejected:
     """Decode a record of a topic `events.<category>`.
 
-    `data` stays the framed bytes. A record without one of the headers, in a data format that is
-    not known, or whose framing contradicts its headers is `Rejected`, never an exception.
+    `data` stays the framed bytes, of which is known that their schema reads them. A record without
+    one of the headers, in a data format that is not known, whose topic, key or framing contradicts
+    its headers, or whose body cannot be read is `Rejected`, never an exception.
+    Raises `Unavailable` when the registry does not answer: that says nothing about the record.
     """
+    stage = "decode"
     try:
-        return _decode(record.headers, record.value)
+        event = _decode(record.headers, record.value)
+        _check_place(record, event)
+        decode_value(event.data, schemas.schema(event.schema_id))
+        return event
     except _Unusable as unusable:
         reason = str(unusable)
+    except NotFound as error:
+        stage, reason = "schema", error.message
     except (ValueError, SchemaViolation) as error:
         reason = f"{type(error).__name__}: {error}"
-    return Rejected(record=record, stage=STAGE, reason=reason)
+    return Rejected(record=record, stage=stage, reason=reason)
 
 
 class _Unusable(Exception):
@@ -65,6 +87,14 @@ def _decode(headers: Mapping[str, bytes], value: bytes | None) -> RecordedEvent:
         occurred_at=_time(headers, "occurred_at"),
         recorded_at=_time(headers, "recorded_at"),
     )
+
+
+def _check_place(record: KafkaRecord, event: RecordedEvent) -> None:
+    """Refuse an event that lies where the outbox would not have put it (`cdc.connectors`)."""
+    if record.topic.rpartition(".")[2] != event.category:
+        raise _Unusable(f"topic {record.topic} is not that of category {event.category}")
+    if record.key != event.stream.encode():
+        raise _Unusable(f"the record's key is not its stream {event.stream}")
 
 
 def _optional(headers: Mapping[str, bytes], name: str) -> str | None:

@@ -23,7 +23,7 @@ from schemas.debezium import PLACEHOLDER, UNCHANGED, Unchanged, is_unchanged
 from schemas.field_names import parsed
 from schemas.lake_columns import captured_columns, event_columns
 from schemas.pg_exact import EXACT, exact_texts, with_exact
-from schemas.wire import HEADER_BYTES
+from schemas.wire import HEADER_BYTES, UNREADABLE
 
 __all__ = [
     "PRESENT",
@@ -250,7 +250,7 @@ def _read(framed: bytes, parser: Any) -> Any:
         return fastavro.schemaless_reader(
             io.BytesIO(memoryview(framed)[HEADER_BYTES:]), parser, None
         )
-    except (EOFError, ValueError, IndexError, StopIteration, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise SchemaViolation(f"{len(framed)} bytes do not fit their schema: {error!r}") from error
 
 

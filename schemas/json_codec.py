@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import base64
 import io
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, cast
@@ -34,20 +33,10 @@ import fastavro
 from kernel.errors import Incompatible, SchemaViolation
 from schemas.compatibility import parse
 from schemas.json_values import SCALARS, describe, inside, logical_converter, misfit
+from schemas.wire import UNREADABLE
 
 Convert = Callable[[Any], Any]
 _PRIMITIVES = frozenset(SCALARS)
-# What fastavro raises for bytes that another schema wrote, or none.
-_UNREADABLE = (
-    EOFError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    TypeError,
-    MemoryError,
-    RecursionError,
-    struct.error,
-)
 
 
 class JsonCodec:
@@ -85,7 +74,7 @@ class JsonCodec:
         """
         try:
             value = fastavro.schemaless_reader(io.BytesIO(body), self._reader, None)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise Incompatible(
                 f"the data are not what their schema says: {type(error).__name__} {error}",
                 remedy="Whoever appended them did not encode them: see POST /v1/encode.",
@@ -104,7 +93,7 @@ class JsonCodec:
         body = io.BytesIO(b"".join([_varint(len(bodies)), *bodies, b"\0"]))
         try:
             read = fastavro.schemaless_reader(body, self._many, None)
-        except _UNREADABLE:
+        except UNREADABLE:
             return [self.decode(each) for each in bodies]
         values = cast(list[dict[str, Any]], read)
         if len(values) != len(bodies) or body.read(1):

@@ -8,6 +8,18 @@ from kernel.errors import SchemaViolation
 
 _HEADER = struct.Struct(">bI")
 HEADER_BYTES = _HEADER.size
+UNREADABLE = (
+    EOFError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    TypeError,
+    MemoryError,
+    RecursionError,
+    StopIteration,
+    struct.error,
+)
+"""What fastavro raises for a body that another schema wrote, or none."""
 
 
 def frame(schema_id: int, body: bytes) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from apps.gaps import EVENTS
 from cdc.decode import ChangeDecoder
 from cdc.sources import OUTBOX
-from eventstore.decode import decode_event
+from eventstore.decode import EventDecoder
 from projections.log.decode import Decoder
 from projections.runner.catalog import Deployment
 from schemas.registry import ConfluentRegistry
@@ -33,7 +33,7 @@ class TopicRouter:
         name = topic.removeprefix(self.prefix)
         source, _, _ = name.partition(".")
         if source == EVENTS:
-            return decode_event
+            return EventDecoder(ConfluentRegistry(self.registry_url))
         if source in self.captures:
             return ChangeDecoder(
                 source=source,

@@ -46,13 +46,31 @@ class IntervalSet:
             self._ends.insert(i + 1, value)
         return True
 
+    def remove(self, value: int) -> bool:
+        """Remove a number; return whether it was there."""
+        i = bisect.bisect_right(self._starts, value) - 1
+        if i < 0 or value > self._ends[i]:
+            return False
+        first, last = self._starts[i], self._ends[i]
+        left = [(first, value - 1)] if first < value else []
+        left += [(value + 1, last)] if value < last else []
+        self._starts[i : i + 1] = [start for start, _ in left]
+        self._ends[i : i + 1] = [end for _, end in left]
+        return True
+
+    def has_any(self, values: npt.NDArray[np.int64]) -> bool:
+        """Say whether any of the numbers is a member."""
+        if not self._starts:
+            return False
+        starts, ends = (np.array(each, np.int64) for each in (self._starts, self._ends))
+        before = np.searchsorted(starts, values, side="right") - 1
+        return bool(((before >= 0) & (values <= ends[before])).any())
+
     def add_all(self, values: npt.NDArray[np.int64]) -> bool:
         """Add strictly rising numbers if all of them are new; else add none and return False."""
+        if self.has_any(values):
+            return False
         starts, ends = (np.array(each, np.int64) for each in (self._starts, self._ends))
-        if len(starts):
-            before = np.searchsorted(starts, values, side="right") - 1
-            if bool(((before >= 0) & (values <= ends[before])).any()):
-                return False
         jumps = np.flatnonzero(np.diff(values) != 1)
         starts = np.concatenate([starts, values[np.append(0, jumps + 1)]])
         ends = np.concatenate([ends, values[np.append(jumps, len(values) - 1)]])

@@ -20,6 +20,7 @@ from deltalake.transaction import AddAction
 from projections.log.frames import IGNORED, QUARANTINE, REJECTED
 from projections.runner.log_rows import Kept, change_rows, event_rows, quarantine_rows
 from projections.runner.progress import Lateness, Progress
+from projections.runner.seen_events import SeenEvents, content_of, events_at
 from projections.runner.sorter import Released, Sorter
 
 
@@ -66,6 +67,7 @@ def sort_out(
     `before` is the progress of epoch E-1, by which duplicates and lateness are judged: the verdict
     does not depend on how rows are spread over one batch. `partitions` says how many each topic
     has. Rows keep the order of their partition. `released` are rows that were in quarantine.
+    Raises `StoreDiverged` when the batch has two events of one position.
     """
     ordered = decoded.sort_by(
         [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
@@ -77,6 +79,8 @@ def sort_out(
     if released is not None and released.rows.num_rows:
         sorter.take_all_released(released, first=ordered.num_rows)
         ordered = pa.concat_tables([ordered, released.rows])
+    for store, positions in sorter.doubled.items():
+        SeenEvents(store).take(content_of(events_at(ordered, store, positions)))
     return Arrival(
         events={s: event_rows(ordered, kept, epoch, now) for s, kept in sorter.events.items()},
         changes={s: change_rows(ordered, kept, epoch, now) for s, kept in sorter.changes.items()},

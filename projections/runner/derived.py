@@ -41,6 +41,8 @@ from projections.state.typed_installs import TypedInstalls
 MAX_ROWS_PER_STEP = 60_000
 """Derived tables are brought forward by at most about this many log rows at a time."""
 MAX_EPOCHS_PER_STEP = 2_000
+LATE_EVENTS = ("released", "reclaimed")
+"""What an epoch counts that may have logged events of positions that readers have passed."""
 BOUNDED_BYTES = 32 * 2**20
 """Typed files up to this size give a change of a history that is committed from this process."""
 
@@ -208,7 +210,7 @@ class DerivedTables:
                 [(e.epoch, e.heads.get(store, 0)) for e in epochs],
             )
             with attempts.of("typed/events"):
-                late = any(e.counts.get("released") for e in epochs)
+                late = any(e.counts.get(what) for e in epochs for what in LATE_EVENTS)
                 found = self._typed.add_events(
                     store, visible, up_to.epoch, wanted=wanted, late=late
                 )

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel import failpoints
-from kernel.errors import NotFound, StoreDiverged
+from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.log.adoption import append_files
 from projections.log.frames import AVRO_SCHEMAS, LOGGED
@@ -18,6 +18,7 @@ from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival
 from projections.runner.log_task import QUARANTINED, partition_of
+from projections.runner.seen_events import CONTENT, SeenEvents, content_of
 from projections.runner.staged import Staged, remove_attempts, remove_left, tables_of
 from projections.runner.widened import IDENTITY
 from schemas.registry import SchemaLookup
@@ -100,19 +101,12 @@ class EpochLog:
             known = self._tables.read(
                 self._lake.path(events_log(store)),
                 where=pc.is_in(pc.field("position"), positions) & (pc.field("epoch") < epoch),
-                columns=["position", "event_id", "stream", "version", "type", "data"],
+                columns=list(CONTENT),
             )
-            logged = {row["position"]: row for row in known.to_pylist()} if known else {}
-            for row in repeated.to_pylist():
-                row["data"] = row["value"]
-                before = logged.get(row["position"])
-                if before is not None and any(row[k] != v for k, v in before.items()):
-                    raise StoreDiverged(
-                        f"position {row['position']} of store {store} is event {row['event_id']} "
-                        f"now and was {before['event_id']} in the log",
-                        store=store,
-                        position=row["position"],
-                    )
+            seen = SeenEvents(store)
+            if known is not None:
+                seen.take(known)
+            seen.take(content_of(repeated))
 
     def moved(self, epoch: Epoch, source: str, transactions: pa.Array) -> pa.Table | None:
         """Return what names the changes of some transactions that the log had before an epoch."""

@@ -131,11 +131,13 @@ class Progress:
 
     `installs` are the numbers of announcements that were taken in, `declined` those among them
     that could not be installed, with the reason. `quarantine` has the topics of which records wait
-    there.
+    there. `positions` are those of events, and those that records in quarantine name; of the
+    latter, `refused` has the ones of which no event has come.
     """
 
     marks: dict[str, Mark] = field(default_factory=dict)
     positions: dict[str, IntervalSet] = field(default_factory=dict)
+    refused: dict[str, IntervalSet] = field(default_factory=dict)
     cuts: dict[str, Cut] = field(default_factory=dict)
     watermarks: Watermarks = field(default_factory=Watermarks)
     installs: IntervalSet = field(default_factory=IntervalSet)
@@ -186,12 +188,29 @@ class Progress:
         return next(found, None)
 
     def accept_position(self, store: str, position: int) -> bool:
-        """Take note of an event's position; False for one seen before."""
+        """Take note of an event's position; False for one that had its event before."""
+        if store in self.refused and self.refused[store].remove(position):
+            return True
         return self.positions.setdefault(store, IntervalSet()).add(position)
 
     def accept_positions(self, store: str, positions: npt.NDArray[np.int64]) -> bool:
         """Take note of many events, in the order of their positions, if all are new."""
+        if store in self.refused and self.refused[store].has_any(positions):
+            return False
         return self.positions.setdefault(store, IntervalSet()).add_all(positions)
+
+    def refuse_position(self, store: str, position: int) -> None:
+        """Take note of a position that a record in quarantine names: it is no hole any more.
+
+        The event itself may still come: anybody can write a record that names its position.
+        """
+        if self.positions.setdefault(store, IntervalSet()).add(position):
+            self.refused.setdefault(store, IntervalSet()).add(position)
+
+    def had_event(self, store: str, position: int) -> bool:
+        """Say whether the event of a position has come, and not only a record that names it."""
+        had, refused = self.positions.get(store), self.refused.get(store)
+        return had is not None and position in had and (refused is None or position not in refused)
 
     def head(self, store: str) -> int:
         """Return the contiguous head: every position up to it has been seen."""
@@ -206,7 +225,8 @@ class Progress:
         return json.dumps(
             {
                 "marks": {place: list(mark) for place, mark in self.marks.items()},
-                "positions": {store: s.ranges() for store, s in self.positions.items()},
+                "positions": _ranges(self.positions),
+                "refused": _ranges({store: s for store, s in self.refused.items() if len(s)}),
                 "cuts": {source: cut.to_json() for source, cut in self.cuts.items()},
                 "watermarks": self.watermarks.seen,
                 "partitions": self.watermarks.partitions,
@@ -225,6 +245,7 @@ class Progress:
         return cls(
             marks={place: _mark(mark) for place, mark in kept["marks"].items()},
             positions={store: _intervals(r) for store, r in kept["positions"].items()},
+            refused={store: _intervals(r) for store, r in kept.get("refused", {}).items()},
             cuts={source: _cut(cut) for source, cut in kept["cuts"].items()},
             watermarks=Watermarks(
                 seen={name: _numbers(places) for name, places in kept["watermarks"].items()},
@@ -240,6 +261,10 @@ class Progress:
 def micros(moment: datetime) -> int:
     """Return microseconds since 1970 UTC, exactly."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _ranges(positions: Mapping[str, IntervalSet]) -> dict[str, list[list[int]]]:
+    return {store: seen.ranges() for store, seen in positions.items()}
 
 
 def _numbers(kept: object) -> dict[str, int]:

@@ -33,6 +33,7 @@ from projections.log.layout import Lake, changes_log, events_log
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.progress import Progress, micros
+from projections.runner.seen_events import CONTENT, among
 from projections.runner.sorter import Released
 from projections.runner.widened import IDENTITY, repeated
 from projections.state.installs import DECODE, Entry, Install
@@ -198,13 +199,13 @@ class Quarantine:
         if not records:
             return
         decoded = self.redecode([_kafka_record(record) for record in records])
-        again = self._in_log(decoded)
+        again, taken = self._in_log(decoded)
         kept: list[int] = []
         for index, (record, kind) in enumerate(
             zip(records, decoded["kind"].to_pylist(), strict=True)
         ):
-            if kind == REJECTED:
-                reason = decoded["reason"][index].as_py()
+            if kind == REJECTED or index in taken:
+                reason = taken.get(index) or decoded["reason"][index].as_py()
                 self._outcome(entry, record, REFUSED, reason)
                 continue
             self._end(entry, record, RELEASED, None, progress)
@@ -216,10 +217,14 @@ class Quarantine:
         if kept:
             yield decoded.take(kept)
 
-    def _in_log(self, decoded: pa.Table) -> set[int]:
-        """Return the indices of rows that earlier epochs logged, or that come twice here."""
+    def _in_log(self, decoded: pa.Table) -> tuple[set[int], dict[int, str]]:
+        """Return the indices of rows that earlier epochs logged, or that come twice here.
+
+        With them, by index, why an event cannot enter: its position has another one.
+        """
         numbered = decoded.append_column("row", pa.array(range(decoded.num_rows), pa.int64()))
         found: set[int] = set()
+        taken: dict[int, str] = {}
         before = pc.field("epoch") < self._epoch
         for source in pc.unique(decoded["source"].drop_null()).to_pylist():
             own = numbered.filter(pc.field("source") == source)
@@ -234,11 +239,11 @@ class Quarantine:
             if events.num_rows:
                 where = before & pc.is_in(pc.field("position"), pc.unique(events["position"]))
                 path = self.lake.path(events_log(source))
-                logged = self.tables.read(path, where=where, columns=["position"])
-                known_at = set() if logged is None else set(logged["position"].to_pylist())
-                pairs = zip(*(events[n].to_pylist() for n in ("row", "position")), strict=True)
-                found |= {row for row, position in pairs if position in known_at}
-        return found
+                logged = self.tables.read(path, where=where, columns=list(CONTENT))
+                again, others = among(source, events, logged)
+                found |= {events["row"][place].as_py() for place in again}
+                taken |= {events["row"][place].as_py(): why for place, why in others.items()}
+        return found, taken
 
     def _passed(self, rows: pa.Table, progress: Progress) -> set[str]:
         """Return the transactions of these rows that the cut of their source has passed."""

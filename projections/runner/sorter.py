@@ -81,7 +81,8 @@ class Sorter:
     """Decides row by row; keeps places, not rows.
 
     A batch comes in slices: rows of a partition in their order, partitions in theirs. `events`,
-    `changes` and `repeated` have places within the last slice.
+    `changes` and `repeated` have places within the last slice. `doubled` are the positions of which
+    this batch has several events, which the caller compares with one another.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Sorter:
         self.events: dict[str, Kept] = {}
         self.changes: dict[str, Kept] = {}
         self.repeated: dict[str, list[int]] = {}
+        self.doubled: dict[str, set[int]] = {}
         self.schema_ids: set[int] = set()
         self.schema_changes: set[str] = set()
         self.counts: Counter[str] = Counter()
@@ -140,7 +142,7 @@ class Sorter:
         """
         for refusal in self._rejected:
             if refusal.store is not None:
-                self._progress.accept_position(refusal.store, refusal.position)
+                self._progress.refuse_position(refusal.store, refusal.position)
             place = refusal.topic, refusal.source, refusal.table
             self._progress.quarantined(*place, refusal.reason, at=micros(now))
         self.counts["quarantined"] = len(self._rejected)
@@ -181,15 +183,18 @@ class Sorter:
 
     def _event(self, index: int, row: _Row) -> None:
         self.counts["events_read"] += 1
+        refused = self._progress.refused.get(row.source)
+        self.counts["reclaimed"] += refused is not None and row.position in refused
         if self._progress.accept_position(row.source, row.position):
             self.counts["events"] += 1
             kept = self.events.setdefault(row.source, Kept())
             kept.add(index, *self._verdict(f"events.{row.table}", row))
             return
         self.counts["duplicates"] += 1
-        seen = self._before.positions.get(row.source)
-        if seen is not None and row.position in seen:
+        if self._before.had_event(row.source, row.position):
             self.repeated.setdefault(row.source, []).append(index)
+        else:
+            self.doubled.setdefault(row.source, set()).add(row.position)
 
     def _change(self, index: int, row: _Row) -> None:
         self.counts["changes_read"] += 1
@@ -283,7 +288,10 @@ class Sorter:
     def take_released(self, index: int, row: _Row, *, passed: Collection[str]) -> None:
         """Take a row that was in quarantine, whatever was read of its topic since."""
         if row.kind == EVENT:
-            self._progress.accept_position(row.source, row.position)
+            new = self._progress.accept_position(row.source, row.position)
+            if not new and not self._before.had_event(row.source, row.position):
+                self.doubled.setdefault(row.source, set()).add(row.position)
+                return
             kept = self.events.setdefault(row.source, Kept())
             kept.add(index, *self._verdict(f"events.{row.table}", row))
             return

@@ -23,7 +23,7 @@ from projections.log import storage
 from projections.log.adoption import StagedFiles, as_addition
 from projections.log.datasets import files_at
 from projections.log.frames import REJECTED
-from projections.log.layout import Lake
+from projections.log.layout import Lake, events_log
 from projections.log.tables import Tables
 from projections.runner.arrival import Arrival, recorded_us
 from projections.runner.log_rows import Kept, change_rows, event_rows
@@ -40,6 +40,7 @@ from projections.runner.log_task import (
     stem_of,
 )
 from projections.runner.progress import Lateness, Progress
+from projections.runner.seen_events import CONTENT, SeenEvents, content_of, events_at
 from projections.runner.sorter import Released, Sorter
 from projections.runner.widened import Logged, moved_rows
 
@@ -197,6 +198,12 @@ def sort_staged(
     rows = released.rows if released is not None else DECIDING.empty_table()
     if released is not None and rows.num_rows:
         sorter.take_all_released(released, first=0)
+    for store, positions in sorter.doubled.items():
+        seen = SeenEvents(store)
+        for events in _events_at(staged, store, positions):
+            seen.take(events)
+        if released is not None:
+            seen.take(content_of(events_at(rows, store, positions)))
     return Arrival(
         events={s: event_rows(rows, k, facts.epoch, facts.now) for s, k in sorter.events.items()},
         changes={
@@ -208,6 +215,19 @@ def sort_staged(
         schema_changes=sorter.schema_changes,
         counts=sorter.total(),
     )
+
+
+def _events_at(staged: Staged, store: str, positions: Collection[int]) -> Iterator[pa.Table]:
+    """Yield the events of some positions (`CONTENT`) from the files that executors wrote."""
+    wanted = pa.array(sorted(positions), pa.int64())
+    root = staged.facts.lake.path(events_log(store))
+    for file in staged.files:
+        if file.name == events_log(store):
+            with files_at(root).open_input_file(file.path) as source:
+                for batch in pq.ParquetFile(source).iter_batches(SLICE_ROWS, columns=list(CONTENT)):
+                    yield pa.Table.from_batches([batch]).filter(
+                        pc.is_in(pc.field("position"), wanted)
+                    )
 
 
 def _moved(staged: Staged, before: Progress, logged: Logged) -> list[int]:

@@ -20,13 +20,25 @@ from cdc.connect import ConnectClient
 from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.replication import drop_publication, drop_slot
-from eventstore.decode import decode_event
+from eventstore.decode import EventDecoder
 from eventstore.postgres.migrate import migrate
 from schemas.records import RecordedEvent
 from schemas.wire import frame
 from tests.support.services.waiting import until
 from tests.support.sources.capturing import Reader
 
+
+class ThreeBytes:
+    """Schemas that read any three bytes."""
+
+    def schema(self, schema_id: int) -> str:
+        """Return the text of a schema."""
+        fixed = {"type": "fixed", "name": "three", "size": 3}
+        fields = [{"name": "bytes", "type": fixed}]
+        return json.dumps({"type": "record", "name": f"s{schema_id}", "fields": fields})
+
+
+DECODE = EventDecoder(ThreeBytes())
 INSERT = """
 INSERT INTO es.events SELECT %(position)s, store_id, %(id)s, %(stream)s, 0, 'order', 'placed', 7, 0,
        %(data)s, %(subject)s, NULL, %(metadata)s, %(tags)s, %(occurred_at)s, %(recorded_at)s
@@ -64,7 +76,7 @@ class Outbox:
     def await_events(self, count: int) -> list[RecordedEvent]:
         def there() -> bool:
             for record in self.reader.poll():
-                event = decode_event(record)
+                event = DECODE(record)
                 assert isinstance(event, RecordedEvent), event
                 assert record.key == event.stream.encode()
                 self.records.append(event)

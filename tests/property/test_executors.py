@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernel.errors import StoreDiverged
 from kernel.positions import Offsets, TopicId
 from projections.log.decode import Decoder, decode_batches
 from projections.log.frames import DECODED
@@ -43,6 +44,8 @@ from tests.support.lake.ingested import SilentBroker
 from tests.support.lake.left_files import left_files
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
+LAST = START + timedelta(minutes=60)
+"""Events of a later time have another content."""
 RAW = pa.schema(
     [
         ("topic", pa.string()),
@@ -135,7 +138,7 @@ def event_of(record: KafkaRecord, position: int, at: datetime, odd: bool) -> Dec
         type="departed",
         schema_id=4,
         data_format=0,
-        data=b"\0\0\0\0\4" + str(position).encode(),
+        data=b"\0\0\0\0\4" + str(position).encode() + (b"other" if at > LAST else b""),
         subject=None,
         key_id=None,
         metadata={},
@@ -303,6 +306,20 @@ def test_p6_executors_judge_lateness_by_the_epoch_before(tmp_path: Path) -> None
     events = made.rows(f"log/events/{STORE}")
     assert events is not None
     assert events.filter(events["closed_late"])["position"].to_pylist() == [11]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_p9_events_of_one_position_are_compared_whoever_writes_them(
+    tmp_path: Path, form: str
+) -> None:
+    made = Executed(tmp_path, on_executors=form == "spark")
+    first = [("events.flight", 0, order, 1, 5, False) for order in (1, 2, 3, 1)]
+    ends: Offsets = {"events.flight": {"0": 10**6, "1": 10**6}}
+    done = made.run(raw_of(first, {}), ends, share=2)
+    assert (done.counts["events"], done.counts["duplicates"]) == (3, 1)
+    other = [("events.flight", 1, 5, 1, 5, False), ("events.flight", 1, 5, 1, 61, False)]
+    with pytest.raises(StoreDiverged, match="position 17"):
+        made.run(raw_of(other, {}), ends, share=1)
 
 
 @pytest.mark.matrix

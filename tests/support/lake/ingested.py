@@ -3,6 +3,7 @@ the records."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -15,7 +16,9 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest
+from projections.runner.quarantine import nothing_decoded
 from projections.runner.retries import Patience
+from schemas.records import KafkaRecord
 from schemas.registry import MemoryRegistry
 
 
@@ -64,6 +67,10 @@ class BatchedLake(IngestedLake):
     batch: list[dict[str, Any]]
     patience: Patience | None = None
 
+    def redecode(self, records: Sequence[KafkaRecord]) -> pa.Table:
+        """Decode records that were in quarantine."""
+        return nothing_decoded(records)
+
     def made_ingest(self) -> Ingest:
         return Ingest(
             self.lake,
@@ -73,6 +80,7 @@ class BatchedLake(IngestedLake):
             lateness=lambda _: timedelta(0),
             broker=SilentBroker(),
             patience=self.patience,
+            redecode=self.redecode,
         )
 
     def decoded(self, bound: Bound) -> pa.Table:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import pyarrow as pa
+
 from eventstore.codecs import Codecs
-from eventstore.decode import decode_event
+from eventstore.decode import EventDecoder
 from eventstore.intake import Intake, MemorySchemaCache
 from eventstore.store import EncodedEvent
 from kernel.positions import KafkaOffset
 from projections.log.decode import decode, row_of
+from projections.log.frames import DECODED
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
@@ -49,6 +52,17 @@ class BreakingRegistry(MemoryRegistry):
         return found or super().schema(schema_id)
 
 
+@dataclass(frozen=True)
+class Known:
+    """All schemas that a registry ever had."""
+
+    registry: MemoryRegistry
+
+    def schema(self, schema_id: int) -> str:
+        """Return the text of a schema."""
+        return MemoryRegistry.schema(self.registry, schema_id)
+
+
 @dataclass
 class ToldLake(BatchedLake):
     """Events of category `order`, one epoch at a time."""
@@ -57,6 +71,7 @@ class ToldLake(BatchedLake):
     registry: MemoryRegistry = field(default_factory=MemoryRegistry)
     position: int = 0
     _records: list[KafkaRecord] = field(default_factory=list)
+    offset: int = 0
     batch: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,19 +90,34 @@ class ToldLake(BatchedLake):
 
     def tell(self, type_: str, data: Mapping[str, Any]) -> int:
         """Append an event; return its position. Raises what an append of it raises."""
+        self.send(self.appended(type_, data))
+        return self.position
+
+    def appended(self, type_: str, data: Mapping[str, Any]) -> KafkaRecord:
+        """Append an event; return its record, which is not sent yet."""
         event = NewEvent(
             id=uuid.uuid4(), type=type_, data=dict(data), metadata={}, tags=(), occurred_at=AT
         )
         (encoded,) = asyncio.run(self.intake.encode("order", [event]))
         self.position += 1
-        self._records.append(_record(encoded, self.position))
-        return self.position
+        return _record(encoded, self.position)
+
+    def send(self, record: KafkaRecord) -> None:
+        """Put a record at the end of the topic, whoever wrote it."""
+        self._records.append(replace(record, offset=KafkaOffset(self.offset)))
+        self.offset += 1
 
     def epoch(self) -> Committed:
         """Make an epoch of what was told since the last one."""
-        self.batch = [row_of(record, decode(record, decode_event)) for record in self._records]
+        self.batch = self.redecode(self._records).to_pylist()
         self._records.clear()
-        return self.between({}, {"events.order": {"0": self.position}})
+        return self.between({}, {"events.order": {"0": self.offset}})
+
+    def redecode(self, records: Sequence[KafkaRecord]) -> pa.Table:
+        """Decode records. Ingest has every schema in its cache, whatever the registry loses."""
+        decoder = EventDecoder(Known(self.registry))
+        rows = [row_of(record, decode(record, decoder)) for record in records]
+        return pa.Table.from_pylist(rows, schema=DECODED)
 
     def bring(self) -> Brought:
         """Bring typed tables up to the last epoch."""
@@ -120,7 +150,7 @@ def _record(event: EncodedEvent, position: int) -> KafkaRecord:
     return KafkaRecord(
         topic="events.order",
         partition=0,
-        offset=KafkaOffset(position - 1),
+        offset=KafkaOffset(0),
         timestamp=AT,
         key=b"order-9",
         value=event.data,
