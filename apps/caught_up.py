@@ -23,10 +23,8 @@ from cdc.database import connected
 from kernel.errors import Unavailable
 from kernel.positions import Epoch, Lsn, lsn_from_text
 from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.catalog import CAPTURE, LIVE, PROJECTION, DeployedCatalog
-from projections.runner.manifest import TYPED, Committed, Manifest
-from projections.runner.progress import Progress
+from projections.log.rows import SmallTables
+from projections.serve.standings import CAPTURE, PROJECTION, TYPED, Newest, live, newest, runs
 from projections.state.held import hold_line, release_command, retry_command
 
 POLL_S = 0.2
@@ -85,14 +83,13 @@ class Waiting:
     settings: Settings
     goal: Goal
     heads: StoreHeads
-    tables: Tables = field(default_factory=Tables)
+    tables: SmallTables = field(default_factory=SmallTables)
     _epoch: Epoch | None = None
 
     def look(self) -> CaughtUp | Behind:
         """Say how things stand now."""
         lake = Lake.at(self.settings.lake)
-        manifest = Manifest(lake, self.tables)
-        last = manifest.last()
+        last = newest(lake, self.tables)
         if self._epoch is None:
             missing = self._missing_input(last)
             if missing:
@@ -100,13 +97,13 @@ class Waiting:
                 return Behind(missing=missing, events=events, seconds=seconds)
             # What comes later is not this call's concern. Where nothing was ever recorded there
             # is no epoch to wait for.
-            self._epoch = last.epoch if last is not None else Epoch(0)
-        reached, missing = self._missing_tables(lake, manifest, self._epoch)
+            self._epoch = Epoch(last.epoch if last is not None else 0)
+        reached, missing = self._missing_tables(lake, self._epoch)
         if missing:
             return Behind(missing=missing, events=0, seconds=0.0)
         return CaughtUp(epoch=self._epoch, head=self.goal.head, tables=reached, waited_s=0.0)
 
-    def _missing_input(self, last: Committed | None) -> tuple[str, ...]:
+    def _missing_input(self, last: Newest | None) -> tuple[str, ...]:
         missing = []
         have = last.heads.get(self.goal.store or "", 0) if last is not None else 0
         if have < self.goal.head:
@@ -115,7 +112,7 @@ class Waiting:
             cut = last.cuts.get(source, 0) if last is not None else 0
             if cut < lsn:
                 missing.append(f"source {source}: {lsn - cut:,} bytes of WAL")
-        held = Progress.from_json(last.progress).held if last is not None else {}
+        held = last.held if last is not None else {}
         missing += [
             f"{hold_line(source, table, hold)} (release: {release_command(source, table, hold)})"
             for source in self.goal.cuts
@@ -123,15 +120,11 @@ class Waiting:
         ]
         return tuple(missing)
 
-    def _missing_tables(
-        self, lake: Lake, manifest: Manifest, epoch: Epoch
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        noted = manifest.projected()
+    def _missing_tables(self, lake: Lake, epoch: Epoch) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        noted = runs(lake, self.tables)
         wanted = {"typed tables": TYPED}
-        for entry in DeployedCatalog(lake, self.tables).entries():
-            if entry.kind == PROJECTION and entry.status == LIVE:
-                app = f"projection/{entry.name}/g{entry.generation}"
-                wanted[f"projection {entry.name}"] = app
+        for name, generation in live(lake, self.tables, PROJECTION).items():
+            wanted[f"projection {name}"] = f"projection/{name}/g{generation}"
         held = noted[TYPED].held if TYPED in noted else {}
         missing = [
             f"{name} is held since epoch {hold.from_epoch}: {hold.reason}"
@@ -154,14 +147,10 @@ def goal_of(settings: Settings) -> Goal:
         raise Unavailable(f"the event store's database does not answer: {error}") from error
     store, head = (None, 0) if row is None else (row[0], int(row[1]))
     lake = Lake.at(settings.lake)
-    live = {
-        entry.name
-        for entry in DeployedCatalog(lake, Tables()).entries()
-        if entry.kind == CAPTURE and entry.status == LIVE
-    }
+    captured = live(lake, SmallTables(), CAPTURE)
     cuts: dict[str, Lsn] = {}
     for source in sources.load_all(settings.workspace):
-        if source.name not in live:
+        if source.name not in captured:
             continue
         with connected(source.full_dsn(settings.workspace)) as database:
             found = database.execute(_MESSAGE).fetchone()

@@ -11,7 +11,6 @@ from kernel.errors import Conflict, InvalidRequest, PenstockError
 from projections.runner.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.runner.manifest import TYPED
 from projections.runner.relations import LakeCatalog
-from projections.serve.standings import unknown_projection
 from projections.sql.catalog import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from projections.sql.plan import plan
@@ -81,24 +80,6 @@ def apply(
     if changed:
         site.deployed.put(changed)
     return results
-
-
-def set_status(site: Site, name: str, status: str) -> Entry:
-    """Pause, resume or drop a projection. Its table stays. Raises `NotFound`."""
-    before = _entry(site, name)
-    changed = replace(before, status=status)
-    if before.status != status:
-        site.deployed.put([changed])
-    return changed
-
-
-def _entry(site: Site, name: str) -> Entry:
-    entries = {
-        e.name: e for e in site.deployed.entries() if e.kind == PROJECTION and e.status != DROPPED
-    }
-    if name not in entries:
-        raise unknown_projection(name, entries)
-    return entries[name]
 
 
 def _source_entry(source: SourceDecl, before: Entry | None) -> tuple[Entry, Outcome]:

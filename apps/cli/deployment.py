@@ -126,8 +126,12 @@ def drop(
 
 
 def _set(name: str, status: str, workspace: WorkspaceOption, as_json: bool) -> None:
-    from apps import deployment
+    from projections.log.tables import Tables
+    from projections.runner.catalog import DeployedCatalog
+    from projections.serve.standings import standing
 
-    entry = deployment.set_status(site_of(settings.load(workspace), fields=False), name, status)
+    lake = Lake.named(settings.load(workspace).lake)
+    standing(lake, name)  # It refuses a name that is not deployed.
+    entry = DeployedCatalog(lake, Tables()).set_status(name, status)
     document = {"name": name, "status": entry.status, "generation": entry.generation}
     emit(document, as_json=as_json, text=f"{name} is {entry.status}")

@@ -141,9 +141,8 @@ def table_path(
 ) -> None:
     """Print the folder of a table: any engine may open it as a Delta table."""
     from projections.serve import lake_tables
-    from projections.serve.query import table_name
 
-    found = lake_tables.describe(lake_of(settings.load(workspace)), table_name([name]))
+    found = lake_tables.describe(lake_of(settings.load(workspace)), lake_tables.table_name([name]))
     document = {"name": found.name, "path": found.path}
     emit(document, as_json=as_json, text=found.path, verbatim=True)
 
@@ -156,9 +155,10 @@ def table_history(
 ) -> None:
     """Show a table's commits: version, time, what was done, rows, by which engine."""
     from projections.serve import lake_tables
-    from projections.serve.query import table_name
 
-    found = lake_tables.commits(lake_of(settings.load(workspace)), table_name([name]), limit=limit)
+    found = lake_tables.commits(
+        lake_of(settings.load(workspace)), lake_tables.table_name([name]), limit=limit
+    )
     rows = [[c.version, c.at, c.operation, c.rows, c.engine] for c in found]
     headings = ["version", "at", "operation", "rows", "engine"]
     emit([asdict(c) for c in found], as_json=as_json, text=table(headings, rows))

@@ -6,16 +6,33 @@ takes longer than most commands take to answer.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 
+@dataclass(slots=True)
+class SmallTables:
+    """Opens tables once and keeps their handles, for who asks again and again."""
+
+    _handles: dict[str, DeltaTable] = field(default_factory=dict)
+
+    def select(self, path: str, sql: str) -> list[dict[str, object]]:
+        """Answer a query of one table, called `rows` in it; no rows where there is no table."""
+        table = self._handles.get(path)
+        try:
+            if table is None:
+                table = self._handles[path] = DeltaTable(path)
+            else:
+                table.update_incremental()
+        except TableNotFoundError:
+            return []
+        found = QueryBuilder().register("rows", table).execute(sql).read_all()
+        columns = {name: found[name].to_pylist() for name in found.schema.names}
+        return [{name: columns[name][i] for name in columns} for i in range(found.num_rows)]
+
+
 def select(path: str, sql: str) -> list[dict[str, object]]:
-    """Answer a query of one table, called `rows` in it; no rows where there is no table."""
-    try:
-        table = DeltaTable(path)
-    except TableNotFoundError:
-        return []
-    found = QueryBuilder().register("rows", table).execute(sql).read_all()
-    columns = {name: found[name].to_pylist() for name in found.schema.names}
-    return [{name: columns[name][i] for name in columns} for i in range(found.num_rows)]
+    """Answer one query of one table; see `SmallTables`."""
+    return SmallTables().select(path, sql)

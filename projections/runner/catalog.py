@@ -10,7 +10,7 @@ neither needs the other to be up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -149,6 +149,15 @@ class DeployedCatalog:
                 for i, entry in enumerate(entries)
             ]
         )
+
+    def set_status(self, name: str, status: str) -> Entry:
+        """Pause, resume or drop a projection that is deployed. Its table stays."""
+        known = {(each.kind, each.name): each for each in self.entries()}
+        before = known[PROJECTION, name]
+        changed = replace(before, status=status)
+        if before.status != status:
+            self.put([changed])
+        return changed
 
     def version(self) -> int:
         """Return the catalog's table version; -1 before anything was deployed. Cheap."""

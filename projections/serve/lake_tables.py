@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from kernel.errors import NotFound, Unavailable
+from kernel.errors import InvalidRequest, NotFound, Unavailable
 from projections.log import storage
 from projections.log.layout import KINDS, Lake
 from schemas.identifiers import GOES_ON
@@ -28,6 +29,7 @@ _MERGED = (
     "numTargetRowsDeleted",
 )
 _WRITTEN = ("num_added_rows", "numOutputRows")
+_PLACED = re.compile(r"(?P<kind>[^./]+)[./](?P<rest>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,21 @@ class Commit:
     operation: str
     rows: int | None
     engine: str
+
+
+def table_name(parts: list[str]) -> str:
+    """Turn a name as users write it into a place in the lake."""
+    text = ".".join(parts)
+    placed = _PLACED.fullmatch(text)
+    if placed is None:
+        return text if text in SINGLE else f"projection/{text}"
+    if placed["kind"] not in KINDS:
+        raise InvalidRequest(
+            f"{text} is not a table's name: {placed['kind']} is not one of {', '.join(KINDS)}",
+            remedy="Write the kind first, as current.shop.public.orders; a projection has a bare "
+            "name. See what there is: penstock table list",
+        )
+    return f"{placed['kind']}/{placed['rest']}"
 
 
 def table_names(lake: Lake) -> list[str]:

@@ -25,11 +25,11 @@ from sqlglot.errors import ParseError, TokenError
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.datasets import dataset_of, for_duckdb, missing_file
-from projections.log.layout import KINDS, Lake
+from projections.log.layout import Lake
 from projections.log.tables import Tables, standing
 from projections.log.writer import OP, UPSERT
 from projections.runner.manifest import Manifest
-from projections.serve.lake_tables import SINGLE, unknown_table
+from projections.serve.lake_tables import table_name, unknown_table
 from projections.serve.versions import UNVERSIONED, EpochVersions
 from projections.sql.tokens import why_unread
 from projections.state.layers import beyond, newest_of, tail_name
@@ -38,7 +38,6 @@ from schemas.identifiers import duckdb_name
 _CURRENT = "current/"
 _BY_EPOCHS = (_CURRENT, "log/")
 """Tables whose commits carry their epoch under the table's own name."""
-_PLACED = re.compile(r"(?P<kind>[^./]+)[./](?P<rest>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +84,6 @@ def ask(lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None
                 raise _not_kept(name, versions[name]) from None
         raise
     return Answer(rows=rows, epoch=chosen, tables=versions)
-
-
-def table_name(parts: list[str]) -> str:
-    """Turn a name as users write it into a place in the lake."""
-    text = ".".join(parts)
-    placed = _PLACED.fullmatch(text)
-    if placed is None:
-        return text if text in SINGLE else f"projection/{text}"
-    if placed["kind"] not in KINDS:
-        raise InvalidRequest(
-            f"{text} is not a table's name: {placed['kind']} is not one of {', '.join(KINDS)}",
-            remedy="Write the kind first, as current.shop.public.orders; a projection has a bare "
-            "name. See what there is: penstock table list",
-        )
-    return f"{placed['kind']}/{placed['rest']}"
 
 
 _ERROR_CLASS = re.compile(r"^[A-Z][A-Za-z ]* Error: ")

@@ -6,14 +6,14 @@ It reads the same rows as `DeployedCatalog` and `Manifest`, without what loads s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kernel.errors import NotFound
 from projections.log.layout import Lake
-from projections.log.rows import select
+from projections.log.rows import SmallTables
 from projections.serve.lake_tables import row_count
-from projections.state.held import Hold, held_by_name, held_from_json
+from projections.state.held import Held, Hold, held_by_name, held_from_json
 
 _DEPLOYED = """
 SELECT name, generation, status, text FROM (
@@ -21,13 +21,27 @@ SELECT name, generation, status, text FROM (
     FROM rows WHERE kind = 'projection' WINDOW each AS (PARTITION BY name)
 ) WHERE entry = newest AND status <> 'dropped' ORDER BY first
 """
-_NEWEST = "SELECT epoch, progress FROM rows WHERE kind = 'committed' ORDER BY epoch DESC LIMIT 1"
+_LAST = "SELECT max(epoch) AS epoch FROM rows WHERE kind = 'committed'"
+_NEWEST = """
+SELECT epoch, heads, cuts, progress FROM rows WHERE kind = 'committed' AND epoch = {epoch}
+"""
+_LIVE = """
+SELECT name, generation FROM (
+    SELECT *, row_number() OVER (PARTITION BY name ORDER BY entry DESC) AS age
+    FROM rows WHERE kind = '{kind}'
+) WHERE age = 1 AND status = 'live' ORDER BY name
+"""
 _RUNS = """
 SELECT name, epoch, held FROM (
     SELECT *, row_number() OVER (PARTITION BY name ORDER BY epoch DESC, at DESC) AS age
     FROM rows WHERE kind = 'projection'
 ) WHERE age = 1
 """
+
+CAPTURE, PROJECTION = "capture", "projection"
+"""Kinds of the catalog, as `projections.runner.catalog` names them."""
+TYPED = "typed"
+"""The run of typed tables and histories, as `projections.runner.manifest` names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,22 +62,73 @@ class Standing:
         return self.newest_epoch - (self.epoch or 0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The newest committed epoch: heads of stores, cuts of sources, the tables that it holds."""
+
+    epoch: int
+    heads: Mapping[str, int]
+    cuts: Mapping[str, int]
+    held: Held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """How far a derived table or a projection was brought last, and what of it is held."""
+
+    epoch: int
+    held: Mapping[str, Hold]
+
+
+def newest(lake: Lake, tables: SmallTables) -> Newest | None:
+    """Return the newest committed epoch; None before the first."""
+    last = [row["epoch"] for row in tables.select(lake.epochs, _LAST)]
+    if not last or last[0] is None:
+        return None
+    # The rows are some kilobytes each: this one alone is read whole.
+    (row, *_) = tables.select(lake.epochs, _NEWEST.format(epoch=int(str(last[0]))))
+    return Newest(
+        epoch=int(str(row["epoch"])),
+        heads=json.loads(str(row["heads"])),
+        cuts=json.loads(str(row["cuts"])),
+        held=held_from_json(json.loads(str(row["progress"])).get("held")),
+    )
+
+
+def runs(lake: Lake, tables: SmallTables) -> dict[str, Run]:
+    """Return, per derived table and projection, how far it was brought last."""
+    return {
+        str(row["name"]): Run(
+            epoch=int(str(row["epoch"])),
+            held={n: Hold.from_json(h) for n, h in json.loads(str(row["held"] or "{}")).items()},
+        )
+        for row in tables.select(lake.epochs, _RUNS)
+    }
+
+
+def live(lake: Lake, tables: SmallTables, kind: str) -> dict[str, int]:
+    """Return what of a kind is deployed and neither paused nor dropped, with its generation."""
+    found = tables.select(lake.catalog, _LIVE.format(kind=kind))
+    return {str(row["name"]): int(str(row["generation"])) for row in found}
+
+
 def standings(lake: Lake) -> list[Standing]:
     """Describe every projection that is not dropped, in the order of their first deployment."""
-    newest = select(lake.epochs, _NEWEST)
+    tables = SmallTables()
+    last = newest(lake, tables)
     # The manifest's notes, not the tables' cursors: a run without new input commits nothing.
-    noted = {row["name"]: int(str(row["epoch"])) for row in select(lake.epochs, _RUNS)}
+    noted = {name: run.epoch for name, run in runs(lake, tables).items()}
     return [
         Standing(
             name=str(row["name"]),
             status=str(row["status"]),
             generation=int(str(row["generation"])),
             epoch=noted.get(f"projection/{row['name']}/g{row['generation']}"),
-            newest_epoch=int(str(newest[0]["epoch"])) if newest else 0,
+            newest_epoch=last.epoch if last is not None else 0,
             rows=row_count(lake, f"projection/{row['name']}"),
             text=str(row["text"]),
         )
-        for row in select(lake.catalog, _DEPLOYED)
+        for row in tables.select(lake.catalog, _DEPLOYED)
     ]
 
 
@@ -85,10 +150,9 @@ def unknown_projection(name: str, known: Iterable[str]) -> NotFound:
 
 def held_tables(lake: Lake) -> dict[str, Hold]:
     """Return every table that stands still now, by name, with its hold."""
-    found: dict[str, Hold] = {}
-    for row in select(lake.epochs, _NEWEST):
-        found |= held_by_name(held_from_json(json.loads(str(row["progress"])).get("held")))
-    for row in select(lake.epochs, _RUNS):
-        kept = json.loads(str(row["held"] or "{}"))
-        found |= {name: Hold.from_json(hold) for name, hold in kept.items()}
+    tables = SmallTables()
+    last = newest(lake, tables)
+    found = {} if last is None else held_by_name(last.held)
+    for run in runs(lake, tables).values():
+        found |= run.held
     return found

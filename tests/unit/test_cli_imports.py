@@ -19,22 +19,14 @@ from tests.support.lake.handmade import HandMade, words
 
 READER = "deltalake"
 """Reads Delta's log, and loads in a tenth of a second where Arrow and pandas take two."""
-LAKE = {READER, "pandas", "pyspark", "sqlglot", "pyarrow", "duckdb"}
+LAKE = {READER, "pandas", "pyspark", "sqlglot", "pyarrow", "pyarrow.dataset", "duckdb"}
 SLOW = LAKE | {"fastapi", "uvicorn", "httpx", "pydantic", "rich", "psycopg"}
 
 OF_THE_LAKE = (
     "query",
-    "table path",
-    "table history",
-    "table retry",
-    "epoch",
-    "quarantine",
     "projection apply",
     "projection validate",
     "projection explain",
-    "projection status",
-    "projection pause",
-    "projection resume",
     "replay",
     "source add",
     "source check",
@@ -45,18 +37,38 @@ OF_THE_LAKE = (
     "source resnapshot",
     "source remove",
     "stream archive",
-    "wait",
     "demo",
     "up",
 )
-"""Commands and groups that read the lake or compile SQL: they alone may load what that takes."""
+"""Commands and groups that ask databases or compile SQL: they alone may load what that takes."""
+
+PAGES: dict[str, list[str]] = {
+    "epoch list": [],
+    "epoch show": ["1"],
+    "quarantine list": [],
+    "quarantine show": ["t", "0", "0"],
+    "quarantine export": ["/dev/null"],
+    "quarantine retry": ["t"],
+    "quarantine waive": ["t", "--reason", "r", "--yes"],
+    "projection status": ["report"],
+    "projection pause": ["report"],
+    "projection resume": ["report"],
+    "table retry": ["typed/events.thing.told"],
+}
+"""Commands that read rows of the lake's own tables or write a decision: no engine for that."""
+ENGINES = {"pyspark", "duckdb"}
 
 LISTS: dict[str, list[str]] = {
     "projection list": [],
     "projection drop": ["report"],
     "table list": [],
+    "table path": ["current.shop.public.orders"],
+    "table history": ["current.shop.public.orders"],
 }
 """Lists of what is in the lake: they may load what reads Delta's log, and no more."""
+
+WAIT = "wait"
+"""It polls, so that a script that calls it often does not pay for pandas."""
 
 ALONE: dict[str, list[str]] = {
     "source list": [],
@@ -109,11 +121,13 @@ print(json.dumps(loaded))
 """
 
 
-def loaded_by(calls: list[list[str]], folder: Path, **set_: str) -> dict[str, list[str]]:
+def loaded_by(
+    calls: list[list[str]], folder: Path, *, look: str = "", **set_: str
+) -> dict[str, list[str]]:
     """Return the slow libraries that calls of one fresh process loaded, and the first such call."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     done = subprocess.run(
-        [sys.executable, "-c", RUNNER],
+        [sys.executable, "-c", look + RUNNER],
         input=json.dumps([sorted(SLOW), calls]),
         env={**environment, "PENSTOCK_SERVICE_URL": "http://127.0.0.1:1", **set_},
         cwd=folder,
@@ -131,7 +145,10 @@ def names() -> list[str]:
 
 
 def test_every_command_is_of_one_kind(names: list[str]) -> None:
-    kinds = {name: (name in ALONE, name in LISTS, name.startswith(OF_THE_LAKE)) for name in names}
+    others = (ALONE, LISTS, PAGES, (WAIT,))
+    kinds = {
+        name: (*(name in kind for kind in others), name.startswith(OF_THE_LAKE)) for name in names
+    }
     assert not [name for name, kind in kinds.items() if sum(kind) != 1]
 
 
@@ -145,15 +162,41 @@ def test_a_command_of_the_service_or_the_stack_loads_no_library_of_the_lake(tmp_
     assert loaded_by(calls, tmp_path) == {}
 
 
-def test_a_list_of_the_lake_loads_the_reader_of_its_log_alone(tmp_path: Path) -> None:
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Return a workspace whose lake has a table of each kind."""
     made = HandMade(Lake.at(tmp_path / "lake"))
     made.deploy("report")
     row = words((1, "w"))
     epoch = made.epoch(logs={"current/shop.public.orders": row}, head=1)
     made.derive({"typed/events.thing.told": row}, epoch)
     made.run("report", row, epoch)
+    return tmp_path
+
+
+def test_a_list_of_the_lake_loads_the_reader_of_its_log_alone(lake: Path) -> None:
     calls = [[*name.split(), *arguments] for name, arguments in LISTS.items()]
-    assert loaded_by(calls, tmp_path).keys() == {READER}
+    assert loaded_by(calls, lake).keys() == {READER}
+
+
+def test_a_page_of_the_lake_loads_no_engine(lake: Path) -> None:
+    calls = [[*name.split(), *arguments] for name, arguments in PAGES.items()]
+    assert not loaded_by(calls, lake).keys() & ENGINES
+
+
+def test_who_waits_loads_no_datasets(lake: Path) -> None:
+    """The database that it asks first is left out; the look at the lake is a real one."""
+    look = """
+from apps import settings
+from apps.caught_up import CaughtUp, Goal, Waiting
+class Heads:
+    def lag(self, heads): return "store", 0, 0.0
+found = Waiting(settings=settings.load(), goal=Goal(store="store", head=1, cuts={}), heads=Heads())
+assert isinstance(found.look(), CaughtUp)
+"""
+    loaded = loaded_by([[WAIT]], lake, look=look).keys()
+    assert READER in loaded
+    assert not loaded & {"pandas", "pyspark", "sqlglot", "duckdb", "pyarrow.dataset"}
 
 
 def test_a_list_of_sources_is_asked_of_the_pipeline(tmp_path: Path) -> None:
