@@ -66,6 +66,7 @@ DEFAULTS: Mapping[str, object] = {
     "pipeline.executor": "auto",
     "pipeline.driver_bytes": 32 * 1024**2,
     "pipeline.driver_memory": "1536m",
+    "pipeline.state_memory_bytes": 256 * 1024**2,
     "pipeline.lateness_seconds": 600,
     "capture.slot_alarm_bytes": 2 * 1024**3,
     "capture.copy_readers": 2,

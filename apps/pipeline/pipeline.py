@@ -109,7 +109,13 @@ class Pipeline:
         self._sources = SourceHeads(settings, self._topics)
         self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
         self._copier = TableCopier(settings, self._lake, self._registry, metrics=metrics.copies)
-        self._projecting = Projecting(spark, self._lake, self._registry, on_run=self._ran)
+        self._projecting = Projecting(
+            spark,
+            self._lake,
+            self._registry,
+            on_run=self._ran,
+            state_memory_bytes=settings.number("pipeline.state_memory_bytes"),
+        )
         self._verifying = Verifying(settings, self._registry, metrics.verify)
         self._stop = threading.Event()
         self._patience = Patience()

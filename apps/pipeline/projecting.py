@@ -16,6 +16,7 @@ from projections.log.compaction import compact
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
+from projections.run.dataflow import MEMORY_BYTES
 from projections.runner.catalog import LIVE, DeployedCatalog, Deployment
 from projections.runner.derived import Brought, DerivedTables, within_budget
 from projections.runner.derived_holds import held_input
@@ -73,6 +74,7 @@ class Projecting:
         registry: SchemaRegistry,
         *,
         on_run: Callable[[str, Run], None],
+        state_memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         # Handles and temporary views of its own: ingest works in another thread.
         tables = Tables()
@@ -91,7 +93,9 @@ class Projecting:
             HistoryTables(session, lake, tables),
             frames,
         )
-        self._projector = Projector(session, lake, tables, self._manifest)
+        self._projector = Projector(
+            session, lake, tables, self._manifest, state_memory_bytes=state_memory_bytes
+        )
         self._on_run = on_run
         self._fields = EventFields(registry)
         self._settled = (-2, -2)

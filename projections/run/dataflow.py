@@ -8,7 +8,8 @@ the dataflow unusable; whoever runs it then begins anew.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import assert_never
 from uuid import uuid4
@@ -16,7 +17,7 @@ from uuid import uuid4
 import duckdb
 import pyarrow as pa
 
-from kernel.errors import ContractViolation
+from kernel.errors import ContractViolation, TooLarge
 from projections.run.operators import (
     JoinOperator,
     Operator,
@@ -43,7 +44,8 @@ from projections.sql.tree import (
     scans,
 )
 
-MEMORY_MB = 256
+MEMORY_BYTES = 256 * 2**20
+"""What one projection's state and its computation may take before DuckDB writes them to disk."""
 _ORDER_TYPES = {"_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
 _MORE = ", _w"
 
@@ -51,14 +53,15 @@ _MORE = ", _w"
 class Dataflow:
     """Keeps one plan tree's rows up to date. For one thread."""
 
-    def __init__(self, tree: Newest) -> None:
+    def __init__(self, tree: Newest, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._memory_bytes = memory_bytes
         self._connection = duckdb.connect()
         self._connection.execute("SET threads = 1")
         self._connection.execute("SET preserve_insertion_order = false")
-        self._connection.execute(f"SET memory_limit = '{MEMORY_MB}MB'")
+        self._connection.execute(f"SET memory_limit = '{memory_bytes}B'")
         # Made by DuckDB when memory does not suffice, and removed by it.
-        scratch = Path(tempfile.gettempdir(), f"penstock-regions-{uuid4().hex}")
-        self._connection.execute("SET temp_directory = $1", [str(scratch)])
+        self._scratch = Path(tempfile.gettempdir(), f"penstock-regions-{uuid4().hex}")
+        self._connection.execute("SET temp_directory = $1", [str(self._scratch)])
         self._tree = tree
         self._operators: list[Operator] = []
         for scan in scans(tree):
@@ -71,27 +74,30 @@ class Dataflow:
 
     def add(self, scan: Scan, rows: Iterable[pa.Table]) -> None:
         """Take rows that are new in an input: its columns and those of `ORDER`."""
-        for part in rows:
-            self._insert(scan.view, part.select([*names(scan), *ORDER]), weight=1)
+        with self._within_memory():
+            for part in rows:
+                self._insert(scan.view, part.select([*names(scan), *ORDER]), weight=1)
 
     def replace(self, scan: Scan, rows: Iterable[pa.Table]) -> None:
         """Take all rows of an input as they are now; those that it had before and lacks go."""
         before, now = f"{scan.view}_before", f"{scan.view}_now"
         self.add(scan, rows)
-        self._connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE {now} AS FROM {scan.view}; "
-            f"CREATE TABLE IF NOT EXISTS {before} AS FROM {scan.view} LIMIT 0"
-        )
-        gone = f"SELECT * REPLACE (-_w AS _w) FROM {before}"
-        changes = consolidated(f"FROM {now} UNION ALL {gone}", all_columns(scan))
-        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {scan.view} AS {changes}")
-        self._connection.execute(f"CREATE OR REPLACE TABLE {before} AS FROM {now}")
+        with self._within_memory():
+            self._connection.execute(
+                f"CREATE OR REPLACE TEMP TABLE {now} AS FROM {scan.view}; "
+                f"CREATE TABLE IF NOT EXISTS {before} AS FROM {scan.view} LIMIT 0"
+            )
+            gone = f"SELECT * REPLACE (-_w AS _w) FROM {before}"
+            changes = consolidated(f"FROM {now} UNION ALL {gone}", all_columns(scan))
+            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {scan.view} AS {changes}")
+            self._connection.execute(f"CREATE OR REPLACE TABLE {before} AS FROM {now}")
 
     def round(self) -> pa.Table:
         """Let the inputs' changes through all operators; return the rows that came and went.
 
         They have the tree's columns and `_w`, +1 or -1. Raises `ContractViolation` for values that
-        the query cannot be computed of, as in a division by zero.
+        the query cannot be computed of, as in a division by zero, `TooLarge` where the state or the
+        round fit neither into memory nor onto the disk behind it.
         """
         return self._round(self._changes)
 
@@ -101,27 +107,34 @@ class Dataflow:
         Neither of them is held in memory as a whole.
         """
         columns = listed(TEXT, names(self._tree))
-        self._connection.execute(
-            f"CREATE TEMP TABLE stored AS SELECT {columns}, _w FROM ({self._changes}) AS c LIMIT 0"
-        )
-        for part in stored:
-            self._insert("stored", part.select(names(self._tree)), weight=-1)
-        rows = self._round(
-            f"SELECT {columns}, _w FROM ({self._changes}) AS c UNION ALL FROM stored"
-        )
+        rows = f"SELECT {columns}, _w FROM ({self._changes}) AS c"
+        with self._within_memory():
+            self._connection.execute(f"CREATE TEMP TABLE stored AS {rows} LIMIT 0")
+            for part in stored:
+                self._insert("stored", part.select(names(self._tree)), weight=-1)
+        changes = self._round(f"{rows} UNION ALL FROM stored")
         self._connection.execute("DROP TABLE stored")
-        return rows
+        return changes
 
     def _round(self, results: str) -> pa.Table:
-        try:
-            for operator in self._operators:
-                operator.step()
-            changes = self._arrow(consolidated(results, listed(TEXT, names(self._tree))))
-        except duckdb.Error as error:
-            raise ContractViolation(
-                f"the query cannot be computed: {str(error).partition(chr(10))[0]}",
-                remedy="Write the query so that it holds for every row, as with nullif or CASE.",
-            ) from error
+        with self._within_memory():
+            try:
+                for operator in self._operators:
+                    operator.step()
+                changes = self._arrow(consolidated(results, listed(TEXT, names(self._tree))))
+            except duckdb.OutOfMemoryException:
+                raise
+            except duckdb.Error as error:
+                raise ContractViolation(
+                    f"the query cannot be computed: {_first_line(error)}",
+                    remedy="Write the query so that it holds for every row, as with nullif or "
+                    "CASE.",
+                ) from error
+            self._settle()
+        return changes
+
+    def _settle(self) -> None:
+        """Bring what is kept up to date, and empty the inputs."""
         for operator in self._operators:
             operator.keep()
             operator.compact()
@@ -129,7 +142,22 @@ class Dataflow:
             # Deleted rows would stay in the table's blocks, and be read over in every round.
             empty = f"SELECT * FROM {scan.view} LIMIT 0"
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {scan.view} AS {empty}")
-        return changes
+
+    @contextmanager
+    def _within_memory(self) -> Iterator[None]:
+        """Say of work that was too large what helps: the rows are not to blame."""
+        try:
+            yield
+        except duckdb.OutOfMemoryException as error:
+            raise TooLarge(
+                f"what the projection keeps between runs, or one run of it, needs more than "
+                f"{self._memory_bytes // 2**20} MB of memory and the disk behind it "
+                f"({self._scratch.parent}): {_first_line(error)}",
+                remedy="Raise pipeline.state_memory_bytes, or free space there, and restart the "
+                "pipeline. What is kept, and which queries Spark computes instead, shows: penstock "
+                "projection explain FILE.sql",
+                memory_bytes=self._memory_bytes,
+            ) from error
 
     def _insert(self, table: str, rows: pa.Table, *, weight: int) -> None:
         if rows.num_rows:
@@ -186,6 +214,10 @@ class Dataflow:
         operator.start()
         self._operators.append(operator)
         return f"FROM {operator.changes}"
+
+
+def _first_line(error: duckdb.Error) -> str:
+    return str(error).partition("\n")[0]
 
 
 def arrow_type(column: Column) -> pa.DataType:

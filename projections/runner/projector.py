@@ -40,6 +40,7 @@ from projections.log.writer import (
     upserts_and_deletes,
     with_op,
 )
+from projections.run.dataflow import MEMORY_BYTES
 from projections.runner.manifest import Manifest, Projected
 from projections.runner.region_runs import Reading, RegionRuns
 from projections.runner.relations import LakeCatalog
@@ -102,6 +103,7 @@ class Projector:
         manifest: Manifest,
         *,
         bounded_bytes: int = BOUNDED_BYTES,
+        state_memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._spark = spark
         self._lake = lake
@@ -111,7 +113,7 @@ class Projector:
         self._writer = ArrowWriter(tables)
         self._spark_writer = SparkWriter(spark, tables)
         self._bounded_bytes = bounded_bytes
-        self._regions = RegionRuns(lake, tables)
+        self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes)
 
     def keep_only(self, targets: Iterable[Target]) -> None:
         """Forget what is held in memory of all targets but these."""

@@ -22,7 +22,7 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed_columns import EPOCH, LATE
 from projections.log.writer import upserts_and_deletes
-from projections.run.dataflow import Dataflow, arrow_type
+from projections.run.dataflow import MEMORY_BYTES, Dataflow, arrow_type
 from projections.runner.relations import LakeCatalog
 from projections.sql.shape import ORDER, InputKind, Plan
 from projections.sql.tree import Newest, Scan, scans
@@ -65,7 +65,8 @@ class Reading:
 class RegionRuns:
     """Computes changes from dataflows that it keeps in memory. For one thread."""
 
-    def __init__(self, lake: Lake, tables: Tables) -> None:
+    def __init__(self, lake: Lake, tables: Tables, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._memory_bytes = memory_bytes
         self._lake = lake
         self._tables = tables
         self._held: dict[str, _Held] = {}
@@ -86,7 +87,10 @@ class RegionRuns:
             held = None
         fresh = held is None
         if held is None:
-            held = _Held(dataflow=Dataflow(tree), identity=reading.identity)
+            held = _Held(
+                dataflow=Dataflow(tree, memory_bytes=self._memory_bytes),
+                identity=reading.identity,
+            )
         self._under_way = (reading.app_id, held)
         for scan in scans(tree):
             self._feed(held, scan, reading, up_to)

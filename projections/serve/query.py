@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 
-from kernel.errors import InvalidRequest, NotFound
+from kernel.errors import InvalidRequest, NotFound, TooLarge
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.datasets import dataset_of, for_duckdb, missing_file
 from projections.log.layout import Lake
@@ -200,6 +200,12 @@ def _run(
             connection.execute(_laid_over(view, keys))
         try:
             return connection.sql(sql).to_arrow_table()
+        except duckdb.OutOfMemoryException as error:
+            raise TooLarge(
+                f"the query needs more memory than there is: {str(error).partition(chr(10))[0]}",
+                remedy="Read fewer rows or columns, or ask another engine for more: penstock table "
+                "path TABLE",
+            ) from error
         except duckdb.Error as error:
             raise _refused(error) from error
 

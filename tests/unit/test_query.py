@@ -5,17 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from kernel.errors import InvalidRequest, NotFound
+from kernel.errors import InvalidRequest, NotFound, TooLarge
 from kernel.positions import Epoch
 from projections.log.frames import QUARANTINE
 from projections.log.layout import Lake
 from projections.log.writer import OP, UPSERT, Guard
-from projections.serve.lake_tables import commits, list_tables, table_names
-from projections.serve.query import ask, table_name
+from projections.serve.lake_tables import commits, list_tables, table_name, table_names
+from projections.serve.query import ask
 from replay.generations import live_app
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade, words
@@ -182,6 +183,17 @@ def test_the_same_table_twice_keeps_its_aliases(made: HandMade) -> None:
 def test_only_one_query_over_the_lake_is_taken(made: HandMade, sql: str) -> None:
     with pytest.raises(InvalidRequest):
         ask(made.lake, sql)
+
+
+def test_a_query_that_needs_more_memory_than_there_is_says_so(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = duckdb.connect
+    small = {"memory_limit": "2MB", "temp_directory": ""}
+    monkeypatch.setattr(duckdb, "connect", lambda config: connect(config={**config, **small}))
+    with pytest.raises(TooLarge, match="needs more memory") as caught:
+        ask(made.lake, "SELECT list(i) FROM range(3000000) AS t(i), report")
+    assert "penstock table path" in caught.value.remedy
 
 
 def test_python_variables_cannot_be_read(made: HandMade) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from kernel.errors import TooLarge
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -103,9 +104,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Sequence[object]:
     made: list[object] = []
 
     class Counted(Dataflow):
-        def __init__(self, *arguments: object) -> None:
+        def __init__(self, *arguments: object, **settings: int) -> None:
             made.append(self)
-            super().__init__(*arguments)
+            super().__init__(*arguments, **settings)
 
     monkeypatch.setattr(region_runs, "Dataflow", Counted)
     return made
@@ -145,6 +146,19 @@ def test_a_type_that_lacks_a_field_has_null_in_it(tmp_path: Path) -> None:
     world.seen(2, 4, table=FURTHER)
     world.run(2)
     assert world.rows() == [(2, 0)]
+
+
+def test_state_that_does_not_fit_is_not_blamed_on_the_rows(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.seen(1, *range(0, 60_000, 20))
+    world.runs = RegionRuns(world.lake, world.tables, memory_bytes=2**21)
+    with pytest.raises(TooLarge, match="needs more than 2 MB of memory") as caught:
+        world.run(1)
+    assert "pipeline.state_memory_bytes" in caught.value.remedy
+    assert "Write the query" not in caught.value.remedy
+    # Given more, it begins anew and has everything.
+    world.runs = RegionRuns(world.lake, world.tables)
+    assert world.run(1) == 3_000
 
 
 def test_a_commit_that_failed_is_begun_anew(tmp_path: Path, begun: Sequence[object]) -> None:
