@@ -57,53 +57,57 @@ class OddEvents:
                     self.refused += 1
 
     def differing(self, lake: Lake) -> list[str]:
-        """Return what differs between what was accepted and the store, the log and the tables."""
-        return [*self._differing_in_store(), *self._differing_in_lake(lake)]
-
-    def _client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers=self.headers, timeout=60, trust_env=False)
-
-    def _differing_in_store(self) -> list[str]:
-        found: dict[str, tuple[str, dict[str, Any]]] = {}
-        positions: list[int] = []
+        """Return what differs between what was accepted and the store and the tables."""
         headers = {"accept": "application/x-ndjson"}
         with self._client() as http:
             asked = http.get("/v1/events", params={"category": CATEGORY}, headers=headers)
         assert asked.status_code == 200, asked.text
-        for line in asked.content.splitlines():
+        return [*self.differing_in_store(asked.content), *self.differing_in_lake(lake)]
+
+    def _client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, headers=self.headers, timeout=60, trust_env=False)
+
+    def differing_in_store(self, read: bytes) -> list[str]:
+        """Return what differs between what was accepted and what the service reads, as NDJSON."""
+        found: dict[str, tuple[str, dict[str, Any]]] = {}
+        positions: list[int] = []
+        for line in read.splitlines():
             event = orjson.loads(line)
             positions.append(event["position"])
             found[event["id"]] = (event["stream"], event)
         wrong = [f"event {id} is not in the store" for id in self.accepted.keys() - found.keys()]
         wrong += [f"event {id} was never accepted" for id in found.keys() - self.accepted.keys()]
+        if len(found) != len(positions):
+            wrong.append(f"{len(positions)} events are read, of {len(found)} ids")
         if positions != sorted(set(positions)):
             wrong.append("positions do not ascend")
         for id in self.accepted.keys() & found.keys():
             stream, told = self.accepted[id]
-            read_from, read = found[id]
-            alike = stream == read_from and told["type"] == read["type"]
-            if not (alike and _comes_back(read["data"], told["data"])):
-                wrong.append(f"event {id} is read as {str(read)[:300]}, told {str(told)[:300]}")
-            if not _comes_back(read["metadata"], told["metadata"]):
-                wrong.append(f"metadata of {id}: {read['metadata']}, told {told['metadata']}")
+            read_from, shown_as = found[id]
+            alike = stream == read_from and told["type"] == shown_as["type"]
+            if not (alike and _comes_back(shown_as["data"], told["data"])):
+                wrong.append(f"event {id} is read as {str(shown_as)[:300]}, told {str(told)[:300]}")
+            if not _comes_back(shown_as["metadata"], told["metadata"]):
+                wrong.append(f"metadata of {id}: {shown_as['metadata']}, told {told['metadata']}")
         return wrong
 
-    def _differing_in_lake(self, lake: Lake) -> list[str]:
+    def differing_in_lake(self, lake: Lake) -> list[str]:
+        """Return what differs between what was accepted and the typed tables."""
         wrong: list[str] = []
         for type_ in TYPES:
-            told = {id: e for id, (_, e) in self.accepted.items() if e["type"] == type_}
+            told = {id: e for id, e in self.accepted.items() if e[1]["type"] == type_}
             rows = Tables().read(lake.path(f"typed/events.{CATEGORY}.{type_}"))
             found = [] if rows is None else rows.to_pylist()
             ids = [row["event_id"] for row in found]
             if sorted(ids) != sorted(told):
                 wrong.append(f"typed rows of {type_}: {len(ids)}, accepted {len(told)}")
                 continue
-            fields = _fields(told.values())
-            wrong += [
-                f"row of {row['event_id']} shows {str(row)[:300]}"
-                for row in found
-                if not same(shown(row, fields), meant(told[row["event_id"]]["data"]) or {})
-            ]
+            fields = _fields(event for _, event in told.values())
+            for row in found:
+                stream, event = told[row["event_id"]]
+                alike = (row["stream"], row["type"]) == (stream, type_)
+                if not (alike and same(shown(row, fields), meant(event["data"]) or {})):
+                    wrong.append(f"row of {row['event_id']} shows {str(row)[:300]}")
         return wrong
 
     def _event(self) -> dict[str, Any]:
