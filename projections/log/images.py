@@ -7,7 +7,7 @@ written with different schemas are brought under one set of columns by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,16 +42,10 @@ def row_images(
     """
     keys: tuple[str, ...] = ()
     parts: list[pa.Table] = []
-    ids = changes.select(["schema_id", "key_schema_id"]).group_by(["schema_id", "key_schema_id"])
-    for group in ids.aggregate([]).to_pylist():
-        part = changes.filter(pc.equal(changes["schema_id"], group["schema_id"]))
-        if group["key_schema_id"] is None:
-            part, key_schema = part.filter(pc.is_null(part["key_schema_id"])), None
-        else:
-            part = part.filter(pc.equal(part["key_schema_id"], group["key_schema_id"]))
-            key_schema = schemas.schema(group["key_schema_id"])
-            keys = key_columns(key_schema)
-        images = _images(part, schemas.schema(group["schema_id"]), key_schema, keys)
+    for schema_id, key_schema_id, part in _by_schemas(changes):
+        key_schema = None if key_schema_id is None else schemas.schema(key_schema_id)
+        keys = keys if key_schema is None else key_columns(key_schema)
+        images = _images(part, schemas.schema(schema_id), key_schema, keys)
         for column, name in (carry or {}).items():
             images = images.append_column(name, part[column])
         if evolution:
@@ -67,8 +61,31 @@ def row_images(
     return fill_unchanged(frame, keys, stored), keys
 
 
+def _by_schemas(changes: pa.Table) -> Iterator[tuple[int, int | None, pa.Table]]:
+    """Yield the rows of each schema and key schema: mostly there is one of each."""
+    names = ["schema_id", "key_schema_id"]
+    if changes.num_rows and all(_is_one(changes[name]) for name in names):
+        yield changes["schema_id"][0].as_py(), changes["key_schema_id"][0].as_py(), changes
+        return
+    for group in changes.select(names).group_by(names).aggregate([]).to_pylist():
+        part = changes.filter(pc.equal(changes["schema_id"], group["schema_id"]))
+        if group["key_schema_id"] is None:
+            part = part.filter(pc.is_null(part["key_schema_id"]))
+        else:
+            part = part.filter(pc.equal(part["key_schema_id"], group["key_schema_id"]))
+        yield group["schema_id"], group["key_schema_id"], part
+
+
+def _is_one(column: pa.ChunkedArray) -> bool:
+    """Say whether all rows have one value, which is not null."""
+    bounds = pc.min_max(column).as_py()
+    return not column.null_count and bounds["min"] == bounds["max"]
+
+
 def newest_per_key(frame: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     """Keep the last row of each key of a frame that is in order."""
+    if frame.num_rows <= 1:
+        return frame
     numbered = frame.append_column("__row", pa.array(range(frame.num_rows), pa.int64()))
     last = numbered.select([*keys, "__row"]).group_by(list(keys)).aggregate([("__row", "max")])
     return frame.take(last["__row_max"].combine_chunks().sort())

@@ -112,7 +112,7 @@ class CurrentTables:
         path = self._lake.path(name)
         guard = Guard(name, epoch)
         handle = self._tables.open(path)
-        if handle is not None and reached(handle, guard):
+        if handle is not None and self._small.reached(path, handle, guard):
             return self._at(name, handle.version(), epoch)
         evolved = bool(evolution) and self._evolve(name, path, evolution, epoch)
         truncated, rest = after_truncate(changes)
@@ -310,10 +310,10 @@ class CurrentTables:
 def after_truncate(changes: pa.Table) -> tuple[bool, pa.Table]:
     """Return whether a TRUNCATE is among the rows, and the row changes that came after it."""
     is_truncate = pc.equal(changes["operation"], Operation.TRUNCATE.value)
+    if not pc.any(is_truncate).as_py():
+        return False, changes
     truncates = changes.filter(is_truncate)
     rows = changes.filter(pc.invert(is_truncate))
-    if truncates.num_rows == 0:
-        return False, rows
     last = max(places_of(truncates))
     return True, rows.filter(pa.array([place > last for place in places_of(rows)], pa.bool_()))
 

@@ -251,12 +251,7 @@ def _fitted(evolution: Evolution, rows: pa.Table, shape: Shape, schemas: SchemaL
 
     With messages that changes nothing but narrower integers. Without them it is all that is known.
     """
-    keyless = rows.filter(
-        pc.and_(
-            pc.is_null(rows["key_schema_id"]),
-            pc.not_equal(rows["operation"], Operation.TRUNCATE.value),
-        )
-    )
+    keyless = _keyless(rows) if rows["key_schema_id"].null_count else rows.slice(0, 0)
     if keyless.num_rows:
         # The connector asks the database for the key, which may be ahead of the stream.
         reason = "a change came without its key, which was renamed or dropped right after it"
@@ -279,9 +274,16 @@ def _fitted(evolution: Evolution, rows: pa.Table, shape: Shape, schemas: SchemaL
     return Planned(evolution=replace(evolution, types=needed))
 
 
+def _keyless(rows: pa.Table) -> pa.Table:
+    """Return the rows that tell of one row of the source and do not say which."""
+    unnamed = pc.is_null(rows["key_schema_id"])
+    return rows.filter(pc.and_(unnamed, pc.not_equal(rows["operation"], Operation.TRUNCATE.value)))
+
+
 def shapes_of(rows: pa.Table, schemas: SchemaLookup) -> Iterable[tuple[Order, Shape]]:
     """Return each schema's columns with the place of its first row, in the stream's order."""
-    keyed = rows.filter(pc.is_valid(rows["key_schema_id"]))
+    valid = rows["key_schema_id"]
+    keyed = rows.filter(pc.is_valid(valid)) if valid.null_count else rows
     if keyed.num_rows == 0:
         return []
     high, low = high_of(keyed), low_of(keyed)

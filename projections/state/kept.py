@@ -47,6 +47,7 @@ class _Kept:
     version: int
     rows: pa.Table
     size: int
+    epoch: int | None
 
 
 class KeptBases:
@@ -81,8 +82,16 @@ class KeptBases:
             return None
         return pa.concat_tables([_without(base, changed), new])
 
-    def keep(self, path: str, version: int, rows: pa.Table) -> None:
-        """Remember the rows of a base as of a version, and forget those used longest ago."""
+    def epoch_at(self, path: str, version: int) -> int | None:
+        """Return the epoch whose merge made a version of a base; None where that is not known."""
+        kept = self._kept.get(path)
+        return kept.epoch if kept is not None and kept.version == version else None
+
+    def keep(self, path: str, version: int, rows: pa.Table, *, epoch: int | None = None) -> None:
+        """Remember the rows of a base as of a version, and forget those used longest ago.
+
+        `epoch` is the one whose merge made that version.
+        """
         with self._lock:
             self.forget(path)
             size = rows.nbytes
@@ -91,7 +100,7 @@ class KeptBases:
             elif rows.column(0).num_chunks <= _MOST_CHUNKS:
                 # Each merge adds a chunk. Read anew, a base has few again.
                 self._make_room(size)
-                self._kept[path] = _Kept(version, rows, size)
+                self._kept[path] = _Kept(version, rows, size, epoch)
                 self._size += size
 
     def forget(self, path: str) -> None:

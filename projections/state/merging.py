@@ -124,7 +124,7 @@ class MergeKept:
     def merge(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> DeltaVersion:
         """Merge, and return the version alone: how large the base is takes a look at its files."""
         table = self._tables.open(path)
-        if table is None or reached(table, guard):
+        if table is None or self.reached(path, table, guard):
             return self._writer.merge(path, rows, guard, keys=keys)
         merged = self._kept.merged(path, table, rows, keys)
         if merged is None or merged.num_rows == 0:
@@ -133,8 +133,17 @@ class MergeKept:
         self._kept.forget(path)
         version = self._writer.replace(table, merged, guard, WRITTEN_AS)
         if version == before + 1:  # Else somebody's commit lies between.
-            self._kept.keep(path, version, merged)
+            self._kept.keep(path, version, merged, epoch=int(guard.epoch))
         return version
+
+    def reached(self, path: str, table: DeltaTable, guard: Guard) -> bool:
+        """Say whether a base has a guard's epoch, as `writer.reached` does.
+
+        Of a version that a merge here made that is known; from the table it takes a look at its
+        log, which is dear where many small tables have a change in every epoch.
+        """
+        epoch = self._kept.epoch_at(path, table.version())
+        return reached(table, guard) if epoch is None else epoch >= guard.epoch
 
     def hurry(self) -> None:
         """A merge here has the caller's own priority."""

@@ -240,3 +240,21 @@ def test_the_same_epoch_twice_changes_nothing(both: Both) -> None:
     both(images([row(2)]))
     both.epoch -= 1
     assert [item["id"] for item in both(images([row(3)]))] == [1, 2]
+
+
+def test_what_a_merge_here_made_is_known_without_a_look_at_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = Both(tmp_path)
+    both.start(images([row(1), row(2)]).drop_columns([OP]))
+    both(images([row(1, "a")]))
+    merge, path = both.merges[0], both.paths[0]
+    assert isinstance(merge, MergeKept)
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "transaction_version", None)
+        table = DeltaTable(path)
+        assert merge.reached(path, table, Guard("base", Epoch(1)))
+        assert not merge.reached(path, table, Guard("base", Epoch(2)))
+    # Another writer's version is looked at.
+    ArrowWriter(Tables()).append(path, images([row(3)]).drop_columns([OP]), Guard("base", Epoch(7)))
+    assert merge.reached(path, DeltaTable(path), Guard("base", Epoch(7)))
