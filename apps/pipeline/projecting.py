@@ -12,6 +12,7 @@ from apps.deployment import waits_for_input
 from apps.pipeline.event_fields import EventFields
 from kernel.errors import PenstockError
 from kernel.positions import Epoch
+from projections.log.attempts import Attempts
 from projections.log.compaction import compact
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -131,12 +132,7 @@ class Projecting:
         }
         read = bool(plans or histories) or up_to.epoch < last.epoch
         behind = up_to.epoch > brought.epoch and (read or self._typed_due())
-        # One that was asked for just now, or whose folder was removed to have it computed anew.
-        missing = any(
-            name not in brought.tables or self._tables.open(self._lake.path(name)) is None
-            for name in histories.keys() - brought.held
-        )
-        if behind or missing or self._derived.due():
+        if behind or self._derived.lacks(brought, histories) or self._derived.due():
             self._compact(brought, deployment)
             brought = self._derived.bring(brought, up_to, list(histories.values()))
             catalog = self._catalog(deployment, brought)
@@ -159,7 +155,10 @@ class Projecting:
         self._steps += 1
         if self._steps % COMPACT_EVERY == 0:
             targets = [f"projection/{name}" for name in deployment.projections]
-            compact(self._lake, self._tables, [*brought.tables, *targets])
+            for name in (*brought.tables, *targets):
+                # A table that cannot be opened is held where it is written, and stops no other.
+                with Attempts().of(name):
+                    compact(self._lake, self._tables, [name])
 
     def _all_at(self, epoch: Epoch, deployment: Deployment) -> bool:
         return all(

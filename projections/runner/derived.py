@@ -9,7 +9,7 @@ tried again by itself, from that epoch, after pauses that grow, and at once when
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -193,6 +193,19 @@ class DerivedTables:
                 self._retries.forget(name)
                 if reached.epoch < before.epoch:
                     held[name] = replace(hold, from_epoch=reached.epoch + 1)
+
+    def lacks(self, brought: Brought, histories: Iterable[str]) -> bool:
+        """Say whether a history was asked for just now, or removed to have it computed anew.
+
+        So is one that cannot be opened: it is held when it is folded, and stops no other table.
+        """
+        for name in {*histories} - {*brought.held}:
+            there = False
+            with Attempts().of(name):
+                there = self._tables.open(self._lake.path(name)) is not None
+            if name not in brought.tables or not there:
+                return True
+        return False
 
     def _bring_typed(
         self,
