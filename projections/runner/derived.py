@@ -299,9 +299,15 @@ class DerivedTables:
         self._took(attempts, from_epoch, made, held)
 
     def _as_now(self, name: str, at: TableAt) -> TableAt:
-        """Return a table's newest version: a compaction makes one, and nobody keeps the old."""
-        table = self._tables.open(self._lake.path(name))
-        return at if table is None else replace(at, version=table.version())
+        """Return a table's newest version: a compaction makes one, and nobody keeps the old.
+
+        One that cannot be opened and has nothing new is held once it has, and stops no other.
+        """
+        with Attempts().of(name):
+            table = self._tables.open(self._lake.path(name))
+            if table is not None:
+                return replace(at, version=table.version())
+        return at
 
     def _installs(self, epochs: Sequence[Committed]) -> list[tuple[Install, Epoch]]:
         """Return the installs that these epochs took in."""

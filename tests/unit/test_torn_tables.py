@@ -1,4 +1,4 @@
-"""A history that cannot be opened is named for its fold, which holds it; nothing else stops."""
+"""A derived table that cannot be opened is held where it is written; nothing else stops."""
 
 from __future__ import annotations
 
@@ -28,3 +28,20 @@ def test_a_torn_history_is_lacking_until_it_is_held(lake: Lake) -> None:
     assert told.derived.lacks(brought, [HISTORY])
     held = {HISTORY: Hold(order=NO_ORDER, reason="torn", from_epoch=2)}
     assert not told.derived.lacks(replace(brought, held=held), [HISTORY])
+
+
+def test_a_torn_table_without_new_rows_stops_no_other(lake: Lake) -> None:
+    told = ToldLake(lake)
+    told.tell("placed", {"n": 1})
+    told.tell("paid", {"n": 2})
+    told.epoch()
+    told.bring()
+    torn = Path(lake.path("typed/events.order.paid")) / "_delta_log"
+    (torn / f"{len(list(torn.glob('*.json'))):020}.json").write_text("{torn")
+    told.tell("placed", {"n": 3})
+    told.epoch()
+    assert told.bring().held == {}
+    assert [row["n"] for row in told.rows("placed")] == [1, 3]
+    told.tell("paid", {"n": 4})
+    told.epoch()
+    assert told.bring().held.keys() == {"typed/events.order.paid"}
