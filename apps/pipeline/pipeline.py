@@ -36,6 +36,7 @@ from cdc.sources import OUTBOX
 from kernel.errors import Retry, StoreDiverged, Unavailable, retry_directive
 from kernel.positions import Offsets
 from projections.log.compaction import Upkeep
+from projections.log.executor_tasks import Executors, SparkTasks
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog, Deployment
@@ -48,8 +49,8 @@ from projections.runner.retries import Patience
 from projections.state.current import CurrentTables
 from projections.state.held import hold_document
 from projections.state.installs import InstallBook
-from projections.state.large import SparkStagedMerge
 from projections.state.merging import MergeBeside
+from projections.state.staged_images import SparkStagedMerge
 from projections.state.tail import FoldPolicy
 from schemas.registry import ConfluentRegistry
 
@@ -208,11 +209,18 @@ class Pipeline:
             large=SparkStagedMerge(self._spark, self._tables),
             policy=FoldPolicy(freshness_s=self._settings.number("lake.fold_freshness_ms") / 1000),
             beside=MergeBeside(),
+            executors=self._executors(),
         )
         try:
             return self._run_ingest(deployment, current)
         finally:
             current.close()
+
+    def _executors(self) -> Executors:
+        """Return who does what is too large for the driver, as the settings have it."""
+        if not self._executor.may_pass_on:
+            return Executors()
+        return Executors(tasks=SparkTasks(self._spark), rows_at_once=self._executor.rows_at_once)
 
     def _run_ingest(self, deployment: Deployment, current: CurrentTables) -> bool:
         router = router_of(

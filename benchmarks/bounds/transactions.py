@@ -45,7 +45,7 @@ from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest
 from projections.state.current import CurrentTables, current_name
 from projections.state.installs import ALL, Install, InstallBook, hold
-from projections.state.large import SparkStagedMerge, StagedMerge
+from projections.state.staged_images import SparkStagedMerge, StagedMerge
 from projections.state.staging import Staging
 from schemas.pg_types import SourceColumn
 from stack.jars import resolve

@@ -80,6 +80,7 @@ class StagedFiles:
 
     A file ends where the columns change: rows of one file have the same ones. What was not
     committed is garbage to every reader. `place` says where the files lie and how they are called.
+    `schemas` and `counts` are the columns and the rows of each file, in the order of `close`.
     """
 
     def __init__(self, table: DeltaTable | str, place: FilePlace | None = None) -> None:
@@ -96,6 +97,7 @@ class StagedFiles:
         self._nan: set[str] = set()
         self.rows = 0
         self.schemas: list[pa.Schema] = []
+        self.counts: list[int] = []
 
     def write(self, rows: pa.Table) -> None:
         """Add rows. At most one row group is kept in memory."""
@@ -161,7 +163,9 @@ class StagedFiles:
         self._writer = None
         size = self._files.get_file_info(self._path).size
         with self._files.open_input_file(self._path) as file:
-            found = _of_file(pq.read_metadata(file), schema, without=self._nan)
+            metadata = pq.read_metadata(file)
+        found = _of_file(metadata, schema, without=self._nan)
+        self.counts.append(metadata.num_rows)
         self._nan = set()
         values = self._place.values
         self._adds.append(as_addition(self._path, size, values, _statistics(found)))

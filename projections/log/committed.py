@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from projections.log.datasets import dataset_of, dataset_since
+from projections.log.executor_tasks import Executors
 from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from projections.log.layout import Lake, changes_log
 from projections.log.tables import Tables
@@ -72,9 +73,10 @@ def transactions_of(
 class CommittedChanges:
     """Reads the log of changes of one lake by the ENDs of transactions."""
 
-    def __init__(self, lake: Lake, tables: Tables) -> None:
+    def __init__(self, lake: Lake, tables: Tables, executors: Executors | None = None) -> None:
         self._lake = lake
         self._tables = tables
+        self._executors = executors or Executors()
 
     def last_end(self, source: str, lsn: int) -> int:
         """Return the greatest END of a transaction that is not beyond `lsn`; 0 without one."""
@@ -104,7 +106,7 @@ class CommittedChanges:
         if ends is None:
             return
         ids: dict[str, int] = {}
-        rows = 0
+        rows, most = 0, self._executors.rows_at_once(LARGE_ROWS)
         told = ends.sort_by("lsn").to_batches(max_chunksize=10_000)
         for end in (row for batch in told for row in batch.to_pylist()):
             counts = json.loads(end["counts"])
@@ -112,12 +114,12 @@ class CommittedChanges:
             if not count and not counts.get(MESSAGES, 0):
                 continue
             if ids and rows + count > MOST_ROWS:
-                yield self._slice(source, table, ids, where, large=rows > LARGE_ROWS)
+                yield self._slice(source, table, ids, where, large=rows > most)
                 ids, rows = {}, 0
             ids[end["transaction_id"]] = end["lsn"]
             rows += count
         if ids:
-            yield self._slice(source, table, ids, where, large=rows > LARGE_ROWS)
+            yield self._slice(source, table, ids, where, large=rows > most)
 
     def _slice(
         self, source: str, table: str, ends: Mapping[str, int], where: Ends, *, large: bool

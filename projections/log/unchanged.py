@@ -23,6 +23,15 @@ Stored = Callable[[pa.Table], pa.Table | None]
 """Given a frame of keys, returns the stored rows of those keys (keys and all columns)."""
 
 
+class LeftAlone(Exception):
+    """An update left a value alone, and nobody here may look up what it is. Picklable."""
+
+
+def ask_not(wanted: pa.Table) -> pa.Table | None:
+    """Stand for what is stored (`Stored`) where nobody may look it up. Raises `LeftAlone`."""
+    raise LeftAlone
+
+
 def fill_unchanged(frame: pa.Table, keys: Sequence[str], stored: Stored) -> pa.Table:
     """Fill the cells that `__unchanged` names and drop that column.
 

@@ -1,8 +1,9 @@
-"""Chooses where an epoch is decoded and its log written: in the driver, or on Spark's executors.
+"""Chooses who does a step of an epoch: the driver, or Spark's executors.
 
 A small epoch is done in this process on Arrow, where nothing is handed around; a large one by
 executors, so that this process holds no more than the columns that decide. How large an epoch is
-shows only when it was read: it is guessed by what records took the last time.
+shows only when it was read: it is guessed by what records took the last time. What is read of the
+log afterwards is measured by the same guess.
 """
 
 from __future__ import annotations
@@ -51,6 +52,14 @@ class ExecutorChoice:
             return self.asked
         small = records * self.record_bytes <= self.driver_bytes
         return Executor.DRIVER if small else Executor.SPARK
+
+    def rows_at_once(self, most: int) -> int:
+        """Return how many rows of the log the driver takes at once, where it could take `most`."""
+        if self.asked is Executor.DRIVER:
+            return most
+        if self.asked is Executor.SPARK:
+            return 0
+        return min(most, int(self.driver_bytes / self.record_bytes))
 
     @property
     def may_pass_on(self) -> bool:

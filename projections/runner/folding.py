@@ -35,7 +35,7 @@ from projections.state.cut import Advance, Cut
 from projections.state.evolution import Planned
 from projections.state.following import SchemaFollower
 from projections.state.held import failure_hold, quarantine_hold
-from projections.state.large import LogRows, split
+from projections.state.large import LARGE_ROWS, LogRows, split
 
 log = logging.getLogger("penstock.tables")
 
@@ -288,7 +288,8 @@ class Folding:
         if log is None:
             raise NotFound(f"the log of {source} is missing from the lake")
         wanted = in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE)
-        wanted, large = split(log, wanted, since=advance.from_epoch or 0)
+        most = self.current.executors.rows_at_once(LARGE_ROWS)
+        wanted, large = split(log, wanted, since=advance.from_epoch or 0, most=most)
         rows = dataset_since(log, "epoch", advance.from_epoch or 0).to_table(filter=wanted)
         return dict(_by_table(rows)), large
 

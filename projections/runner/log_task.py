@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from projections.log.adoption import FilePlace, StagedFiles
 from projections.log.datasets import files_at
 from projections.log.decode import Decoder, Router, decode_batch
+from projections.log.executor_tasks import WRITTEN, handed_back
 from projections.log.frames import (
     CHANGE,
     DECODED,
@@ -63,18 +64,13 @@ TOLD = pa.schema(
         ("kind", pa.string()),
         ("task", pa.string()),
         ("number", pa.int32()),
-        ("name", pa.string()),
-        ("value", pa.string()),
-        ("path", pa.string()),
-        ("size", pa.int64()),
-        ("rows", pa.int64()),
-        ("statistics", pa.string()),
+        *WRITTEN,
         ("partition", pa.int32()),
         ("first", pa.int64()),
     ]
 )
-"""What comes back of a task. A `file`: the table's name, its partition's value, path, size, rows
-and statistics. A `group` of deciding rows: topic (`name`), partition and first offset."""
+"""What comes back of a task. A `file`: the columns of `WRITTEN`. A `group` of deciding rows: topic
+(`name`), `rows`, partition and first offset."""
 TOLD_FILE, TOLD_GROUP = "file", "group"
 
 PARTITIONED = {"log/events/": "category", "log/changes/": "table"}
@@ -197,7 +193,7 @@ class _Share:
         self._tell(
             TOLD_GROUP,
             self._groups,
-            place[0],
+            name=place[0],
             partition=place[1],
             rows=rows.num_rows,
             first=rows["offset"][0].as_py(),
@@ -221,21 +217,12 @@ class _Share:
 
     def _end_files(self) -> None:
         for (name, value), (number, file) in self._open.items():
-            for add in file.close():
-                self._tell(
-                    TOLD_FILE,
-                    number,
-                    name,
-                    value=value,
-                    path=add.path,
-                    size=add.size,
-                    rows=file.rows,
-                    statistics=add.stats,
-                )
+            for written in handed_back(file, name, value):
+                self._tell(TOLD_FILE, number, **written.row())
         self._open.clear()
 
-    def _tell(self, kind: str, number: int, name: str, **more: object) -> None:
-        self._told.append({"kind": kind, "task": self._name, "number": number, "name": name} | more)
+    def _tell(self, kind: str, number: int, **more: object) -> None:
+        self._told.append({"kind": kind, "task": self._name, "number": number, **more})
 
 
 def file_place(name: str, value: str | None, facts: Facts, of_own: str) -> FilePlace:

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from projections.log import storage
-from projections.log.adoption import StagedFiles, as_addition
+from projections.log.adoption import StagedFiles
 from projections.log.datasets import files_at
+from projections.log.executor_tasks import WrittenFile
 from projections.log.frames import REJECTED
 from projections.log.layout import Lake, events_log
 from projections.log.tables import Tables
@@ -54,24 +55,6 @@ Compare = Callable[[Mapping[str, pa.Table]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedFile:
-    """One file that an executor wrote; `path` is relative to the root of the table `name`."""
-
-    name: str
-    value: str | None
-    path: str
-    size: int
-    rows: int
-    statistics: str
-
-    def addition(self) -> AddAction:
-        """Return the file as an addition to its table."""
-        column = partition_of(self.name)
-        values = {} if column is None or self.value is None else {column: self.value}
-        return as_addition(self.path, self.size, values, self.statistics)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
     """Deciding rows of one topic partition, in their order. `base` is the first file's number."""
 
@@ -89,7 +72,7 @@ class Staged:
     """Files of one attempt at an epoch, and where the deciding rows are."""
 
     facts: Facts
-    files: Sequence[StagedFile]
+    files: Sequence[WrittenFile]
     groups: Sequence[_Group]
 
     @classmethod
@@ -100,13 +83,12 @@ class Staged:
         for row in sorted(rows, key=lambda row: (row["task"], row["number"])):
             if row["kind"] == TOLD_FILE:
                 of_tasks.setdefault(row["task"], []).append(row)
-        files: list[StagedFile] = []
+        files: list[WrittenFile] = []
         bases: dict[str, int] = {}
-        names = ("name", "value", "path", "size", "rows", "statistics")
         for task, own in of_tasks.items():
             assert [row["number"] for row in own] == list(range(len(own))), "a file is missing"
             bases[task] = len(files)
-            files += [StagedFile(**{name: row[name] for name in names}) for row in own]
+            files += [WrittenFile.of(row) for row in own]
         groups = [
             _Group(
                 topic=row["name"],
@@ -277,7 +259,7 @@ class _Verdicts:
             orders = self.orders.get(place, {})
             if len(dropped) == file.rows:
                 continue
-            added = [file.addition()]
+            added = [file.addition(partition_of(file.name))]
             if len(dropped) or orders:
                 added = _rewritten(self.staged.facts, place, file, dropped, orders)
             found.setdefault(file.name, []).extend(added)
@@ -287,7 +269,7 @@ class _Verdicts:
 def _rewritten(
     facts: Facts,
     number: int,
-    file: StagedFile,
+    file: WrittenFile,
     dropped: npt.NDArray[np.int64],
     orders: Mapping[int, int],
 ) -> list[AddAction]:

@@ -22,37 +22,21 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
 from projections.log.datasets import dataset_of, schema_of
-from projections.log.images import (
-    COMMITTED_AT,
-    EVENT_TIME,
-    HI,
-    HIDDEN,
-    LO,
-    newest_per_key,
-    row_images,
-)
+from projections.log.executor_tasks import Executors
 from projections.log.layout import Lake, current_name
 from projections.log.order import places_of
 from projections.log.rewriting import evolve, must_evolve
 from projections.log.steps import NOTHING, Evolution
 from projections.log.tables import TableAt, Tables
-from projections.log.unchanged import any_of, rows_of_keys
-from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
+from projections.log.unchanged import LeftAlone, any_of, rows_of_keys
+from projections.log.writer import OP, UPSERT, ArrowWriter, Guard, reached
 from projections.state.kept import KeptBases
 from projections.state.key_buckets import Known, Part, gone_through
-from projections.state.large import (
-    SLICE_ROWS,
-    ArrowStagedMerge,
-    LogRows,
-    StagedMerge,
-    Staging,
-    after,
-    holds_rows,
-    last_truncate,
-    slices,
-)
+from projections.state.large import SLICE_ROWS, LogRows, after, holds_rows, last_truncate, slices
 from projections.state.layers import tail_name, whole
 from projections.state.merging import BaseMerge, MergeKept
+from projections.state.newest_images import DELETED, ImageTask, NewestImages
+from projections.state.staged_images import ArrowStagedMerge, StagedMerge, Staging
 from projections.state.tail import FoldPolicy, TailTables
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
@@ -60,9 +44,6 @@ from schemas.registry import SchemaLookup
 FOLDS_AT_ONCE = 4
 SMALL_BYTES = 64 * 2**20
 """Rows of small tables that stay in memory from one epoch to the next, of all together."""
-DELETED = "_deleted"
-"""Column of tables with soft deletes: the source has the row no more."""
-
 SoftDeletes = Callable[[str, str], bool]
 """Says of a source and a table whether deleted rows are kept, marked."""
 
@@ -83,6 +64,7 @@ class CurrentTables:
         policy: FoldPolicy | None = None,
         large: StagedMerge | None = None,
         beside: BaseMerge | None = None,
+        executors: Executors | None = None,
     ) -> None:
         self._lake = lake
         self._tables = tables
@@ -90,6 +72,7 @@ class CurrentTables:
         self._schemas = schemas
         self._soft = soft_deletes
         self.merge_staged = large or ArrowStagedMerge(tables)
+        self.executors = executors or Executors()
         self._small = MergeKept(KeptBases(SMALL_BYTES), tables=tables)
         self.tails = TailTables(lake, tables, policy, beside=beside)
 
@@ -125,10 +108,8 @@ class CurrentTables:
             handle = self._tables.open(path)
             return {} if handle is None else self._at(name, handle.version(), epoch)
         stored = partial(self._stored, name, truncated and not soft)
-        images, keys = row_images(rest, self._schemas, stored=stored, evolution=evolution)
-        rows = newest_per_key(images, keys)
-        rows = _softly(rows, images, keys, stored) if soft else rows
-        rows = rows.drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT])
+        newest = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft)
+        rows, keys = newest.of(rest, stored)
         if truncated and not soft:
             kept = rows.filter(pc.equal(rows[OP], UPSERT)).drop_columns([OP])
             return self._at(name, self._writer.overwrite(path, kept, guard), epoch)
@@ -145,55 +126,67 @@ class CurrentTables:
         epoch: Epoch,
         evolution: Evolution = NOTHING,
     ) -> Mapping[str, TableAt]:
-        """Fold log rows as `fold` does, in slices, with one commit from Spark's executors."""
+        """Fold log rows as `fold` does, in slices, with one commit.
+
+        Few images of many rows go to the tail, where the table has one. Others are merged by
+        `merge_staged`.
+        """
         name = current_name(source, table)
         path, guard = self._lake.path(name), Guard(name, epoch)
         handle = self._tables.open(path)
         staging = Staging(self._lake, self._tables, name, epoch)
         if handle is not None and reached(handle, guard):
             return self._at(name, handle.version(), epoch)
-        if evolution:
-            self._evolve(name, path, evolution, epoch)
-        self.tails.settle(name)
+        evolved = bool(evolution) and self._evolve(name, path, evolution, epoch)
         soft = self._soft(source, table)
         cleared = last_truncate(rows)
         if cleared is not None:
             rows = rows.narrowed(after(cleared))
             self._clear(path, name, guard, last=False, soft=soft)
         gone = cleared is not None and not soft
-        keys = self._stage(staging, rows, evolution, name, gone=gone, soft=soft)
+        images = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft)
+        keys = self._stage(staging, rows, images, name, gone=gone)
         if not keys:
             self._clear(path, name, guard, last=True, soft=soft)
             handle = self._tables.open(path)
             return {} if handle is None else self._at(name, handle.version(), epoch)
-        replace = gone or not holds_rows(self._tables, path)
-        version = self.merge_staged(path, staging.path, guard, keys, replace=replace)
+        tailed = cleared is None and not evolved and self.tails.wants(handle)
+        few = staging.few() if tailed else None
+        if few is not None:
+            at = self.tails.add(name, few, keys, epoch)
+        else:
+            self.tails.settle(name)
+            replace = gone or not holds_rows(self._tables, path)
+            version = self.merge_staged(path, staging.path, guard, keys, replace=replace)
+            at = self._at(name, version, epoch)
         failpoints.hit(failpoints.LARGE_AFTER_MERGE)
         staging.remove()
-        return self._at(name, version, epoch)
+        return at
 
     def _stage(
-        self,
-        staging: Staging,
-        rows: LogRows,
-        evolution: Evolution,
-        name: str,
-        *,
-        gone: bool,
-        soft: bool,
+        self, staging: Staging, rows: LogRows, images: NewestImages, name: str, *, gone: bool
     ) -> tuple[str, ...]:
-        """Stage the newest images of all rows; return the key columns, none without a row."""
+        """Stage the newest images of all rows; return the key columns, none without a row.
+
+        Executors do it, a slice each, unless an update left a value alone: what that is, the driver
+        finds out.
+        """
+        cut = [*slices(rows)]
+        if self.executors.tasks is not None:
+            task = ImageTask(slices=cut, images=images, root=staging.path)
+            try:
+                keys = staging.adopt(self.executors.tasks(task, len(cut)))
+                failpoints.hit(failpoints.LARGE_AFTER_SLICE)
+                return keys
+            except LeftAlone:
+                staging.remove()
+        self.tails.settle(name)
         stored = partial(self._staged, staging, name, gone)
 
         def stage(parts: Iterable[Part]) -> tuple[str, ...]:
             keys: tuple[str, ...] = ()
             for part in parts:
-                images, keys = row_images(
-                    part.rows, self._schemas, stored=part.stored, evolution=evolution
-                )
-                newest = newest_per_key(images, keys)
-                newest = _softly(newest, images, keys, part.stored) if soft else newest
-                newest = newest.drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT])
+                newest, keys = images.of(part.rows, part.stored)
                 staging.add(newest, keys)
                 part.became(newest)
                 failpoints.hit(failpoints.LARGE_AFTER_SLICE)
@@ -202,9 +195,9 @@ class CurrentTables:
         handle = None if gone else self._tables.open(self._lake.path(name))
         known = Known(base=None if handle is None else dataset_of(handle))
         return gone_through(
-            [*slices(rows)],
+            cut,
             stage,
-            known=None if evolution else known,
+            known=None if images.evolution else known,
             stored=stored,
             anew=staging.remove,
             schemas=self._schemas,
@@ -316,38 +309,3 @@ def after_truncate(changes: pa.Table) -> tuple[bool, pa.Table]:
     rows = changes.filter(pc.invert(is_truncate))
     last = max(places_of(truncates))
     return True, rows.filter(pa.array([place > last for place in places_of(rows)], pa.bool_()))
-
-
-def _softly(
-    rows: pa.Table,
-    images: pa.Table,
-    keys: tuple[str, ...],
-    stored: Callable[[pa.Table], pa.Table | None],
-) -> pa.Table:
-    """Turn deletes into rows that are marked and keep their last values."""
-    gone = pc.equal(rows[OP], DELETE)
-    kept = rows.filter(pc.invert(gone))
-    kept = kept.append_column(DELETED, pa.array([False] * kept.num_rows, pa.bool_()))
-    deleted = rows.filter(gone)
-    if deleted.num_rows == 0:
-        return kept
-    before = newest_per_key(images.filter(pc.equal(images[OP], UPSERT)), keys)
-    wanted = deleted.select(list(keys))
-    known = stored(wanted)
-    names = [n for n in deleted.schema.names if n not in HIDDEN]
-    last: dict[tuple[object, ...], dict[str, object]] = {}
-    for source in (known, rows_of_keys(before, wanted)):
-        for row in source.to_pylist() if source is not None else []:
-            last[tuple(row[k] for k in keys)] = row
-    places = zip(*(deleted[k].to_pylist() for k in keys), strict=True)
-    found = [last.get(place, {}) for place in places]
-    for name in names:
-        if name not in keys:
-            field = deleted.schema.field(name)
-            values = pa.array([row.get(name) for row in found], field.type)
-            deleted = deleted.set_column(deleted.schema.get_field_index(name), field, values)
-    n = deleted.num_rows
-    deleted = deleted.set_column(
-        deleted.schema.get_field_index(OP), OP, pa.array([UPSERT] * n, pa.string())
-    ).append_column(DELETED, pa.array([True] * n, pa.bool_()))
-    return pa.concat_tables([kept, deleted.select(kept.schema.names)], promote_options="permissive")

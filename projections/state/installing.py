@@ -29,11 +29,12 @@ from projections.log.layout import Lake, current_name
 from projections.log.tables import TABLE_SETTINGS, TableAt, Tables
 from projections.log.unchanged import rows_without_keys
 from projections.log.writer import DELETE, UPSERT, ArrowWriter, Guard, reached, with_op
-from projections.state.current import DELETED, CurrentTables
+from projections.state.current import CurrentTables
 from projections.state.following import SchemaFollower
 from projections.state.installs import Install
 from projections.state.large import slices
 from projections.state.moved import moved_unseen
+from projections.state.newest_images import DELETED
 from projections.state.staging import GenerationLake, generation_folder, generation_lake
 from projections.state.tail import FoldPolicy
 from projections.state.vanished import Vanished
@@ -164,9 +165,10 @@ class Installer:
             soft_deletes=self.current.keeps_deleted,
             policy=_NO_TAIL,
             large=self.current.merge_staged,
+            executors=self.current.executors,
         )
         follower = SchemaFollower(self.lake, self.tables, self.schemas)
-        log = CommittedChanges(self.lake, self.tables)
+        log = CommittedChanges(self.lake, self.tables, self.current.executors)
         for slice_ in log.slices(install.source, install.table, ends):
             looked_at = touched is not None or not whole
             for rows in _parts(slice_, install.table) if looked_at else ():

@@ -34,7 +34,7 @@ from projections.log.datasets import dataset_of, scanner_of
 from projections.log.layout import Lake
 from projections.log.order import high_of, low_of
 from projections.log.tables import TableAt, Tables
-from projections.log.unchanged import Stored, rows_of_keys
+from projections.log.unchanged import LeftAlone, Stored, ask_not, rows_of_keys
 from projections.log.writer import OP
 from projections.state.large import LogRows
 from projections.state.layers import beyond, newest_of, tail_name, whole
@@ -45,12 +45,7 @@ from schemas.registry import SchemaLookup
 MOST_FILES = 128
 """Files that are open at the same moment, of each side."""
 
-
 T = TypeVar("T")
-
-
-class _LeftAlone(Exception):
-    """An update left a value alone."""
 
 
 class _KeysMove(Exception):
@@ -148,8 +143,8 @@ def gone_through(
     """
     if known is not None:
         try:
-            return take(_Slice(part.read(), _ask_not) for part in slices)
-        except _LeftAlone:
+            return take(_Slice(part.read(), ask_not) for part in slices)
+        except LeftAlone:
             anew()
         rows = sum(part.count() for part in slices)
         with _KeyBuckets(schemas, rows=rows, per_part=per_part) as buckets:
@@ -158,10 +153,6 @@ def gone_through(
             except _KeysMove:
                 anew()
     return take(_Slice(part.read(), stored) for part in slices)
-
-
-def _ask_not(wanted: pa.Table) -> pa.Table | None:
-    raise _LeftAlone
 
 
 class _KeyBuckets:

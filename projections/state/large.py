@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession, Window, functions
 
-from kernel.positions import DeltaVersion, Epoch
-from projections.log import storage
-from projections.log.datasets import dataset_since, location_of, schema_of
-from projections.log.layout import Lake
+from projections.log.datasets import dataset_since, schema_of
 from projections.log.order import LOW, NEEDED, high_of, low_of, lsn_at, places_of
-from projections.log.spark_writer import SparkWriter
 from projections.log.tables import Tables
-from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
-from projections.state.layers import EPOCH, KEYS, marked, newest_of
-from schemas.identifiers import spark_name
 from schemas.records import Operation
 
 LARGE_ROWS = 150_000
@@ -47,38 +38,48 @@ _CODES = np.dtype([("high", np.int64), ("low", np.int64), ("delete", bool), ("in
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """Rows of a changes log that are not read yet: a dataset and which of its rows."""
+    """Rows of a changes log that are not read yet: a dataset and which of its rows. Picklable.
+
+    Parts of the same rows share `where`, which may name thousands of transactions, and differ in
+    `part`: pickled together they have it once.
+    """
 
     log: ds.Dataset
     where: pc.Expression
+    part: pc.Expression | None = None
+
+    @property
+    def wanted(self) -> pc.Expression:
+        """Return the filter for the rows."""
+        return self.where if self.part is None else self.where & self.part
 
     def read(self) -> pa.Table:
         """Read the rows."""
-        return self.log.to_table(filter=self.where)
+        return self.log.to_table(filter=self.wanted)
 
     def count(self) -> int:
         """Return how many rows these are."""
-        return int(self.log.count_rows(filter=self.where))
+        return int(self.log.count_rows(filter=self.wanted))
 
     def planned(self) -> pa.Table:
         """Return those rows that decide on the columns of their table, and of these what decides.
 
         That is the first one of each schema and operation: memory holds no more.
         """
-        scanner = self.log.scanner(columns=list(_PLANNED), filter=self.where)
+        scanner = self.log.scanner(columns=list(_PLANNED), filter=self.wanted)
         firsts = [_first_of_each(pa.table(batch)) for batch in scanner.to_batches()]
         return _first_of_each(pa.concat_tables(firsts))
 
     def among(self, files: Sequence[ds.Fragment]) -> LogRows:
         """Return the rows that lie in some of the files."""
         log = self.log
-        return LogRows(
-            ds.FileSystemDataset(files, log.schema, log.format, log.filesystem), self.where
+        return replace(
+            self, log=ds.FileSystemDataset(files, log.schema, log.format, log.filesystem)
         )
 
     def narrowed(self, part: pc.Expression) -> LogRows:
         """Return fewer of the rows."""
-        return LogRows(self.log, self.where & part)
+        return replace(self, part=part if self.part is None else self.part & part)
 
 
 def _first_of_each(rows: pa.Table) -> pa.Table:
@@ -89,90 +90,6 @@ def _first_of_each(rows: pa.Table) -> pa.Table:
     number = pa.array(np.arange(rows.num_rows))
     first = ordered.append_column("__n", number).group_by(kinds).aggregate([("__n", "min")])
     return ordered.take(first["__n_min"]).select(rows.schema.names)
-
-
-class StagedMerge(Protocol):
-    """Brings staged images into a table in one commit."""
-
-    def __call__(
-        self, path: str, staged: str, guard: Guard, keys: Sequence[str], *, replace: bool
-    ) -> DeltaVersion:
-        """Merge the newest staged image of each key; `replace`: they are the whole table."""
-        ...
-
-
-class ArrowStagedMerge:
-    """Reads all of it here: for lakes without Spark."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self._writer = ArrowWriter(tables)
-
-    def __call__(
-        self, path: str, staged: str, guard: Guard, keys: Sequence[str], *, replace: bool
-    ) -> DeltaVersion:
-        """See `StagedMerge`."""
-        rows = self._tables.read(staged)
-        assert rows is not None, "it was just staged"
-        newest, _ = newest_of(rows)
-        if not replace:
-            return self._writer.merge(path, newest, guard, keys=keys)
-        kept = newest.filter(pc.equal(newest[OP], UPSERT)).drop_columns([OP])
-        return self._writer.overwrite(path, kept, guard)
-
-
-class SparkStagedMerge:
-    """Finds the newest images and writes them on Spark's executors."""
-
-    def __init__(self, spark: SparkSession, tables: Tables) -> None:
-        self._spark = spark
-        self._tables = tables
-        self._writer = SparkWriter(spark, tables)
-
-    def __call__(
-        self, path: str, staged: str, guard: Guard, keys: Sequence[str], *, replace: bool
-    ) -> DeltaVersion:
-        """See `StagedMerge`."""
-        table = self._tables.open(staged)
-        assert table is not None, "it was just staged"
-        rows = self._spark.read.format("delta").load(location_of(table))
-        of_key = Window.partitionBy(*(functions.col(spark_name(key)) for key in keys))
-        number = functions.row_number().over(of_key.orderBy(functions.col(EPOCH).desc()))
-        newest = rows.withColumn("__n", number).filter("__n = 1").drop("__n", EPOCH, KEYS)
-        if not replace:
-            return self._writer.merge(path, newest, guard, keys=keys)
-        kept = newest.filter(functions.col(OP) == UPSERT).drop(OP)
-        return self._writer.overwrite(path, kept, guard)
-
-
-class Staging:
-    """The staged images of one fold, `current/_staging/<source>.<table>/<epoch>`.
-
-    Making one removes what an earlier attempt at the same epoch left there.
-    """
-
-    def __init__(self, lake: Lake, tables: Tables, name: str, epoch: Epoch) -> None:
-        self._tables = tables
-        self._writer = ArrowWriter(tables)
-        self._slices = 0
-        self.path = f"{lake.path('current/_staging/' + name.removeprefix('current/'))}/{epoch}"
-        self.remove()
-
-    def add(self, newest: pa.Table, keys: Sequence[str]) -> None:
-        """Stage the images of one slice more."""
-        self._slices += 1
-        guard = Guard("staging", Epoch(self._slices))
-        self._writer.append(self.path, marked(newest, keys, self._slices), guard)
-
-    def newest(self, where: pc.Expression) -> tuple[pa.Table, tuple[str, ...]] | None:
-        """Return the newest staged images of some keys, with `__op`; None before the first."""
-        rows = self._tables.read(self.path, where=where)
-        return None if rows is None or rows.num_rows == 0 else newest_of(rows)
-
-    def remove(self) -> None:
-        """Delete what is staged."""
-        self._tables.forget(self.path)
-        storage.remove(self.path)
 
 
 def split(
@@ -207,7 +124,7 @@ def last_truncate(rows: LogRows) -> tuple[int, int] | None:
     """Return the place of the last TRUNCATE; None without one."""
     found = rows.log.to_table(
         columns=list(NEEDED),
-        filter=rows.where & (pc.field("operation") == Operation.TRUNCATE.value),
+        filter=rows.wanted & (pc.field("operation") == Operation.TRUNCATE.value),
     )
     return max(places_of(found), default=None)
 
@@ -262,9 +179,9 @@ class _Survey:
 def _surveyed(rows: LogRows, step: int) -> _Survey:
     """Look at every row once, file by file; keep a mark for each `step` of them."""
     survey = _Survey()
-    for file in rows.log.get_fragments(rows.where):
+    for file in rows.log.get_fragments(rows.wanted):
         scanner = file.scanner(
-            schema=rows.log.schema, columns=[*NEEDED, "epoch"], filter=rows.where
+            schema=rows.log.schema, columns=[*NEEDED, "epoch"], filter=rows.wanted
         )
         found = scanner.to_table()
         copied = found.filter(found["snapshot"])

@@ -21,7 +21,7 @@ from projections.log.adoption import StagedFiles, commit_staged
 from projections.log.datasets import dataset_of
 from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
-from projections.state.current import DELETED
+from projections.state.newest_images import DELETED
 from schemas.pg_text import text_to_lake
 from schemas.pg_types import SourceColumn, lake_type
 

@@ -20,8 +20,8 @@ from projections.log.datasets import dataset_of, for_duckdb, schema_of
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.writer import Guard, reached
-from projections.state.current import DELETED
 from projections.state.installs import Install
+from projections.state.newest_images import DELETED
 from schemas.columns import decode_rows
 from schemas.identifiers import duckdb_name
 from schemas.registry import SchemaLookup

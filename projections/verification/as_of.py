@@ -26,9 +26,10 @@ from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import DELETE, OP
 from projections.runner.manifest import Committed, Manifest, first_progress
 from projections.runner.progress import Progress
-from projections.state.current import DELETED, after_truncate
+from projections.state.current import after_truncate
 from projections.state.held import release_command
 from projections.state.layers import EPOCH, read_whole, tail_name
+from projections.state.newest_images import DELETED
 from projections.verification.hashing import LakeState, Layer
 from schemas.records import Operation
 from schemas.registry import SchemaLookup

@@ -10,21 +10,19 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.log.datasets import dataset_of
+from projections.log.executor_tasks import Executors, SparkTasks
 from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 from projections.state import current as current_module
 from projections.state.current import CurrentTables
-from projections.state.large import (
-    ArrowStagedMerge,
-    LogRows,
-    SparkStagedMerge,
-    StagedMerge,
-    slices,
-)
+from projections.state.large import LogRows, slices
 from projections.state.layers import marked
+from projections.state.staged_images import ArrowStagedMerge, SparkStagedMerge, StagedMerge
+from schemas.registry import MemoryRegistry
 from tests.support.lake.folding import (
     SOURCE,
     TABLE,
@@ -47,6 +45,14 @@ def tables() -> Tables:
 @pytest.fixture(params=["arrow", "spark"])
 def merge(request: pytest.FixtureRequest, spark: SparkSession, tables: Tables) -> StagedMerge:
     return ArrowStagedMerge(tables) if request.param == "arrow" else SparkStagedMerge(spark, tables)
+
+
+@pytest.fixture
+def executors(merge: StagedMerge, spark: SparkSession) -> Executors:
+    """Return who reads the slices: where Spark merges, its executors."""
+    if isinstance(merge, ArrowStagedMerge):
+        return Executors()
+    return Executors(tasks=SparkTasks(spark))
 
 
 def stage(tables: Tables, path: str, *parts: Sequence[Row]) -> None:
@@ -94,22 +100,46 @@ def test_what_is_staged_may_be_the_whole_table(
 
 
 def test_p4_a_large_transaction_is_folded_by_either(
-    merge: StagedMerge, tables: Tables, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    merge: StagedMerge,
+    executors: Executors,
+    tables: Tables,
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cut = slices
     monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=400))
     before = [Done("c", i, "a", f"n{i}", i) for i in range(500)]
-    done = [Done("u", i % 700, "a", None if i % 3 else f"m{i}", i) for i in range(1_500)]
+    done = [Done("u", i % 700, "a", f"m{i}", i) for i in range(1_500)]
     done += [Done("d", i, "a") for i in range(0, 700, 7)]
-    current = CurrentTables(lake, tables, registry(), large=merge)
+    left = [Done("u", i, "a", None, -i) for i in range(1, 700) if i % 7]
+    current = CurrentTables(lake, tables, registry(), large=merge, executors=executors)
     current.fold(SOURCE, TABLE, changes(before, first=1), Epoch(1))
-    log = lake.path("log/changes/shop")
-    rows = changes(done, first=len(before) + 1)
-    ArrowWriter(tables).append(log, rows, Guard("log", Epoch(2)))
+    state: State = apply({}, before)
+    first = len(before) + 1
+    for epoch, each in ((2, done), (3, left)):
+        log = lake.path(f"log/changes/{epoch}")
+        rows = changes(each, first=first)
+        ArrowWriter(tables).append(log, rows, Guard("log", Epoch(epoch)))
+        table = tables.open(log)
+        assert table is not None
+        large = LogRows(dataset_of(table), pc.field("table") == TABLE)
+        current.fold_large(SOURCE, TABLE, large, Epoch(epoch))
+        first += len(each)
+        state = apply(state, each)
+        assert state_of(Tables().read(lake.path(current_name(SOURCE, TABLE)))) == state
+    current.close()
+
+
+def test_an_error_comes_back_from_spark_as_it_was(
+    merge: StagedMerge, executors: Executors, tables: Tables, lake: Lake
+) -> None:
+    log = lake.path("log/changes/1")
+    rows = changes([Done("c", 1)], first=1)
+    ArrowWriter(tables).append(log, rows, Guard("log", Epoch(1)))
     table = tables.open(log)
     assert table is not None
     large = LogRows(dataset_of(table), pc.field("table") == TABLE)
-    current.fold_large(SOURCE, TABLE, large, Epoch(2))
-    state: State = apply(apply({}, before), done)
-    assert state_of(Tables().read(lake.path(current_name(SOURCE, TABLE)))) == state
+    current = CurrentTables(lake, tables, MemoryRegistry(), large=merge, executors=executors)
+    with pytest.raises(NotFound, match="no schema with id"):
+        current.fold_large(SOURCE, TABLE, large, Epoch(1))
     current.close()

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.datasets import dataset_of, schema_of
+from projections.log.executor_tasks import Executors, Tasks, TasksHere
 from projections.log.layout import Lake, current_name
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
@@ -52,6 +53,7 @@ class Folding:
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
+        self.executors = Executors()
         self.at: dict[str, TableAt] = {}
         self.state: State = {}
         self._first = 1
@@ -59,7 +61,9 @@ class Folding:
 
     def restart(self) -> None:
         self.tables = Tables()
-        self.current = CurrentTables(self.lake, self.tables, registry(), policy=NEVER)
+        self.current = CurrentTables(
+            self.lake, self.tables, registry(), policy=NEVER, executors=self.executors
+        )
         self.current.resume(self.at)
 
     def take(self, done: Sequence[Done]) -> Callable[[Epoch], None]:
@@ -134,25 +138,36 @@ def test_p4_a_crash_behind_the_bases_merge(folding: Folding) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failpoint", "hit"),
+    ("failpoint", "hit", "tasks"),
     [
-        (failpoints.LARGE_AFTER_SLICE, 1),
-        (failpoints.LARGE_AFTER_SLICE, 2),
-        (failpoints.LARGE_AFTER_MERGE, 1),
+        (failpoints.LARGE_AFTER_SLICE, 1, None),
+        (failpoints.LARGE_AFTER_SLICE, 2, None),
+        (failpoints.LARGE_AFTER_MERGE, 1, None),
+        (failpoints.LARGE_AFTER_SLICE, 1, TasksHere()),
+        (failpoints.LARGE_AFTER_MERGE, 1, TasksHere()),
+        (failpoints.TAIL_AFTER_APPEND, 1, TasksHere()),
     ],
 )
 def test_p4_a_crash_while_a_large_transaction_is_folded(
-    failpoint: str, hit: int, folding: Folding, monkeypatch: pytest.MonkeyPatch
+    failpoint: str,
+    hit: int,
+    tasks: Tasks | None,
+    folding: Folding,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cut = slices
     monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=4))
     folding.take(SECOND)(Epoch(2))
     before = folding.by_name()
+    folding.executors = Executors(tasks=tasks)
+    folding.restart()
     fold = folding.take_large(THIRD * 3)
     crash(folding, failpoint, lambda: fold(Epoch(3)), hit=hit)
     assert folding.by_name() == before, "an epoch that is not finished is seen"
     fold(Epoch(3))
-    assert folding.by_name() == folding.by_path() == folding.state
+    assert folding.by_name() == folding.state
+    folding.current.settle(SOURCE, TABLE)
+    assert folding.by_path() == folding.state
     assert not list(Path(folding.lake.path("current/_staging")).rglob("*.parquet"))
     folding.take(SECOND)(Epoch(4))
     assert folding.by_name() == folding.state

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from projections.log import typed_columns
 from projections.log.typed_columns import EVENT_COLUMNS
-from projections.state.current import DELETED
 from projections.state.history import LINKS, NOT_COLUMNS, history_column
+from projections.state.newest_images import DELETED
 from projections.state.staging import MARKS
 from schemas.lake_columns import (
     OF_CHANGES,

@@ -5,20 +5,26 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.log.datasets import dataset_of
+from projections.log.executor_tasks import Executors, TasksHere
 from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.state import current as current_module
 from projections.state.current import CurrentTables
 from projections.state.large import LogRows, slices, split
+from projections.state.layers import read_whole
+from projections.state.tail import FoldPolicy
+from schemas.registry import MemoryRegistry
 from tests.support.lake.folding import (
     SOURCE,
     TABLE,
@@ -39,7 +45,20 @@ CHANGE = st.builds(
     st.sampled_from(["x", "y", None]),
     st.sampled_from([1, 2, None]),
 )
+DRIVER, EXECUTORS = Executors(), Executors(tasks=TasksHere())
 EPOCH = st.lists(st.one_of(*[CHANGE] * 5, st.just(Done("t"))), min_size=1, max_size=12)
+WHOLE = st.builds(
+    Done,
+    st.sampled_from("cuuud"),
+    st.integers(1, 3),
+    st.just("a"),
+    st.sampled_from("xyz"),
+    st.integers(1, 99),
+)
+"""A change that leaves no value alone: executors do without the driver."""
+AGAIN = [*(Done("u", 1, name=f"n{i}", size=i) for i in range(8)), Done("c", 2)]
+"""The images of one key lie in several slices."""
+OF_EXECUTORS = st.one_of(st.lists(WHOLE, min_size=6, max_size=15), EPOCH)
 
 
 def logged(lake: Lake, tables: Tables, done: Sequence[Done], first: int) -> LogRows:
@@ -62,11 +81,17 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(EPOCH, min_size=1, max_size=4), st.booleans())
-def test_p4_a_fold_in_slices_equals_the_oracle(epochs: list[list[Done]], tailed: bool) -> None:
+@given(
+    st.lists(OF_EXECUTORS, min_size=1, max_size=4),
+    st.booleans(),
+    st.sampled_from([DRIVER, EXECUTORS]),
+)
+def test_p4_a_fold_in_slices_equals_the_oracle(
+    epochs: list[list[Done]], tailed: bool, executors: Executors
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         lake, tables = Lake.at(Path(folder)), Tables()
-        current = CurrentTables(lake, tables, registry())
+        current = CurrentTables(lake, tables, registry(), executors=executors)
         state: State = {}
         first = 1
         for number, done in enumerate(epochs, start=1):
@@ -84,6 +109,84 @@ def test_p4_a_fold_in_slices_equals_the_oracle(epochs: list[list[Done]], tailed:
             assert state_of(Tables().read(lake.path(NAME))) == state
         assert not Path(lake.path("current/_staging/shop.public.items"), "1").exists()
         current.close()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(OF_EXECUTORS, min_size=1, max_size=3), st.booleans(), st.booleans())
+@example(
+    [[Done("c", 1), Done("c", 2, size=1)], [Done("u", 1, name=None), Done("d", 2)]], True, True
+)
+def test_p4_executors_leave_the_rows_that_the_driver_would(
+    epochs: list[list[Done]], soft: bool, tails: bool
+) -> None:
+    """Through a tail or not, and whatever a deleted row keeps."""
+    policy = FoldPolicy(direct_bytes=-1, freshness_s=1e9, longest_s=1e9, share=1e9)
+    found = []
+    for executors in (DRIVER, EXECUTORS):
+        with tempfile.TemporaryDirectory() as folder:
+            lake, tables = Lake.at(Path(folder)), Tables()
+            current = CurrentTables(
+                lake,
+                tables,
+                registry(),
+                soft_deletes=lambda source, table: soft,
+                policy=policy if tails else None,
+                executors=executors,
+            )
+            first = 1
+            for number, done in enumerate(epochs, start=1):
+                rows = logged(lake, tables, done, first)
+                at = current.fold_large(SOURCE, TABLE, rows, Epoch(number))
+                first += len(done)
+            whole = read_whole(lake, Tables(), NAME, at=at) if at else None
+            current.settle(SOURCE, TABLE)
+            base = Tables().read(lake.path(NAME))
+            current.close()
+            order = [("id", "ascending"), ("part", "ascending")]
+            found.append([t and t.sort_by(order).combine_chunks() for t in (whole, base)])
+            assert (whole and state_of(whole)) == (base and state_of(base))
+    assert found[0] == found[1]
+    for one, other in zip(*found, strict=True):
+        assert one is None or one.schema.equals(other.schema)
+
+
+def test_an_error_of_an_executor_is_that_of_the_driver(lake: Lake) -> None:
+    """Its class decides whether the table stands still, and the remedy is told to people."""
+    tables = Tables()
+    raised = []
+    for executors in (DRIVER, EXECUTORS):
+        current = CurrentTables(lake, tables, MemoryRegistry(), executors=executors)
+        rows = logged(lake, tables, [Done("c", 1)], 1)
+        with pytest.raises(NotFound) as error:
+            current.fold_large(SOURCE, TABLE, rows, Epoch(1))
+        raised.append((error.value.message, error.value.remedy))
+        current.close()
+    assert raised[0] == raised[1]
+
+
+def test_what_an_update_left_alone_is_looked_up_by_the_driver(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing else is: executors wrote the images of every other transaction."""
+    asked: list[int] = []
+    gone = current_module.gone_through
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        asked.append(len(asked))
+        return gone(*args, **kwargs)
+
+    monkeypatch.setattr(current_module, "gone_through", noted)
+    tables = Tables()
+    current = CurrentTables(lake, tables, registry(), executors=EXECUTORS)
+    first = [Done("c", i, size=i) for i in range(7)] + [Done("d", 3)]
+    current.fold_large(SOURCE, TABLE, logged(lake, tables, first, 1), Epoch(1))
+    assert not asked
+    second = [Done("u", 1, name=None, size=9)]
+    current.fold_large(SOURCE, TABLE, logged(lake, tables, second, 20), Epoch(2))
+    assert asked == [0]
+    state = apply(apply({}, first), second)
+    assert state_of(Tables().read(lake.path(NAME))) == state
+    current.close()
 
 
 def test_only_tables_with_many_rows_are_told_apart(lake: Lake) -> None:

@@ -48,6 +48,13 @@ def test_the_driver_has_a_bound_only_where_others_can_take_over() -> None:
     assert not choice(Executor.DRIVER).may_pass_on
 
 
+def test_rows_of_the_log_are_the_drivers_up_to_the_same_bound() -> None:
+    assert choice().rows_at_once(50) == 50
+    assert choice().rows_at_once(10**6) == 100
+    assert choice(Executor.DRIVER).rows_at_once(10**6) == 10**6
+    assert choice(Executor.SPARK).rows_at_once(10**6) == 0
+
+
 def test_an_executor_that_there_is_not_is_named_with_those_there_are() -> None:
     assert Executor.named("auto") is Executor.AUTO
     with pytest.raises(Misconfigured) as refused:

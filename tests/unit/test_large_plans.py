@@ -9,6 +9,7 @@ import pytest
 
 from kernel.positions import Epoch
 from projections.log.datasets import dataset_of
+from projections.log.executor_tasks import Executors, Tasks, TasksHere
 from projections.log.layout import Lake, changes_log, current_name
 from projections.log.tables import Tables
 from projections.state import current as current_module
@@ -18,9 +19,14 @@ from projections.state.large import LogRows, slices
 from tests.support.sources.ddl_rows import SOURCE, TABLE, Column, Folding, Item
 
 
+@pytest.mark.parametrize("tasks", [None, TasksHere()])
 @pytest.mark.parametrize(("kind", "values"), [("int8", [2**40, 2**40 + 1]), ("text", ["x", "y"])])
 def test_a_type_that_changes_behind_the_first_slice_is_planned_for(
-    lake: Lake, kind: str, values: list[Any], monkeypatch: pytest.MonkeyPatch
+    lake: Lake,
+    kind: str,
+    values: list[Any],
+    tasks: Tasks | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cut = slices
     monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=2))
@@ -50,7 +56,8 @@ def test_a_type_that_changes_behind_the_first_slice_is_planned_for(
         assert planned.hold is not None
         assert planned.hold.reason == "column a was int32 and is string"
         return
-    current = CurrentTables(lake, tables, item.registry)
+    executors = Executors(tasks=tasks)
+    current = CurrentTables(lake, tables, item.registry, executors=executors)
     current.fold_large(SOURCE, TABLE, rows, Epoch(1), planned.evolution)
     found = tables.read(lake.path(current_name(SOURCE, TABLE)))
     assert found is not None
