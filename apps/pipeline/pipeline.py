@@ -110,20 +110,22 @@ class Pipeline:
         self._sources = SourceHeads(settings, self._topics)
         self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
         self._copier = TableCopier(settings, self._lake, self._registry, metrics=metrics.copies)
+        self._executor = ExecutorChoice(
+            asked=Executor.named(settings.text("pipeline.executor")),
+            driver_bytes=settings.number("pipeline.driver_bytes"),
+        )
+        self._executors = executors_of(spark, self._executor)
         self._projecting = Projecting(
             spark,
             self._lake,
             self._registry,
             on_run=self._ran,
             state_memory_bytes=settings.number("pipeline.state_memory_bytes"),
+            executors=self._executors,
         )
         self._verifying = Verifying(settings, self._registry, metrics.verify)
         self._stop = threading.Event()
         self._patience = Patience()
-        self._executor = ExecutorChoice(
-            asked=Executor.named(settings.text("pipeline.executor")),
-            driver_bytes=settings.number("pipeline.driver_bytes"),
-        )
         self._stuck = StuckSources()
         self._captures: tuple[str, ...] = ()
         self._lag_unknown: dict[str, str] = {}
@@ -209,18 +211,12 @@ class Pipeline:
             large=SparkStagedMerge(self._spark, self._tables),
             policy=FoldPolicy(freshness_s=self._settings.number("lake.fold_freshness_ms") / 1000),
             beside=MergeBeside(),
-            executors=self._executors(),
+            executors=self._executors,
         )
         try:
             return self._run_ingest(deployment, current)
         finally:
             current.close()
-
-    def _executors(self) -> Executors:
-        """Return who does what is too large for the driver, as the settings have it."""
-        if not self._executor.may_pass_on:
-            return Executors()
-        return Executors(tasks=SparkTasks(self._spark), rows_at_once=self._executor.rows_at_once)
 
     def _run_ingest(self, deployment: Deployment, current: CurrentTables) -> bool:
         router = router_of(
@@ -395,3 +391,10 @@ def waiting_in(last: Committed | None) -> tuple[dict[str, dict[str, object]], di
         for table, hold in tables.items()
     }
     return held, {topic: waits.records for topic, waits in progress.quarantine.items()}
+
+
+def executors_of(spark: SparkSession, choice: ExecutorChoice) -> Executors:
+    """Return who does what is too large for the driver: nobody where the driver does all."""
+    if not choice.may_pass_on:
+        return Executors()
+    return Executors(tasks=SparkTasks(spark), rows_at_once=choice.rows_at_once)

@@ -14,6 +14,7 @@ from kernel.errors import PenstockError
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
 from projections.log.compaction import compact
+from projections.log.executor_tasks import Executors
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
@@ -76,6 +77,7 @@ class Projecting:
         *,
         on_run: Callable[[str, Run], None],
         state_memory_bytes: int = MEMORY_BYTES,
+        executors: Executors | None = None,
     ) -> None:
         # Handles and temporary views of its own: ingest works in another thread.
         tables = Tables()
@@ -90,7 +92,7 @@ class Projecting:
             lake,
             tables,
             self._manifest,
-            TypedTables(lake, tables, registry),
+            TypedTables(lake, tables, registry, executors),
             HistoryTables(session, lake, tables),
             frames,
         )

@@ -13,32 +13,25 @@ Hidden columns: `_epoch`, `_late` (came later than its lateness allows), `_time`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kernel.errors import Incompatible
+from kernel.errors import PenstockError
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
+from projections.log.datasets import dataset_of
+from projections.log.event_rows import EventRows, by_type, of_types, parts_of, shapes_of
+from projections.log.executor_tasks import Executors
 from projections.log.layout import Lake, events_log
-from projections.log.rewriting import fit, joined
+from projections.log.rewriting import fit
 from projections.log.tables import TableAt, Tables
 from projections.log.typed_changes import TypedChanges
-from projections.log.typed_columns import (
-    EPOCH,
-    INGESTED_AT,
-    LATE,
-    SEQ_HI,
-    SEQ_LO,
-    TIME,
-    Visible,
-    Wanted,
-    every,
-)
+from projections.log.typed_columns import EPOCH, Visible, Wanted, every
+from projections.log.typed_tasks import TypedFiles
 from projections.log.writer import ArrowWriter, Guard, reached
-from schemas.columns import PRESENT, decode_rows
-from schemas.records import FORMAT_AVRO
+from projections.state.large import LARGE_ROWS, LogRows
 from schemas.registry import SchemaLookup
 from schemas.widening import event_type
 
@@ -49,12 +42,19 @@ class TypedTables:
     `add_changes` is `TypedChanges.add`.
     """
 
-    def __init__(self, lake: Lake, tables: Tables, schemas: SchemaLookup) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        schemas: SchemaLookup,
+        executors: Executors | None = None,
+    ) -> None:
         self._lake = lake
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._schemas = schemas
-        self.add_changes = TypedChanges(lake, tables, schemas).add
+        self._executors = executors or Executors()
+        self.add_changes = TypedChanges(lake, tables, schemas, executors=executors).add
 
     def add_events(
         self,
@@ -78,72 +78,62 @@ class TypedTables:
         if late:
             since = (logged > visible.after_epoch) & (logged <= epoch)
             where = where | (since & (position <= visible.before))
-        rows = self._tables.read(self._lake.path(events_log(store)), where=where)
-        if rows is None:
+        log = self._tables.open(self._lake.path(events_log(store)))
+        if log is None:
             return attempts
-        for category, kind in _groups(rows, ["category", "type"]):
-            name = f"typed/events.{category}.{kind}"
-            if not wanted(name):
-                continue
-            mask = pc.and_(pc.equal(rows["category"], category), pc.equal(rows["type"], kind))
-            with attempts.of(name):
-                typed = self._events(rows.filter(mask), visible)
-                attempts.done[name] = self._append(name, typed, epoch)
+        rows = LogRows(dataset_of(log), where)
+        if visible.up_to - visible.before > self._executors.rows_at_once(LARGE_ROWS):
+            names = self._by_executors(rows, visible, epoch, wanted, attempts)
+            if not names:
+                return attempts
+            rows, wanted = rows.narrowed(of_types(names)), names.__contains__
+        for name, own in by_type(rows.read()):
+            if wanted(name):
+                with attempts.of(name):
+                    typed = EventRows(schemas=self._schemas, visible=visible).of(own)
+                    attempts.done[name] = self._append(name, typed, epoch)
         return attempts
+
+    def _by_executors(
+        self, rows: LogRows, visible: Visible, epoch: Epoch, wanted: Wanted, attempts: Attempts
+    ) -> frozenset[str]:
+        """Have executors write the events of all wanted types; return the tables that are left.
+
+        Left are those that somebody has to look at by themselves, for one reason or another: an
+        event of theirs cannot be decoded, its columns have to be widened first, no event is new.
+        """
+        events = EventRows(schemas=self._schemas, visible=visible)
+        found = {n: shape for n, shape in shapes_of(rows, events).items() if wanted(n)}
+        shapes = {name: shape for name, shape in found.items() if shape is not None}
+        if self._executors.tasks is None or not shapes:
+            return frozenset(found)
+        files = TypedFiles(
+            lake=self._lake, tables=self._tables, tasks=self._executors.tasks, epoch=epoch
+        )
+        done = {name: self._done(name) for name in shapes}
+        only = replace(events, names=frozenset(shapes))
+        try:
+            written = files.written(parts_of(rows), only, done)
+        except PenstockError:
+            return frozenset(found)
+        for name, own in written.items():
+            with attempts.of(name):
+                at = files.committed(name, own, event_type, shapes[name])
+                if at is not None:
+                    files.tidy(name)
+                    attempts.done[name] = at
+        return frozenset(found.keys() - attempts.done.keys() - attempts.failed.keys())
+
+    def _done(self, name: str) -> int:
+        """Return the epoch that a table has: a crash may have left it ahead of the others."""
+        handle = self._tables.open(self._lake.path(name))
+        return 0 if handle is None else handle.transaction_version(name) or 0
 
     def _append(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
         path = self._lake.path(name)
-        handle = self._tables.open(path)
-        done = handle.transaction_version(name) if handle is not None else None
-        if done is not None:
-            # A crash may have left this table ahead of the common cursor.
-            typed = typed.filter(pc.greater(typed[EPOCH], done))
-        guard = Guard(name, epoch)
+        typed = typed.filter(pc.greater(typed[EPOCH], self._done(name)))
+        handle, guard = self._tables.open(path), Guard(name, epoch)
         if handle is not None and not reached(handle, guard):
             typed = fit(self._tables, path, typed, event_type)
         version = self._writer.append(path, typed, guard)
         return TableAt(version=version, as_of_epoch=epoch)
-
-    def _events(self, rows: pa.Table, visible: Visible) -> pa.Table:
-        unknown = [f for f in pc.unique(rows["data_format"]).to_pylist() if f != FORMAT_AVRO]
-        if unknown:
-            raise Incompatible(f"data format {unknown} cannot be read by this version")
-        by_schema = _per_schema(rows.sort_by("position"), self._schemas)
-        return joined([_event_columns(part, data, visible) for part, data in by_schema], event_type)
-
-
-def _event_columns(part: pa.Table, data: pa.Table, visible: Visible) -> pa.Table:
-    """Put an event's own fields first, then what the store knows of it, then hidden columns."""
-    places = zip(part["position"].to_pylist(), part["epoch"].to_pylist(), strict=True)
-    epochs = [visible.epoch_of(p) if p > visible.before else logged for p, logged in places]
-    entity = pc.replace_substring_regex(part["stream"], "^[^-]*-", "")
-    known: Mapping[str, pa.ChunkedArray | pa.Array] = {
-        "event_id": part["event_id"],
-        "stream": part["stream"],
-        "entity_id": entity,
-        "type": part["type"],
-        "version": part["version"],
-        "position": part["position"],
-        "occurred_at": part["occurred_at"],
-        "recorded_at": part["recorded_at"],
-        EPOCH: pa.array(epochs, pa.int64()),
-        LATE: part["closed_late"],
-        TIME: part["occurred_at"],
-        SEQ_HI: part["position"],
-        SEQ_LO: pa.array([0] * part.num_rows, pa.int64()),
-        INGESTED_AT: part["ingested_at"],
-    }
-    # The data may have no columns at all: then these say how many rows there are.
-    columns = {**dict(zip(data.schema.names, data.columns, strict=True)), **known}
-    return pa.table({name: column for name, column in columns.items() if name != PRESENT})
-
-
-def _per_schema(rows: pa.Table, schemas: SchemaLookup) -> Iterator[tuple[pa.Table, pa.Table]]:
-    for schema_id in pc.unique(rows["schema_id"]).to_pylist():
-        part = rows.filter(pc.equal(rows["schema_id"], schema_id))
-        yield part, decode_rows(part["data"].to_pylist(), schemas.schema(schema_id), "event")
-
-
-def _groups(rows: pa.Table, columns: list[str]) -> list[tuple[str, ...]]:
-    distinct = rows.select(columns).group_by(columns).aggregate([])
-    return sorted(tuple(row.values()) for row in distinct.to_pylist())

@@ -7,7 +7,7 @@ crash in between takes the others away again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -19,8 +19,10 @@ from deltalake.exceptions import DeltaError
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
 from projections.log.datasets import dataset_of, dataset_since, schema_of
+from projections.log.executor_tasks import Executors
+from projections.log.facts import FactImages, fact_images, newest_facts
 from projections.log.frames import SCHEMA_TABLE, TRANSACTIONS_TABLE
-from projections.log.images import COMMITTED_AT, EVENT_TIME, HI, LO, newest_per_key, row_images
+from projections.log.images import newest_per_key
 from projections.log.layout import Lake, changes_log
 from projections.log.order import low_of, places_of
 from projections.log.rewriting import evolve, fit, must_evolve
@@ -30,7 +32,6 @@ from projections.log.typed_columns import (
     EPOCH,
     INGESTED_AT,
     LATE,
-    LSN,
     OPERATION,
     SEQ_HI,
     SEQ_LO,
@@ -42,15 +43,17 @@ from projections.log.typed_columns import (
     truncates_name,
 )
 from projections.log.typed_slices import append_part, whole
-from projections.log.unchanged import Stored, any_of, rows_of_keys, rows_without_keys
+from projections.log.typed_tasks import TypedFiles
+from projections.log.unchanged import LeftAlone, Stored, any_of, rows_of_keys, rows_without_keys
 from projections.log.visible_changes import IS_TRUNCATE, Bulk, readable, seen, stamped
-from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, reached
+from projections.log.writer import ArrowWriter, Guard, reached
 from projections.state.following import SchemaFollower
 from projections.state.key_buckets import Known, Part, gone_through, known_at
-from projections.state.large import LARGE_ROWS, SLICE_ROWS, slices, split
+from projections.state.large import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
 from projections.state.layers import read_whole
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
+from schemas.widening import common_type
 
 _TRUNCATE = {
     "table": "table",
@@ -62,17 +65,7 @@ _TRUNCATE = {
     "ingested_at": INGESTED_AT,
     EPOCH: EPOCH,
 }
-_CARRIED = {
-    "operation": OPERATION,
-    "closed_late": LATE,
-    EPOCH: EPOCH,
-    "ingested_at": INGESTED_AT,
-    "transaction_id": TRANSACTION,
-    "lsn": LSN,
-}
 _NONE: Mapping[str, tuple[str, int]] = MappingProxyType({})
-
-_OURS = frozenset((*_CARRIED.values(), SEQ_HI, SEQ_LO, TIME, "committed_at"))
 
 
 class TypedChanges:
@@ -86,13 +79,16 @@ class TypedChanges:
         *,
         most: int = LARGE_ROWS,
         slice_rows: int = SLICE_ROWS,
+        executors: Executors | None = None,
     ) -> None:
         self._lake = lake
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._schemas = schemas
         self._follower = SchemaFollower(lake, tables, schemas)
-        self._most, self._slice_rows = most, slice_rows
+        self._slice_rows = slice_rows
+        self._executors = executors or Executors()
+        self._most = partial(self._executors.rows_at_once, most)
 
     def add(
         self,
@@ -125,7 +121,7 @@ class TypedChanges:
         stamp = partial(stamped, seen_at, visible, snapshot_lsn)
         # A row that was in quarantine may have been logged long after its transaction was seen.
         where = seen(seen_at, visible, snapshot_lsn) & (pc.field("epoch") >= pending_from)
-        where, large = split(log, where, since=pending_from, most=self._most)
+        where, large = split(log, where, since=pending_from, most=self._most())
         rows = stamp(dataset_since(log, "epoch", pending_from).to_table(filter=where))
         messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))
         rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
@@ -213,13 +209,14 @@ class TypedChanges:
     ) -> TableAt | None:
         """Bring stored facts to the new columns; None where that did nothing.
 
-        A crash may have left a table that has the steps up to some epoch, and not its rows.
+        A crash may have left a table that has the steps up to some epoch, and not its rows. One
+        that has the rows of an epoch has its steps too: it may have begun with them.
         """
         path = self._lake.path(name)
         table = self._tables.open(path)
         if table is None or not evolution:
             return None
-        done = table.transaction_version(f"{name}/columns") or 0
+        done = max(table.transaction_version(each) or 0 for each in (name, f"{name}/columns"))
         told_at = dict(zip(places_of(messages), messages[EPOCH].to_pylist(), strict=True))
         fresh = [order for order, _ in evolution.steps if told_at.get(order, epoch) > done]
         steps = evolution.all_steps(only=fresh)
@@ -297,11 +294,7 @@ class TypedChanges:
     def _images(
         self, rows: pa.Table, stored: Stored, evolution: Evolution
     ) -> tuple[pa.Table, tuple[str, ...]]:
-        images, keys = row_images(
-            rows, self._schemas, stored=stored, evolution=evolution, carry=_CARRIED
-        )
-        called = {HI: SEQ_HI, LO: SEQ_LO, EVENT_TIME: TIME, COMMITTED_AT: "committed_at"}
-        return images.drop_columns([OP]).rename_columns(called), keys
+        return fact_images(rows, self._schemas, stored, evolution)
 
     def _append(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
         self._tables.ensure(self._lake.path(name), typed.schema)
@@ -356,14 +349,18 @@ class TypedChanges:
                 if waiting is not None:
                     append_part(self._tables, path, name, waiting, epoch)
                 images, keys = self._images(bulk.stamp(part.rows), part.stored, evolution)
-                part.became(_newest(images, keys))
+                part.became(newest_facts(images, keys))
                 waiting = images.filter(pc.greater(images[EPOCH], after))
             assert waiting is not None, "a large table has rows"
             return self._append_last(name, waiting, epoch)
 
         after = done()
+        cut = [*slices(bulk.rows.narrowed(~IS_TRUNCATE), most=self._slice_rows)]
+        by_executors = self._append_by_executors(name, cut, bulk, evolution, after, epoch)
+        if by_executors is not None:
+            return by_executors
         return gone_through(
-            [*slices(bulk.rows.narrowed(~IS_TRUNCATE), most=self._slice_rows)],
+            cut,
             append,
             known=bulk.known() if bulk.known and after <= bulk.since and not evolution else None,
             stored=partial(self._last_facts, name, min(after, bulk.since), stored),
@@ -372,10 +369,30 @@ class TypedChanges:
             per_part=self._slice_rows,
         )
 
+    def _append_by_executors(
+        self,
+        name: str,
+        parts: Sequence[LogRows],
+        bulk: Bulk,
+        evolution: Evolution,
+        after: int,
+        epoch: Epoch,
+    ) -> TableAt | None:
+        """Append slices that executors write, in one commit; None where they cannot.
 
-def _newest(images: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """Return the last image of each key, with `__op`; nothing of what was without a key."""
-    newest = newest_per_key(images, keys) if keys else images.slice(0, 0)
-    deleted = pc.equal(newest[OPERATION], Operation.DELETE.value)
-    newest = newest.append_column(OP, pc.if_else(deleted, DELETE, UPSERT))
-    return newest.select([n for n in newest.schema.names if n not in _OURS])
+        Nor can they where no row is new: then the table has no file for the guard to go with.
+        """
+        if self._executors.tasks is None:
+            return None
+        images = FactImages(name=name, schemas=self._schemas, evolution=evolution, stamp=bulk.stamp)
+        files = TypedFiles(
+            lake=self._lake, tables=self._tables, tasks=self._executors.tasks, epoch=epoch
+        )
+        try:
+            written = files.written(parts, images, {name: after}).get(name)
+        except LeftAlone:
+            written = None
+        at = files.committed(name, written, common_type) if written else None
+        if at is not None:
+            files.tidy(name)
+        return at

@@ -12,6 +12,7 @@ from kernel import failpoints
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.log.adoption import append_files
+from projections.log.attempt_files import remove_left
 from projections.log.frames import AVRO_SCHEMAS, LOGGED
 from projections.log.layout import Lake, changes_log, events_log
 from projections.log.tables import TableAt, Tables
@@ -19,7 +20,7 @@ from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival
 from projections.runner.log_task import QUARANTINED, partition_of
 from projections.runner.seen_events import CONTENT, SeenEvents, content_of
-from projections.runner.staged import Staged, remove_attempts, remove_left, tables_of
+from projections.runner.staged import Staged, remove_attempts, tables_of
 from projections.runner.widened import IDENTITY
 from schemas.registry import SchemaLookup
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from projections.log.adoption import FilePlace, StagedFiles
+from projections.log.attempt_files import stem_of
 from projections.log.datasets import files_at
 from projections.log.decode import Decoder, Router, decode_batch
 from projections.log.executor_tasks import WRITTEN, handed_back
@@ -105,11 +106,6 @@ class Facts:
 def attempts_folder(lake: Lake) -> str:
     """Return the folder of what attempts at epochs leave for the driver. Nothing in it lasts."""
     return lake.path("log/_attempts")
-
-
-def stem_of(epoch: int) -> str:
-    """Return what the names of all files begin with that executors write for an epoch."""
-    return f"e{epoch}."
 
 
 def partition_of(name: str) -> str | None:

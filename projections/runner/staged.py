@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,6 @@ from projections.log.datasets import files_at
 from projections.log.executor_tasks import WrittenFile
 from projections.log.frames import REJECTED
 from projections.log.layout import Lake, events_log
-from projections.log.tables import Tables
 from projections.runner.arrival import Arrival, recorded_us
 from projections.runner.log_rows import Kept, change_rows, event_rows
 from projections.runner.log_task import (
@@ -38,7 +36,6 @@ from projections.runner.log_task import (
     attempts_folder,
     file_place,
     partition_of,
-    stem_of,
 )
 from projections.runner.progress import Lateness, Progress
 from projections.runner.seen_events import CONTENT, SeenEvents, content_of, events_at
@@ -293,27 +290,6 @@ def _rewritten(
                 rows = rows.set_column(column, "commit_order", order)
             written.write(rows)
     return written.close()
-
-
-def remove_left(lake: Lake, tables: Tables, name: str, epoch: int) -> int:
-    """Remove files of attempts at an epoch that did not become part of a table; return how many.
-
-    For when the table has the epoch: nobody commits such a file any more. What a compaction has
-    taken out meanwhile stays as long as other old files do.
-    """
-    root, begin = lake.path(name), f"-{stem_of(epoch)}"
-    found = [file for file in storage.files_below(root) if begin in file.name]
-    table = tables.open(root)
-    if not found or table is None:
-        return 0
-    table.update_incremental()
-    known = pa.table(table.get_add_actions())["path"].to_pylist()
-    known += table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
-    names = {unquote(path).rpartition("/")[2] for path in known}
-    left = [file for file in found if file.name not in names]
-    for file in left:
-        storage.remove_file(root, file.path)
-    return len(left)
 
 
 def remove_attempts(lake: Lake) -> None:

@@ -17,10 +17,10 @@ from apps.pipeline.pipeline import Pipeline
 from apps.settings import Settings
 from kernel import failpoints
 from kernel.positions import Epoch
+from projections.log.attempt_files import stem_of
 from projections.log.layout import changes_log, current_name
 from projections.log.storage import files_below
 from projections.log.tables import Tables
-from projections.runner.log_task import stem_of
 from projections.runner.manifest import Manifest
 from projections.state.layers import read_whole
 from tests.support.services.waiting import until

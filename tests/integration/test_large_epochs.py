@@ -14,10 +14,10 @@ from apps.pipeline.stream import IngestRun
 from apps.settings import Settings
 from apps.topics import KafkaTopics
 from kernel.errors import TooLarge
+from projections.log.attempt_files import stem_of
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.executor import Executor, ExecutorChoice
-from projections.runner.log_task import stem_of
 from projections.runner.manifest import Committed
 from projections.state.installs import InstallBook
 from tests.support.lake.feeding import STORE, Epochs, EventFeed, Fed, event_router

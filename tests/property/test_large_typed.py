@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kernel import failpoints
 from kernel.positions import Epoch
+from projections.log.executor_tasks import Executors, Tasks, TasksHere
 from projections.log.frames import CHANGES, TRANSACTIONS_TABLE
 from projections.log.layout import Lake, changes_log
 from projections.log.tables import TableAt, Tables
@@ -60,9 +61,18 @@ def prepared(lake: Lake, done: Sequence[Done]) -> Mapping[str, TableAt]:
     return at
 
 
-def brought(lake: Lake, at: Mapping[str, TableAt], *, most: int, part: int) -> list[Fact]:
+def brought(
+    lake: Lake, at: Mapping[str, TableAt], *, most: int, part: int, tasks: Tasks | None = None
+) -> list[Fact]:
     """Bring the typed table to the transaction, and return its facts in order."""
-    typed = TypedChanges(lake, Tables(), registry(), most=most, slice_rows=part)
+    typed = TypedChanges(
+        lake,
+        Tables(),
+        registry(),
+        most=most,
+        slice_rows=part,
+        executors=Executors(tasks=tasks),
+    )
     visible = Visible(50, [(Epoch(2), END)])
     done = typed.add(SOURCE, visible, Epoch(2), pending_from=2, snapshot_lsn=0, current=at)
     assert not done.failed, done.failed
@@ -99,6 +109,7 @@ def possible(drawn: Sequence[Done]) -> list[Done]:
 @settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(CHANGE, min_size=7, max_size=30), st.booleans())
 @example([Done("u", i, part, None, 7) for i in range(1, 5) for part in "ab"] * 2, False)
+@example([Done("u", i % 4 + 1, "a", f"n{i}", i) for i in range(12)], False)
 @example([Done("u", 1, "a", None, 7), Done("c", 1, "a", None), Done("u", 5, "a", None)] * 3, True)
 def test_facts_in_parts_equal_those_at_once(drawn: list[Done], moving: bool) -> None:
     done = possible(drawn if moving else [replace(d, op=d.op.replace("c", "u")) for d in drawn])
@@ -106,8 +117,13 @@ def test_facts_in_parts_equal_those_at_once(drawn: list[Done], moving: bool) -> 
         lake = Lake.at(Path(folder) / "one")
         at = prepared(lake, done)
         shutil.copytree(lake.root, Path(folder) / "other")
+        shutil.copytree(lake.root, Path(folder) / "third")
         at_once = brought(lake, at, most=1_000, part=1_000)
         assert len(at_once) == len(done)
+        third = Lake.at(Path(folder) / "third")
+        assert brought(third, at, most=5, part=3, tasks=TasksHere()) == at_once
+        names = [Tables().columns(each.path(TYPED), 0) for each in (lake, third)]
+        assert names[0].equals(names[1])
         assert brought(Lake.at(Path(folder) / "other"), at, most=5, part=3) == at_once
 
 

@@ -1,0 +1,192 @@
+"""Events that executors write to typed tables are those that the driver would."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kernel import failpoints
+from kernel.positions import Epoch
+from projections.log import event_rows
+from projections.log import typed as typed_module
+from projections.log.attempts import Attempts
+from projections.log.executor_tasks import Executors, TasksHere
+from projections.log.frames import EVENTS
+from projections.log.layout import Lake, events_log
+from projections.log.tables import Tables
+from projections.log.typed import TypedTables
+from projections.log.typed_columns import Visible
+from projections.log.writer import ArrowWriter, Guard
+from schemas.registry import MemoryRegistry
+from schemas.wire import frame
+from tests.support.lake.folding import AT
+
+STORE = "store"
+DRIVER = Executors()
+EXECUTORS = Executors(tasks=TasksHere(), rows_at_once=lambda most: 0)
+CATEGORIES = ("flight", "gate")
+TEXTS = [
+    [{"name": "n", "type": "long"}],
+    [{"name": "n", "type": "long"}, {"name": "note", "type": ["null", "string"], "default": None}],
+    [{"name": "n", "type": "string"}],
+]
+"""The schemas of events, by their ids: a column more, and a column of another type."""
+
+Told = tuple[str, str, int]
+"""Category, type and schema of an event."""
+TOLD = st.tuples(
+    st.sampled_from(CATEGORIES), st.sampled_from(["left", "landed"]), st.sampled_from([1, 1, 2])
+)
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    yield
+    failpoints.disarm()
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each task about two rows."""
+    cut = event_rows.parts_of
+    monkeypatch.setattr(typed_module, "parts_of", lambda rows: cut(rows, most=2))
+
+
+def registry() -> MemoryRegistry:
+    made = MemoryRegistry()
+    for number, fields in enumerate(TEXTS, start=1):
+        text = json.dumps({"type": "record", "name": f"E{number}", "fields": fields})
+        assert made.register(f"subject-{number}", text) == number
+    return made
+
+
+def event(told: Told, position: int, epoch: int) -> dict[str, object]:
+    """Lay out an event as the log has it."""
+    category, kind, schema_id = told
+    schema = fastavro.parse_schema({"type": "record", "name": "E", "fields": TEXTS[schema_id - 1]})
+    data = io.BytesIO()
+    n: object = str(position) if schema_id == 3 else position
+    fastavro.schemaless_writer(data, schema, {"n": n, "note": f"note {position}"})
+    return {
+        "epoch": epoch,
+        "position": position,
+        "category": category,
+        "type": kind,
+        "stream": f"{category}-{position % 3}",
+        "version": position,
+        "event_id": str(position),
+        "occurred_at": AT,
+        "recorded_at": AT,
+        "schema_id": schema_id,
+        "data_format": 0,
+        "data": frame(schema_id, data.getvalue()),
+        "metadata": "{}",
+        "tags": [],
+        "store_id": STORE,
+        "ingested_at": AT,
+        "closed_late": position % 4 == 0,
+    }
+
+
+class Typing:
+    """A lake whose log of events grows by epochs, and its typed tables."""
+
+    def __init__(self, root: Path, executors: Executors) -> None:
+        self.lake = Lake.at(root)
+        self._executors = executors
+        self._heads = [(Epoch(0), 0)]
+
+    def log(self, told: Sequence[Told]) -> None:
+        """Log events as one more epoch, some in a second file."""
+        epoch, first = len(self._heads), self._heads[-1][1] + 1
+        rows = [event(each, place, epoch) for place, each in enumerate(told, start=first)]
+        for part, some in enumerate((rows[::2], rows[1::2])):
+            ArrowWriter(Tables()).append(
+                self.lake.path(events_log(STORE)),
+                pa.Table.from_pylist(some, schema=EVENTS),
+                Guard(f"log {part}", Epoch(epoch)),
+                partition_by=["category"],
+            )
+        self._heads.append((Epoch(epoch), self._heads[-1][1] + len(told)))
+
+    def bring(self, after: int = 0) -> Attempts:
+        """Bring typed tables from an epoch to the last one, as a new process would."""
+        typed = TypedTables(self.lake, Tables(), registry(), self._executors)
+        visible = Visible(self._heads[after][1], self._heads[after + 1 :])
+        return typed.add_events(STORE, visible, self._heads[-1][0])
+
+    def rows(self) -> dict[str, pa.Table]:
+        found = {}
+        for category in CATEGORIES:
+            for kind in ("left", "landed"):
+                name = f"typed/events.{category}.{kind}"
+                rows = Tables().read(self.lake.path(name))
+                if rows is not None:
+                    found[name] = rows.sort_by("position").combine_chunks()
+        return found
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.lists(TOLD, min_size=1, max_size=9), min_size=1, max_size=2))
+@example([[("flight", "left", schema) for schema in (1, 2, 1, 2, 2, 1, 1)]])
+@example([[("flight", "left", schema) for schema in (1, 3, 1)], [("gate", "left", 2)] * 3])
+def test_p6_executors_write_the_events_that_the_driver_would(epochs: list[list[Told]]) -> None:
+    found = []
+    for executors in (DRIVER, EXECUTORS):
+        with tempfile.TemporaryDirectory() as folder:
+            made = Typing(Path(folder), executors)
+            for number, told in enumerate(epochs):
+                made.log(told)
+                assert not made.bring(number).failed
+            rows = made.rows()
+            assert sum(each.num_rows for each in rows.values()) == sum(map(len, epochs))
+            found.append(rows)
+    assert found[0] == found[1]
+    for name, one in found[0].items():
+        assert one.schema.equals(found[1][name].schema)
+
+
+def test_p1_a_crash_before_the_commit_leaves_no_file_and_no_row_twice(tmp_path: Path) -> None:
+    told = [("flight", ("left", "landed")[n % 2], 1) for n in range(8)]
+    made = Typing(tmp_path, EXECUTORS)
+    made.log(told)
+    failpoints.arm(failpoints.TYPED_AFTER_PART)
+    with pytest.raises(failpoints.Crash):
+        made.bring()
+    assert not made.rows()
+    # Meanwhile the log has gone on: the next attempt comes to another epoch.
+    made.log(told)
+    assert not made.bring().failed
+    assert [rows.num_rows for rows in made.rows().values()] == [8, 8]
+    for name in made.rows():
+        table = Tables().open(made.lake.path(name))
+        assert table is not None
+        files = {path.name for path in Path(made.lake.path(name)).glob("*.parquet")}
+        assert files == {Path(uri).name for uri in table.file_uris()}
+    again = made.rows()
+    assert not made.bring().failed
+    assert made.rows() == again
+
+
+def test_p8_an_event_that_cannot_be_read_holds_its_own_table_alone(tmp_path: Path) -> None:
+    made = Typing(tmp_path, EXECUTORS)
+    made.log([("flight", "left", 1), ("flight", "landed", 1), ("gate", "left", 1)])
+    rows = Tables().read(made.lake.path(events_log(STORE)))
+    assert rows is not None
+    odd = rows.filter(pa.array([kind == "landed" for kind in rows["type"].to_pylist()]))
+    odd = odd.set_column(odd.schema.get_field_index("data_format"), "data_format", [[9]])
+    rest = rows.filter(pa.array([kind != "landed" for kind in rows["type"].to_pylist()]))
+    rows = pa.concat_tables([rest, odd.cast(rest.schema)])
+    ArrowWriter(Tables()).overwrite(made.lake.path(events_log(STORE)), rows, Guard("odd", Epoch(1)))
+    attempts = made.bring()
+    assert list(attempts.failed) == ["typed/events.flight.landed"]
+    assert sorted(attempts.done) == ["typed/events.flight.left", "typed/events.gate.left"]
