@@ -1,11 +1,14 @@
 """What an epoch costs that the driver decodes, and one that Spark's executors decode and write.
 
 Events of one store, 10,000 to 1,000,000 in an epoch, from files in place of Kafka: what is read is
-the same for both. The candidate goes by executors, the baseline by the driver.
+the same for both. Then their typed table (`typed`), and as many changed rows of one table of that
+many rows (`fold`), both read from the log. The candidate goes by executors, the baseline by the
+driver.
 """
 
 from __future__ import annotations
 
+import json
 import resource
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,23 +18,35 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from apps.pipeline.kafka import decode_records, staged_by_executors
 from apps.pipeline.session import start_session, warm
+from benchmarks.bounds.source import FIRST_ID, SOURCE, columns_of, logged, registry, table_name
 from benchmarks.harness import Context, Figures
 from eventstore.decode import EventDecoder
-from kernel.positions import Offsets
+from kernel.positions import Epoch, Offsets
+from projections.log.datasets import dataset_of
 from projections.log.decode import Decoder
-from projections.log.layout import Lake, events_log
+from projections.log.executor_tasks import Executors, SparkTasks
+from projections.log.layout import Lake, changes_log, current_name, events_log
 from projections.log.tables import Tables
+from projections.log.typed import TypedTables
+from projections.log.typed_columns import Visible
+from projections.log.writer import ArrowWriter, Guard
 from projections.runner.ingest import Ingest
 from projections.runner.log_task import Facts
 from projections.runner.manifest import Bound, Manifest
 from projections.runner.staged import Staged
+from projections.state.current import CurrentTables
+from projections.state.large import LARGE_ROWS, split
+from projections.state.staged_images import SparkStagedMerge
+from projections.state.tail import FoldPolicy
 from schemas.registry import MemoryRegistry
 from stack.jars import resolve
 from stack.java import find_java
@@ -39,11 +54,14 @@ from stack.java import find_java
 NAME = "executors"
 CONDITIONS = (
     "one epoch after another, each bound, decoded, sorted out, committed to the log and to the "
-    "manifest; exactly once; nothing is folded; every commit is handed to the file system without "
-    "waiting for the disk"
+    "manifest; exactly once; then typed events and a fold of changes, each in one commit; every "
+    "commit is handed to the file system without waiting for the disk"
 )
 SIZES = (10_000, 100_000, 1_000_000)
+STEPS = 100_000
+"""Of so many rows and more, typed tables and folds are measured."""
 STORE, TOPIC = "store", "events.flight"
+LSN = 1_000_000
 PARTITIONS, FILE_ROWS = 4, 50_000
 AT = datetime(2013, 1, 1, tzinfo=UTC)
 SCHEMA = (
@@ -121,12 +139,73 @@ def _measured(context: Context, *, on_executors: bool) -> Figures:
                 ingest.run_epoch(bound, None, stage=partial(_staged, spark, raw))
             else:
                 ingest.run_epoch(bound, _decode(spark, raw))
-        table = Tables().open(lake.path(events_log(STORE)))
-        assert table is not None
-        assert table.count() == size
+        _check(lake, events_log(STORE), size)
         found |= {f"{size}_rows_{name}": value for name, value in spent.items()}
         found[f"{size}_rows_driver_cpu_per_row_us"] = spent["driver_cpu_s"] / size * 1e6
+        if size < STEPS:
+            continue
+        executors = Executors(tasks=SparkTasks(spark), rows_at_once=lambda most: 0)
+        steps = {"typed": _typed, "fold": _folded}
+        for name, step in steps.items():
+            spent = step(spark, lake, size, executors if on_executors else Executors())
+            found |= {f"{size}_rows_{name}_{each}": value for each, value in spent.items()}
     return found
+
+
+def _typed(spark: SparkSession, lake: Lake, size: int, executors: Executors) -> dict[str, float]:
+    """Bring the typed table of the events to their epoch."""
+    schemas = MemoryRegistry()
+    numbers = [{"name": f"n{each}", "type": "double"} for each in range(12)]
+    text = json.dumps({"type": "record", "name": "Departed", "fields": numbers})
+    assert schemas.register("departed", text) == 1
+    typed = TypedTables(lake, Tables(), schemas, executors)
+    with _spent() as spent:
+        done = typed.add_events(STORE, Visible(0, [(Epoch(1), size)]), Epoch(1))
+    assert not done.failed
+    _check(lake, "typed/events.flight.departed", size)
+    return spent
+
+
+def _folded(spark: SparkSession, lake: Lake, size: int, executors: Executors) -> dict[str, float]:
+    """Fold updates of all rows of a table, each in a transaction of many rows."""
+    tables, table, log = Tables(), table_name(0), lake.path(changes_log(SOURCE))
+    ids = FIRST_ID + np.arange(size)
+    base = pa.table({"id": ids, "size": np.zeros(size, np.int64)})
+    name = current_name(SOURCE, table)
+    ArrowWriter(tables).append(lake.path(name), base, Guard(name, Epoch(1)))
+    for number, first in enumerate(range(0, size, FILE_ROWS), start=1):
+        own = ids[first : first + FILE_ROWS]
+        columns = columns_of(
+            table, own, own, transaction="t", lsn=LSN + 10 * first, order=LSN, first=first
+        )
+        ArrowWriter(tables).append(log, logged(columns, 2), Guard("log", Epoch(number)))
+    handle = tables.open(log)
+    assert handle is not None
+    where = pc.field("table") == table
+    current = CurrentTables(
+        lake,
+        tables,
+        registry(),
+        large=SparkStagedMerge(spark, tables),
+        policy=FoldPolicy(freshness_s=1e9, longest_s=1e9, share=1e9),
+        executors=executors,
+    )
+    with _spent() as spent:
+        large = split(handle, where, since=0, most=executors.rows_at_once(LARGE_ROWS))[1]
+        if table in large:
+            current.fold_large(SOURCE, table, large[table], Epoch(2))
+        else:
+            current.fold(SOURCE, table, dataset_of(handle).to_table(filter=where), Epoch(2))
+    current.settle(SOURCE, table)
+    current.close()
+    _check(lake, name, size)
+    return spent
+
+
+def _check(lake: Lake, name: str, size: int) -> None:
+    table = Tables().open(lake.path(name))
+    assert table is not None
+    assert table.count() == size
 
 
 def _staged(spark: SparkSession, raw: Path, facts: Facts) -> Staged:
