@@ -81,6 +81,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(max_examples=30, deadline=None)
+@example([AGAIN], False, EXECUTORS)
 @given(
     st.lists(OF_EXECUTORS, min_size=1, max_size=4),
     st.booleans(),
@@ -111,6 +112,7 @@ def test_p4_a_fold_in_slices_equals_the_oracle(
         current.close()
 
 
+@pytest.mark.matrix
 @settings(max_examples=20, deadline=None)
 @given(st.lists(OF_EXECUTORS, min_size=1, max_size=3), st.booleans(), st.booleans())
 @example(

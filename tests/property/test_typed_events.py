@@ -135,7 +135,7 @@ class Typing:
         return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(st.lists(TOLD, min_size=1, max_size=9), min_size=1, max_size=2))
 @example([[("flight", "left", schema) for schema in (1, 2, 1, 2, 2, 1, 1)]])
 @example([[("flight", "left", schema) for schema in (1, 3, 1)], [("gate", "left", 2)] * 3])
