@@ -19,7 +19,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from kernel.errors import PenstockError
 from projections.log.adoption import StagedFiles, as_addition
 from projections.log.driver import NAMES_OF_FILES, collected
-from projections.log.unchanged import LeftAlone
 
 WRITTEN = pa.schema(
     [
@@ -34,8 +33,10 @@ WRITTEN = pa.schema(
 )
 """One file as it is handed back: the fields of `WrittenFile`."""
 
-_TOLD = pa.schema([*WRITTEN, ("number", pa.int64()), ("error", pa.binary())])
-"""What a task hands back: files, or the error that it failed with."""
+_TOLD = pa.schema(
+    [*WRITTEN, ("number", pa.int64()), ("declined", pa.bool_()), ("error", pa.binary())]
+)
+"""What a task hands back: files, that it declined, or the error that it failed with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +94,19 @@ def handed_back(files: StagedFiles, name: str, value: str | None = None) -> list
 class Task(Protocol):
     """Work on the parts of a step, each by its number. Picklable."""
 
-    def __call__(self, number: int) -> Sequence[WrittenFile]:
-        """Write the files of one part. Raises `LeftAlone`, or an error of the tree."""
+    def __call__(self, number: int) -> Sequence[WrittenFile] | None:
+        """Write the files of one part; None where that takes what other rows say."""
         ...
 
 
 class Tasks(Protocol):
     """Has a task done for each of some parts, in any order, some at the same moment."""
 
-    def __call__(self, task: Task, parts: int) -> list[WrittenFile]:
+    def __call__(self, task: Task, parts: int) -> list[WrittenFile] | None:
         """Return the files of all parts, in the order of the parts.
 
-        Raises the error of the first part that failed: then no file counts.
+        None where a task declined a part, and the error of the first part that failed is raised:
+        then no file counts.
         """
         ...
 
@@ -112,7 +114,7 @@ class Tasks(Protocol):
 class TasksHere:
     """Does all parts in the calling thread, one after the other, as executors would."""
 
-    def __call__(self, task: Task, parts: int) -> list[WrittenFile]:
+    def __call__(self, task: Task, parts: int) -> list[WrittenFile] | None:
         """See `Tasks`."""
         sent = pickle.loads(pickle.dumps(task))
         return _heard(pa.Table.from_batches([_told(sent, n) for n in range(parts)], _TOLD))
@@ -124,7 +126,7 @@ class SparkTasks:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
-    def __call__(self, task: Task, parts: int) -> list[WrittenFile]:
+    def __call__(self, task: Task, parts: int) -> list[WrittenFile] | None:
         """See `Tasks`. Raises `TooLarge` when the names of the files are too many."""
         if parts == 0:
             return []
@@ -166,17 +168,23 @@ def _told(task: Task, number: int) -> pa.RecordBatch:
     """Do one part. An error is a row: Spark would hand on its text alone, and try again."""
     rows: list[dict[str, object]]
     try:
-        rows = [{**file.row(), "number": number} for file in task(number)]
-    except (PenstockError, LeftAlone) as error:
+        files = task(number)
+        if files is None:
+            rows = [{"number": number, "declined": True}]
+        else:
+            rows = [{**file.row(), "number": number} for file in files]
+    except PenstockError as error:
         rows = [{"number": number, "error": pickle.dumps(error)}]
     return pa.RecordBatch.from_pylist(rows, schema=_TOLD)
 
 
-def _heard(told: pa.Table) -> list[WrittenFile]:
+def _heard(told: pa.Table) -> list[WrittenFile] | None:
     rows = sorted(told.to_pylist(), key=lambda row: row["number"])
     for row in rows:
         if row["error"] is not None:
             error = pickle.loads(row["error"])
-            assert isinstance(error, PenstockError | LeftAlone), "nothing else is told"
+            assert isinstance(error, PenstockError), "nothing else is told"
             raise error
+    if any(row["declined"] for row in rows):
+        return None
     return [WrittenFile.of(row) for row in rows]

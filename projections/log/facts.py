@@ -24,7 +24,7 @@ from projections.log.typed_columns import (
     TIME,
     TRANSACTION,
 )
-from projections.log.unchanged import Stored, ask_not
+from projections.log.unchanged import Stored, unless_left_alone
 from projections.log.visible_changes import Stamp
 from projections.log.writer import DELETE, OP, UPSERT
 from schemas.records import Operation
@@ -61,16 +61,16 @@ def newest_facts(images: pa.Table, keys: tuple[str, ...]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactImages:
-    """Makes the facts of the table `name` of log rows, for executors. See `TypedRows`.
-
-    Raises `LeftAlone` when an update left a value alone.
-    """
+    """Makes the facts of the table `name` of log rows, for executors. See `TypedRows`."""
 
     name: str
     schemas: SchemaLookup
     evolution: Evolution
     stamp: Stamp
 
-    def __call__(self, rows: pa.Table) -> Mapping[str, pa.Table]:
-        """Return the facts."""
-        return {self.name: fact_images(self.stamp(rows), self.schemas, ask_not, self.evolution)[0]}
+    def __call__(self, rows: pa.Table) -> Mapping[str, pa.Table] | None:
+        """Return the facts; None where an update left a value alone."""
+        made = unless_left_alone(
+            lambda stored: fact_images(self.stamp(rows), self.schemas, stored, self.evolution)
+        )
+        return None if made is None else {self.name: made[0]}

@@ -113,7 +113,7 @@ class TypedTables:
         done = {name: self._done(name) for name in shapes}
         only = replace(events, names=frozenset(shapes))
         try:
-            written = files.written(parts_of(rows), only, done)
+            written = files.written(parts_of(rows), only, done) or {}
         except PenstockError:
             return frozenset(found)
         for name, own in written.items():

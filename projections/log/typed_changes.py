@@ -44,7 +44,7 @@ from projections.log.typed_columns import (
 )
 from projections.log.typed_slices import append_part, whole
 from projections.log.typed_tasks import TypedFiles
-from projections.log.unchanged import LeftAlone, Stored, any_of, rows_of_keys, rows_without_keys
+from projections.log.unchanged import Stored, any_of, rows_of_keys, rows_without_keys
 from projections.log.visible_changes import IS_TRUNCATE, Bulk, readable, seen, stamped
 from projections.log.writer import ArrowWriter, Guard, reached
 from projections.state.following import SchemaFollower
@@ -388,10 +388,7 @@ class TypedChanges:
         files = TypedFiles(
             lake=self._lake, tables=self._tables, tasks=self._executors.tasks, epoch=epoch
         )
-        try:
-            written = files.written(parts, images, {name: after}).get(name)
-        except LeftAlone:
-            written = None
+        written = (files.written(parts, images, {name: after}) or {}).get(name)
         at = files.committed(name, written, common_type) if written else None
         if at is not None:
             files.tidy(name)

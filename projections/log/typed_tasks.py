@@ -31,17 +31,14 @@ from projections.state.large import LogRows
 class TypedRows(Protocol):
     """Makes typed rows of log rows, by the name of their table. Picklable."""
 
-    def __call__(self, rows: pa.Table) -> Mapping[str, pa.Table]:
-        """Return the typed rows of each table."""
+    def __call__(self, rows: pa.Table) -> Mapping[str, pa.Table] | None:
+        """Return the typed rows of each table; None where that takes what other rows say."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedTask:
-    """Writes the typed rows of each part of the log. `done` says how far each table is already.
-
-    Raises `LeftAlone` when an update left a value alone: what it is, a look at other rows tells.
-    """
+    """Writes the typed rows of each part of the log. `done` says how far each table is already."""
 
     lake: Lake
     parts: Sequence[LogRows]
@@ -49,10 +46,13 @@ class TypedTask:
     done: Mapping[str, int]
     stem: str
 
-    def __call__(self, number: int) -> Sequence[WrittenFile]:
+    def __call__(self, number: int) -> Sequence[WrittenFile] | None:
         """Write the rows of one part."""
+        typed = self.typed(self.parts[number].read())
+        if typed is None:
+            return None
         written: list[WrittenFile] = []
-        for name, rows in self.typed(self.parts[number].read()).items():
+        for name, rows in typed.items():
             place = FilePlace(stem=f"{self.stem}{number}-{uuid.uuid4().hex[:8]}")
             files = StagedFiles(self.lake.path(name), place)
             files.write(rows.filter(pc.greater(rows[EPOCH], self.done.get(name, 0))))
@@ -71,12 +71,15 @@ class TypedFiles:
 
     def written(
         self, parts: Sequence[LogRows], typed: TypedRows, done: Mapping[str, int]
-    ) -> dict[str, list[WrittenFile]]:
-        """Return the files of each table, none of which is part of it yet. Raises `LeftAlone`."""
+    ) -> dict[str, list[WrittenFile]] | None:
+        """Return the files of each table, none of which is part of it yet; None where declined."""
         stem = f"{stem_of(self.epoch)}{uuid.uuid4().hex[:8]}."
         task = TypedTask(lake=self.lake, parts=parts, typed=typed, done=done, stem=stem)
         found: dict[str, list[WrittenFile]] = {}
-        for file in self.tasks(task, len(parts)):
+        files = self.tasks(task, len(parts))
+        if files is None:
+            return None
+        for file in files:
             found.setdefault(file.name, []).append(file)
         failpoints.hit(failpoints.TYPED_AFTER_PART)
         return found

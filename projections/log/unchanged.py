@@ -9,6 +9,7 @@ row is the old key's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,17 +20,29 @@ UNCHANGED = "__unchanged"
 MARKED = "_deleted"
 """In stored rows of a table with soft deletes: the source has deleted the row."""
 
+T = TypeVar("T")
+
 Stored = Callable[[pa.Table], pa.Table | None]
 """Given a frame of keys, returns the stored rows of those keys (keys and all columns)."""
 
 
-class LeftAlone(Exception):
-    """An update left a value alone, and nobody here may look up what it is. Picklable."""
+class _LeftAlone(Exception):
+    """An update left a value alone."""
 
 
-def ask_not(wanted: pa.Table) -> pa.Table | None:
-    """Stand for what is stored (`Stored`) where nobody may look it up. Raises `LeftAlone`."""
-    raise LeftAlone
+def unless_left_alone(work: Callable[[Stored], T]) -> T | None:
+    """Return what some work makes of rows without a look at what is stored.
+
+    None where it asks for that, because an update left a value alone.
+    """
+    try:
+        return work(_ask_not)
+    except _LeftAlone:
+        return None
+
+
+def _ask_not(wanted: pa.Table) -> pa.Table | None:
+    raise _LeftAlone
 
 
 def fill_unchanged(frame: pa.Table, keys: Sequence[str], stored: Stored) -> pa.Table:

@@ -28,7 +28,7 @@ from projections.log.order import places_of
 from projections.log.rewriting import evolve, must_evolve
 from projections.log.steps import NOTHING, Evolution
 from projections.log.tables import TableAt, Tables
-from projections.log.unchanged import LeftAlone, any_of, rows_of_keys
+from projections.log.unchanged import any_of, rows_of_keys
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard, reached
 from projections.state.kept import KeptBases
 from projections.state.key_buckets import Known, Part, gone_through
@@ -174,12 +174,12 @@ class CurrentTables:
         cut = [*slices(rows)]
         if self.executors.tasks is not None:
             task = ImageTask(slices=cut, images=images, root=staging.path)
-            try:
-                keys = staging.adopt(self.executors.tasks(task, len(cut)))
+            files = self.executors.tasks(task, len(cut))
+            if files is not None:
+                keys = staging.adopt(files)
                 failpoints.hit(failpoints.LARGE_AFTER_SLICE)
                 return keys
-            except LeftAlone:
-                staging.remove()
+            staging.remove()
         self.tails.settle(name)
         stored = partial(self._staged, staging, name, gone)
 

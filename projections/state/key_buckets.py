@@ -34,7 +34,7 @@ from projections.log.datasets import dataset_of, scanner_of
 from projections.log.layout import Lake
 from projections.log.order import high_of, low_of
 from projections.log.tables import TableAt, Tables
-from projections.log.unchanged import LeftAlone, Stored, ask_not, rows_of_keys
+from projections.log.unchanged import Stored, rows_of_keys, unless_left_alone
 from projections.log.writer import OP
 from projections.state.large import LogRows
 from projections.state.layers import beyond, newest_of, tail_name, whole
@@ -142,10 +142,12 @@ def gone_through(
     `take` did of it by then.
     """
     if known is not None:
-        try:
-            return take(_Slice(part.read(), ask_not) for part in slices)
-        except LeftAlone:
-            anew()
+        taken = unless_left_alone(
+            lambda stored: take(_Slice(part.read(), stored) for part in slices)
+        )
+        if taken is not None:
+            return taken
+        anew()
         rows = sum(part.count() for part in slices)
         with _KeyBuckets(schemas, rows=rows, per_part=per_part) as buckets:
             try:

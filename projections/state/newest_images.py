@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +25,7 @@ from projections.log.images import (
     row_images,
 )
 from projections.log.steps import NOTHING, Evolution
-from projections.log.unchanged import Stored, ask_not, rows_of_keys
+from projections.log.unchanged import Stored, rows_of_keys, unless_left_alone
 from projections.log.writer import DELETE, OP, UPSERT
 from projections.state.large import LogRows
 from projections.state.layers import marked
@@ -62,17 +63,20 @@ class NewestImages:
 class ImageTask:
     """Writes the newest images of each slice of a large fold to the staging table at `root`.
 
-    Slices are numbered in the source's order: of a key's images that of the last slice wins. Raises
-    `LeftAlone` when an update left a value alone: what it is, a look at other rows tells.
+    Slices are numbered in the source's order: of a key's images that of the last slice wins. A
+    slice in which an update left a value alone is declined: what it is, other rows tell.
     """
 
     slices: Sequence[LogRows]
     images: NewestImages
     root: str
 
-    def __call__(self, number: int) -> Sequence[WrittenFile]:
+    def __call__(self, number: int) -> Sequence[WrittenFile] | None:
         """Write the images of one slice."""
-        newest, keys = self.images.of(self.slices[number].read(), ask_not)
+        made = unless_left_alone(partial(self.images.of, self.slices[number].read()))
+        if made is None:
+            return None
+        newest, keys = made
         files = StagedFiles(self.root, FilePlace(stem=uuid.uuid4().hex))
         files.write(marked(newest, keys, number + 1))
         return handed_back(files, "staging")
