@@ -36,7 +36,7 @@ from cdc.sources import OUTBOX
 from kernel.errors import Retry, StoreDiverged, Unavailable, retry_directive
 from kernel.positions import Offsets
 from projections.log.compaction import Upkeep
-from projections.log.executor_tasks import Executors, SparkTasks
+from projections.log.executor_tasks import SparkTasks
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog, Deployment
@@ -114,7 +114,7 @@ class Pipeline:
             asked=Executor.named(settings.text("pipeline.executor")),
             driver_bytes=settings.number("pipeline.driver_bytes"),
         )
-        self._executors = executors_of(spark, self._executor)
+        self._executors = self._executor.executors(SparkTasks(spark))
         self._projecting = Projecting(
             spark,
             self._lake,
@@ -391,10 +391,3 @@ def waiting_in(last: Committed | None) -> tuple[dict[str, dict[str, object]], di
         for table, hold in tables.items()
     }
     return held, {topic: waits.records for topic, waits in progress.quarantine.items()}
-
-
-def executors_of(spark: SparkSession, choice: ExecutorChoice) -> Executors:
-    """Return who does what is too large for the driver: nobody where the driver does all."""
-    if not choice.may_pass_on:
-        return Executors()
-    return Executors(tasks=SparkTasks(spark), rows_at_once=choice.rows_at_once)

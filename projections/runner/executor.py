@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kernel.errors import Misconfigured
+from projections.log.executor_tasks import Executors, Tasks
 
 FIRST_GUESS_BYTES = 1024
 _FORGETS = 0.9
@@ -55,11 +56,15 @@ class ExecutorChoice:
 
     def rows_at_once(self, most: int) -> int:
         """Return how many rows of the log the driver takes at once, where it could take `most`."""
-        if self.asked is Executor.DRIVER:
-            return most
         if self.asked is Executor.SPARK:
             return 0
         return min(most, int(self.driver_bytes / self.record_bytes))
+
+    def executors(self, tasks: Tasks) -> Executors:
+        """Return who reads large parts of the log: `tasks`, or the driver where it does all."""
+        if not self.may_pass_on:
+            return Executors()
+        return Executors(tasks=tasks, rows_at_once=self.rows_at_once)
 
     @property
     def may_pass_on(self) -> bool:

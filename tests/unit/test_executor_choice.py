@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import Misconfigured
+from projections.log.executor_tasks import TasksHere
 from projections.runner.executor import FIRST_GUESS_BYTES, Executor, ExecutorChoice
 
 MOST = 100 * FIRST_GUESS_BYTES
@@ -49,10 +50,13 @@ def test_the_driver_has_a_bound_only_where_others_can_take_over() -> None:
 
 
 def test_rows_of_the_log_are_the_drivers_up_to_the_same_bound() -> None:
-    assert choice().rows_at_once(50) == 50
-    assert choice().rows_at_once(10**6) == 100
-    assert choice(Executor.DRIVER).rows_at_once(10**6) == 10**6
-    assert choice(Executor.SPARK).rows_at_once(10**6) == 0
+    tasks = TasksHere()
+    auto, driver, spark = (choice(asked).executors(tasks) for asked in Executor)
+    assert auto.rows_at_once(50) == 50
+    assert auto.rows_at_once(10**6) == 100
+    assert driver.rows_at_once(10**6) == 10**6
+    assert spark.rows_at_once(10**6) == 0
+    assert (auto.tasks, driver.tasks, spark.tasks) == (tasks, None, tasks)
 
 
 def test_an_executor_that_there_is_not_is_named_with_those_there_are() -> None:
