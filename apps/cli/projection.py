@@ -1,4 +1,4 @@
-"""`penstock projection validate|explain`: SQL files checked and explained, without a running stack.
+"""`penstock projection validate|explain|test`: SQL files checked, without a running stack.
 
 Names and types are looked up in a catalog document (`--catalog`, else `.penstock/catalog.json` of
 the workspace), or else in its lake. All files of one call are read together: sources may have a
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps import settings
-from apps.cli import deployment
+from apps.cli import deployment, projection_test
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
@@ -45,6 +45,7 @@ def register(app: typer.Typer) -> None:
     )
     group.command("validate")(validate)
     group.command("explain")(explain)
+    group.command("test")(projection_test.play)
     deployment.add_to(group)
     app.add_typer(group, name="projection")
 

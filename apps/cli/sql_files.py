@@ -39,7 +39,7 @@ def read_files(files: Sequence[Path]) -> Declared:
     refused: list[InvalidRequest] = []
     for file in files:
         try:
-            script = parse_script(_text(file), origin=str(file))
+            script = parse_script(text_of(file), origin=str(file))
             for source in script.sources:
                 _once(sources, source)
             for projection in script.projections:
@@ -53,7 +53,8 @@ def read_files(files: Sequence[Path]) -> Declared:
     )
 
 
-def _text(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """Read a file. Raises `InvalidRequest` where that cannot be."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

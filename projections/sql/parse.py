@@ -12,14 +12,14 @@ import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from sqlglot import Dialect, exp
-from sqlglot.errors import ParseError, TokenError
+from sqlglot import exp
+from sqlglot.errors import ParseError
 from sqlglot.tokens import Token, TokenType
 
 from projections.sql import options as opt
 from projections.sql.options import Options, OptionValue
 from projections.sql.places import Script as Text
-from projections.sql.tokens import Cursor, join_doubled_quotes, retyped, split, why_unread
+from projections.sql.tokens import SPARK, Cursor, retyped, split, tokenized, why_unread
 
 DEFAULT_FRESHNESS = timedelta(seconds=1)
 SOURCE_FORM = (
@@ -29,7 +29,6 @@ SOURCE_FORM = (
 PROJECTION_FORM = "CREATE PROJECTION name WITH (key = '…') AS SELECT …;"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_SPARK = Dialect.get_or_raise("spark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,7 @@ def parse_script(text: str, *, origin: str = "<sql>") -> Script:
     script = Text(origin=origin, text=text)
     sources: dict[str, SourceDecl] = {}
     projections: dict[str, ProjectionDecl] = {}
-    for tokens in split(_tokens(script)):
+    for tokens in split(tokenized(script)):
         cursor = Cursor(script, tokens, form=f"{SOURCE_FORM}  or  {PROJECTION_FORM}")
         cursor.expect("CREATE")
         at = cursor.at
@@ -114,17 +113,6 @@ def parse_script(text: str, *, origin: str = "<sql>") -> Script:
         else:
             raise cursor.refusal(f"expected SOURCE or PROJECTION, found {cursor.found()}")
     return Script(sources=tuple(sources.values()), projections=tuple(projections.values()))
-
-
-def _tokens(script: Text) -> list[Token]:
-    try:
-        return join_doubled_quotes(script, _SPARK.tokenize(script.text))
-    except TokenError as error:
-        raise script.refusal(
-            f"the text cannot be read: {why_unread(str(error))}",
-            at=len(script.text),
-            fix="Look for a string, comment or backquoted name that is not closed.",
-        ) from error
 
 
 def _once(script: Text, name: str, seen: object, at: int) -> None:
@@ -151,7 +139,7 @@ def _source(cursor: Cursor, tokens: list[Token]) -> SourceDecl:
             of="a source on events" if on_events else "a source on a table",
         )
     else:
-        columns = _columns(cursor)
+        columns = declared_columns(cursor)
         given = _options(cursor, opt.TOPIC_OPTIONS, of="a source on a topic")
         _check_topic(cursor.script, given, {column.lower() for column, _ in columns}, at)
     if cursor.rest:
@@ -236,7 +224,8 @@ def _check_on(script: Text, on: str, at: int) -> None:
         )
 
 
-def _columns(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+def declared_columns(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+    """Pass `(name TYPE, …)`; return names and types, as Spark writes them."""
     cursor.expect("(")
     columns: list[tuple[str, str]] = []
     while True:
@@ -315,7 +304,7 @@ def _query(script: Text, body: list[Token]) -> exp.Expr:
             f"expected SELECT, found {body[0].text!r}", at=body[0].start, fix=PROJECTION_FORM
         )
     try:
-        parsed = _SPARK.parser().parse(_with_sessions(_with_streams(body)), script.text)
+        parsed = SPARK.parser().parse(_with_sessions(_with_streams(body)), script.text)
     except ParseError as error:
         found = error.errors[0] if error.errors else {}
         line, column = int(found.get("line") or 1), int(found.get("col") or 1)

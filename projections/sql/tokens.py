@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from sqlglot import Dialect
+from sqlglot.errors import TokenError
 from sqlglot.tokens import Token, TokenType
 
 from kernel.errors import InvalidRequest
 from projections.sql.places import Script
 
+SPARK = Dialect.get_or_raise("spark")
 _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
@@ -23,6 +26,18 @@ def why_unread(said: str) -> str:
     """
     plain = _TERMINAL_CODE.sub("", said).strip().partition("\n")[0]
     return _INCOMPLETE.sub(lambda found: f"{found[1].upper()} is incomplete", plain)
+
+
+def tokenized(script: Script) -> list[Token]:
+    """Cut a text into tokens. Raises `InvalidRequest` where something is not closed."""
+    try:
+        return join_doubled_quotes(script, SPARK.tokenize(script.text))
+    except TokenError as error:
+        raise script.refusal(
+            f"the text cannot be read: {why_unread(str(error))}",
+            at=len(script.text),
+            fix="Look for a string, comment or backquoted name that is not closed.",
+        ) from error
 
 
 def split(tokens: Sequence[Token]) -> list[list[Token]]:

@@ -1,0 +1,155 @@
+"""`penstock projection test`: projections against the tests that stand beside them.
+
+Runs without a stack, and without Spark but for what only Spark computes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from apps import settings
+from apps.cli.options import JsonOption, WorkspaceOption
+from apps.cli.output import emit
+from apps.cli.sql_files import read_files, text_of
+from kernel.errors import EXIT_FAILED, InvalidRequest, NotFound
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from projections.trial.playback import Verdict
+
+SUFFIX = ".test"
+
+Places = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE|DIR", help="Test files, SQL files with one, or folders of them."),
+]
+
+
+def play(places: Places, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+    """Play the tests beside projections: as one batch, row by row, and in other orders.
+
+    The tests of NAME.sql are in NAME.test; the SQL files of its folder are read together.
+    """
+    from projections.trial.playback import played
+    from projections.trial.statements import parse_tests
+
+    found = settings.load(workspace)
+    started = time.perf_counter()
+    documents: list[dict[str, object]] = []
+    lines: list[str] = []
+    with _Spark(found) as spark:
+        for file in _test_files(places):
+            tests = parse_tests(text_of(file), origin=str(file))
+            declared = read_files(sorted(file.parent.glob("*.sql")))
+            for error in declared.refused:
+                raise error
+            verdicts = played(
+                tests,
+                declared.sources,
+                declared.projections,
+                lateness=found.lateness,
+                on_spark=spark.run,
+            )
+            for verdict in verdicts:
+                documents.append({"file": str(file), **_document(verdict)})
+                lines += _lines(file, verdict)
+    seconds = round(time.perf_counter() - started, 2)
+    failed = sum(1 for each in documents if not each["ok"])
+    lines.append(f"{len(documents) - failed} expectations hold, {failed} fail ({seconds} s)")
+    answer = {"ok": not failed, "expectations": documents, "seconds": seconds}
+    emit(answer, as_json=as_json, text="\n".join(lines))
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _test_files(places: Sequence[Path]) -> Iterator[Path]:
+    for place in places:
+        if place.is_dir():
+            files = sorted(place.rglob(f"*{SUFFIX}"))
+            if not files:
+                raise NotFound(
+                    f"{place} has no tests",
+                    remedy=f"Write them beside the projection: NAME{SUFFIX} for NAME.sql.",
+                )
+            yield from files
+            continue
+        file = place.with_suffix(SUFFIX) if place.suffix == ".sql" else place
+        if not file.exists():
+            raise NotFound(
+                f"there is no test file {file}",
+                remedy=f"Write one: the tests of NAME.sql are in NAME{SUFFIX}.",
+            )
+        if file.suffix != SUFFIX:
+            raise InvalidRequest(
+                f"{place} is neither a test file nor SQL",
+                remedy=f"Name NAME{SUFFIX}, NAME.sql or a folder.",
+            )
+        yield file
+
+
+def _document(verdict: Verdict) -> dict[str, object]:
+    differences = [
+        {"way": way, "kind": one.kind, "key": one.key, "expected": one.expected, "found": one.found}
+        for way, several in verdict.failures.items()
+        for one in several
+    ]
+    return {
+        "test": verdict.test,
+        "projection": verdict.projection,
+        "line": verdict.line,
+        "ok": verdict.ok,
+        "ways": list(verdict.ways),
+        "differences": differences,
+        "error": verdict.error,
+    }
+
+
+def _lines(file: Path, verdict: Verdict) -> list[str]:
+    """Say what became of an expectation; the same differences of several ways are said once."""
+    title = f"{file}:{verdict.line}: {verdict.test}: {verdict.projection}"
+    if verdict.ok:
+        return [f"ok      {title}"]
+    lines = [f"FAILED  {title}"]
+    if verdict.error is not None:
+        return [*lines, f"  {verdict.error}"]
+    said: dict[tuple[str, ...], list[str]] = {}
+    for way, several in verdict.failures.items():
+        said.setdefault(tuple(one.line for one in several), []).append(way)
+    for differences, ways in said.items():
+        everywhere = len(ways) == len(verdict.ways)
+        lines.append(f"  {'in every order' if everywhere else ', '.join(ways)}:")
+        lines += [f"    {line}" for line in differences]
+    return lines
+
+
+class _Spark:
+    """Spark, started when something needs it, and stopped in the end."""
+
+    def __init__(self, found: settings.Settings) -> None:
+        self._found = found
+        self._session: SparkSession | None = None
+
+    def __enter__(self) -> _Spark:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._session is not None:
+            self._session.stop()
+
+    def run(self, text: str, views: dict[str, pa.Table]) -> pa.Table:
+        """Run a query over views."""
+        from apps.pipeline.session import session_for
+        from projections.log.driver import RESULT, collected
+
+        if self._session is None:
+            self._session = session_for(self._found, "tests")
+        for name, rows in views.items():
+            self._session.createDataFrame(rows).createOrReplaceTempView(name)
+        return collected(self._session.sql(text), RESULT)

@@ -1,0 +1,288 @@
+"""A test at work: its rows as one batch, row by row, and in other orders, each compared.
+
+The facts and which of them came late are the same every time, so that the table must be too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pyarrow as pa
+
+from kernel.errors import ContractViolation
+from projections.run.dataflow import Dataflow
+from projections.sql.catalog import DeclaredCatalog
+from projections.sql.certified import uncertified
+from projections.sql.parse import ProjectionDecl, SourceDecl
+from projections.sql.places import nearest
+from projections.sql.plan import plan
+from projections.sql.pruning import pruned
+from projections.sql.reading import read_tree
+from projections.sql.shape import InputKind, Plan
+from projections.sql.tree import Newest, scans
+from projections.trial.differences import Difference, differences
+from projections.trial.inputs import Arrivals, Fact, GivenCatalog, Holdings, Row
+from projections.trial.literals import value_of
+from projections.trial.statements import Expected, Given, Trial, TrialFile
+
+ONE_BATCH, ROW_BY_ROW, SHUFFLED = "one batch", "row by row", "shuffled"
+_EPOCHS = 3
+
+OnSpark = Callable[[str, dict[str, pa.Table]], pa.Table]
+"""Runs Spark SQL over views: for projections with expressions that only Spark computes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of one expectation. `ways` are the orders of arrival that were tried."""
+
+    test: str
+    projection: str
+    line: int
+    ways: tuple[str, ...]
+    failures: dict[str, tuple[Difference, ...]]
+    error: str | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was as expected."""
+        return not self.failures and self.error is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """A projection under test. `small`: the small executor computes it."""
+
+    plan: Plan
+    tree: Newest
+    small: bool
+
+
+class _Table:
+    """A projection's table, kept over facts that come in epochs."""
+
+    def __init__(self, subject: _Subject, holdings: Holdings) -> None:
+        self._subject = subject
+        self._holdings = holdings
+        self._dataflow = Dataflow(subject.tree)
+        self._rows: dict[tuple[object, ...], Row] = {}
+        self.taken: list[Fact] = []
+
+    @property
+    def rows(self) -> list[Row]:
+        return list(self._rows.values())
+
+    def close(self) -> None:
+        self._dataflow.close()
+
+    def take(self, facts: Sequence[Fact]) -> None:
+        """Take in facts as one epoch."""
+        self.taken += facts
+        stateful = self._subject.plan.stateful
+        for scan in scans(self._subject.tree):
+            if scan.kind is InputKind.STREAM:
+                rows = self._holdings.rows(scan, facts, stateful=stateful)
+                self._dataflow.add(scan, [rows])
+            elif self._holdings.touched(scan, facts):
+                rows = self._holdings.rows(scan, self.taken, stateful=stateful)
+                self._dataflow.replace(scan, [rows])
+        changes = self._dataflow.round().to_pylist()
+        for row in sorted(changes, key=lambda each: int(each["_w"])):
+            weight = row.pop("_w")
+            key = tuple(row[name] for name in self._subject.tree.keys)
+            if weight < 0:
+                del self._rows[key]
+            else:
+                self._rows[key] = row
+
+
+class _Stage:
+    """One test file's projections and inputs."""
+
+    def __init__(
+        self,
+        file: TrialFile,
+        sources: Sequence[SourceDecl],
+        projections: Sequence[ProjectionDecl],
+        lateness: timedelta,
+        on_spark: OnSpark,
+    ) -> None:
+        self._file = file
+        self._declared = {each.name: each for each in projections}
+        self._lateness = lateness
+        self._on_spark = on_spark
+        self._catalog = DeclaredCatalog(GivenCatalog(file.inputs), sources)
+        inputs = {each.name: each for each in file.inputs}
+        self._holdings = Holdings(inputs=inputs, sources=sources)
+        self._subjects: dict[str, _Subject] = {}
+
+    def verdicts(self, trial: Trial) -> Iterator[Verdict]:
+        """Play one test; yield a verdict for each expectation."""
+        arrivals = Arrivals(
+            script=self._file.script, holdings=self._holdings, lateness=self._lateness
+        )
+        facts: list[Fact] = []
+        gradual: dict[str, _Table] = {}
+        try:
+            for step in trial.steps:
+                if isinstance(step, Given):
+                    facts += arrivals.facts(step)
+                else:
+                    yield self._verdict(trial, step, facts, gradual)
+        finally:
+            for table in gradual.values():
+                table.close()
+
+    def _verdict(
+        self, trial: Trial, step: Expected, facts: list[Fact], gradual: dict[str, _Table]
+    ) -> Verdict:
+        subject = self._subject(step)
+        names = self._names(step, subject.plan)
+        wanted = self._wanted(step, names, subject.plan)
+        ways = _ways(trial, step) if subject.small else (ONE_BATCH,)
+        failures: dict[str, tuple[Difference, ...]] = {}
+        error = None
+        try:
+            for way in ways:
+                rows = self._played(way, step.name, subject, facts, gradual)
+                found = [{name: row[name] for name in names} for row in rows]
+                different = differences(wanted, found, subject.plan.key)
+                if different:
+                    failures[way] = tuple(different)
+        except ContractViolation as broken:
+            error = broken.message
+        return Verdict(
+            test=trial.name,
+            projection=step.name,
+            line=self._file.script.place(step.at)[0],
+            ways=ways,
+            failures=failures,
+            error=error,
+        )
+
+    def _played(
+        self,
+        way: str,
+        name: str,
+        subject: _Subject,
+        facts: list[Fact],
+        gradual: dict[str, _Table],
+    ) -> list[Row]:
+        """Return the rows of a projection after facts that came in one way or another."""
+        if not subject.small:
+            return self._whole(subject, facts)
+        if way == ROW_BY_ROW:
+            if name not in gradual:
+                gradual[name] = _Table(subject, self._holdings)
+            table = gradual[name]
+            for fact in facts[len(table.taken) :]:
+                table.take([fact])
+            return table.rows
+        epochs = [facts] if way == ONE_BATCH else _shuffled(facts)
+        fresh = _Table(subject, self._holdings)
+        try:
+            for epoch in epochs:
+                fresh.take(epoch)
+            return fresh.rows
+        finally:
+            fresh.close()
+
+    def _whole(self, subject: _Subject, facts: list[Fact]) -> list[Row]:
+        stateful = subject.plan.stateful
+        views = {
+            scan.view: self._holdings.rows(scan, facts, stateful=stateful)
+            for scan in scans(subject.tree)
+        }
+        rows: list[Row] = self._on_spark(subject.plan.rows_sql, views).to_pylist()
+        return [row for row in rows if all(row[name] is not None for name in subject.plan.key)]
+
+    def _subject(self, step: Expected) -> _Subject:
+        if step.name not in self._subjects:
+            decl = self._declared.get(step.name)
+            if decl is None:
+                raise self._file.script.refusal(
+                    f"there is no projection {step.name}{nearest(step.name, self._declared)}",
+                    at=step.at,
+                    fix="Declare it in a SQL file beside the test.",
+                )
+            made = plan(decl, self._catalog)
+            tree = made.tree or pruned(read_tree(decl, self._catalog))
+            small = uncertified(tree) is None
+            self._subjects[step.name] = _Subject(plan=made, tree=tree, small=small)
+        return self._subjects[step.name]
+
+    def _names(self, step: Expected, made: Plan) -> tuple[str, ...]:
+        """Return the columns that are compared, as the projection spells them."""
+        known = {each.name.lower(): each.name for each in made.columns}
+        for name in step.columns:
+            if name.lower() not in known:
+                raise self._file.script.refusal(
+                    f"{step.name} gives no column {name}{nearest(name, known)}",
+                    at=step.at,
+                    fix=f"Its columns: {', '.join(known.values())}.",
+                )
+        names = tuple(known[name.lower()] for name in step.columns) or made.key
+        lacking = [name for name in made.key if name not in names]
+        if lacking:
+            raise self._file.script.refusal(
+                f"rows are compared by key, and {', '.join(lacking)} of {step.name} is not named",
+                at=step.at,
+                fix=f"Name the key's columns too: {', '.join(made.key)}.",
+            )
+        return names
+
+    def _wanted(self, step: Expected, names: Sequence[str], made: Plan) -> list[Row]:
+        kinds = {each.name: each.type for each in made.columns}
+        rows: dict[tuple[object, ...], Row] = {}
+        for literals in step.values:
+            row: Row = {
+                name: value_of(literal, kinds[name], self._file.script)
+                for name, literal in zip(names, literals, strict=True)
+            }
+            key = tuple(row[name] for name in made.key)
+            if key in rows:
+                raise self._file.script.refusal(
+                    "two expected rows have the same key",
+                    at=literals[0].at,
+                    fix="A projection has one row of each key.",
+                )
+            rows[key] = row
+        return list(rows.values())
+
+
+def played(
+    file: TrialFile,
+    sources: Sequence[SourceDecl],
+    projections: Sequence[ProjectionDecl],
+    *,
+    lateness: timedelta,
+    on_spark: OnSpark,
+) -> list[Verdict]:
+    """Play all tests of a file over the declarations beside it.
+
+    `lateness` is that of sources that name none. Raises `InvalidRequest`, with the place, for a
+    test that cannot be played.
+    """
+    stage = _Stage(file, sources, projections, lateness, on_spark)
+    return [verdict for trial in file.trials for verdict in stage.verdicts(trial)]
+
+
+def _ways(trial: Trial, step: Expected) -> tuple[str, ...]:
+    """Return the orders of arrival to try: other ones with all that a test gives, at its end."""
+    last = [each for each in trial.steps if isinstance(each, Expected) and each.name == step.name]
+    return (ONE_BATCH, ROW_BY_ROW, *([SHUFFLED] if step is last[-1] else []))
+
+
+def _shuffled(facts: Sequence[Fact]) -> Iterable[list[Fact]]:
+    """Split facts into epochs in another order; a table's changes keep theirs, as commits do."""
+    draw = random.Random(len(facts))
+    order = draw.sample(range(len(facts)), len(facts))
+    mixed = [facts[place] for place in order]
+    committed = iter([fact for fact in facts if not fact.of_events])
+    mixed = [fact if fact.of_events else next(committed) for fact in mixed]
+    borders = sorted(draw.randint(0, len(mixed)) for _ in range(_EPOCHS - 1))
+    for start, end in zip([0, *borders], [*borders, len(mixed)], strict=True):
+        yield mixed[start:end]
