@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from projections.sql.shape import Plan
     from projections.trial.playback import Verdict
 
 SUFFIX = ".test"
@@ -44,7 +45,7 @@ def play(places: Places, workspace: WorkspaceOption = None, as_json: JsonOption 
     started = time.perf_counter()
     documents: list[dict[str, object]] = []
     lines: list[str] = []
-    with _Spark(found) as spark:
+    with OnSpark(found) as spark:
         for file in _test_files(places):
             tests = parse_tests(text_of(file), origin=str(file))
             declared = read_files(sorted(file.parent.glob("*.sql")))
@@ -129,27 +130,35 @@ def _lines(file: Path, verdict: Verdict) -> list[str]:
     return lines
 
 
-class _Spark:
-    """Spark, started when something needs it, and stopped in the end."""
+class OnSpark:
+    """Computes plans on Spark, which is started when one needs it, and stopped in the end."""
 
     def __init__(self, found: settings.Settings) -> None:
         self._found = found
         self._session: SparkSession | None = None
 
-    def __enter__(self) -> _Spark:
+    def __enter__(self) -> OnSpark:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._session is not None:
             self._session.stop()
 
-    def run(self, text: str, views: dict[str, pa.Table]) -> pa.Table:
-        """Run a query over views."""
+    def run(self, plan: Plan, views: dict[str, pa.Table]) -> pa.Table:
+        """Compute all rows of a plan over the views of its inputs."""
         from apps.pipeline.session import session_for
-        from projections.log.driver import RESULT, collected
 
         if self._session is None:
             self._session = session_for(self._found, "tests")
-        for name, rows in views.items():
-            self._session.createDataFrame(rows).createOrReplaceTempView(name)
-        return collected(self._session.sql(text), RESULT)
+        return computed_on(self._session, plan, views)
+
+
+def computed_on(spark: SparkSession, plan: Plan, views: dict[str, pa.Table]) -> pa.Table:
+    """Compute all rows of a plan in a session, over the views of its inputs."""
+    from projections.log.driver import RESULT, collected
+    from projections.runner.matchers import register_matchers
+
+    for name, rows in views.items():
+        spark.createDataFrame(rows).createOrReplaceTempView(name)
+    register_matchers(spark, plan.tree)
+    return collected(spark.sql(plan.rows_sql), RESULT)

@@ -8,7 +8,7 @@ the dataflow unusable; whoever runs it then begins anew.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import assert_never
@@ -16,8 +16,10 @@ from uuid import uuid4
 
 import duckdb
 import pyarrow as pa
+from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from kernel.errors import ContractViolation, TooLarge
+from projections.run.matcher import matcher_of
 from projections.run.operators import (
     JoinOperator,
     Operator,
@@ -29,11 +31,13 @@ from projections.run.regions import TEXT
 from projections.sql.batch import keyed, listed, mapped, names, united, windowed
 from projections.sql.catalog import Column
 from projections.sql.duckdb_text import duckdb_type
+from projections.sql.match_text import given_columns, matcher_name, physical, taken_columns
 from projections.sql.shape import ORDER
 from projections.sql.tree import (
     Grouped,
     Join,
     Map,
+    Match,
     Newest,
     Node,
     Over,
@@ -42,6 +46,7 @@ from projections.sql.tree import (
     UnionAll,
     Windowed,
     scans,
+    walk,
 )
 
 MEMORY_BYTES = 256 * 2**20
@@ -63,6 +68,7 @@ class Dataflow:
         self._scratch = Path(tempfile.gettempdir(), f"penstock-regions-{uuid4().hex}")
         self._connection.execute("SET temp_directory = $1", [str(self._scratch)])
         self._tree = tree
+        self._make_matchers()
         self._operators: list[Operator] = []
         for scan in scans(tree):
             self._make_input(scan)
@@ -181,6 +187,19 @@ class Dataflow:
             pa.schema([*fields, pa.field("_w", pa.int64())])
         )
 
+    def _make_matchers(self) -> None:
+        nodes = [node for node in walk(self._tree) if isinstance(node, Match)]
+        for name, node in {matcher_name(node): node for node in nodes}.items():
+            taken, given = taken_columns(node), given_columns(node)
+            self._connection.create_function(
+                name,
+                matcher_of(node, lambda kind: arrow_type(Column(name="", type=physical(kind)))),
+                [_structs("f", taken)],
+                _structs("g", given),
+                type=PythonUDFType.ARROW,
+                null_handling=FunctionNullHandling.SPECIAL,
+            )
+
     def _make_input(self, scan: Scan) -> None:
         types = {each.name: duckdb_type(each.type) for each in scan.columns} | _ORDER_TYPES
         columns = ", ".join(f"{TEXT.name(name)} {kind}" for name, kind in types.items())
@@ -203,7 +222,7 @@ class Dataflow:
                 return self._started(JoinOperator(self._connection, number, node, left, right))
             case Newest() if node.unique:
                 return keyed(node, self._changes_of(node.input), TEXT, _MORE)
-            case Grouped() | Sessions() | Over() | Newest():
+            case Grouped() | Sessions() | Over() | Match() | Newest():
                 below = self._changes_of(node.input)
                 number = len(self._operators)
                 return self._started(RecomputedOperator(self._connection, number, node, below))
@@ -237,6 +256,12 @@ def arrow_type(column: Column) -> pa.DataType:
         return simple[column.type]
     precision, scale = column.type.removeprefix("DECIMAL(").removesuffix(")").split(",")
     return pa.decimal128(int(precision), int(scale))
+
+
+def _structs(prefix: str, columns: Sequence[Column]) -> str:
+    """Return DuckDB's type of a list of structs with numbered fields."""
+    fields = (f"{prefix}{i} {duckdb_type(physical(c.type))}" for i, c in enumerate(columns))
+    return f"STRUCT({', '.join(fields)})[]"
 
 
 def _without_zones(rows: pa.Table) -> pa.Table:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from projections.sql.duckdb_text import DuckText
-from projections.sql.tree import WINDOW_END, WINDOW_START, Grouped, Newest, Over, Sessions
+from projections.sql.tree import WINDOW_END, WINDOW_START, Grouped, Match, Newest, Over, Sessions
 
-Recomputed = Grouped | Sessions | Over | Newest
+Recomputed = Grouped | Sessions | Over | Match | Newest
 """Operators whose results are computed again, region by region."""
 
 TEXT = DuckText()
@@ -45,6 +45,10 @@ def region_of(node: Recomputed, changes: str, given: str) -> Region:
             return _by_keys(node.partition, changes)
         case Sessions():
             return _by_sessions(node, changes, given)
+        case Match() if node.within_us is not None:
+            return _by_matches(node, node.within_us, changes, given)
+        case Match():
+            return _by_keys(node.partition, changes)
         case _:
             assert_never(node)
 
@@ -108,3 +112,29 @@ def _by_sessions(node: Sessions, changes: str, given: str) -> Region:
         need=within("x", node.time),
         touched=within("y", WINDOW_START),
     )
+
+
+def _by_matches(node: Match, within_us: int, changes: str, given: str) -> Region:
+    """The rest of a partition, from where the search for matches stood afresh.
+
+    An attempt that began more than the bound before a changed row never looked at it. If a match
+    of such an attempt reaches into the rest, the search stood afresh before that match.
+    """
+    keys = "".join(f"{TEXT.name(name)}, " for name in node.partition)
+    own = "".join(f"r.{TEXT.name(name)}, " for name in node.partition)
+    at = TEXT.micros(TEXT.name(node.time))
+    start, end = TEXT.micros(f"g.{WINDOW_START}"), TEXT.micros(f"g.{WINDOW_END}")
+    grouped = f"GROUP BY {keys.removesuffix(', ')}" if keys else ""
+    covered = f"{same(node.partition, 'g', 'r')} AND {start} < r.__from AND {end} >= r.__from"
+    rows = (
+        f"WITH RECURSIVE reached AS (SELECT {keys}min({at}) - {within_us} AS __from "
+        f"FROM {changes} {grouped} UNION SELECT {own}{start} FROM reached r "
+        f"JOIN {given} g ON {covered}) "
+        f"SELECT {keys}min(__from) AS __from FROM reached {grouped}"
+    )
+
+    def within(of: str, column: str) -> str:
+        moment = TEXT.micros(f"{of}.{TEXT.name(column)}")
+        return f"{same(node.partition, of, 'r')} AND {moment} >= r.__from"
+
+    return Region(rows=rows, need=within("x", node.time), touched=within("y", WINDOW_START))

@@ -42,6 +42,7 @@ from projections.log.writer import (
 )
 from projections.run.dataflow import MEMORY_BYTES
 from projections.runner.manifest import Manifest, Projected
+from projections.runner.matchers import register_matchers
 from projections.runner.region_runs import Reading, RegionRuns
 from projections.runner.relations import LakeCatalog
 from projections.runner.views import DeltaFrames, Range
@@ -193,6 +194,7 @@ class Projector:
         for item in plan.inputs:
             frame = self._visible(item, target, plan, catalog, guard.epoch, ())
             frame.createOrReplaceTempView(item.view)
+        register_matchers(self._spark, plan.tree)
         result = self._spark.sql(plan.rows_sql)
         if self._input_bytes(plan, catalog) <= self._bounded_bytes:
             rows = _stamped(_keyed(collected(result, RESULT), plan.key), guard.epoch)

@@ -13,6 +13,7 @@ from typing import Protocol, assert_never
 from sqlglot import exp
 
 from projections.sql.catalog import Column
+from projections.sql.match_text import matches
 from projections.sql.shape import ORDER, InputKind
 from projections.sql.tree import (
     RANKS,
@@ -24,6 +25,7 @@ from projections.sql.tree import (
     Join,
     JoinKind,
     Map,
+    Match,
     Newest,
     Node,
     Over,
@@ -80,6 +82,14 @@ class Dialect(Protocol):
 
     def row(self, values: Sequence[str]) -> str:
         """Write several values as one that is compared from left to right."""
+        ...
+
+    def gathered(self, fields: Sequence[tuple[str, str]]) -> str:
+        """Write the rows of a group as a list of structs, from names and values."""
+        ...
+
+    def each(self, values: str) -> str:
+        """Write the elements of a list as rows."""
         ...
 
     def of_greatest(self, value: str, by: str) -> str:
@@ -146,14 +156,14 @@ def whole(node: Node, dialect: Dialect) -> str:
             return united(node, [whole(each, dialect) for each in node.inputs], dialect)
         case Join():
             return joined(node, whole(node.left, dialect), whole(node.right, dialect), dialect)
-        case Map() | Windowed() | Grouped() | Sessions() | Over() | Newest():
+        case Map() | Windowed() | Grouped() | Sessions() | Over() | Match() | Newest():
             return over_rows(node, dialect)(whole(node.input, dialect))
         case _:
             assert_never(node)
 
 
 def over_rows(
-    node: Map | Windowed | Grouped | Sessions | Over | Newest, dialect: Dialect
+    node: Map | Windowed | Grouped | Sessions | Over | Match | Newest, dialect: Dialect
 ) -> Callable[[str], str]:
     """Return the query of a node with one input, as a function of the query for its rows."""
     match node:
@@ -167,6 +177,8 @@ def over_rows(
             return lambda rows: _sessions(node, rows, dialect)
         case Over():
             return lambda rows: _over(node, rows, dialect)
+        case Match():
+            return lambda rows: matches(node, rows, dialect)
         case Newest():
             return lambda rows: _newest(node, rows, dialect)
         case _:

@@ -105,6 +105,14 @@ class DuckText:
         """Write several values as one that is compared from left to right."""
         return f"row({', '.join(values)})"
 
+    def gathered(self, fields: Sequence[tuple[str, str]]) -> str:
+        """Write the rows of a group as a list of structs, from names and values."""
+        return f"list(struct_pack({', '.join(f'{n} := {v}' for n, v in fields)}))"
+
+    def each(self, values: str) -> str:
+        """Write the elements of a list as rows."""
+        return f"unnest({values})"
+
     def of_greatest(self, value: str, by: str) -> str:
         """Write the value, NULL included, of the row where `by` is greatest in its group."""
         return f"arg_max_null({value}, {by})"

@@ -7,7 +7,7 @@ from projections.sql.expressions import render
 from projections.sql.outline import outline
 from projections.sql.query import Query
 from projections.sql.shape import Input, InputKind, Plan, Strategy
-from projections.sql.tree import Join, Newest, walk
+from projections.sql.tree import Join, Match, Newest, walk
 
 NEW_ROWS = "new rows only"
 TOUCHED_WINDOWS = "rows of the touched windows"
@@ -74,6 +74,8 @@ def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple
     for node in walk(tree):
         if isinstance(node, Join) and node.timed and not node.rest:
             notes.append("a join of streams without a bound in time keeps both sides whole")
+        if isinstance(node, Match) and node.within_us is None:
+            notes.append("a pattern without WITHIN searches whole partitions at every change")
     return tuple(notes)
 
 

@@ -10,6 +10,7 @@ from projections.sql.tree import (
     Grouped,
     Join,
     Map,
+    Match,
     Newest,
     Node,
     Over,
@@ -62,12 +63,15 @@ def _described(node: Node) -> str | None:
         case Sessions():
             gap = in_words_us(node.gap_us)
             return f"sessions with a gap of {gap} | region: {_region(node)} | {_state(node)}"
+        case Match():
+            bound = "" if node.within_us is None else f" within {in_words_us(node.within_us)}"
+            return f"matches of a pattern{bound} | region: {_region(node)} | {_state(node)}"
         case Over():
             functions = ", ".join(call.function.upper() for call in node.calls)
             return f"{functions} over rows | region: {_region(node)} | {_state(node)}"
 
 
-def _state(node: Grouped | Newest | Sessions | Over) -> str:
+def _state(node: Grouped | Newest | Sessions | Over | Match) -> str:
     columns = len(node.input.columns)
     return f"state: its input ({columns} columns) and what it gave out"
 
@@ -76,7 +80,7 @@ def _columns(columns: tuple[Column, ...]) -> str:
     return ", ".join(each.name for each in columns) or "no columns"
 
 
-def _region(node: Grouped | Newest | Sessions | Over) -> str:
+def _region(node: Grouped | Newest | Sessions | Over | Match) -> str:
     match node:
         case Grouped() if WINDOW_START in node.keys:
             return "the groups and windows that a row is in; needs their rows"
@@ -89,5 +93,13 @@ def _region(node: Grouped | Newest | Sessions | Over) -> str:
             return f"{length} of the partition after a row; needs {length} before that too"
         case Over():
             return "the partition of a row; needs its rows"
+        case Match() if node.within_us is not None:
+            length = in_words_us(node.within_us)
+            return (
+                f"the rest of the partition from {length} before a row, or from the match that "
+                "reaches there; needs its rows"
+            )
+        case Match():
+            return "the partition of a row, for want of WITHIN; needs its rows"
         case Sessions():
             return "the sessions that a row joins, extends or splits; needs their rows"

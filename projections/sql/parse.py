@@ -17,9 +17,10 @@ from sqlglot.errors import ParseError
 from sqlglot.tokens import Token, TokenType
 
 from projections.sql import options as opt
+from projections.sql.match_clause import MatchClause, without_matches
 from projections.sql.options import Options, OptionValue
 from projections.sql.places import Script as Text
-from projections.sql.tokens import SPARK, Cursor, retyped, split, tokenized, why_unread
+from projections.sql.tokens import Cursor, parsed, retyped, split, tokenized
 
 DEFAULT_FRESHNESS = timedelta(seconds=1)
 SOURCE_FORM = (
@@ -75,6 +76,7 @@ class ProjectionDecl:
     emit: str
     sink: str | None
     query: exp.Expr = field(repr=False, compare=False)
+    matches: tuple[MatchClause, ...] = field(repr=False, compare=False)
     text: str
     fingerprint: str
     script: Text = field(repr=False, compare=False)
@@ -180,13 +182,15 @@ def _projection(cursor: Cursor, tokens: list[Token]) -> ProjectionDecl:
     if not cursor.rest:
         raise cursor.refusal("expected a SELECT after AS")
     body = list(cursor.rest)
+    plain, matches = without_matches(cursor.script, body)
     return ProjectionDecl(
         name=name,
         key=key,
         freshness=freshness,
         emit=given.emit(),
         sink=given.text("sink"),
-        query=_query(cursor.script, body),
+        query=_query(cursor.script, plain),
+        matches=tuple(matches),
         text=_text_of(cursor.script, tokens),
         fingerprint=_fingerprint(name, key, _with_streams(body)),
         script=cursor.script,
@@ -303,20 +307,7 @@ def _query(script: Text, body: list[Token]) -> exp.Expr:
         raise script.refusal(
             f"expected SELECT, found {body[0].text!r}", at=body[0].start, fix=PROJECTION_FORM
         )
-    try:
-        parsed = SPARK.parser().parse(_with_sessions(_with_streams(body)), script.text)
-    except ParseError as error:
-        found = error.errors[0] if error.errors else {}
-        line, column = int(found.get("line") or 1), int(found.get("col") or 1)
-        lines = script.text.split("\n")
-        at = sum(len(text) + 1 for text in lines[: line - 1]) + column
-        at -= max(1, len(str(found.get("highlight") or "")))
-        raise script.refusal(
-            f"the query cannot be read: {why_unread(str(found.get('description') or error))}",
-            at=at,
-            fix="Correct the SQL at that place; the query is a Spark SQL SELECT.",
-        ) from error
-    query = parsed[0]
+    query = parsed(script, _with_sessions(_with_streams(body)))
     if not isinstance(query, exp.Select | exp.Union | exp.Subquery):
         raise script.refusal(
             f"a projection is a SELECT, found {type(query).__name__.upper()}",

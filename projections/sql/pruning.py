@@ -12,12 +12,14 @@ from typing import assert_never
 
 from sqlglot import exp
 
+from projections.sql.formulas import columns_of
 from projections.sql.resolving import used
 from projections.sql.tree import (
     Computed,
     Grouped,
     Join,
     Map,
+    Match,
     Newest,
     Node,
     Over,
@@ -62,6 +64,8 @@ def _with(node: Node, needed: Set[str]) -> Node:
             own |= {call.argument for call in node.calls if call.argument is not None}
             below = {each.name for each in node.input.columns}
             return replace(node, input=_exactly(node.input, (needed & below) | own))
+        case Match():
+            return _match(node, needed)
         case Join():
             return _join(node, needed)
         case Newest():
@@ -131,6 +135,13 @@ def _pushed(join: Join, where: tuple[exp.Expr, ...]) -> tuple[Join, tuple[exp.Ex
         for each in join.left.columns
     )
     return replace(join, left=Map(input=join.left, outputs=outputs, where=moved)), rest
+
+
+def _match(node: Match, needed: Set[str]) -> Match:
+    picks = tuple(each for each in node.picks if each.name in needed)
+    wanted = {*node.partition, node.time}.union(*(columns_of(f) for _, f in node.conditions))
+    wanted |= {each.taken.column for each in picks if each.taken.column is not None}
+    return replace(node, input=_exactly(node.input, wanted), picks=picks)
 
 
 def _join(node: Join, needed: Set[str]) -> Join:

@@ -17,6 +17,8 @@ from projections.sql.catalog import Catalog, Relation
 from projections.sql.expressions import conjuncts, has_aggregate
 from projections.sql.grouping import grouped
 from projections.sql.inputs import source_at
+from projections.sql.match_clause import MatchClause, clause_of
+from projections.sql.matching import matched
 from projections.sql.parse import ProjectionDecl
 from projections.sql.places import Script, offset_of
 from projections.sql.query import Output, read_items, refuse_clauses, resolved, unique
@@ -61,7 +63,7 @@ def several_steps(query: exp.Expr) -> bool:
 
 def read_tree(decl: ProjectionDecl, catalog: Catalog) -> Newest:
     """Read a projection's query. Raises `InvalidRequest` for what the dialect lacks."""
-    reader = _Reader(script=decl.script, catalog=catalog, at=decl.offset)
+    reader = _Reader(script=decl.script, catalog=catalog, at=decl.offset, matches=decl.matches)
     node = reader.query(decl.query, {})
     known = {each.name.lower(): each.name for each in node.columns}
     for name in decl.key:
@@ -82,6 +84,7 @@ class _Reader:
     script: Script
     catalog: Catalog
     at: int
+    matches: tuple[MatchClause, ...]
     scanned: int = field(default=0)
 
     def query(self, node: exp.Expr, named: Mapping[str, exp.Expr]) -> Node:
@@ -192,7 +195,9 @@ class _Reader:
         inner = self._inner(item, named)
         if inner is not None:
             query, rest = inner
-            node, alias = self.query(query, rest), str(item.alias_or_name)
+            clause = clause_of(query, self.matches)
+            node = self.query(query, rest) if clause is None else self._match(query, clause, rest)
+            alias = str(item.alias_or_name) or f"query_{len(before)}"
             relation = Relation(name=alias, columns=node.columns, key=(), event_time=None)
             source = Source(
                 alias=alias,
@@ -221,6 +226,10 @@ class _Reader:
             for c in node.columns
         )
         return Map(input=node, outputs=outputs), source
+
+    def _match(self, query: exp.Expr, clause: MatchClause, named: Mapping[str, exp.Expr]) -> Node:
+        rows, source = self._input(query.args["from_"].this, named, [], clause.at)
+        return matched(Names(self.script, [source], at=clause.at), clause, rows)
 
     def _inner(
         self, item: exp.Expr, named: Mapping[str, exp.Expr]

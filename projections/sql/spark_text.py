@@ -60,6 +60,14 @@ class SparkText:
         """Write several values as one that is compared from left to right."""
         return f"struct({', '.join(values)})"
 
+    def gathered(self, fields: Sequence[tuple[str, str]]) -> str:
+        """Write the rows of a group as a list of structs, from names and values."""
+        return f"collect_list(struct({', '.join(f'{v} AS {n}' for n, v in fields)}))"
+
+    def each(self, values: str) -> str:
+        """Write the elements of a list as rows."""
+        return f"explode({values})"
+
     def of_greatest(self, value: str, by: str) -> str:
         """Write the value, NULL included, of the row where `by` is greatest in its group."""
         return f"max_by({value}, {by})"

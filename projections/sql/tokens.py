@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sqlglot import Dialect
-from sqlglot.errors import TokenError
+from sqlglot import Dialect, exp
+from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokens import Token, TokenType
 
 from kernel.errors import InvalidRequest
@@ -38,6 +38,25 @@ def tokenized(script: Script) -> list[Token]:
             at=len(script.text),
             fix="Look for a string, comment or backquoted name that is not closed.",
         ) from error
+
+
+def parsed(script: Script, tokens: list[Token]) -> exp.Expr:
+    """Read the tokens of a query as Spark SQL. Raises `InvalidRequest` at a wrong one."""
+    try:
+        query = SPARK.parser().parse(tokens, script.text)[0]
+    except ParseError as error:
+        found = error.errors[0] if error.errors else {}
+        line, column = int(found.get("line") or 1), int(found.get("col") or 1)
+        lines = script.text.split("\n")
+        at = sum(len(text) + 1 for text in lines[: line - 1]) + column
+        at -= max(1, len(str(found.get("highlight") or "")))
+        raise script.refusal(
+            f"the query cannot be read: {why_unread(str(found.get('description') or error))}",
+            at=at,
+            fix="Correct the SQL at that place; the query is a Spark SQL SELECT.",
+        ) from error
+    assert query is not None, "a statement has tokens"
+    return query
 
 
 def split(tokens: Sequence[Token]) -> list[list[Token]]:

@@ -17,6 +17,8 @@ from enum import StrEnum
 from sqlglot import exp
 
 from projections.sql.catalog import Column, Relation
+from projections.sql.formulas import Formula, Pick
+from projections.sql.patterns import Pattern
 from projections.sql.shape import InputKind
 from projections.sql.windows import WindowKind
 
@@ -217,6 +219,31 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Match:
+    """One row for each match of a pattern in the rows of a partition, in the order of `time`.
+
+    `conditions` are those of the variables; one without a condition takes any row. `within_us`
+    bounds last minus first row. The search goes on behind a match, or with `overlapping` at the row
+    behind the match's first. A match has the time and place of its last row.
+    """
+
+    input: Node
+    partition: tuple[str, ...]
+    time: str
+    pattern: Pattern
+    conditions: tuple[tuple[str, Formula], ...]
+    within_us: int | None
+    overlapping: bool
+    picks: tuple[Pick, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the partition, the times of the first and the last row, and the measures."""
+        picks = (Column(name=each.name, type=each.type) for each in self.picks)
+        return (*_named(self.input, self.partition), *_WINDOW, *picks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Join:
     """Pairs of rows with equal `pairs` for which every other condition of ON holds.
 
@@ -254,7 +281,7 @@ class Newest:
         return self.input.columns
 
 
-Node = Scan | Map | Windowed | UnionAll | Grouped | Sessions | Over | Join | Newest
+Node = Scan | Map | Windowed | UnionAll | Grouped | Sessions | Over | Match | Join | Newest
 
 
 def inputs_of(node: Node) -> tuple[Node, ...]:
@@ -284,7 +311,9 @@ def scans(node: Node) -> tuple[Scan, ...]:
 
 def is_stateful(node: Node) -> bool:
     """Say whether results of a node depend on several facts."""
-    return isinstance(node, Grouped | Sessions | Over) or (isinstance(node, Join) and node.timed)
+    return isinstance(node, Grouped | Sessions | Over | Match) or (
+        isinstance(node, Join) and node.timed
+    )
 
 
 def column(name: str) -> exp.Expr:

@@ -31,8 +31,8 @@ from projections.trial.statements import Expected, Given, Trial, TrialFile
 ONE_BATCH, ROW_BY_ROW, SHUFFLED = "one batch", "row by row", "shuffled"
 _EPOCHS = 3
 
-OnSpark = Callable[[str, dict[str, pa.Table]], pa.Table]
-"""Runs Spark SQL over views: for projections with expressions that only Spark computes."""
+OnSpark = Callable[[Plan, dict[str, pa.Table]], pa.Table]
+"""Computes a plan over views on Spark: for what has expressions that only Spark computes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ class _Stage:
             scan.view: self._holdings.rows(scan, facts, stateful=stateful)
             for scan in scans(subject.tree)
         }
-        rows: list[Row] = self._on_spark(subject.plan.rows_sql, views).to_pylist()
+        rows: list[Row] = self._on_spark(subject.plan, views).to_pylist()
         return [row for row in rows if all(row[name] is not None for name in subject.plan.key)]
 
     def _subject(self, step: Expected) -> _Subject:

@@ -11,12 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from projections.run.dataflow import Dataflow, arrow_type
+from projections.runner.matchers import register_matchers
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.parse import parse_script
 from projections.sql.plan import Plan, Strategy, plan
 from projections.sql.tree import scans
 from tests.integration.test_sql_spark import SparkEngine
-from tests.support.oracles.region_projections import CASES
+from tests.support.oracles.pattern_projections import PATTERNS
+from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.sql_world import Fact, Reading, World, canonical, planned, rebuilt
 
 
@@ -49,7 +51,9 @@ def world() -> World:
     return World(facts=facts, readings=readings, airlines=())
 
 
+CASES = {**REGIONS, **PATTERNS}
 FURTHER = ("cumulating", "ranks", "count windows", "two streams", "semi", "in", "union")
+FURTHER += ("pattern, overlapping", "pattern, reluctant")
 """What other cases have too, in another combination."""
 
 
@@ -64,6 +68,7 @@ def test_every_case_of_several_steps_gives_its_rows_on_spark(
     assert made.strategy is Strategy.REGIONS
     expected = canonical(CASES[name].oracle(world()))
     assert expected
+    register_matchers(sql_spark, made.tree)
     assert canonical(rebuilt(SparkEngine(sql_spark), made, world())) == expected
 
 

@@ -9,15 +9,17 @@ from dataclasses import replace
 import pytest
 
 from kernel.errors import ContractViolation
-from projections.run import operators
+from projections.run import matcher, operators
 from projections.run.operators import JoinOperator, RecomputedOperator
 from projections.run.regions import Recomputed, Region, region_of
 from projections.sql.duckdb_text import DuckText
 from projections.sql.tree import Call, Function
-from tests.support.oracles.region_projections import CASES
+from tests.support.oracles.pattern_projections import PATTERNS
+from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.region_world import Kept, tree_of
 from tests.support.oracles.sql_world import Fact, Reading, Row, World, canonical
 
+CASES = {**REGIONS, **PATTERNS}
 BY_REGION = (
     "groups",
     "hopping, then by window",
@@ -30,6 +32,7 @@ BY_REGION = (
     "count windows",
     "union",
     "rows that move between groups",
+    *PATTERNS,
 )
 BY_PAIRS = ("two streams", "two streams, left", "semi", "anti", "in", "as of, then grouped")
 
@@ -140,6 +143,40 @@ def computed_anew(self: RecomputedOperator) -> str:
     )
     was = self._query(operators.bag(stored, self._input))
     return self._touched(f"SELECT *, 1 AS _w FROM ({was}) AS q")
+
+
+def test_matches_that_were_given_out_are_taken_back_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    total = matcher._total
+    monkeypatch.setattr(matcher, "_total", lambda values: total(values) + 8 * random.random())
+    for rows, now in kept("pattern", 5):
+        assert len(rows) == len(CASES["pattern"].oracle(now))
+    monkeypatch.setattr(RecomputedOperator, "_before", computed_anew)
+    with pytest.raises(_BROKEN):
+        list(kept("pattern", 5))
+
+
+def test_an_attempt_that_reached_a_changed_row_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def short(node: Recomputed, changes: str, given: str) -> Region:
+        made = region_of(node, changes, given)
+        return replace(made, rows=made.rows.replace(" - 900000000 AS __from", " AS __from"))
+
+    monkeypatch.setattr(operators, "region_of", short)
+    assert not all(holds("pattern", seed) for seed in SEEDS)
+
+
+def test_a_match_that_reaches_over_the_bound_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgotten(node: Recomputed, changes: str, given: str) -> Region:
+        made = region_of(node, changes, given)
+        return replace(
+            made, rows=made.rows.replace(f"JOIN {given} g ON", f"JOIN {given} g ON false AND")
+        )
+
+    monkeypatch.setattr(operators, "region_of", forgotten)
+    assert not all(holds("pattern", seed) for seed in range(20))
 
 
 _TOTAL = DuckText.total

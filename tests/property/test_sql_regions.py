@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from projections.run import operators
 from projections.sql.certified import uncertified
-from tests.support.oracles.region_projections import CASES
+from tests.support.oracles.pattern_projections import PATTERNS
+from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.region_world import Kept, tree_of
 from tests.support.oracles.sql_arrivals import worlds
 from tests.support.oracles.sql_world import World, canonical
@@ -28,6 +29,7 @@ def compacted_often() -> Iterator[None]:
         yield
 
 
+CASES = {**REGIONS, **PATTERNS}
 LOST = st.sampled_from([None, 1, 2, 3])
 
 

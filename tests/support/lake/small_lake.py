@@ -129,6 +129,15 @@ WHERE NOT EXISTS (SELECT 1 FROM {DEPARTURES} b
   WHERE b.flight = a.flight AND b.occurred_at < a.occurred_at)
 UNION ALL SELECT carrier, position FROM {DEPARTURES};
 """,
+    "calmer": f"""
+CREATE PROJECTION calmer WITH (key = 'flight, began_at') AS
+SELECT flight, began_at, n, delay, until FROM {DEPARTURES} MATCH_RECOGNIZE (
+  PARTITION BY flight ORDER BY occurred_at
+  MEASURES FIRST(a.occurred_at) AS began_at, COUNT(*) AS n, SUM(a.delay) AS delay,
+    b.position AS until
+  PATTERN (a+ b) WITHIN INTERVAL 1 HOUR
+  DEFINE a AS a.delay >= coalesce(PREV(delay), 0), b AS b.delay < LAST(a.delay)) found;
+""",
 }
 """Projections of several steps."""
 ODD = {"flight": "a b", "carrier": "a.b", "delay": 'quo`te"', "wind": 'quo`te"', "origin": "größe"}

@@ -1,0 +1,352 @@
+"""Matching rows with a pattern: the one piece of a projection that is plain Python.
+
+DuckDB and Spark call the same function, with the rows of a partition as a list of structs in any
+order; it gives the matches as a list of structs. The search tries what the pattern prefers first
+(more repetitions, earlier choices), and takes the first way that fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from kernel.errors import InvalidRequest
+from projections.sql.formulas import Field, Formula, Operation, Pick, Take, Taken, Value, parts_of
+from projections.sql.match_text import given_columns, taken_columns
+from projections.sql.patterns import Choice, Pattern, Repeated, Sequel, Variable
+from projections.sql.shape import ORDER
+from projections.sql.tree import Match
+
+MOST_STEPS = 1_000_000
+"""So many steps a search from one row may take before it is given up as hopeless."""
+_LEAST, _GREATEST = -(2**63), 2**63 - 1
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """Rows that are matched so far, the newest first: a list that shares its tails."""
+
+    variable: str
+    row: Row
+    before: _Bound | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One instruction: take a row as `variable`, or go on at one of several others in turn."""
+
+    variable: str | None
+    then: tuple[int, ...]
+
+
+_Condition = Callable[[_Bound], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matcher:
+    """Finds matches. It can be sent to Spark's workers.
+
+    `taken` and `given` are the names of the structs' fields, in order.
+    """
+
+    pattern: Pattern
+    conditions: tuple[tuple[str, Formula], ...]
+    time: str
+    within_us: int | None
+    overlapping: bool
+    picks: tuple[Pick, ...]
+    taken: tuple[str, ...]
+    given: pa.DataType
+
+    def __call__(self, partitions: pa.Array) -> pa.Array:
+        """Return the matches of each partition."""
+        return pa.array([self._of(rows or []) for rows in partitions.to_pylist()], self.given)
+
+    def _of(self, structs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        rows = [{name: struct[f"f{i}"] for i, name in enumerate(self.taken)} for struct in structs]
+        found = self.matches(rows)
+        return [{f"g{i}": value for i, value in enumerate(each)} for each in found]
+
+    def matches(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+        """Return the matches in the rows of one partition, as values of `given_columns`."""
+        ordered = sorted(rows, key=self._order)
+        search = _Search(self, ordered)
+        found, start = [], 0
+        while start < len(ordered):
+            bound = search.from_row(start)
+            if bound is None:
+                start += 1
+                continue
+            matched = _rows(bound)
+            last = matched[-1][1]
+            first = matched[0][1]
+            picked = [_taken(each.taken, matched) for each in self.picks]
+            found.append((*(last[n] for n in ORDER), first[self.time], last[self.time], *picked))
+            start += 1 if self.overlapping else len(matched)
+        return found
+
+    def _order(self, row: Row) -> list[tuple[Any, ...]]:
+        """Order rows by time and place, then by all that they hold, as every other operator."""
+        return [_sortable(row[name]) for name in (self.time, *self.taken)]
+
+
+class _Search:
+    """Tries a pattern from one row after the other."""
+
+    def __init__(self, matcher: Matcher, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._time = matcher.time
+        self._within_us = matcher.within_us
+        self._conditions = {name: _compiled(formula) for name, formula in matcher.conditions}
+        # Where no condition looks back, a place in the pattern and a row that led to nothing once
+        # lead to nothing again, whatever was matched before.
+        self._forgets = not any(
+            isinstance(part, Taken)
+            for _, formula in matcher.conditions
+            for part in parts_of(formula)
+        )
+        self._steps: list[_Step] = []
+        self._compile(matcher.pattern)
+        self._steps.append(_Step(None, ()))
+
+    def from_row(self, start: int) -> _Bound | None:
+        """Return the match that begins at a row, in the way that is preferred; None for none."""
+        end = len(self._steps) - 1
+        waiting: list[tuple[int, int, _Bound | None]] = [(0, start, None)]
+        seen: set[tuple[int, int]] = set()
+        for _ in range(MOST_STEPS):
+            if not waiting:
+                return None
+            at, row, bound = waiting.pop()
+            if at == end:
+                return bound
+            if self._forgets:
+                if (at, row) in seen:
+                    continue
+                seen.add((at, row))
+            step = self._steps[at]
+            if step.variable is None:
+                waiting += [(then, row, bound) for then in reversed(step.then)]
+                continue
+            taken = self._take(step.variable, start, row, bound)
+            if taken is not None:
+                waiting.append((at + 1, row + 1, taken))
+        raise InvalidRequest(
+            f"the pattern can be tried in more than {MOST_STEPS} ways from one row",
+            remedy="Bound it by WITHIN, or let its parts exclude each other.",
+        )
+
+    def _take(self, variable: str, start: int, row: int, bound: _Bound | None) -> _Bound | None:
+        if row >= len(self._rows):
+            return None
+        if self._within_us is not None:
+            length = self._rows[row][self._time] - self._rows[start][self._time]
+            if length > self._within_us:
+                return None
+        taken = _Bound(variable, self._rows[row], bound)
+        condition = self._conditions.get(variable)
+        return taken if condition is None or condition(taken) is True else None
+
+    def _compile(self, pattern: Pattern) -> None:
+        match pattern:
+            case Variable():
+                self._steps.append(_Step(pattern.name, ()))
+            case Sequel():
+                for part in pattern.parts:
+                    self._compile(part)
+            case Choice():
+                self._compile_choice(pattern)
+            case Repeated():
+                self._compile_repeated(pattern)
+
+    def _compile_choice(self, pattern: Choice) -> None:
+        fork = len(self._steps)
+        self._steps.append(_Step(None, ()))
+        begins, ends = [], []
+        for part in pattern.parts:
+            begins.append(len(self._steps))
+            self._compile(part)
+            ends.append(len(self._steps))
+            self._steps.append(_Step(None, ()))
+        self._steps[fork] = _Step(None, tuple(begins))
+        for end in ends:
+            self._steps[end] = _Step(None, (len(self._steps),))
+
+    def _compile_repeated(self, pattern: Repeated) -> None:
+        for _ in range(pattern.least):
+            self._compile(pattern.part)
+        forks = []
+        more = 1 if pattern.most is None else pattern.most - pattern.least
+        for _ in range(more):
+            forks.append(len(self._steps))
+            self._steps.append(_Step(None, ()))
+            self._compile(pattern.part)
+        if pattern.most is None:
+            self._steps.append(_Step(None, (forks[0],)))
+        for fork in forks:
+            ways = (fork + 1, len(self._steps))
+            self._steps[fork] = _Step(None, ways[::-1] if pattern.reluctant else ways)
+
+
+def matcher_of(node: Match, kinds: Callable[[str], pa.DataType]) -> Matcher:
+    """Return the matcher of a node; `kinds` gives the Arrow type of a column's type."""
+    given = [(f"g{i}", kinds(each.type)) for i, each in enumerate(given_columns(node))]
+    return Matcher(
+        pattern=node.pattern,
+        conditions=node.conditions,
+        time=node.time,
+        within_us=node.within_us,
+        overlapping=node.overlapping,
+        picks=node.picks,
+        taken=tuple(each.name for each in taken_columns(node)),
+        given=pa.list_(pa.struct(given)),
+    )
+
+
+def _rows(bound: _Bound | None) -> list[tuple[str, Row]]:
+    found = []
+    while bound is not None:
+        found.append((bound.variable, bound.row))
+        bound = bound.before
+    return found[::-1]
+
+
+def _sortable(value: Any) -> tuple[Any, ...]:
+    """Return what orders values of one column, NULL last, NaN behind all numbers."""
+    if value is None:
+        return (1,)
+    if isinstance(value, float):
+        return (0, math.isnan(value), 0.0 if math.isnan(value) else value, math.copysign(1, value))
+    return (0, value)
+
+
+def _taken(taken: Taken, matched: Sequence[tuple[str, Row]]) -> Any:
+    """Return something of the rows of a match, from the first to the last."""
+    rows = [row for variable, row in matched if taken.variable in (None, variable)]
+    if taken.column is None:
+        return len(rows)
+    values = [row[taken.column] for row in rows]
+    if taken.take in (Take.FIRST, Take.LAST):
+        return (values[0] if taken.take is Take.FIRST else values[-1]) if values else None
+    known = [value for value in values if value is not None]
+    if taken.take is Take.COUNT:
+        return len(known)
+    if not known:
+        return None
+    if taken.take in (Take.MIN, Take.MAX):
+        chosen = (min if taken.take is Take.MIN else max)(known, key=_sortable)
+        return chosen + 0.0 if isinstance(chosen, float) else chosen
+    total = _total(known)
+    return total if taken.take is Take.SUM else float(total) / len(known)
+
+
+def _total(values: Sequence[Any]) -> Any:
+    """Add values, floating-point numbers in ascending order so that the sum is always the same."""
+    first, *others = sorted(values, key=_sortable)
+    for value in others:
+        first = first + value
+    return _in_range(first)
+
+
+def _in_range(value: Any) -> Any:
+    if isinstance(value, int) and not _LEAST <= value <= _GREATEST:
+        raise InvalidRequest("a whole number in a pattern is too large", remedy="Use DOUBLE.")
+    return value
+
+
+def _compiled(formula: Formula) -> _Condition:
+    match formula:
+        case Value():
+            constant = formula.value
+            return lambda bound: constant
+        case Field():
+            name = formula.column
+            return lambda bound: bound.row[name]
+        case Taken():
+            return lambda bound: _taken(formula, _rows(bound))
+        case Operation():
+            parts = [_compiled(part) for part in formula.parts]
+            operator = _OPERATORS[formula.sign]
+            return lambda bound: operator(*(part(bound) for part in parts))
+
+
+def _and(one: Any, other: Any) -> Any:
+    if one is False or other is False:
+        return False
+    return None if one is None or other is None else True
+
+
+def _or(one: Any, other: Any) -> Any:
+    if one is True or other is True:
+        return True
+    return None if one is None or other is None else False
+
+
+def _compared(holds: Callable[[int], bool]) -> Callable[[Any, Any], Any]:
+    def compare(one: Any, other: Any) -> Any:
+        return None if one is None or other is None else holds(_order_of(one, other))
+
+    return compare
+
+
+def _order_of(one: Any, other: Any) -> int:
+    """Return below, equal or above zero; NaN equals itself and is above all other numbers."""
+    nan = [isinstance(each, float) and math.isnan(each) for each in (one, other)]
+    if any(nan):
+        return int(nan[0]) - int(nan[1])
+    return int(one > other) - int(one < other)
+
+
+def _computed(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def both(one: Any, other: Any) -> Any:
+        if one is None or other is None:
+            return None
+        if isinstance(one, Decimal) != isinstance(other, Decimal) and isinstance(
+            one if isinstance(other, Decimal) else other, float
+        ):
+            one, other = float(one), float(other)
+        return _in_range(compute(one, other))
+
+    return both
+
+
+def _divided(one: Any, other: Any) -> Any:
+    if other == 0:
+        raise InvalidRequest("division by zero in a pattern", remedy="Test the divisor first.")
+    return float(one) / float(other)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
+    return _order_of(one, other) == 0
+
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "and": _and,
+    "or": _or,
+    "not": lambda one: None if one is None else not one,
+    "=": _compared(lambda order: order == 0),
+    "<>": _compared(lambda order: order != 0),
+    ">": _compared(lambda order: order > 0),
+    ">=": _compared(lambda order: order >= 0),
+    "<": _compared(lambda order: order < 0),
+    "<=": _compared(lambda order: order <= 0),
+    "<=>": _same,
+    "+": _computed(lambda one, other: one + other),
+    "-": _computed(lambda one, other: one - other),
+    "*": _computed(lambda one, other: one * other),
+    "/": _computed(_divided),
+    "neg": lambda one: None if one is None else -one,
+    "abs": lambda one: None if one is None else abs(one),
+    "coalesce": lambda *values: next((each for each in values if each is not None), None),
+    "length": lambda one: one,
+    "is null": lambda one: one is None,
+}

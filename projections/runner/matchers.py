@@ -1,0 +1,37 @@
+"""The matchers of patterns as functions of Spark, for builds and rebuilds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+
+from projections.run.dataflow import arrow_type
+from projections.run.matcher import Matcher, matcher_of
+from projections.sql.catalog import Column
+from projections.sql.match_text import given_columns, matcher_name, physical
+from projections.sql.tree import Match, Newest, walk
+
+
+def register_matchers(spark: SparkSession, tree: Newest | None) -> None:
+    """Make the functions known that the SQL of a tree's patterns calls."""
+    nodes = [node for node in walk(tree) if isinstance(node, Match)] if tree is not None else []
+    for node in nodes:
+        matcher = matcher_of(node, lambda kind: arrow_type(Column(name="", type=physical(kind))))
+        function = arrow_udf(_function(matcher), _structs(given_columns(node)), ArrowUDFType.SCALAR)
+        spark.udf.register(matcher_name(node), function)
+
+
+def _function(matcher: Matcher) -> Callable[[pa.Array], pa.Array]:
+    # Spark asks a function for the types that it takes, which an object cannot tell.
+    def found(partitions: pa.Array) -> pa.Array:
+        return matcher(partitions)
+
+    return found
+
+
+def _structs(columns: Sequence[Column]) -> str:
+    fields = (f"g{i}: {physical(column.type)}" for i, column in enumerate(columns))
+    return f"array<struct<{', '.join(fields)}>>"

@@ -1,0 +1,288 @@
+"""`MATCH_RECOGNIZE (…)`: cut out of a query's tokens, and read part by part.
+
+The parser of the query does not know it. In its place stands a subquery with one column of a name
+of its own, under which the reader finds the clause again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from sqlglot import exp
+from sqlglot.tokens import Token, TokenType
+
+from projections.sql.durations import FORM as DURATION
+from projections.sql.durations import duration_of
+from projections.sql.patterns import FORM as PATTERN_FORM
+from projections.sql.patterns import Pattern, parse_pattern
+from projections.sql.places import Script, offset_of
+from projections.sql.tokens import parsed
+
+FORM = (
+    "FROM STREAM x MATCH_RECOGNIZE (PARTITION BY key ORDER BY occurred_at MEASURES … AS name, … "
+    "ONE ROW PER MATCH AFTER MATCH SKIP PAST LAST ROW PATTERN (A B+) WITHIN INTERVAL 1 HOUR "
+    "DEFINE A AS condition, …) m"
+)
+_WORD = "MATCH_RECOGNIZE"
+_PLACE = "__match_"
+_STARTS = {
+    ("PARTITION BY",): "PARTITION BY",
+    ("ORDER BY",): "ORDER BY",
+    ("MEASURES",): "MEASURES",
+    ("ONE", "ROW"): "ROWS",
+    ("ALL", "ROWS"): "ROWS",
+    ("AFTER", "MATCH"): "AFTER",
+    ("PATTERN",): "PATTERN",
+    ("WITHIN",): "WITHIN",
+    ("SUBSET",): "SUBSET",
+    ("DEFINE",): "DEFINE",
+}
+
+
+class Skip(StrEnum):
+    """Where the search goes on after a match."""
+
+    PAST_LAST_ROW = "past last row"
+    TO_NEXT_ROW = "to next row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """An expression with a name: a measure, or a variable's condition."""
+
+    name: str
+    expression: exp.Expr
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchClause:
+    """What stands in the brackets of MATCH_RECOGNIZE. `within` bounds last minus first row."""
+
+    partition: tuple[exp.Expr, ...]
+    order: exp.Expr
+    measures: tuple[Named, ...]
+    skip: Skip
+    pattern: Pattern
+    within: timedelta | None
+    defines: tuple[Named, ...]
+    at: int = field(compare=False)
+
+
+def without_matches(script: Script, body: list[Token]) -> tuple[list[Token], list[MatchClause]]:
+    """Return a query's tokens with a subquery for each clause, and the clauses.
+
+    `FROM x MATCH_RECOGNIZE (…) m` becomes `FROM (SELECT __match_0 FROM x) m`.
+    """
+    clauses: list[MatchClause] = []
+    while True:
+        place = next((i for i, token in enumerate(body) if token.text.upper() == _WORD), None)
+        if place is None:
+            return body, clauses
+        if place + 1 >= len(body) or body[place + 1].text != "(":
+            raise script.refusal(f"{_WORD} without brackets", at=body[place].start, fix=FORM)
+        end = _closing(script, body, place + 1)
+        begin = _source_of(script, body, place)
+        clauses.append(_clause(script, body[place], body[place + 2 : end]))
+        like = body[place]
+        made = [
+            _made(TokenType.L_PAREN, "(", like),
+            _made(TokenType.SELECT, "SELECT", like),
+            _made(TokenType.VAR, f"{_PLACE}{len(clauses) - 1}", like),
+            _made(TokenType.FROM, "FROM", like),
+        ]
+        closing = _made(TokenType.R_PAREN, ")", body[end])
+        body = [*body[:begin], *made, *body[begin:place], closing, *body[end + 1 :]]
+
+
+def clause_of(query: exp.Expr, clauses: Sequence[MatchClause]) -> MatchClause | None:
+    """Return the clause that a subquery stands for; None for a subquery of the author's."""
+    if not isinstance(query, exp.Select) or len(query.expressions) != 1:
+        return None
+    name = query.expressions[0].name
+    number = name.removeprefix(_PLACE)
+    return clauses[int(number)] if name.startswith(_PLACE) and number.isdigit() else None
+
+
+def _made(kind: TokenType, text: str, like: Token) -> Token:
+    return Token(kind, text, like.line, like.col, like.start, like.end, [])
+
+
+def _closing(script: Script, body: Sequence[Token], opening: int) -> int:
+    depth = 0
+    for place in range(opening, len(body)):
+        kind = body[place].token_type
+        depth += (kind is TokenType.L_PAREN) - (kind is TokenType.R_PAREN)
+        if depth == 0:
+            return place
+    raise script.refusal("a bracket is not closed", at=body[opening].start, fix="Write ).")
+
+
+def _source_of(script: Script, body: Sequence[Token], place: int) -> int:
+    """Return where what is matched begins: after FROM or JOIN."""
+    depth = 0
+    for at in range(place - 1, -1, -1):
+        kind = body[at].token_type
+        depth += (kind is TokenType.R_PAREN) - (kind is TokenType.L_PAREN)
+        if depth == 0 and kind in (TokenType.FROM, TokenType.JOIN):
+            return at + 1
+    raise script.refusal(f"{_WORD} follows what it reads", at=body[place].start, fix=FORM)
+
+
+def _clause(script: Script, word: Token, tokens: Sequence[Token]) -> MatchClause:
+    at = int(word.start)
+    parts = _parts(script, at, tokens)
+    for needed in ("ORDER BY", "MEASURES", "PATTERN", "DEFINE"):
+        if not parts.get(needed):
+            raise script.refusal(f"{_WORD} without {needed}", at=at, fix=FORM)
+    if "SUBSET" in parts:
+        raise script.refusal(
+            "SUBSET is not compiled", at=at, fix="Aggregate over each variable, and add them up."
+        )
+    if parts.get("ROWS") and _text(parts["ROWS"]) != "ONE ROW PER MATCH":
+        raise script.refusal(
+            f"{_text(parts['ROWS'])} is not compiled",
+            at=int(parts["ROWS"][0].start),
+            fix="Write ONE ROW PER MATCH, and join the rows by key and time.",
+        )
+    pattern = parts["PATTERN"]
+    if len(pattern) < 3 or pattern[0].text != "(" or pattern[-1].text != ")":
+        raise script.refusal("a pattern stands in brackets", at=at, fix=PATTERN_FORM)
+    (order,) = _split(parts["ORDER BY"])[:1]
+    if len(_split(parts["ORDER BY"])) > 1:
+        raise script.refusal(
+            "rows are matched in the order of one time", at=int(order[0].start), fix=FORM
+        )
+    return MatchClause(
+        partition=tuple(
+            _expression(script, each) for each in _split(parts.get("PARTITION BY", []))
+        ),
+        order=_expression(script, _ascending(script, order)),
+        measures=tuple(_measure(script, each) for each in _split(parts["MEASURES"])),
+        skip=_skip(script, parts.get("AFTER", [])),
+        pattern=parse_pattern(script, pattern[1:-1]),
+        within=_within(script, parts.get("WITHIN", [])),
+        defines=tuple(_define(script, each) for each in _split(parts["DEFINE"])),
+        at=at,
+    )
+
+
+def _parts(script: Script, at: int, tokens: Sequence[Token]) -> dict[str, list[Token]]:
+    """Cut the clause where a part begins; each is returned without its first word."""
+    parts: dict[str, list[Token]] = {}
+    current, depth = "", 0
+    for place, token in enumerate(tokens):
+        start = _start(tokens, place) if depth == 0 else None
+        depth += token.token_type in (TokenType.L_PAREN, TokenType.L_BRACE)
+        depth -= token.token_type in (TokenType.R_PAREN, TokenType.R_BRACE)
+        if start is not None:
+            if start in parts:
+                raise script.refusal(f"{start} stands there twice", at=int(token.start), fix=FORM)
+            current, parts[start] = start, []
+            if start not in ("ROWS", "AFTER"):
+                continue
+        if not current:
+            raise script.refusal(f"{token.text!r} begins no part", at=int(token.start), fix=FORM)
+        parts[current].append(token)
+    return parts
+
+
+def _start(tokens: Sequence[Token], place: int) -> str | None:
+    for words, part in _STARTS.items():
+        here = tuple(token.text.upper() for token in tokens[place : place + len(words)])
+        if here == words:
+            return part
+    return None
+
+
+def _split(tokens: Sequence[Token]) -> list[list[Token]]:
+    """Cut tokens at the commas outside all brackets."""
+    found: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += token.token_type is TokenType.L_PAREN
+        depth -= token.token_type is TokenType.R_PAREN
+        if depth == 0 and token.token_type is TokenType.COMMA:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return [each for each in found if each]
+
+
+def _text(tokens: Sequence[Token]) -> str:
+    return " ".join(token.text.upper() for token in tokens)
+
+
+def _expression(script: Script, tokens: Sequence[Token]) -> exp.Expr:
+    for place, token in enumerate(tokens[:-1]):
+        opens = tokens[place + 1].text == "("
+        if token.text.upper() in ("FIRST", "LAST") and opens:
+            inside = tokens[place + 2 : _closing(script, tokens, place + 1)]
+            if len(_split(inside)) > 1:
+                raise script.refusal(
+                    f"{token.text.upper()} takes one expression",
+                    at=int(token.start),
+                    fix="Use the first or the last row of a variable.",
+                )
+    select = _made(TokenType.SELECT, "SELECT", tokens[0])
+    query = parsed(script, [select, *tokens])
+    found: exp.Expr = query.expressions[0]
+    found.meta.setdefault("start", int(tokens[0].start))
+    return found
+
+
+def _ascending(script: Script, tokens: list[Token]) -> list[Token]:
+    if tokens[-1].text.upper() == "DESC":
+        raise script.refusal(
+            "rows are matched from the first to the last",
+            at=int(tokens[-1].start),
+            fix="Leave DESC out.",
+        )
+    return tokens[:-1] if tokens[-1].text.upper() == "ASC" else tokens
+
+
+def _measure(script: Script, tokens: list[Token]) -> Named:
+    at = int(tokens[0].start)
+    if len(tokens) < 3 or tokens[-2].token_type is not TokenType.ALIAS:
+        raise script.refusal("a measure without a name", at=at, fix="Name it: LAST(A.x) AS last_x.")
+    return Named(name=str(tokens[-1].text), expression=_expression(script, tokens[:-2]), at=at)
+
+
+def _define(script: Script, tokens: list[Token]) -> Named:
+    at = int(tokens[0].start)
+    if len(tokens) < 3 or tokens[1].token_type is not TokenType.ALIAS:
+        raise script.refusal(
+            "a variable without a condition", at=at, fix="Write DEFINE A AS condition, …."
+        )
+    return Named(
+        name=str(tokens[0].text).upper(), expression=_expression(script, tokens[2:]), at=at
+    )
+
+
+def _skip(script: Script, tokens: Sequence[Token]) -> Skip:
+    said = _text(tokens).removeprefix("AFTER MATCH SKIP ")
+    known = {each.upper(): each for each in Skip} | {"": Skip.PAST_LAST_ROW}
+    if said not in known:
+        raise script.refusal(
+            f"{_text(tokens)} is not compiled",
+            at=int(tokens[0].start),
+            fix="Write AFTER MATCH SKIP PAST LAST ROW, or AFTER MATCH SKIP TO NEXT ROW.",
+        )
+    return known[said]
+
+
+def _within(script: Script, tokens: Sequence[Token]) -> timedelta | None:
+    if not tokens:
+        return None
+    node = _expression(script, tokens)
+    length = duration_of(node)
+    if not length:
+        raise script.refusal(
+            "WITHIN takes a length of time",
+            at=offset_of(node, int(tokens[0].start)),
+            fix=f"{DURATION[0].upper()}{DURATION[1:]}: WITHIN INTERVAL 1 HOUR.",
+        )
+    return length

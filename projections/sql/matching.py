@@ -1,0 +1,368 @@
+"""MATCH_RECOGNIZE as a node of the plan tree: what is computed before, inside and after the match.
+
+Conditions and parts of them that read one row alone are columns of the rows below; `PREV` and
+`NEXT` are the neighbours in the partition. What looks at other rows of the match is a formula.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from projections.sql.certified import has_simple_type
+from projections.sql.durations import duration_of, in_us
+from projections.sql.expressions import check, same_text, unwrapped
+from projections.sql.formulas import (
+    Family,
+    Field,
+    Formula,
+    Operation,
+    Pick,
+    Take,
+    Taken,
+    Value,
+    family_of,
+)
+from projections.sql.match_clause import MatchClause, Named, Skip
+from projections.sql.patterns import variables
+from projections.sql.places import nearest, offset_of
+from projections.sql.resolving import Names
+from projections.sql.tree import (
+    Call,
+    Computed,
+    Function,
+    Map,
+    Match,
+    Node,
+    Ordering,
+    Over,
+    column,
+    passed,
+)
+
+_AT = "__at"
+_TAKES: dict[type[exp.Expr], Take] = {
+    exp.First: Take.FIRST,
+    exp.Last: Take.LAST,
+    exp.Count: Take.COUNT,
+    exp.Sum: Take.SUM,
+    exp.Avg: Take.AVG,
+    exp.Min: Take.MIN,
+    exp.Max: Take.MAX,
+}
+_NEIGHBOURS = {"PREV": Function.LAG, "NEXT": Function.LEAD}
+_SIGNS: dict[type[exp.Expr], str] = {
+    exp.And: "and",
+    exp.Or: "or",
+    exp.Not: "not",
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.NullSafeEQ: "<=>",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Neg: "neg",
+    exp.Abs: "abs",
+    exp.Coalesce: "coalesce",
+}
+_INSIDE = (
+    "Over several rows of a match there are comparisons, + - * /, AND, OR, NOT, IS NULL, BETWEEN, "
+    "coalesce and abs; compute anything else in a subquery, or from one row alone."
+)
+
+
+def matched(names: Names, clause: MatchClause, node: Node) -> Map:
+    """Return partition and measures of each match in the rows of `node`."""
+    return _Reader(names=names, clause=clause).results(node)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    names: Names
+    clause: MatchClause
+    rows: dict[str, Computed] = field(default_factory=dict)
+    arguments: list[Computed] = field(default_factory=list)
+    neighbours: dict[str, Call] = field(default_factory=dict)
+    picks: dict[Taken, Pick] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
+
+    def results(self, node: Node) -> Map:
+        self.known = frozenset(variables(self.clause.pattern))
+        self._check_variables()
+        partition = [self._partition(each) for each in self.clause.partition]
+        time = self._time()
+        conditions = tuple((each.name, self._truth(each)) for each in self.clause.defines)
+        measures = [self._measure(each.name, each.expression) for each in self.clause.measures]
+        known = exp.Not(this=exp.Is(this=time.expression.copy(), expression=exp.Null()))
+        node = Map(
+            input=node, outputs=(*passed(node.columns), time, *self.arguments), where=(known,)
+        )
+        if self.neighbours:
+            order = Ordering(column=_AT, descending=False, nulls_first=False)
+            node = Over(
+                input=node,
+                partition=tuple(each.expression.name for each in partition),
+                order=(order,),
+                frame=None,
+                calls=tuple(self.neighbours.values()),
+            )
+        at = Computed(name=_AT, expression=column(_AT), type=time.type)
+        node = Match(
+            input=Map(input=node, outputs=(*partition, at, *self.rows.values())),
+            partition=tuple(each.name for each in partition),
+            time=_AT,
+            pattern=self.clause.pattern,
+            conditions=conditions,
+            within_us=None if self.clause.within is None else in_us(self.clause.within),
+            overlapping=self.clause.skip is Skip.TO_NEXT_ROW,
+            picks=tuple(self.picks.values()),
+        )
+        own = [Computed(name=p.name, expression=column(p.name), type=p.type) for p in partition]
+        return Map(input=node, outputs=(*own, *measures))
+
+    def _check_variables(self) -> None:
+        script, seen = self.names.script, set[str]()
+        alias = self.names.scope.sources[0].alias
+        if alias.upper() in self.known:
+            raise script.refusal(
+                f"{alias} is what is read, and a variable of the pattern",
+                at=self.clause.at,
+                fix="Give what is read another alias.",
+            )
+        for each in self.clause.defines:
+            if each.name not in self.known:
+                raise script.refusal(
+                    f"{each.name} is not in the pattern{nearest(each.name, self.known)}",
+                    at=each.at,
+                    fix="Define the variables of PATTERN.",
+                )
+            if each.name in seen:
+                raise script.refusal(
+                    f"{each.name} is defined twice", at=each.at, fix="Join the conditions by AND."
+                )
+            seen.add(each.name)
+        named = [name.name for name in self.clause.partition if isinstance(name, exp.Column)]
+        for each in self.clause.measures:
+            if each.name.lower() in {name.lower() for name in named}:
+                raise script.refusal(
+                    f"two columns are named {each.name}", at=each.at, fix="Name one of them anew."
+                )
+            named.append(each.name)
+
+    def _partition(self, node: exp.Expr) -> Computed:
+        if not isinstance(node, exp.Column):
+            raise self.names.script.refusal(
+                "rows are partitioned by columns",
+                at=offset_of(node, self.clause.at),
+                fix="Compute it in a subquery: FROM (SELECT …) x MATCH_RECOGNIZE (…).",
+            )
+        flat = self.names.flat(self.names.scope.resolve(node))
+        return self.names.computed(str(node.name), flat)
+
+    def _time(self) -> Computed:
+        check(self.names.script, self.clause.order, at=self.clause.at, aggregates=False)
+        flat = self.names.flat(self.names.scope.resolve(self.clause.order))
+        made = self.names.computed(_AT, flat)
+        if made.type != "TIMESTAMP":
+            raise self.names.script.refusal(
+                f"rows are matched in the order of a time, not of {made.type or 'another type'}",
+                at=offset_of(self.clause.order, self.clause.at),
+                fix="Write ORDER BY occurred_at, or another TIMESTAMP.",
+            )
+        self.names.knows(_AT, made.type)
+        return made
+
+    def _row(self, node: exp.Expr, own: str | None) -> str:
+        """Return the column that an expression over one row is; `own` is the row's variable."""
+        at = offset_of(node, self.clause.at)
+
+        def alone(found: exp.Expr) -> exp.Expr:
+            if isinstance(found, exp.Column) and found.table.upper() == own:
+                made = exp.Column(this=found.this.copy())
+                made.meta.update(found.meta)
+                return made
+            return found
+
+        def inner(found: exp.Expr) -> exp.Expr:
+            return exp.Paren(this=found.expressions[0]) if _is_neighbour(found) else found
+
+        plain = node.copy().transform(alone)
+        check(self.names.script, plain.copy().transform(inner), at=at, aggregates=False)
+        flat = self.names.flat(self.names.scope.resolve(plain))
+        flat = flat.transform(lambda f: self._neighbour(f, at) if _is_neighbour(f) else f)
+        text = same_text(flat)
+        if text not in self.rows:
+            made = self.names.computed(f"__v{len(self.rows)}", flat)
+            self._simple(made.type, at)
+            self.rows[text] = made
+            self.names.knows(made.name, made.type)
+        return self.rows[text].name
+
+    def _simple(self, kind: str, at: int) -> None:
+        if not has_simple_type(kind):
+            raise self.names.script.refusal(
+                f"a pattern needs plain types, and this is {kind or 'of a type not known here'}",
+                at=at,
+                fix="Convert it: CAST(… AS STRING).",
+            )
+
+    def _neighbour(self, found: exp.Expr, at: int) -> exp.Expr:
+        offset = found.expressions[1] if len(found.expressions) == 2 else exp.Literal.number(1)
+        if len(found.expressions) > 2 or not offset.is_int or int(offset.name) < 1:
+            raise self.names.script.refusal(
+                f"{found.name.upper()} takes an expression and a number of rows",
+                at=at,
+                fix="Write PREV(x) or PREV(x, 2).",
+            )
+        text = same_text(found)
+        if text not in self.neighbours:
+            argument = self.names.computed(f"__a{len(self.arguments)}", found.expressions[0])
+            self._simple(argument.type, at)
+            self.arguments.append(argument)
+            self.neighbours[text] = Call(
+                name=f"__o{len(self.neighbours)}",
+                function=_NEIGHBOURS[found.name.upper()],
+                argument=argument.name,
+                kind=argument.type,
+                type=argument.type,
+                offset=int(offset.name),
+            )
+            self.names.knows(self.neighbours[text].name, argument.type)
+        return column(self.neighbours[text].name)
+
+    def _truth(self, define: Named) -> Formula:
+        made = self._condition(define.expression, define.name)
+        family = family_of(made, self._type)
+        if family not in (Family.BOOLEAN, Family.NOTHING):
+            raise self.names.script.refusal(
+                f"the condition of {define.name} is {family}, neither true nor false",
+                at=define.at,
+                fix="Compare it: A AS A.delay > 0.",
+            )
+        return made
+
+    def _refers(self, node: exp.Expr, own: str | None) -> bool:
+        """Say whether an expression looks at other rows than the one of `own`."""
+        return any(
+            isinstance(found, exp.AggFunc)
+            or (isinstance(found, exp.Column) and self._variable(found) not in (None, own))
+            for found in node.walk()
+        )
+
+    def _variable(self, found: exp.Expr) -> str | None:
+        name = str(found.table).upper() if isinstance(found, exp.Column) else ""
+        return name if name in self.known else None
+
+    def _condition(self, node: exp.Expr, own: str) -> Formula:
+        node = unwrapped(node)
+        if isinstance(node, exp.Null):
+            return Value(None)
+        if isinstance(node, exp.Boolean):
+            return Value(bool(node.this))
+        if isinstance(node, exp.Literal):
+            return Value(node.name if node.is_string else _number(node.name))
+        if isinstance(node, exp.Interval) and (length := duration_of(node)):
+            return Operation("length", (Value(in_us(length)),))
+        if not self._refers(node, own):
+            return Field(self._row(node, own))
+        if isinstance(node, (exp.Column, *_TAKES)):
+            return self._taken(node)
+        return self._operation(node, own)
+
+    def _operation(self, node: exp.Expr, own: str) -> Formula:
+        if isinstance(node, exp.Between):
+            value = self._condition(node.this, own)
+            low = self._whole(node, ">=", (value, self._condition(node.args["low"], own)))
+            high = self._whole(node, "<=", (value, self._condition(node.args["high"], own)))
+            return Operation("and", (low, high))
+        if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+            return Operation("is null", (self._condition(node.this, own),))
+        sign = _SIGNS.get(type(node))
+        if sign is None:
+            raise self.names.script.refusal(
+                f"{type(node).__name__.upper()} is not computed over several rows of a match",
+                at=offset_of(node, self.clause.at),
+                fix=_INSIDE,
+            )
+        parts = [node.this, *filter(None, [node.args.get("expression")])]
+        if isinstance(node, exp.Coalesce):
+            parts = [node.this, *node.expressions]
+        return self._whole(node, sign, tuple(self._condition(part, own) for part in parts))
+
+    def _whole(self, node: exp.Expr, sign: str, parts: tuple[Formula, ...]) -> Operation:
+        made = Operation(sign, parts)
+        if family_of(made, self._type) is None:
+            said = [family.value for part in parts if (family := family_of(part, self._type))]
+            raise self.names.script.refusal(
+                f"{sign.upper()} does not go with {' and '.join(said)}",
+                at=offset_of(node, self.clause.at),
+                fix="Convert one side by CAST; to a time add an INTERVAL.",
+            )
+        return made
+
+    def _type(self, name: str) -> str:
+        return self.names.type_of(column(name))
+
+    def _taken(self, node: exp.Expr) -> Taken:
+        """Read FIRST, LAST, an aggregate, or a variable's column, which is that of its last row."""
+        at = offset_of(node, self.clause.at)
+        if isinstance(node, exp.Column):
+            variable = self._variable(node)
+            return Taken(Take.LAST, variable, self._row(node, variable))
+        inner = node.this
+        used = {self._variable(found) for found in inner.find_all(exp.Column)} - {None}
+        if isinstance(inner, exp.Distinct) or len(used) > 1 or self._nested(inner):
+            raise self.names.script.refusal(
+                "an aggregate in a pattern is over columns of one variable, without DISTINCT",
+                at=at,
+                fix="Aggregate each variable by itself.",
+            )
+        variable = next(iter(used), None)
+        if isinstance(inner, exp.Star) or isinstance(getattr(inner, "this", None), exp.Star):
+            return Taken(Take.COUNT, variable, None)
+        return Taken(_TAKES[type(node)], variable, self._row(inner, variable))
+
+    def _nested(self, inner: exp.Expr) -> bool:
+        return any(isinstance(found, exp.AggFunc) for found in inner.walk())
+
+    def _measure(self, name: str, node: exp.Expr) -> Computed:
+        def replaced(found: exp.Expr) -> exp.Expr:
+            if not isinstance(found, (exp.Column, *_TAKES)):
+                return found
+            taken = self._taken(found)
+            if taken not in self.picks:
+                self.picks[taken] = self._pick(taken, offset_of(found, self.clause.at))
+            return column(self.picks[taken].name)
+
+        made = node.copy().transform(replaced)
+        check(self.names.script, made, at=self.clause.at, aggregates=False)
+        return self.names.computed(name, made)
+
+    def _pick(self, taken: Taken, at: int) -> Pick:
+        name = f"__m{len(self.picks)}"
+        kind, made = "", "BIGINT"
+        if taken.column is not None:
+            value = column(taken.column)
+            kind = made = self.names.type_of(value)
+            if taken.take in (Take.SUM, Take.AVG):
+                made = self.names.type_of(
+                    exp.Sum(this=value) if taken.take is Take.SUM else exp.Avg(this=value)
+                )
+            made = "BIGINT" if taken.take is Take.COUNT else made
+        self._simple(made, at)
+        self.names.knows(name, made)
+        return Pick(name=name, taken=taken, kind=kind, type=made)
+
+
+def _is_neighbour(found: exp.Expr) -> bool:
+    return isinstance(found, exp.Anonymous) and found.name.upper() in _NEIGHBOURS
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.isdigit() else float(text)
