@@ -67,7 +67,8 @@ class ProjectionDecl:
     """A `CREATE PROJECTION` statement; its query is parsed, not yet planned.
 
     `fingerprint` names what the rows depend on (name, key, query without comments, spaces and the
-    case of keywords): freshness, emit and sink may change without a new generation.
+    case of keywords, and the condition of emit): freshness, sink and any other emit may change
+    without a new generation.
     """
 
     name: str
@@ -82,6 +83,12 @@ class ProjectionDecl:
     script: Text = field(repr=False, compare=False)
     offset: int = field(compare=False)
     key_at: int = field(compare=False)
+    emit_at: int = field(compare=False)
+
+    @property
+    def when(self) -> str | None:
+        """The condition of `emit = 'when …'` on the rows of the table; None for any other."""
+        return self.emit[5:] if self.emit.lower().startswith("when ") else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +199,11 @@ def _projection(cursor: Cursor, tokens: list[Token]) -> ProjectionDecl:
         query=_query(cursor.script, plain),
         matches=tuple(matches),
         text=_text_of(cursor.script, tokens),
-        fingerprint=_fingerprint(name, key, _with_streams(body)),
+        fingerprint=_fingerprint(name, key, _with_streams(body), given.emit()),
         script=cursor.script,
         offset=at,
         key_at=given.place("key", at),
+        emit_at=given.place("emit", at),
     )
 
 
@@ -350,7 +358,7 @@ def _text_of(script: Text, tokens: list[Token]) -> str:
     return script.text[tokens[0].start : tokens[-1].end + 1]
 
 
-def _fingerprint(name: str, key: tuple[str, ...], body: list[Token]) -> str:
+def _fingerprint(name: str, key: tuple[str, ...], body: list[Token], emit: str) -> str:
     kept_as_written = (TokenType.VAR, TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER)
     words = [
         [token.token_type.name, token.text]
@@ -358,5 +366,7 @@ def _fingerprint(name: str, key: tuple[str, ...], body: list[Token]) -> str:
         else ["", token.text.upper()]
         for token in body
     ]
+    if emit.lower().startswith("when "):
+        words.append(["", emit])
     normal = json.dumps([name, list(key), words], ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(normal.encode()).hexdigest()[:32]

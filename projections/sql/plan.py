@@ -52,7 +52,7 @@ SEMANTICS = 1
 def plan(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     """Compile a projection. Raises `InvalidRequest` with place, reason and a form that works."""
     _check_delivery(decl)
-    if several_steps(decl.query):
+    if decl.when is not None or several_steps(decl.query):
         return _several(decl, catalog)
     query = read_query(decl, catalog)
     key = _key(decl, query)
@@ -124,17 +124,25 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         freshness=decl.freshness,
         fingerprint=_fingerprint(decl, [(each.kind, each.relation) for each in scans(tree)]),
         cost=TOUCHED_REGIONS if beyond is None else EVERYTHING,
-        notes=notes_of_steps(tree, beyond, stateful=stateful),
+        notes=(
+            *notes_of_steps(tree, beyond, stateful=stateful),
+            *(
+                ()
+                if decl.when is None
+                else (f"the table has the rows whose newest values satisfy: {decl.when}",)
+            ),
+        ),
         tree=tree,
     )
 
 
 def _check_delivery(decl: ProjectionDecl) -> None:
-    if decl.emit != "changes":
+    if decl.emit != "changes" and decl.when is None:
         raise decl.script.refusal(
             f"emit = '{decl.emit}' is not compiled yet",
             at=decl.offset,
-            fix="Write emit = 'changes' or leave it out: every change is published.",
+            fix="Write emit = 'changes' or leave it out: every change is published. Write emit = "
+            "'when <condition>' for the rows for which it holds.",
         )
     if decl.sink is not None:
         raise decl.script.refusal(

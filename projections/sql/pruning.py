@@ -36,7 +36,7 @@ def pruned(tree: Newest) -> Newest:
     """Return the tree that gives the same rows from fewer columns and rows."""
     made = _with(tree, frozenset(each.name for each in tree.columns))
     assert isinstance(made, Newest)
-    return replace(made, unique=one_row_of_each_key(made))
+    return made
 
 
 def _with(node: Node, needed: Set[str]) -> Node:
@@ -69,7 +69,8 @@ def _with(node: Node, needed: Set[str]) -> Node:
         case Join():
             return _join(node, needed)
         case Newest():
-            return replace(node, input=_exactly(node.input, needed))
+            newest = replace(node, input=_exactly(node.input, needed))
+            return replace(newest, unique=one_row_of_each_key(newest))
         case _:
             assert_never(node)
 

@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from projections.sql import joins
 from projections.sql.catalog import Catalog, Relation
+from projections.sql.emission import emitted
 from projections.sql.expressions import conjuncts, has_aggregate
 from projections.sql.grouping import grouped
 from projections.sql.inputs import source_at
@@ -74,7 +75,8 @@ def read_tree(decl: ProjectionDecl, catalog: Catalog) -> Newest:
                 fix=f"Add {name} to SELECT, or name columns that it gives: "
                 f"{', '.join(known.values())}.",
             )
-    return Newest(input=node, keys=tuple(known[name.lower()] for name in decl.key))
+    newest = Newest(input=node, keys=tuple(known[name.lower()] for name in decl.key))
+    return newest if decl.when is None else emitted(decl, decl.when, newest)
 
 
 @dataclass(slots=True, kw_only=True)

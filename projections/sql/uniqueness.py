@@ -39,6 +39,8 @@ def _identified(node: Node, named: Set[str]) -> bool:
     match node:
         case Sessions():
             return {*node.keys} <= named and bool(named & {WINDOW_START, WINDOW_END})
+        case Newest():
+            return {*node.keys} <= named
         case Grouped():
             return {*node.keys} <= {*named, *_implied(node.input, named)}
         case _:

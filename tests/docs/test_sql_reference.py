@@ -70,6 +70,7 @@ def test_statements_of_the_page_are_planned(lake_tables: LakeCatalog) -> None:
     plans = [plan(decl, catalog) for decl in script.projections]
     several = {"visits", "late_departures", "worst_departures", "turnarounds"}
     several |= {"tens_of_delays", "names_seen", "sudden_delays"}
+    several |= {"troubled_carriers"}
     assert {one.name for one in plans if one.strategy is Strategy.REGIONS} == several
     assert {one.name for one in plans} - several == {
         "flight_status",

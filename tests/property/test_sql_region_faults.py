@@ -32,6 +32,7 @@ BY_REGION = (
     "count windows",
     "union",
     "rows that move between groups",
+    "when, groups",
     *PATTERNS,
 )
 BY_PAIRS = ("two streams", "two streams, left", "semi", "anti", "in", "as of, then grouped")

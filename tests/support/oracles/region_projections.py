@@ -392,6 +392,24 @@ CASES = {
         f"SELECT concat('c-', carrier), position {FROM} WHERE carrier IS NOT NULL",
         _united,
     ),
+    "when, groups": Case(
+        "CREATE PROJECTION busy WITH (key = 'carrier', emit = 'when n >= 2 AND total > 0') AS "
+        f"SELECT carrier, COUNT(*) AS n, SUM(delay) AS total {FROM} GROUP BY carrier",
+        lambda world: [
+            {name: row[name] for name in ("carrier", "n", "total")}
+            for row in _grouped(world)
+            if int(str(row["n"])) >= 2 and isinstance(row["total"], int) and row["total"] > 0
+        ],
+    ),
+    "when, newest": Case(
+        "CREATE PROJECTION late WITH (key = flight, emit = 'when delay > 0') AS "
+        f"SELECT flight, position, delay {FROM}",
+        lambda world: [
+            {"flight": facts[-1].flight, "position": facts[-1].position, "delay": facts[-1].delay}
+            for facts in _by(world.facts, _flight).values()
+            if (facts[-1].delay or 0) > 0
+        ],
+    ),
     "rows that move between groups": _case(
         "moved",
         "n",
