@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 from projections.run.dataflow import arrow_type
 from projections.run.matcher import Matcher, matcher_of
@@ -14,13 +15,19 @@ from projections.sql.catalog import Column
 from projections.sql.match_text import given_columns, matcher_name, physical
 from projections.sql.tree import Match, Newest, walk
 
+if TYPE_CHECKING:
+    from pyspark.sql._typing import UserDefinedFunctionLike
+
+_MADE: Callable[..., UserDefinedFunctionLike] = arrow_udf
+"""Spark derives the kind of function from its types, which its own stubs do not know."""
+
 
 def register_matchers(spark: SparkSession, tree: Newest | None) -> None:
     """Make the functions known that the SQL of a tree's patterns calls."""
     nodes = [node for node in walk(tree) if isinstance(node, Match)] if tree is not None else []
     for node in nodes:
         matcher = matcher_of(node, lambda kind: arrow_type(Column(name="", type=physical(kind))))
-        function = arrow_udf(_function(matcher), _structs(given_columns(node)), ArrowUDFType.SCALAR)
+        function = _MADE(_function(matcher), _structs(given_columns(node)))
         spark.udf.register(matcher_name(node), function)
 
 

@@ -53,7 +53,7 @@ def world() -> World:
 
 CASES = {**REGIONS, **PATTERNS}
 FURTHER = ("cumulating", "ranks", "count windows", "two streams", "semi", "in", "union")
-FURTHER += ("pattern, overlapping", "pattern, reluctant")
+FURTHER += ("pattern, overlapping", "pattern, reluctant", "pattern, all rows together")
 """What other cases have too, in another combination."""
 
 

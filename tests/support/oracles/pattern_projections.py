@@ -70,12 +70,18 @@ def _several(
 
 
 def found(
-    world: World, shape: Shape, holds: Holds, within: int | None, *, overlapping: bool
+    world: World,
+    shape: Shape,
+    holds: Holds,
+    within: int | None,
+    *,
+    overlapping: bool,
+    together: bool = False,
 ) -> list[Mapped]:
-    """Return all matches of a pattern in the facts of each flight."""
+    """Return all matches of a pattern in the facts of each flight, or of all together."""
     flights: dict[str, list[Fact]] = defaultdict(list)
     for fact in sorted(world.facts, key=lambda fact: (fact.time, fact.position)):
-        flights[fact.flight].append(fact)
+        flights["" if together else fact.flight].append(fact)
     matches = []
     for facts in flights.values():
         start = 0
@@ -167,11 +173,29 @@ def _returned(world: World) -> list[Row]:
     ]
 
 
-def _pattern(name: str, columns: str, clause: str, oracle: Callable[[World], list[Row]]) -> Case:
+def _early_then_late(variable: str, fact: Fact, mapped: Mapped, before: Fact | None) -> bool:
+    return (fact.delay or 0) == 0 if variable == "A" else fact.flight == mapped[0][1].flight
+
+
+def _again(world: World) -> list[Row]:
+    shape = ("then", ("one", "A"), ("one", "B"))
+    return [
+        {"p": mapped[0][1].position, "flight": mapped[1][1].flight}
+        for mapped in found(world, shape, _early_then_late, 10, overlapping=False, together=True)
+    ]
+
+
+def _pattern(
+    name: str,
+    columns: str,
+    clause: str,
+    oracle: Callable[[World], list[Row]],
+    partition: str = "PARTITION BY flight",
+) -> Case:
     return Case(
         f"CREATE PROJECTION {name} WITH (key = 'p') AS SELECT {columns} "
         "FROM STREAM events.flight.departed MATCH_RECOGNIZE ("
-        f"PARTITION BY flight ORDER BY occurred_at {clause}) m",
+        f"{partition} ORDER BY occurred_at {clause}) m",
         oracle,
     )
 
@@ -205,5 +229,13 @@ PATTERNS = {
         "PATTERN (A X*? B) WITHIN INTERVAL '20' MINUTE "
         "DEFINE A AS origin = 'JFK', B AS B.origin = 'LGA' AND B.carrier = A.carrier",
         _returned,
+    ),
+    "pattern, all rows together": _pattern(
+        "again",
+        "p, flight",
+        "MEASURES A.position AS p, B.flight AS flight PATTERN (A B) WITHIN INTERVAL 10 MINUTES "
+        "DEFINE A AS coalesce(delay, 0) = 0, B AS B.flight = A.flight",
+        _again,
+        partition="",
     ),
 }
