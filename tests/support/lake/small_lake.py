@@ -136,7 +136,7 @@ SELECT flight, began_at, n, delay, until FROM {DEPARTURES} MATCH_RECOGNIZE (
   MEASURES FIRST(a.occurred_at) AS began_at, COUNT(*) AS n, SUM(a.delay) AS delay,
     b.position AS until
   PATTERN (a+ b) WITHIN INTERVAL 1 HOUR
-  DEFINE a AS a.delay >= coalesce(PREV(delay), 0), b AS b.delay < LAST(a.delay)) found;
+  DEFINE a AS a.delay >= 0, b AS b.delay < LAST(a.delay)) found;
 """,
 }
 """Projections of several steps."""
