@@ -122,17 +122,32 @@ def status(
 def verify_(
     name: Name,
     generation: Generation = None,
+    expect: Annotated[
+        str | None,
+        typer.Option(metavar="SQL", help="A condition over the rows live and built of a key."),
+    ] = None,
+    expect_column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column that may differ (may be given again)."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the result to FILE, .html or .json.")
+    ] = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the built generation with the live one, row for row at one epoch.
+    """Compare the built generation with the live one at one epoch: types, then row for row.
 
-    Exit code 1 when they differ; with --include-late differences are what was asked for.
+    Exit code 1 when they differ otherwise than expected: rows for which --expect holds, columns
+    named by --expect-column, and rows that --include-late brings are what was asked for.
     """
     from replay.book import READY, ReplayBook
+    from replay.report import refuse_other, write_report
     from replay.subject import entry_of
-    from replay.verify import comparable, live_epoch, verify
+    from replay.verify import Expectation, comparable, live_epoch, verify
 
+    if report is not None:
+        refuse_other(report)
     found = settings.load(workspace)
     site = site_of(found)
     entry_of(site, name)
@@ -140,9 +155,11 @@ def verify_(
     if not comparable(site, built):
         # It was brought past an epoch of the live one; bring it to one that both have.
         _builder(found, site).catch_up(built, live_epoch(site, built))
-    compared = verify(site, name, generation=built.generation)
-    document = {"equal": compared.equal, "accepted": compared.accepted, **asdict(compared)}
-    emit(document, as_json=as_json, text=_comparison_page(compared))
+    expectation = Expectation(rows=expect, columns=tuple(expect_column or ()))
+    compared = verify(site, name, generation=built.generation, expectation=expectation)
+    if report is not None:
+        write_report(compared, report)
+    emit(compared.document, as_json=as_json, text=_comparison_page(compared))
     if not compared.accepted:
         raise typer.Exit(EXIT_FAILED)
 
@@ -280,23 +297,30 @@ def _plan_page(found: ReplayPlan) -> str:
 
 
 def _comparison_page(found: Comparison) -> str:
-    verdict = "equal" if found.equal else "different"
-    declared = " (late rows were asked for)" if found.declared and not found.equal else ""
+    rows = found.rows
     lines = [
-        f"generation {found.generation} of {found.name}, epoch {found.epoch}: {verdict}{declared}",
+        f"generation {found.generation} of {found.name}, epoch {found.epoch}: {found.verdict}",
         table(
             ["generation", "rows", "hash"],
             [
-                ["live", found.live_rows, found.live_hash],
-                ["built", found.built_rows, found.built_hash],
+                ["live", rows.live_rows, rows.live_hash],
+                ["built", rows.built_rows, rows.built_hash],
             ],
         ),
-        f"missing {found.missing}, extra {found.extra}, differing {found.differing}",
+        f"missing {rows.missing}, extra {rows.extra}, differing {rows.differing}; "
+        f"expected among these {rows.expected}",
     ]
-    lines += [f"column {name} only in the live one" for name in found.only_live]
-    lines += [f"column {name} only in the built one" for name in found.only_built]
-    lines += [f"{name} differs by up to {drift:g}" for name, drift in found.drift.items()]
-    for example in found.examples:
+    if found.declared:
+        lines.append("late rows were asked for")
+    lines += [
+        f"column {each.name}: {each.live or 'not there'} in the live one, "
+        f"{each.built or 'not there'} in the built one"
+        for each in found.types
+    ]
+    for each in rows.drift:
+        most = "" if each.greatest is None else f" by up to {each.greatest:g}"
+        lines.append(f"{each.name} differs in {each.rows} rows{most}")
+    for example in rows.examples:
         lines += [str(example["key"]), f"  live  {example['live']}", f"  built {example['built']}"]
     return "\n".join(lines)
 
