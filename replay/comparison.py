@@ -1,4 +1,4 @@
-"""Compares two tables of any size: types first, then rows by key, then what differs in columns.
+"""Compares the rows of two tables of any size: by key, then what differs in columns.
 
 A row's key and its values become hashes over canonical texts (`schemas.row_hash`), in one pass over
 each table; keys whose hashes do not agree are found from these, one bucket of keys after the other.
@@ -22,7 +22,6 @@ from deltalake import DeltaTable
 from kernel.errors import InvalidRequest
 from projections.log.datasets import dataset_of, scanner_of
 from projections.verification.cells import normal, sized, text_sql
-from replay.table_types import type_texts
 from schemas.identifiers import duckdb_name
 from schemas.row_hash import hash_text
 
@@ -36,15 +35,6 @@ _BATCH_ROWS = 16_384
 _SIDES = ("live", "built")
 _PREFIX = "penstock__"
 """Of columns beside the tables' own ones."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeDifference:
-    """A column's types in Delta's words; None where a table lacks the column."""
-
-    name: str
-    live: str | None
-    built: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +73,6 @@ class RowDifferences:
     expected: int
     drift: tuple[Drift, ...]
     examples: tuple[Mapping[str, object], ...]
-
-
-def type_differences(live: DeltaTable, built: DeltaTable) -> tuple[TypeDifference, ...]:
-    """Return the columns, hidden ones too, that a table lacks or has with another type."""
-    ours, theirs = type_texts(live), type_texts(built)
-    return tuple(
-        TypeDifference(name=name, live=ours.get(name), built=theirs.get(name))
-        for name in dict.fromkeys([*ours, *theirs])
-        if ours.get(name) != theirs.get(name)
-    )
 
 
 def row_differences(

@@ -12,6 +12,7 @@ from replay.comparison import Drift
 from replay.verify import Comparison
 
 SUFFIXES = (".html", ".json")
+_ACCEPTED, _REFUSED = '<p class="accepted">', '<p class="refused">'
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }
 table { border-collapse: collapse; margin: 0.5rem 0 1.5rem }
@@ -45,11 +46,11 @@ def write_report(found: Comparison, path: Path) -> None:
 def page(found: Comparison) -> str:
     """Return a comparison as an HTML page without scripts or anything from elsewhere."""
     title = f"{found.name}: generation {found.generation} at epoch {found.epoch}"
-    outcome = "accepted" if found.accepted else "refused"
+    verdict = _ACCEPTED if found.accepted else _REFUSED
     rows = found.rows
     body = [
         f"<h1>{escape(title)}</h1>",
-        f'<p class="{outcome}"><strong>{escape(found.verdict.value)}</strong></p>',
+        f"{verdict}<strong>{escape(found.verdict.value)}</strong></p>",
         *_expectation(found),
         _table(
             ["generation", "rows", "hash"],

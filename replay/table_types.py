@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from deltalake import DeltaTable
 
 
-def type_texts(table: DeltaTable) -> dict[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeDifference:
+    """A column's types in Delta's words; None where a table lacks the column."""
+
+    name: str
+    live: str | None
+    built: str | None
+
+
+def type_differences(live: DeltaTable, built: DeltaTable) -> tuple[TypeDifference, ...]:
+    """Return the columns, hidden ones too, that a table lacks or has with another type."""
+    ours, theirs = _texts(live), _texts(built)
+    return tuple(
+        TypeDifference(name=name, live=ours.get(name), built=theirs.get(name))
+        for name in dict.fromkeys([*ours, *theirs])
+        if ours.get(name) != theirs.get(name)
+    )
+
+
+def _texts(table: DeltaTable) -> dict[str, str]:
     """Return each column's type as text, as in `decimal(10,2)`, `struct<a:long>`."""
     fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
     return {str(field["name"]): _text(field["type"]) for field in fields}

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from replay.comparison import row_differences, type_differences
+from replay.comparison import row_differences
+from replay.table_types import type_differences
 
 CASES: Mapping[str, int | None] = {"equal": None, "hundredth": 100, "all": 1}
 """Every how many rows one differs."""

@@ -31,6 +31,7 @@ def made(lake: Lake) -> HandMade:
     handmade.run(NAME, words((1, "old")), 1)
     handmade.run(NAME, words(*LIVE), 2)
     handmade.run(NAME, words((9, "later")), 3)
+    handmade.derive({"typed/events.thing.told": words((9, "later"), epoch=3)}, 3)
     return handmade
 
 
