@@ -1,8 +1,9 @@
 """`lake/replays`: what was built, compared, swapped. Append only; a generation's newest row counts.
 
 A generation goes BUILDING -> BUILT -> VERIFIED or DIFFERS -> SWAPPING -> SWAPPED -> ROLLED_BACK.
-CANCELLED and FAILED end it before the swap. While it is built, rows with progress come every few
-seconds. SWAPPING is a claim: from there on only a swap goes on with the generation.
+PAUSED and STOPPED (by an error) lead back to BUILDING; CANCELLED ends it before the swap. While it
+is built, rows with progress come every few seconds. BUILDING names the process that builds, and
+SWAPPING the swap, by a claim: nobody else goes on with the generation.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 
@@ -44,6 +46,8 @@ class State(StrEnum):
     """How far a generation has come."""
 
     BUILDING = "building"
+    PAUSED = "paused"
+    STOPPED = "stopped"
     BUILT = "built"
     VERIFIED = "verified"
     DIFFERS = "differs"
@@ -55,9 +59,12 @@ class State(StrEnum):
 
 
 OVER = (State.CANCELLED, State.FAILED)
-"""Nothing comes after these: whoever still builds such a generation learns of it."""
+"""Nothing comes after these: whoever still builds such a generation learns of it. Builds that
+failed before there were slices are FAILED: their files are gone."""
 CLAIM = "claim"
-"""Names, in the detail of a generation that is swapping, the swap that claimed it."""
+"""Names, in the detail of a generation that is built or swapped, the process that does it."""
+UNFINISHED = (State.BUILDING, State.PAUSED, State.STOPPED)
+"""A generation some of whose slices are there."""
 READY = (State.BUILT, State.VERIFIED, State.DIFFERS)
 """A whole generation that is not the table yet."""
 
@@ -93,6 +100,15 @@ class Replay:
         return replace(self, state=state, epoch=moved, detail=detail or {}, at=None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What a finished build took: input rows, and seconds of its slices."""
+
+    name: str
+    rows: int
+    seconds: float
+
+
 class ReplayBook:
     """Reads and appends the book of one lake."""
 
@@ -101,11 +117,24 @@ class ReplayBook:
         self._tables = tables
         self._ledger = Ledger(self._path, tables, SCHEMA, _APP_ID)
 
+    def built(self) -> list[Built]:
+        """Return what every finished build took, the oldest first."""
+        found = []
+        for row in self._rows():
+            detail = json.loads(row["detail"]) if row["state"] == State.BUILT else {}
+            if "seconds" in detail:
+                took = Built(name=row["name"], rows=detail["rows"], seconds=detail["seconds"])
+                found.append(took)
+        return found
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows = self._tables.read(self._path)
+        return sorted(rows.to_pylist(), key=lambda r: int(r["entry"])) if rows else []
+
     def all(self) -> list[Replay]:
         """Return the newest row of every generation, oldest generation first."""
-        rows = self._tables.read(self._path)
         newest: dict[tuple[str, int], Replay] = {}
-        for row in sorted(rows.to_pylist(), key=lambda r: int(r["entry"])) if rows else []:
+        for row in self._rows():
             newest[row["name"], row["generation"]] = Replay(
                 name=row["name"],
                 generation=row["generation"],

@@ -1,53 +1,46 @@
-"""Builds a generation beside the live one, by the live runner's own code on the whole range."""
+"""Builds a generation beside the live one, slice by slice, so that a build can end at any moment.
+
+The steps of a slice, and what a crash between them leaves:
+1. compute the slice from the inputs as they were at the build's epoch: nothing is there yet;
+2. one commit appends it to the generation's table, guarded by its number: from here on it is done,
+   whatever the book says;
+3. the book: how many are done and how long each took.
+After the last one an empty commit says up to which epoch the table is, and the book that it is
+built. Whoever goes on after a crash asks the table how many slices it has.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
 from kernel import failpoints
-from kernel.errors import Cancelled, Conflict, InvalidRequest
+from kernel.errors import (
+    Cancelled,
+    Conflict,
+    ContractViolation,
+    InvalidRequest,
+    PenstockError,
+    Unavailable,
+)
 from kernel.positions import Epoch
 from projections.runner.catalog import Entry
-from projections.runner.projector import CLOSED, Projector, Target
-from replay.book import READY, Replay, ReplayBook, State
-from replay.cancel import ABANDONED_AFTER, remove_files
+from projections.runner.projector import BOUNDED_BYTES, CLOSED, Projector, Target
+from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
+from replay.cancel import ABANDONED_AFTER, is_alive, remove_files
+from replay.course import Course, Report
 from replay.generations import live_app
-from replay.planning import build_epoch, next_generation
-from replay.progress import Progress, watched
-from replay.subject import Site, Subject, generation_target, input_tables, subject_of, typed_head
+from replay.planning import build_epoch, input_bytes, input_rows, next_generation
+from replay.progress import watched
+from replay.slice_writer import FAILURES, SliceWriter, Whole
+from replay.slices import SlicedBuild, build_of, fingerprint_of, slice_guard, slicing_of
+from replay.subject import Site, Subject, generation_target, subject_of, typed_head
 
 RECORD_EVERY_S = 5.0
-
-Report = Callable[[Progress], None]
-
-
-@dataclass(slots=True)
-class _Recorder:
-    """Shows every tick, and keeps the book informed every few seconds."""
-
-    book: ReplayBook
-    replay: Replay
-    report: Report
-    every_s: float
-    recorded_at: float
-
-    def tick(self, progress: Progress) -> bool:
-        """Take note; return False once the generation was cancelled."""
-        self.report(progress)
-        if time.monotonic() - self.recorded_at < self.every_s:
-            return True
-        self.recorded_at = time.monotonic()
-        try:
-            self.book.record(self.replay.now(State.BUILDING, detail=asdict(progress)))
-        except (Cancelled, Conflict):
-            return False
-        return True
 
 
 class Builder:
@@ -64,23 +57,38 @@ class Builder:
         *,
         record_every_s: float = RECORD_EVERY_S,
         abandoned_after: timedelta = ABANDONED_AFTER,
+        bounded_bytes: int = BOUNDED_BYTES,
     ) -> None:
         # Temporary views of its own: the session may serve others too.
         self._spark = spark.newSession()
         self._site = site
         self._book = ReplayBook(site.lake, site.tables)
         self._projector = Projector(self._spark, site.lake, site.tables, site.manifest)
+        self._writer = SliceWriter(
+            self._spark, self._projector, site.tables, bounded_bytes=bounded_bytes
+        )
         self._report = report
         self._record_every_s = record_every_s
         self._abandoned_after = abandoned_after
 
-    def build(self, name: str, *, text: str | None = None, include_late: bool = False) -> Replay:
-        """Build a new generation up to the live one's epoch.
+    def build(
+        self,
+        name: str,
+        *,
+        text: str | None = None,
+        include_late: bool = False,
+        slices: int | None = None,
+        rate: float | None = None,
+    ) -> Replay:
+        """Build a new generation up to the live one's epoch, or go on with one that died.
 
-        `text` is another query for it. A generation that takes late rows hands that on. Raises
-        `Conflict` when a build of this projection is under way or was cancelled meanwhile.
+        `text` is another query for it. A generation that takes late rows hands that on. `rate`:
+        input rows a second that it may take. Returns it built, or paused by somebody. Raises
+        `Conflict` when another build of this projection is unfinished, or it was cancelled.
         """
-        self._refuse_second(name)
+        if (begun := self._unfinished(name)) is not None:
+            _refuse_other(begun, text, include_late)
+            return self.resume(name)
         subject = subject_of(self._site, name, text)
         self._refuse_half_swapped(subject.entry)
         epoch = build_epoch(self._site, subject)
@@ -88,40 +96,63 @@ class Builder:
             raise InvalidRequest(
                 f"{name} has nothing to be built from yet", remedy="penstock wait --caught-up"
             )
-        replay = self._book.record(
-            Replay(
-                name=name,
-                generation=next_generation(self._site, name),
-                base=subject.entry.generation,
-                state=State.BUILDING,
-                epoch=Epoch(0),
-                include_late=include_late or subject.entry.include_late,
-                text=text or subject.entry.text,
-                base_text=subject.entry.text,
-            )
+        rows, later = input_rows(self._site, subject, epoch)
+        slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate)
+        build = SlicedBuild(
+            claim=uuid.uuid4().hex,
+            up_to=epoch,
+            slicing=slicing,
+            done=0,
+            rows=rows,
+            later=later,
+            seconds=(),
+            fingerprint=fingerprint_of(subject.plan, slicing),
+            rate=rate,
         )
-        try:
-            built = self._run(replay, subject, epoch)
-            failpoints.hit(failpoints.REPLAY_AFTER_BUILD)
-            return self._book.record(built)
-        except Cancelled:
-            remove_files(self._site, replay)
-            raise Conflict(
-                f"the build of generation {replay.generation} of {name} was cancelled",
-                remedy=f"penstock replay apply {name}",
-            ) from None
-        except Exception as error:
-            with contextlib.suppress(Cancelled, Conflict):  # Somebody else ended it.
-                self._book.record(replay.now(State.FAILED, detail={"error": str(error)[:2000]}))
-            remove_files(self._site, replay)
-            raise
+        replay = Replay(
+            name=name,
+            generation=next_generation(self._site, name),
+            base=subject.entry.generation,
+            state=State.BUILDING,
+            epoch=Epoch(0),
+            include_late=include_late or subject.entry.include_late,
+            text=text or subject.entry.text,
+            base_text=subject.entry.text,
+            detail=build.detail,
+        )
+        # There is no state that it may be in: another process may take this number as well.
+        return self._go_on(self._book.record(replay, after=()), subject, build)
+
+    def resume(self, name: str, *, generation: int | None = None) -> Replay:
+        """Go on with a build that was paused, stopped by an error or left by a process that died.
+
+        At most one slice is computed again. Raises `NotFound` where there is none, `Conflict`
+        while its process lives, and where the query, its meaning or the live generation changed.
+        """
+        replay = self._book.newest(name, *UNFINISHED, generation=generation)
+        if is_alive(replay, self._abandoned_after):
+            raise _being_built(replay)
+        before = build_of(replay.detail)
+        if before is None:
+            raise _stale(replay, "it was begun by a version that built without slices")
+        subject = subject_of(self._site, name, replay.text)
+        self._refuse_half_swapped(subject.entry)
+        if subject.entry.generation != replay.base:
+            raise _stale(replay, f"generation {subject.entry.generation} went live since")
+        if fingerprint_of(subject.plan, before.slicing) != before.fingerprint:
+            raise _stale(replay, "its query, its inputs or what they mean changed since")
+        build = replace(before, claim=uuid.uuid4().hex)
+        now = replay.now(State.BUILDING, detail=build.detail)
+        self._book.record(now, after=UNFINISHED, claim=before.claim)
+        return self._go_on(now, subject, build)
 
     def catch_up(self, replay: Replay, up_to: Epoch) -> Replay:
         """Bring a built generation forward to an epoch, incrementally, as the live runner does."""
         if replay.epoch >= up_to:
             return replay
         subject = subject_of(self._site, replay.name, replay.text)
-        self._project(replay, subject, up_to)
+        target = self._target(replay, subject, up_to)
+        self._projector.run(subject.plan, target, subject.catalog, up_to)
         now = replay.now(replay.state, epoch=up_to, detail=replay.detail)
         return self._book.record(now, after=READY if replay.state in READY else None)
 
@@ -129,34 +160,74 @@ class Builder:
         """Return the epoch up to which a generation can be brought."""
         return typed_head(self._site)
 
-    def _run(self, replay: Replay, subject: Subject, epoch: Epoch) -> Replay:
-        rows = self._input_rows(subject)
-        recorder = _Recorder(
-            self._book, replay, self._report, self._record_every_s, time.monotonic()
+    def _go_on(self, replay: Replay, subject: Subject, build: SlicedBuild) -> Replay:
+        course = Course(
+            book=self._book,
+            replay=replay,
+            build=build,
+            report=self._report,
+            every_s=self._record_every_s,
+            age_s=self._age_s(build.up_to),
         )
-        started = time.monotonic()
-        group = f"replay-{replay.name}-{replay.generation}"
-        with watched(self._spark, group, rows, self._age_s(epoch), recorder.tick):
-            self._project(replay, subject, epoch)
-        seconds = round(time.monotonic() - started, 3)
-        return replay.now(State.BUILT, epoch=epoch, detail={"rows": rows, "seconds": seconds})
+        try:
+            return self._slices(course, subject)
+        except Cancelled:
+            raise self._cancelled(replay) from None
+        except (Exception, KeyboardInterrupt) as error:
+            if not course.stopped(error):
+                raise self._cancelled(replay) from error
+            raise
 
-    def _project(self, replay: Replay, subject: Subject, up_to: Epoch) -> None:
-        self._projector.run(
-            subject.plan, self._target(replay, subject, up_to), subject.catalog, up_to
+    def _slices(self, course: Course, subject: Subject) -> Replay:
+        replay, build = course.replay, course.build
+        whole = Whole(
+            plan=subject.plan,
+            target=self._target(replay, subject, build.up_to),
+            catalog=subject.catalog,
+            up_to=build.up_to,
+            slicing=build.slicing,
+            input_bytes=input_bytes(self._site, subject),
         )
+        # The table knows what the book may have missed.
+        first = self._writer.done(whole, slice_guard(replay.name, replay.generation, 0))
+        course.found(first)
+        for number in range(first, build.slicing.slices):
+            course.wait()
+            if course.pausing:
+                return course.paused()
+            started = time.monotonic()
+            self._slice(course, whole, number)
+            course.finished(time.monotonic() - started)
+        self._writer.finish(whole)
+        failpoints.hit(failpoints.REPLAY_AFTER_BUILD)
+        return course.built()
+
+    def _slice(self, course: Course, whole: Whole, number: int) -> None:
+        replay = course.replay
+        group = f"replay-{replay.name}-{replay.generation}-{number}"
+        guard = slice_guard(replay.name, replay.generation, number)
+        try:
+            with watched(self._spark, group, course.tick):
+                self._writer.write(whole, number, guard)
+        except FAILURES as error:
+            with watched(self._spark, f"{group}-search", course.tick):
+                key = self._writer.failing_key(whole, number)
+            raise _failed(replay, number, key, error) from error
 
     def _target(self, replay: Replay, subject: Subject, up_to: Epoch) -> Target:
         return generation_target(
             self._site, subject, replay.generation, up_to, include_late=replay.include_late
         )
 
-    def _input_rows(self, subject: Subject) -> int:
-        tables = [self._site.tables.open(self._site.lake.path(n)) for n in input_tables(subject)]
-        return sum(int(table.count()) for table in tables if table is not None)
-
     def _age_s(self, epoch: Epoch) -> float:
         return (datetime.now(UTC) - self._site.manifest.at(epoch).at).total_seconds()
+
+    def _cancelled(self, replay: Replay) -> Conflict:
+        remove_files(self._site, replay)
+        return Conflict(
+            f"the build of generation {replay.generation} of {replay.name} was cancelled",
+            remedy=f"penstock replay apply {replay.name}",
+        )
 
     def _refuse_half_swapped(self, entry: Entry) -> None:
         stable = self._site.tables.open(self._site.lake.path(f"projection/{entry.name}"))
@@ -168,16 +239,53 @@ class Builder:
                 "which it was.",
             )
 
-    def _refuse_second(self, name: str) -> None:
-        for other in self._book.of(name):
-            if other.state is not State.BUILDING or other.at is None:
-                continue
-            if datetime.now(UTC) - other.at < self._abandoned_after:
-                raise Conflict(
-                    f"generation {other.generation} of {name} is being built",
-                    remedy=f"Wait for it, or stop it: penstock replay cancel {name}",
-                )
-            # Whoever built it has not been heard of: it died.
-            died = other.now(State.FAILED, detail={"error": "its process ended"})
-            self._book.record(died, after=(State.BUILDING,))
-            remove_files(self._site, other)
+    def _unfinished(self, name: str) -> Replay | None:
+        """Return a build that waits to be gone on with. Raises `Conflict` for one that runs."""
+        for known in self._book.of(name):
+            if known.state in UNFINISHED:
+                if is_alive(known, self._abandoned_after):
+                    raise _being_built(known)
+                return known
+        return None
+
+
+def _refuse_other(begun: Replay, text: str | None, include_late: bool) -> None:
+    """Raise `Conflict` unless `apply` was asked for what an unfinished build is."""
+    same = (text is None or text == begun.text) and (not include_late or begun.include_late)
+    if same and begun.state is not State.PAUSED:
+        return
+    raise Conflict(
+        f"generation {begun.generation} of {begun.name} is unfinished"
+        + (" and paused" if begun.state is State.PAUSED else ", by another query or other options"),
+        remedy=f"Go on with it: penstock replay resume {begun.name}; or give it up: "
+        f"penstock replay cancel {begun.name}",
+    )
+
+
+def _being_built(replay: Replay) -> Conflict:
+    return Conflict(
+        f"generation {replay.generation} of {replay.name} is being built",
+        remedy=f"Wait for it, or stop it: penstock replay cancel {replay.name}",
+    )
+
+
+def _stale(replay: Replay, why: str) -> Conflict:
+    return Conflict(
+        f"generation {replay.generation} of {replay.name} cannot be gone on with: {why}",
+        remedy=f"penstock replay cancel {replay.name}, then penstock replay apply {replay.name}",
+    )
+
+
+def _failed(replay: Replay, number: int, key: str | None, error: Exception) -> PenstockError:
+    said = str(error).strip().partition("\n")[0]
+    which = f"slice {number + 1} of generation {replay.generation} of {replay.name}"
+    if key is None:
+        return Unavailable(
+            f"{which} failed: {said}", remedy=f"penstock replay resume {replay.name}"
+        )
+    return ContractViolation(
+        f"{which} cannot be computed: the row of {key}: {said}",
+        remedy="Write the query so that it holds for every row, as with try_divide or CASE: "
+        f"penstock replay cancel {replay.name}, then penstock replay apply {replay.name} --sql "
+        f"FILE. Where the row was not the cause: penstock replay resume {replay.name}",
+    )

@@ -1,4 +1,4 @@
-"""Ends a generation that is not the table: the live one is never touched."""
+"""Pauses and ends generations that are not the table: the live one is never touched."""
 
 from __future__ import annotations
 
@@ -6,12 +6,30 @@ from datetime import UTC, datetime, timedelta
 
 from kernel.errors import Conflict
 from projections.log import storage
-from replay.book import READY, Replay, ReplayBook, State
+from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.generations import generation_name, live_app
 from replay.subject import Site
 
 ABANDONED_AFTER = timedelta(seconds=30)
 """A build that reported nothing for so long has died: it reports every five seconds."""
+
+
+def is_alive(replay: Replay, abandoned_after: timedelta = ABANDONED_AFTER) -> bool:
+    """Say whether a generation is being built by a process that was heard of lately."""
+    if replay.state is not State.BUILDING or replay.at is None:
+        return False
+    return datetime.now(UTC) - replay.at < abandoned_after
+
+
+def pause(site: Site, name: str, *, generation: int | None = None) -> Replay:
+    """Let a build rest after the slice under way, until `Builder.resume`; return its last row.
+
+    Raises `NotFound` when none is built.
+    """
+    book = ReplayBook(site.lake, site.tables)
+    replay = book.newest(name, State.BUILDING, generation=generation)
+    now = replay.now(State.PAUSED, detail=replay.detail)
+    return book.record(now, after=(State.BUILDING,))
 
 
 def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
@@ -21,7 +39,7 @@ def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
     `Conflict` for one whose swap is under way or was interrupted.
     """
     book = ReplayBook(site.lake, site.tables)
-    states = (State.BUILDING, *READY, State.SWAPPING)
+    states = (*UNFINISHED, *READY, State.SWAPPING)
     replay = _not_the_table(site, book.newest(name, *states, generation=generation))
     if replay.state is State.SWAPPING:
         raise Conflict(
@@ -30,15 +48,10 @@ def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
             remedy=f"Finish it: penstock replay swap {name} --yes; then, to go back: "
             f"penstock replay rollback {name}",
         )
-    alive = (
-        replay.state is State.BUILDING
-        and replay.at is not None
-        and datetime.now(UTC) - replay.at < ABANDONED_AFTER
-    )
     was = {"was": replay.state.value}
-    open_ = (State.BUILDING, *READY)
+    open_ = (*UNFINISHED, *READY)
     cancelled = book.record(replay.now(State.CANCELLED, detail=was), after=open_)
-    if not alive:
+    if not is_alive(replay):
         remove_files(site, replay)
     return cancelled
 

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlglot import exp
 
+from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
 from projections.log import storage
 from projections.log.datasets import dataset_of
-from projections.log.typed_columns import LATE
+from projections.log.typed_columns import EPOCH, LATE
+from projections.runner.catalog import PROJECTION
 from replay.book import ReplayBook
+from replay.rates import Rates, rates_for
+from replay.slices import slicing_of
 from replay.subject import (
     Site,
     Subject,
+    declaration,
     entry_of,
     input_tables,
     noted_epoch,
     subject_of,
     typed_head,
 )
+from replay.table_types import TypeDifference
 
-FAST_ROWS_PER_S, SLOW_ROWS_PER_S = 200_000, 15_000
-"""Between a plain newest-row projection and an as-of join, on two cores."""
-START_S = 8
+
+class Change(StrEnum):
+    """What kind of change a replay makes to a projection."""
+
+    NONE = "none"
+    COMPATIBLE = "compatible"
+    NEW_GENERATION = "new generation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,27 +51,58 @@ class InputSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What a plan was made of: it is applied as long as none of this has changed.
+
+    That the log went on is no change: a build then takes in more.
+    """
+
+    live_generation: int
+    generation: int
+    live_query: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
     """What would change, what it costs and how to go back. Times in seconds, as a range.
 
-    `late_rows`: rows that only `--include-late` brings in. `free_bytes` None: not a local lake.
+    `text`: the query of the new generation, None for the deployed one. `types`: columns that come,
+    go or change. `rows`: that the build reads, `later`: that came after its epoch, which the live
+    generation has not either. `late_rows`: that only `--include-late` brings in. `downstream`: the
+    deployed projections that read this one. `free_bytes` None: not a local lake.
     """
 
     name: str
     live_generation: int
     generation: int
-    same_query: bool
+    change: Change
+    why: str
+    types: tuple[TypeDifference, ...]
+    text: str | None
     include_late: bool
     epochs: tuple[int, int]
     inputs: tuple[InputSize, ...]
+    rows: int
+    later: int
+    bytes: int
     late_rows: int
     live_rows: int
     live_bytes: int
+    slices: int
+    rates: Rates
+    seconds: tuple[int, int]
     needed_bytes: int
     free_bytes: int | None
-    seconds: tuple[int, int]
+    downstream: tuple[str, ...]
     not_rebuilt: tuple[str, ...]
     go_back: str
+    basis: Basis
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for the new generation."""
+        return self.free_bytes is None or self.needed_bytes <= self.free_bytes
 
 
 def plan_replay(
@@ -67,26 +111,133 @@ def plan_replay(
     """Say what `replay apply` would do. Reads statistics only, changes nothing."""
     subject = subject_of(site, name, text)
     inputs = tuple(_size(site, table) for table in input_tables(subject))
-    rows = sum(item.rows for item in inputs)
+    up_to = build_epoch(site, subject)
+    rows, later = input_rows(site, subject, up_to)
     live = _size(site, f"projection/{name}")
-    needed = 2 * max(live.bytes, 1)
+    change, why = _change(subject, include_late)
+    rates = rates_for(name, ReplayBook(site.lake, site.tables).built())
+    generation = next_generation(site, name)
     return ReplayPlan(
         name=name,
         live_generation=subject.entry.generation,
-        generation=next_generation(site, name),
-        same_query=text is None or text.strip() == subject.entry.text.strip(),
+        generation=generation,
+        change=change,
+        why=why,
+        types=_types(site, subject),
+        text=text,
         include_late=include_late,
-        epochs=(1, build_epoch(site, subject)),
+        epochs=(1, up_to),
         inputs=inputs,
+        rows=rows,
+        later=later,
+        bytes=sum(item.bytes for item in inputs),
         late_rows=sum(item.late for item in inputs) if subject.plan.stateful else 0,
         live_rows=live.rows,
         live_bytes=live.bytes,
-        needed_bytes=needed,
+        slices=slicing_of(subject.plan, rows).slices,
+        rates=rates,
+        seconds=rates.seconds(rows),
+        # As much again while files are put together.
+        needed_bytes=2 * max(live.bytes, 1),
         free_bytes=storage.free_bytes(site.lake.root),
-        seconds=(START_S + rows // FAST_ROWS_PER_S, 2 * START_S + rows // SLOW_ROWS_PER_S),
+        downstream=_downstream(site, name),
         not_rebuilt=tuple(item.name for item in inputs),
         go_back=f"penstock replay rollback {name}",
+        basis=Basis(
+            live_generation=subject.entry.generation,
+            generation=generation,
+            live_query=declaration(name, subject.entry.text).fingerprint,
+            query=subject.plan.fingerprint,
+        ),
     )
+
+
+def refuse_changed(planned: Mapping[str, object], now: ReplayPlan) -> None:
+    """Raise `Conflict` where a plan, as its document says, was made of something else than now."""
+    before, found = planned.get("basis"), asdict(now.basis)
+    if not isinstance(before, dict):
+        raise InvalidRequest(
+            "the file is no plan", remedy=f"penstock replay plan {now.name} --json > plan.json"
+        )
+    moved = [name for name, value in found.items() if before.get(name) != value]
+    if moved:
+        told = ", ".join(
+            f"{name.replace('_', ' ')} was {before.get(name)}, is {found[name]}" for name in moved
+        )
+        raise Conflict(
+            f"the plan for {now.name} is stale: {told}",
+            remedy=f"Look at what would happen now: penstock replay plan {now.name}",
+        )
+
+
+def refuse_full(plan: ReplayPlan) -> None:
+    """Raise `StorageFull` where the new generation would not find room."""
+    if not plan.fits:
+        raise StorageFull(
+            f"generation {plan.generation} of {plan.name} needs {plan.needed_bytes} bytes and "
+            f"{plan.free_bytes} are free",
+            remedy="Free disk space, or drop generations that are not needed: "
+            f"penstock replay status, penstock replay cancel {plan.name}",
+        )
+
+
+def _change(subject: Subject, include_late: bool) -> tuple[Change, str]:
+    old, new = declaration(subject.entry.name, subject.entry.text), subject.decl
+    if include_late and not subject.entry.include_late:
+        return Change.NEW_GENERATION, "late rows are taken in"
+    if old.key != new.key:
+        told = f"the key was {', '.join(old.key)} and is {', '.join(new.key)}"
+        return Change.NEW_GENERATION, told
+    if old.fingerprint != new.fingerprint:
+        return Change.NEW_GENERATION, "the query is another one"
+    if (old.freshness, old.emit, old.sink) != (new.freshness, new.emit, new.sink):
+        told = "its rows stay the same: penstock projection apply takes it without a build"
+        return Change.COMPATIBLE, told
+    return Change.NONE, "the deployed query, computed again"
+
+
+def _types(site: Site, subject: Subject) -> tuple[TypeDifference, ...]:
+    """Compare the columns that the query gives with those that the deployed one gives."""
+    deployed = subject_of(site, subject.entry.name)
+    old = {each.name: each.type for each in deployed.plan.columns}
+    new = {each.name: each.type for each in subject.plan.columns}
+    return tuple(
+        TypeDifference(name=name, live=old.get(name), built=new.get(name))
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    )
+
+
+def _downstream(site: Site, name: str) -> tuple[str, ...]:
+    entries = (each for each in site.deployed.entries() if each.kind == PROJECTION)
+    return tuple(
+        sorted(
+            each.name
+            for each in entries
+            if each.name != name
+            and name
+            in {t.name for t in declaration(each.name, each.text).query.find_all(exp.Table)}
+        )
+    )
+
+
+def input_rows(site: Site, subject: Subject, up_to: Epoch) -> tuple[int, int]:
+    """Count the rows that a build up to an epoch reads, and those that came after it."""
+    read = later = 0
+    for name in input_tables(subject):
+        table = site.tables.open(site.lake.path(name))
+        if table is None:
+            continue
+        dataset = dataset_of(table)
+        newer = dataset.count_rows(filter=pc.field(EPOCH) > int(up_to))
+        read += dataset.count_rows() - newer
+        later += newer
+    return read, later
+
+
+def input_bytes(site: Site, subject: Subject) -> int:
+    """Return the size of the tables that a build reads."""
+    return sum(_size(site, name).bytes for name in input_tables(subject))
 
 
 def next_generation(site: Site, name: str) -> int:

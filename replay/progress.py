@@ -1,9 +1,8 @@
-"""How far a build has come, while one Spark query runs: rows, rate, time left, how far behind."""
+"""How far a build has come: rows, rate, time left as a range, how far behind its input it is."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,44 +17,49 @@ TICK_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """`done` of `rows` input rows. `behind_s`: age of the newest input that it will have."""
+    """`done` of `rows` input rows, `slice` of `slices` finished; `rate` in rows a second.
+
+    `eta_s`: seconds left, at least and at most; None before the first slice is done.
+    `behind_rows`: input rows that there are and the generation has not yet, those after its epoch
+    included. `behind_s`: age of the newest input that it will have.
+    """
 
     rows: int
     done: int
+    slice: int
+    slices: int
     rate: float
-    eta_s: float | None
+    eta_s: tuple[float, float] | None
+    behind_rows: int
     behind_s: float
 
     @property
     def line(self) -> str:
         """One line for people."""
-        left = "-" if self.eta_s is None else f"{self.eta_s:.0f} s"
+        left = "-" if self.eta_s is None else f"{self.eta_s[0]:.0f} to {self.eta_s[1]:.0f} s"
         return (
-            f"{self.done:,} of {self.rows:,} rows, {self.rate:,.0f} rows/s, {left} left, "
-            f"{self.behind_s:.0f} s behind"
+            f"{self.done:,} of {self.rows:,} rows, slice {self.slice} of {self.slices}, "
+            f"{self.rate:,.0f} rows/s, {left} left, "
+            f"{self.behind_rows:,} rows and {self.behind_s:.0f} s behind"
         )
 
 
-Tick = Callable[[Progress], bool]
-"""Takes note of progress; returns whether to go on."""
+Tick = Callable[[float], bool]
+"""Takes note of the share of a slice that is done; returns whether to go on."""
 
 
 @contextmanager
-def watched(
-    spark: SparkSession, group: str, rows: int, behind_s: float, tick: Tick
-) -> Iterator[None]:
-    """Call `tick` every second while the block runs Spark jobs, and at the end.
+def watched(spark: SparkSession, group: str, tick: Tick) -> Iterator[None]:
+    """Call `tick` every second while the block runs Spark jobs.
 
     Raises `Cancelled` when `tick` said so: the jobs were cancelled.
     """
     context = spark.sparkContext
-    started = time.monotonic()
     over, stopped = threading.Event(), threading.Event()
 
     def look() -> None:
         while not over.wait(TICK_S):
-            done = int(rows * _share(spark, group))
-            if not tick(_progress(rows, done, time.monotonic() - started, behind_s)):
+            if not tick(_share(spark, group)):
                 stopped.set()
                 context.cancelJobGroup(group)
                 return
@@ -74,14 +78,8 @@ def watched(
         watcher.join()
         # Spark's signature leaves out None, which is how a property is taken away.
         context.setLocalProperty("spark.jobGroup.id", cast(str, None))
-    if stopped.is_set() or not tick(_progress(rows, rows, time.monotonic() - started, behind_s)):
+    if stopped.is_set():
         raise Cancelled(f"{group} was cancelled")
-
-
-def _progress(rows: int, done: int, elapsed_s: float, behind_s: float) -> Progress:
-    rate = done / max(elapsed_s, 0.001)
-    eta = (rows - done) / rate if done else None
-    return Progress(rows=rows, done=done, rate=rate, eta_s=eta, behind_s=behind_s + elapsed_s)
 
 
 def _share(spark: SparkSession, group: str) -> float:

@@ -15,6 +15,9 @@ The canonical text of a row, columns in the given order, joined by `,`:
       list          [ + its items, each as above, joined by `,` + ]
       list of lists its sizes by depth joined by `x`, then all items as in a list: `2x2[1:1,…]`;
                     the empty one is `[]`
+      struct        ( + its fields in order, each as above, joined by `,` + )
+      map           { + its entries, each as a struct of key and value, in the order of these
+                    texts, joined by `,` + }
 
 A row's hash is md5 of that text. The table's hash is the number of rows and, as two 64-bit numbers
 in hexadecimal, the sums modulo 2^64 of the two halves of all row hashes: adding and taking away
@@ -46,7 +49,7 @@ TableHash = tuple[int, str]
 def table_hash(table: pa.Table, columns: Sequence[str] | None = None) -> TableHash:
     """Hash a table's rows over `columns` (default: all, sorted by name).
 
-    Raises `ContractViolation` for a column of a type that has no canonical text (struct, map).
+    Raises `ContractViolation` for a column of a type that has no canonical text (durations).
     """
     names = sorted(table.column_names) if columns is None else list(columns)
     high = low = 0
@@ -76,7 +79,7 @@ def canonical_texts(column: pa.Array, name: str) -> list[str | None]:
 
 def _cells(column: pa.Array, name: str) -> Iterator[str]:
     prepared, text = _reader(column, name)
-    return (NULL if value is None else _cell(text(value)) for value in prepared.to_pylist())
+    return (_cell_of(value, text) for value in prepared.to_pylist())
 
 
 def _cell(text: str) -> str:
@@ -96,6 +99,10 @@ def _reader(column: pa.Array, name: str) -> tuple[pa.Array, Callable[[Any], str]
 def _text_of(kind: pa.DataType, name: str) -> Callable[[Any], str]:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _list_text(kind.value_type, name)
+    if pa.types.is_struct(kind):
+        return _struct_text([(field.name, _text_of(field.type, name)) for field in kind])
+    if pa.types.is_map(kind):
+        return _map_text(_text_of(kind.key_type, name), _text_of(kind.item_type, name))
     scalar: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] = (
         (pa.types.is_boolean, lambda value: "true" if value else "false"),
         (pa.types.is_integer, str),
@@ -121,6 +128,25 @@ def _text_of(kind: pa.DataType, name: str) -> Callable[[Any], str]:
     )
 
 
+def _struct_text(fields: Sequence[tuple[str, Callable[[Any], str]]]) -> Callable[[Any], str]:
+    def of(value: dict[str, Any]) -> str:
+        return f"({','.join(_cell_of(value[name], text) for name, text in fields)})"
+
+    return of
+
+
+def _map_text(key: Callable[[Any], str], item: Callable[[Any], str]) -> Callable[[Any], str]:
+    def of(entries: list[tuple[Any, Any]]) -> str:
+        pairs = sorted(f"({_cell_of(k, key)},{_cell_of(v, item)})" for k, v in entries)
+        return f"{{{','.join(pairs)}}}"
+
+    return of
+
+
+def _cell_of(value: Any, text: Callable[[Any], str]) -> str:
+    return NULL if value is None else _cell(text(value))
+
+
 def _list_text(items: pa.DataType, name: str) -> Callable[[Any], str]:
     depth = 1
     while pa.types.is_list(items) or pa.types.is_large_list(items):
@@ -129,7 +155,7 @@ def _list_text(items: pa.DataType, name: str) -> Callable[[Any], str]:
 
     def of(values: list[Any]) -> str:
         sizes, leaves = _flattened(values, depth)
-        inner = (NULL if value is None else _cell(text(value)) for value in leaves)
+        inner = (_cell_of(value, text) for value in leaves)
         return f"{'x'.join(map(str, sizes)) if depth > 1 else ''}[{','.join(inner)}]"
 
     return of

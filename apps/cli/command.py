@@ -60,16 +60,36 @@ def entity(
     at: Annotated[
         str | None, typer.Option(help="As recorded by this time, ISO 8601 with an offset")
     ] = None,
+    explain: Annotated[
+        int | None,
+        typer.Option(min=1, max=500, help="With so many last events and what they changed"),
+    ] = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the state of an entity: now, after a version, or at a time."""
+    """Show the state of an entity: now, after a version, or at a time.
+
+    With --explain also which events led to it, and which field each changed from what to what.
+    """
     path = "/".join(quote(part, safe="") for part in (category, id_))
     with ServiceClient(settings.load(workspace)) as client:
-        answer = client.get(f"/v1/entities/{path}", version=version, at=at)
+        answer = client.get(f"/v1/entities/{path}", version=version, at=at, explain=explain)
     state = orjson.dumps(answer["state"], option=orjson.OPT_INDENT_2).decode()
     text = f"{answer['stream']} at version {answer['version']}, position {answer['position']}"
-    emit(answer, as_json=as_json, text=f"{text}\n{state}", verbatim=True)
+    told = "".join(_explained(each) for each in answer.get("events", []))
+    emit(answer, as_json=as_json, text=f"{text}\n{state}{told}", verbatim=True)
+
+
+def _explained(step: dict[str, Any]) -> str:
+    event = step["event"]
+    lines = [f"\n\n{event['version']} {event['type']}, recorded at {event['recorded_at']}"]
+    for change in step["changes"]:
+        before, after = (
+            orjson.dumps(change[side]).decode() if side in change else "not there"
+            for side in ("from", "to")
+        )
+        lines.append(f"  {change['field'] or '/'}: {before} -> {after}")
+    return "\n".join(lines if step["changes"] else [*lines, "  nothing changed"])
 
 
 def _object(text: str) -> dict[str, Any]:

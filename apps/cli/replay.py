@@ -5,10 +5,11 @@ Commands import the lake and Spark when they run: it takes seconds, which `--hel
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,7 @@ from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed, table, why_unreadable
+from apps.cli.replay_pages import comparison_page, document, plan_page, short, swapped
 from apps.cli.sites import site_of
 from kernel import failpoints
 from kernel.errors import EXIT_FAILED, InvalidRequest
@@ -23,11 +25,8 @@ from kernel.errors import EXIT_FAILED, InvalidRequest
 if TYPE_CHECKING:
     from replay.book import Replay
     from replay.build import Builder
-    from replay.planning import ReplayPlan
     from replay.progress import Progress
     from replay.subject import Site
-    from replay.swap import Swapped
-    from replay.verify import Comparison
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
 Sql = Annotated[
@@ -50,6 +49,8 @@ def register(app: typer.Typer) -> None:
     )
     group.command("plan")(plan)
     group.command("apply")(apply)
+    group.command("pause")(pause_)
+    group.command("resume")(resume)
     group.command("status")(status)
     group.command("verify")(verify_)
     group.command("swap")(swap_)
@@ -65,38 +66,99 @@ def plan(
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a replay would read, write and change, and how to go back. Changes nothing."""
+    """Show what a replay would read, write and change, and how to go back. Changes nothing.
+
+    With --json the answer is a plan that `replay apply --plan` takes.
+    """
     from replay.planning import plan_replay
 
     site = site_of(settings.load(workspace))
     found = plan_replay(site, name, text=_text(sql), include_late=include_late)
-    emit(asdict(found), as_json=as_json, text=_plan_page(found))
+    emit(asdict(found), as_json=as_json, text=plan_page(found))
 
 
 def apply(
     name: Name,
     sql: Sql = None,
     include_late: Late = False,
+    rate: Annotated[
+        float | None, typer.Option(help="At most so many input rows a second, on average.")
+    ] = None,
+    slices: Annotated[
+        int | None, typer.Option(help="In so many slices, each a commit (default: by size).")
+    ] = None,
+    planned: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="A plan, refused when it is stale."),
+    ] = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build a new generation beside the live one, up to the live one's epoch.
 
     Works with the stack up or down, in a Spark session of its own. Readers see nothing of it.
+    Given again after a crash it goes on where the build was.
     """
+    from replay.book import UNFINISHED, ReplayBook
+    from replay.planning import plan_replay, refuse_changed, refuse_full
+
+    found = settings.load(workspace)
+    failpoints.arm_from_environment()
+    site = site_of(found)
+    text, agreed = _text(sql), _read_plan(planned, name)
+    if agreed:
+        text, include_late = agreed["text"], agreed["include_late"]
+    # Before Spark starts, which takes seconds.
+    now = plan_replay(site, name, text=text, include_late=include_late)
+    begun = [r for r in ReplayBook(site.lake, site.tables).of(name) if r.state in UNFINISHED]
+    if agreed and not begun:
+        refuse_changed(agreed, now)
+    refuse_full(now)
+    built = _builder(found, site).build(
+        name, text=text, include_late=include_late, slices=slices, rate=rate
+    )
+    _emit_built(built, as_json=as_json)
+
+
+def pause_(
+    name: Name,
+    generation: Generation = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a build rest after the slice under way; its process ends, `replay resume` goes on."""
+    from replay.cancel import pause
+    from replay.subject import entry_of
+
+    site = site_of(settings.load(workspace), fields=False)
+    entry_of(site, name)
+    done = pause(site, name, generation=generation)
+    text = (
+        f"generation {done.generation} of {name} pauses after its slice; "
+        f"to go on: penstock replay resume {name}"
+    )
+    emit(document(done), as_json=as_json, text=text)
+
+
+def resume(
+    name: Name,
+    generation: Generation = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a build that was paused, stopped by an error, or whose process died.
+
+    At most one slice is computed again.
+    """
+    from replay.book import UNFINISHED, ReplayBook
     from replay.subject import entry_of
 
     found = settings.load(workspace)
     failpoints.arm_from_environment()
     site = site_of(found)
-    entry_of(site, name)  # Before Spark starts, which takes seconds.
-    built = _builder(found, site).build(name, text=_text(sql), include_late=include_late)
-    emit(
-        _document(built),
-        as_json=as_json,
-        text=f"generation {built.generation} of {name} is built up to epoch {built.epoch}; "
-        f"compare it: penstock replay verify {name}",
-    )
+    entry_of(site, name)
+    ReplayBook(site.lake, site.tables).newest(name, *UNFINISHED, generation=generation)
+    _emit_built(_builder(found, site).resume(name, generation=generation), as_json=as_json)
 
 
 def status(
@@ -112,27 +174,42 @@ def status(
     if name is not None:
         entry_of(site, name)
     found = [r for r in ReplayBook(site.lake, site.tables).all() if name in (None, r.name)]
-    rows = [[r.name, r.generation, r.base, r.state.value, r.epoch, r.at, _short(r)] for r in found]
+    rows = [[r.name, r.generation, r.base, r.state.value, r.epoch, r.at, short(r)] for r in found]
     headings = ["projection", "generation", "built beside", "state", "epoch", "since", "detail"]
     nothing = "nothing was built again; see what would be: penstock replay plan NAME"
     text = table(headings, rows, nothing=nothing)
-    emit([_document(r) for r in found], as_json=as_json, text=text)
+    emit([document(r) for r in found], as_json=as_json, text=text)
 
 
 def verify_(
     name: Name,
     generation: Generation = None,
+    expect: Annotated[
+        str | None,
+        typer.Option(metavar="SQL", help="A condition over the rows live and built of a key."),
+    ] = None,
+    expect_column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column that may differ (may be given again)."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the result to FILE, .html or .json.")
+    ] = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the built generation with the live one, row for row at one epoch.
+    """Compare the built generation with the live one at one epoch: types, then row for row.
 
-    Exit code 1 when they differ; with --include-late differences are what was asked for.
+    Exit code 1 when they differ otherwise than expected: rows for which --expect holds, columns
+    named by --expect-column, and rows that --include-late brings are what was asked for.
     """
     from replay.book import READY, ReplayBook
+    from replay.report import refuse_other, write_report
     from replay.subject import entry_of
-    from replay.verify import comparable, live_epoch, verify
+    from replay.verify import Expectation, comparable, live_epoch, verify
 
+    if report is not None:
+        refuse_other(report)
     found = settings.load(workspace)
     site = site_of(found)
     entry_of(site, name)
@@ -140,9 +217,11 @@ def verify_(
     if not comparable(site, built):
         # It was brought past an epoch of the live one; bring it to one that both have.
         _builder(found, site).catch_up(built, live_epoch(site, built))
-    compared = verify(site, name, generation=built.generation)
-    document = {"equal": compared.equal, "accepted": compared.accepted, **asdict(compared)}
-    emit(document, as_json=as_json, text=_comparison_page(compared))
+    expectation = Expectation(rows=expect, columns=tuple(expect_column or ()))
+    compared = verify(site, name, generation=built.generation, expectation=expectation)
+    if report is not None:
+        write_report(compared, report)
+    emit(compared.document, as_json=as_json, text=comparison_page(compared))
     if not compared.accepted:
         raise typer.Exit(EXIT_FAILED)
 
@@ -181,7 +260,7 @@ def swap_(
         return builder.catch_up(replay, builder.head())
 
     done = swap(site, name, catch_up, generation=built.generation)
-    emit(asdict(done), as_json=as_json, text=_swapped(done))
+    emit(asdict(done), as_json=as_json, text=swapped(done))
 
 
 def rollback_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
@@ -196,7 +275,7 @@ def rollback_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption
     site = site_of(settings.load(workspace), fields=False)
     entry_of(site, name)
     done = rollback(site, name)
-    emit(asdict(done), as_json=as_json, text=_swapped(done))
+    emit(asdict(done), as_json=as_json, text=swapped(done))
 
 
 def cancel_(
@@ -213,7 +292,7 @@ def cancel_(
     entry_of(site, name)
     done = cancel(site, name, generation=generation)
     text = f"generation {done.generation} of {name} is cancelled; the live one was not touched"
-    emit(_document(done), as_json=as_json, text=text)
+    emit(document(done), as_json=as_json, text=text)
 
 
 def _builder(found: settings.Settings, site: Site) -> Builder:
@@ -222,6 +301,36 @@ def _builder(found: settings.Settings, site: Site) -> Builder:
 
     print("starting Spark", file=sys.stderr, flush=True)
     return Builder(session_for(found, "replay-spark"), site, _show)
+
+
+def _read_plan(path: Path | None, name: str) -> dict[str, Any]:
+    """Read a plan of a projection; empty without a file."""
+    if path is None:
+        return {}
+    remedy = f"penstock replay plan {name} --json > plan.json"
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path} cannot be read: {why_unreadable(error)}") from error
+    except ValueError as error:
+        raise InvalidRequest(f"{path} is no plan: {error}", remedy=remedy) from error
+    if not isinstance(document, dict) or document.get("name") != name:
+        raise InvalidRequest(f"{path} is no plan for {name}", remedy=remedy)
+    return document
+
+
+def _emit_built(built: Replay, *, as_json: bool) -> None:
+    from replay.book import State
+
+    which = f"generation {built.generation} of {built.name}"
+    if built.state is State.PAUSED:
+        text = f"{which} is paused; to go on: penstock replay resume {built.name}"
+    else:
+        text = (
+            f"{which} is built up to epoch {built.epoch}; "
+            f"compare it: penstock replay verify {built.name}"
+        )
+    emit(document(built), as_json=as_json, text=text)
 
 
 def _show(progress: Progress) -> None:
@@ -235,74 +344,3 @@ def _text(sql: Path | None) -> str | None:
         return sql.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{sql} cannot be read: {why_unreadable(error)}") from error
-
-
-def _document(replay: Replay) -> dict[str, object]:
-    return {**asdict(replay), "state": replay.state.value}
-
-
-def _short(replay: Replay) -> str:
-    from replay.book import State
-
-    match replay.state:
-        case State.BUILDING if "done" in replay.detail:
-            return f"{replay.detail['done']} of {replay.detail['rows']} rows"
-        case State.DIFFERS | State.VERIFIED:
-            names = ("missing", "extra", "differing")
-            return ", ".join(f"{name} {replay.detail.get(name)}" for name in names)
-        case State.FAILED:
-            return str(replay.detail.get("error"))[:200]
-        case _:
-            return "late rows included" if replay.include_late else ""
-
-
-def _plan_page(found: ReplayPlan) -> str:
-    low, high = found.seconds
-    rows = [[item.name, item.rows, item.bytes, item.late] for item in found.inputs]
-    query = "the deployed query" if found.same_query else "another query"
-    late = (
-        f"{found.late_rows:,} rows came too late and "
-        f"{'are taken in' if found.include_late else 'stay out (--include-late takes them in)'}"
-    )
-    free = "" if found.free_bytes is None else f", {found.free_bytes:,} are free"
-    return "\n".join(
-        [
-            f"{found.name}: generation {found.generation} beside {found.live_generation}, "
-            f"by {query}, epochs {found.epochs[0]} to {found.epochs[1]}",
-            table(["reads", "rows", "bytes", "late"], rows),
-            late,
-            f"writes about {found.live_rows:,} rows; needs {found.needed_bytes:,} bytes{free}",
-            f"takes {low} to {high} s",
-            "readers see nothing until the swap, which is one commit; nothing is sent to anyone",
-            f"to go back after the swap: {found.go_back}",
-        ]
-    )
-
-
-def _comparison_page(found: Comparison) -> str:
-    verdict = "equal" if found.equal else "different"
-    declared = " (late rows were asked for)" if found.declared and not found.equal else ""
-    lines = [
-        f"generation {found.generation} of {found.name}, epoch {found.epoch}: {verdict}{declared}",
-        table(
-            ["generation", "rows", "hash"],
-            [
-                ["live", found.live_rows, found.live_hash],
-                ["built", found.built_rows, found.built_hash],
-            ],
-        ),
-        f"missing {found.missing}, extra {found.extra}, differing {found.differing}",
-    ]
-    lines += [f"column {name} only in the live one" for name in found.only_live]
-    lines += [f"column {name} only in the built one" for name in found.only_built]
-    lines += [f"{name} differs by up to {drift:g}" for name, drift in found.drift.items()]
-    for example in found.examples:
-        lines += [str(example["key"]), f"  live  {example['live']}", f"  built {example['built']}"]
-    return "\n".join(lines)
-
-
-def _swapped(done: Swapped) -> str:
-    return (
-        f"{done.name} is generation {done.generation} now (was {done.replaced}), "
-        f"at epoch {done.epoch}, version {done.version} of its table"
-    )

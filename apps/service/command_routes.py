@@ -18,6 +18,7 @@ from apps.service.preconditions import Preconditioned, precondition_of
 from apps.service.render import dump, event_fragments
 from apps.service.requests import runtime_of
 from apps.service.tracing import tracing_of
+from eventstore.deciders.explanation import MOST_EVENTS, FieldChange
 from eventstore.deciders.handling import CommandRequest
 from eventstore.ids import new_id
 from eventstore.names import CAUSATION_ID, CORRELATION_ID, category_of
@@ -103,8 +104,15 @@ async def show_entity(
     at: Annotated[
         str | None, Query(description="As of this recorded time, ISO 8601 with an offset")
     ] = None,
+    explain: Annotated[
+        int | None,
+        Query(ge=1, le=MOST_EVENTS, description="With so many last events and what they changed"),
+    ] = None,
 ) -> Response:
-    """Return an entity's state, folded from its events: now, after a version, or at a time."""
+    """Return an entity's state, folded from its events: now, after a version, or at a time.
+
+    With `explain` also the last events that led to it, and which fields each of them changed.
+    """
     if version is not None and at is not None:
         raise InvalidRequest("version and at were both given", remedy="Send one of them.")
     deciders = _deciders(request)
@@ -118,7 +126,7 @@ async def show_entity(
             remedy=f"See which there are: penstock stream list --category {category}",
             stream=stream,
         )
-    document = {
+    document: dict[str, Any] = {
         "stream": stream,
         "category": category,
         "id": id,
@@ -128,7 +136,23 @@ async def show_entity(
         "decider_version": deciders.entities.decider(category).decider.version,
         "state": await deciders.entities.frozen(category, entity.state),
     }
+    if explain is not None:
+        steps = await deciders.entities.explain(category, entity, last=explain)
+        shown = await event_fragments(
+            (step.event for step in steps), runtime_of(request).opened.intake
+        )
+        document["events"] = [
+            {"event": event, "changes": [*map(_change, step.changes)]}
+            for event, step in zip(shown, steps, strict=True)
+        ]
     return Response(dump(document), media_type=_JSON, headers=_etag(entity.version))
+
+
+def _change(change: FieldChange) -> dict[str, Any]:
+    """Render a change; `from` or `to` is left out where the field was not there."""
+    sides = {"from": change.before, "to": change.after}
+    there = {side: values[0] for side, values in sides.items() if values}
+    return {"field": change.field, **there}
 
 
 def _deciders(request: Request) -> Deciders:

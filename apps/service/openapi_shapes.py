@@ -247,7 +247,18 @@ COMPONENTS: Final[dict[str, Shape]] = {
             "recorded_at": TIME,
             "decider_version": WHOLE,
             "state": {},
-        }
+            "events": listed(
+                record(
+                    {
+                        "event": ref("Event"),
+                        "changes": listed(
+                            record({"field": TEXT, "from": {}, "to": {}}, optional=("from", "to"))
+                        ),
+                    }
+                )
+            ),
+        },
+        optional=("events",),
     ),
     "Deciders": record(
         {

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from eventstore.deciders.decider import Decider, Event
+from eventstore.deciders.explanation import ExplainedEvent, changed_fields
 from eventstore.deciders.snapshots import Snapshot, Snapshots
 from eventstore.deciders.workers import Workers
 from eventstore.store import EventStore, StreamPage
@@ -141,6 +142,50 @@ class Entities:
             position=fold.position,
             recorded_at=fold.recorded_at,
         )
+
+    async def explain(
+        self, category: str, entity: Entity, *, last: int
+    ) -> tuple[ExplainedEvent, ...]:
+        """Return the last events that led to a loaded state, with what each changed in it.
+
+        The state before the first event of a stream is the decider's initial one. Raises what
+        `load` and reading events raise.
+        """
+        if entity.version is None:
+            return ()
+        decider = self.decider(category).decider
+        first = max(0, entity.version - last + 1)
+        state = await self._state_before(category, entity.stream, first)
+        page = await self._store.read_stream(
+            entity.stream,
+            from_version=first,
+            direction="forward",
+            limit=entity.version - first + 1,
+        )
+        await self.upcasting.learn(page.events)
+
+        def work() -> tuple[ExplainedEvent, ...]:
+            folded, steps = state, []
+            before = _as_json(decider, folded)
+            for event in page.events:
+                folded = decider.fold(folded, (_seen(event, self.upcasting),))
+                after = _as_json(decider, folded)
+                changes = tuple(changed_fields(before, after))
+                steps.append(ExplainedEvent(event=event, changes=changes))
+                before = after
+            return tuple(steps)
+
+        return await self._workers.run(work, of=_of(decider))
+
+    async def _state_before(self, category: str, stream: str, version: int) -> Any:
+        """Return the state before an event, the initial one where nothing before can be read."""
+        initial = self.decider(category).decider.start()
+        if version == 0:
+            return initial
+        try:
+            return (await self.load(category, stream, version=version - 1)).state
+        except NotFound:
+            return initial
 
     async def frozen(self, category: str, state: Any) -> Any:
         """Return a state as JSON values. Raises `DeciderFailed` when it has not its own shape."""
@@ -304,6 +349,11 @@ class Entities:
 def _gap(page: StreamPage, following: int) -> bool:
     """Whether events from `following` on were there and may not be read any more."""
     return page.version >= following and (not page.events or page.events[0].version != following)
+
+
+def _as_json(decider: Decider[Any], state: Any) -> Any:
+    """Return a state as JSON values that share nothing with it: evolve may change it in place."""
+    return orjson.loads(orjson.dumps(decider.shape.freeze(state)))
 
 
 def _seen(event: RecordedEvent, upcasting: Upcasting) -> Event:

@@ -191,11 +191,7 @@ class Projector:
         self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard
     ) -> tuple[DeltaVersion, int]:
         """Compute everything and replace what lies at the target; return version and rows."""
-        for item in plan.inputs:
-            frame = self._visible(item, target, plan, catalog, guard.epoch, ())
-            frame.createOrReplaceTempView(item.view)
-        register_matchers(self._spark, plan.tree)
-        result = self._spark.sql(plan.rows_sql)
+        result = self.whole(plan, target, catalog, guard.epoch)
         if self._input_bytes(plan, catalog) <= self._bounded_bytes:
             rows = _stamped(_keyed(collected(result, RESULT), plan.key), guard.epoch)
             failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
@@ -206,6 +202,14 @@ class Projector:
         version = self._spark_writer.overwrite(target.path, stamped, guard)
         table = self._tables.open(target.path)
         return version, table.count() if table is not None else 0
+
+    def whole(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> DataFrame:
+        """Return all rows as they are at an epoch, as a frame that is computed when it is used."""
+        for item in plan.inputs:
+            frame = self._visible(item, target, plan, catalog, up_to, ())
+            frame.createOrReplaceTempView(item.view)
+        register_matchers(self._spark, plan.tree)
+        return self._spark.sql(plan.rows_sql)
 
     def _anything_new(self, plan: Plan, catalog: LakeCatalog, after: Epoch) -> bool:
         """Say, from file statistics alone, whether any input has rows newer than an epoch."""

@@ -116,11 +116,33 @@ def test_a_replay_from_plan_to_rollback(here: Workspace) -> None:
 def test_a_generation_that_differs_is_swapped_only_when_told_to(here: Workspace) -> None:
     filled(here)
     sql = here.file(LATEST.replace("delay,", "delay + 1 AS delay,"))
-    assert not here.answer("replay", "plan", "latest", "--sql", sql)["same_query"]
-    here.answer("replay", "apply", "latest", "--sql", sql)
+    planned = here.answer("replay", "plan", "latest", "--sql", sql)
+    assert planned["change"] == "new generation"
+    plan = here.folder / "plan.json"
+    plan.write_text(json.dumps(planned | {"basis": planned["basis"] | {"generation": 7}}))
+    assert isinstance(here.refusal("replay", "apply", "latest", "--plan", str(plan)), Conflict)
+    plan.write_text(json.dumps(planned))
+    here.answer("replay", "apply", "latest", "--plan", str(plan))
     differs = here.answer("replay", "verify", "latest", code=EXIT_FAILED)
     assert differs["differing"] == differs["live_rows"]
-    assert differs["drift"] == {"delay": 1.0}
+    report = here.folder / "verify.html"
+    expected = here.answer(
+        "replay",
+        "verify",
+        "latest",
+        "--expect",
+        "built.delay = live.delay + 1",
+        "--report",
+        str(report),
+    )
+    assert (expected["verdict"], expected["differing"]) == (
+        "different as expected",
+        expected["expected"],
+    )
+    assert "different as expected" in report.read_text()
+    here.answer("replay", "verify", "latest", code=EXIT_FAILED)
+    (drift,) = differs["drift"]
+    assert (drift["name"], drift["greatest"]) == ("delay", 1.0)
     refused = here.answer("replay", "swap", "latest", code=EXIT_NEEDS_CONFIRMATION)
     assert "differs" in refused["reason"]
     assert here.answer("replay", "swap", "latest", "--yes")["generation"] == 2

@@ -86,6 +86,22 @@ def test_commands_become_events_and_events_state(http: httpx.Client) -> None:
     assert entity["state"]["balance"] == "87.50"
 
 
+def test_an_entity_tells_which_event_changed_which_field(http: httpx.Client) -> None:
+    opened(http)
+    send(http, "pay", {"amount": "12.50", "payee": "shop"})
+    whole = http.get("/v1/entities/account/1", params={"explain": 500}).json()
+    assert [step["event"]["version"] for step in whole["events"]] == [0, 1, 2]
+    before = http.get("/v1/entities/account/1", params={"version": 1, "explain": 1}).json()
+    (deposited,) = before["events"]
+    assert deposited["event"]["type"] == "deposited"
+    assert deposited["event"] == http.get(f"/v1/events/{deposited['event']['id']}").json()
+    (last,) = http.get("/v1/entities/account/1", params={"explain": 1}).json()["events"]
+    changes = {change.pop("field"): change for change in last["changes"]}
+    assert changes["/balance"] == {"from": "100.00", "to": "87.50"}
+    assert "events" not in http.get("/v1/entities/account/1").json()
+    assert http.get("/v1/entities/account/1", params={"explain": 501}).status_code in (400, 422)
+
+
 def test_events_say_which_command_made_them(http: httpx.Client) -> None:
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
     sent = send(http, "open", {"owner": "Ada"}, traceparent=trace, x_correlation_id="order 7")

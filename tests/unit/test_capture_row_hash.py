@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
@@ -66,6 +66,15 @@ def test_rows_that_look_alike_differ() -> None:
     assert len(hashes) == len(texts)
 
 
-def test_a_struct_is_refused() -> None:
+def test_a_duration_is_refused() -> None:
     with pytest.raises(ContractViolation, match="no canonical text"):
-        table_hash(pa.table({"x": [{"a": 1}]}))
+        table_hash(pa.table({"x": [timedelta(seconds=1)]}))
+
+
+def test_structs_and_maps_are_told_apart_by_their_fields_and_entries() -> None:
+    struct = pa.array([{"a": 1, "b": None}], pa.struct([("a", pa.int64()), ("b", pa.string())]))
+    assert table_hash(pa.table({"x": struct})) == (1, hash_of_text("7:(1:1,N)"))
+    kind = pa.map_(pa.string(), pa.int64())
+    orders: list[list[tuple[str, int | None]]] = [[("b", 2), ("a", None)], [("a", None), ("b", 2)]]
+    hashes = {table_hash(pa.table({"x": pa.array([order], kind)})) for order in orders}
+    assert hashes == {(1, hash_of_text("19:{(1:a,N),(1:b,1:2)}"))}

@@ -1,0 +1,107 @@
+"""How answers of `penstock replay` look to people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from apps.cli.output import table
+
+if TYPE_CHECKING:
+    from replay.book import Replay
+    from replay.planning import ReplayPlan
+    from replay.swap import Swapped
+    from replay.verify import Comparison
+
+
+def document(replay: Replay) -> dict[str, object]:
+    """Return a generation's row for programs."""
+    return {**asdict(replay), "state": replay.state.value}
+
+
+def short(replay: Replay) -> str:
+    """Return what a generation's state is about, in a few words."""
+    from replay.book import State
+    from replay.slices import build_of
+
+    match replay.state:
+        case State.BUILDING if "done" in replay.detail:
+            return f"{replay.detail['done']} of {replay.detail['rows']} rows"
+        case State.DIFFERS | State.VERIFIED:
+            names = ("missing", "extra", "differing")
+            return ", ".join(f"{name} {replay.detail.get(name)}" for name in names)
+        case State.PAUSED | State.STOPPED if (begun := build_of(replay.detail)) is not None:
+            why = str(replay.detail.get("error", ""))[:200]
+            return f"{begun.done} of {begun.slicing.slices} slices{': ' if why else ''}{why}"
+        case State.FAILED:
+            return str(replay.detail.get("error"))[:200]
+        case _:
+            return "late rows included" if replay.include_late else ""
+
+
+def plan_page(found: ReplayPlan) -> str:
+    """Lay out a plan."""
+    low, high = found.seconds
+    rows = [[item.name, item.rows, item.bytes, item.late] for item in found.inputs]
+    late = (
+        f"{found.late_rows:,} rows came too late and "
+        f"{'are taken in' if found.include_late else 'stay out (--include-late takes them in)'}"
+    )
+    free = "" if found.free_bytes is None else f", {found.free_bytes:,} are free"
+    lines = [
+        f"{found.name}: generation {found.generation} beside {found.live_generation}, "
+        f"epochs {found.epochs[0]} to {found.epochs[1]}",
+        f"change: {found.change} ({found.why})",
+        *(
+            f"column {each.name}: {each.live or 'not there'} now, {each.built or 'gone'} then"
+            for each in found.types
+        ),
+        table(["reads", "rows", "bytes", "late"], rows),
+        late,
+        f"writes about {found.live_rows:,} rows in {found.slices} slices; "
+        f"needs {found.needed_bytes:,} bytes{free}{'' if found.fits else ': too few'}",
+        f"takes {low} to {high} s, from {found.rates.slowest:,.0f} to "
+        f"{found.rates.fastest:,.0f} rows/s ({found.rates.of})",
+        f"downstream: {', '.join(found.downstream) or 'no other projection reads it'}",
+        "readers see nothing until the swap, which is one commit; nothing is sent to anyone",
+        f"to go back after the swap: {found.go_back}",
+    ]
+    return "\n".join(lines)
+
+
+def comparison_page(found: Comparison) -> str:
+    """Lay out a comparison."""
+    rows = found.rows
+    lines = [
+        f"generation {found.generation} of {found.name}, epoch {found.epoch}: {found.verdict}",
+        table(
+            ["generation", "rows", "hash"],
+            [
+                ["live", rows.live_rows, rows.live_hash],
+                ["built", rows.built_rows, rows.built_hash],
+            ],
+        ),
+        f"missing {rows.missing}, extra {rows.extra}, differing {rows.differing}; "
+        f"expected among these {rows.expected}",
+    ]
+    if found.declared:
+        lines.append("late rows were asked for")
+    lines += [
+        f"column {each.name}: {each.live or 'not there'} in the live one, "
+        f"{each.built or 'not there'} in the built one"
+        for each in found.types
+    ]
+    for each in rows.drift:
+        most = "" if each.greatest is None else f" by up to {each.greatest:g}"
+        lines.append(f"{each.name} differs in {each.rows} rows{most}")
+    for example in rows.examples:
+        lines += [str(example["key"]), f"  live  {example['live']}", f"  built {example['built']}"]
+    return "\n".join(lines)
+
+
+def swapped(done: Swapped) -> str:
+    """Say what a swap or rollback did."""
+    return (
+        f"{done.name} is generation {done.generation} now (was {done.replaced}), "
+        f"at epoch {done.epoch}, version {done.version} of its table"
+    )

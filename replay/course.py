@@ -1,0 +1,143 @@
+"""The course of one build, as the process that runs it sees it: progress, and what the book says.
+
+Every few seconds a row goes to the book, so that others see that the build lives. The answer tells
+what they want: somebody may have paused or cancelled it, or taken it over from a process that was
+not heard of for too long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+
+from kernel.errors import Cancelled, Conflict
+from replay.book import CLAIM, Replay, ReplayBook, State
+from replay.progress import TICK_S, Progress
+from replay.slices import SlicedBuild, time_left
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """Counts slices and keeps the book informed. `age_s`: of the newest input, at the start."""
+
+    book: ReplayBook
+    replay: Replay
+    build: SlicedBuild
+    report: Report
+    every_s: float
+    age_s: float
+    pausing: bool = False
+    lost: bool = False
+    _started: float = field(default_factory=time.monotonic)
+    _recorded: float = field(default_factory=time.monotonic)
+    _rows_before: int = 0
+
+    def tick(self, share: float) -> bool:
+        """Take note of the share of the slice under way; return whether to go on with it."""
+        progress = self._progress(share)
+        self.report(progress)
+        if time.monotonic() - self._recorded < self.every_s:
+            return True
+        return self._record(progress)
+
+    def finished(self, seconds: float) -> None:
+        """Take note of a slice that is in the table. Raises `Cancelled`, and `Conflict` if lost."""
+        times = (*self.build.seconds, round(seconds, 3))
+        self.build = replace(self.build, done=self.build.done + 1, seconds=times)
+        progress = self._progress(0.0)
+        self.report(progress)
+        self._or_raise(self._record(progress))
+
+    def wait(self) -> None:
+        """Wait until the next slice may begin, where the rate is limited."""
+        if self.build.rate is None:
+            return
+        rows = self.build.rows_done - self._rows_before
+        due = self._started + rows / self.build.rate
+        while not self.pausing and (left := due - time.monotonic()) > 0:
+            time.sleep(min(left, TICK_S))
+            self._or_raise(self.tick(0.0))
+
+    def paused(self) -> Replay:
+        """Note how far the build came before it paused."""
+        now = self.replay.now(State.PAUSED, detail=self.build.detail)
+        return self.book.record(now, after=(State.PAUSED,), claim=self.build.claim)
+
+    def found(self, done: int) -> None:
+        """Take note of how many slices the table has, when a process begins with it."""
+        self.build = replace(self.build, done=done)
+        self._rows_before = self.build.rows_done
+
+    def built(self) -> Replay:
+        """Note that all of it is there, and what it took."""
+        build = self.build
+        detail = {
+            "rows": build.rows,
+            "seconds": round(sum(build.seconds), 3),
+            "slices": build.slicing.slices,
+        }
+        now = self.replay.now(State.BUILT, epoch=build.up_to, detail=detail)
+        return self.book.record(now, after=(State.BUILDING, State.PAUSED), claim=build.claim)
+
+    def stopped(self, error: BaseException) -> bool:
+        """Note why the build stopped; return False where somebody had cancelled it."""
+        why = str(error) or "interrupted by its operator"
+        detail = {**self.build.detail, "error": why[:2000]}
+        now = self.replay.now(State.STOPPED, detail=detail)
+        try:
+            self.book.record(now, after=(State.BUILDING, State.PAUSED), claim=self.build.claim)
+        except Cancelled:
+            return False
+        except Conflict:
+            # It was taken over: what it is, its new process says.
+            return True
+        return True
+
+    def _or_raise(self, goes_on: bool) -> None:
+        if goes_on:
+            return
+        which = f"generation {self.replay.generation} of {self.replay.name}"
+        if self.lost:
+            raise Conflict(
+                f"another process went on with {which}: nothing was heard of this one",
+                remedy=f"penstock replay status {self.replay.name}",
+            )
+        raise Cancelled(f"{which} was cancelled")
+
+    def _record(self, progress: Progress) -> bool:
+        self._recorded = time.monotonic()
+        now = self.replay.now(State.BUILDING, detail={**asdict(progress), **self.build.detail})
+        try:
+            self.book.record(now, after=(State.BUILDING,), claim=self.build.claim)
+        except Cancelled:
+            return False
+        except Conflict:
+            self.pausing = self._is_paused()
+            self.lost = not self.pausing
+            return self.pausing
+        return True
+
+    def _is_paused(self) -> bool:
+        return any(
+            known.state is State.PAUSED and known.detail.get(CLAIM) == self.build.claim
+            for known in self.book.of(self.replay.name)
+            if known.generation == self.replay.generation
+        )
+
+    def _progress(self, share: float) -> Progress:
+        build = self.build
+        elapsed = time.monotonic() - self._started
+        done = min(build.rows, build.rows_done + int(share * build.rows / build.slicing.slices))
+        return Progress(
+            rows=build.rows,
+            done=done,
+            slice=build.done,
+            slices=build.slicing.slices,
+            rate=(done - self._rows_before) / max(elapsed, 0.001),
+            eta_s=time_left(build, share),
+            behind_rows=build.rows - done + build.later,
+            behind_s=self.age_s + elapsed,
+        )

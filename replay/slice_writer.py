@@ -1,0 +1,148 @@
+"""Computes slices of a projection in Spark and appends them to a generation's own table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from kernel import failpoints
+from kernel.positions import Epoch
+from projections.log.datasets import schema_of
+from projections.log.driver import FEW_ROWS, RESULT, collected
+from projections.log.spark_writer import SparkWriter
+from projections.log.tables import Tables
+from projections.log.typed_columns import EPOCH
+from projections.log.writer import ArrowWriter, Guard
+from projections.runner.projector import BOUNDED_BYTES, Projector, Target
+from projections.runner.relations import LakeCatalog
+from projections.sql.plan import Plan
+from replay.slices import Slicing
+from schemas.identifiers import spark_name
+
+FAILURES = (PySparkException, Py4JJavaError)
+"""What a query raises that cannot be computed."""
+_MOST_HALVES = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """All rows of a projection at an epoch, cut into slices; `input_bytes` is what they read."""
+
+    plan: Plan
+    target: Target
+    catalog: LakeCatalog
+    up_to: Epoch
+    slicing: Slicing
+    input_bytes: int
+
+
+class SliceWriter:
+    """Appends slice by slice; a slice that is there already is left alone."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        projector: Projector,
+        tables: Tables,
+        *,
+        bounded_bytes: int = BOUNDED_BYTES,
+    ) -> None:
+        self._projector = projector
+        self._tables = tables
+        self._arrow = ArrowWriter(tables)
+        self._spark = SparkWriter(spark, tables)
+        self._bounded_bytes = bounded_bytes
+
+    def done(self, whole: Whole, guard: Guard) -> int:
+        """Return how many slices the table has; all of them once it was finished."""
+        table = self._tables.open(whole.target.path)
+        if table is None:
+            return 0
+        if table.transaction_version(whole.target.app_id) is not None:
+            return whole.slicing.slices
+        return int(table.transaction_version(guard.app_id) or 0)
+
+    def write(self, whole: Whole, number: int, guard: Guard) -> None:
+        """Compute a slice and append it, in one guarded commit."""
+        frame = self._frame(whole, whole.slicing.condition(number))
+        stamped = frame.withColumn(EPOCH, functions.lit(int(whole.up_to)).cast("bigint"))
+        if whole.input_bytes <= self._bounded_bytes * whole.slicing.slices:
+            rows = _nullable(collected(stamped, RESULT))
+            failpoints.hit(failpoints.REPLAY_BEFORE_SLICE)
+            self._arrow.append(whole.target.path, rows, guard)
+        else:
+            failpoints.hit(failpoints.REPLAY_BEFORE_SLICE)
+            self._spark.append(whole.target.path, stamped, guard)
+        failpoints.hit(failpoints.REPLAY_AFTER_SLICE)
+
+    def finish(self, whole: Whole) -> None:
+        """Say of a table whose slices are all there that it has taken input up to the epoch."""
+        table = self._tables.open(whole.target.path)
+        assert table is not None, "a build has at least one slice"
+        empty = schema_of(table).empty_table()
+        self._arrow.append(whole.target.path, empty, Guard(whole.target.app_id, whole.up_to))
+        # Nothing is left to do but the manifest's note.
+        self._projector.run(whole.plan, whole.target, whole.catalog, whole.up_to)
+
+    def failing_key(self, whole: Whole, number: int) -> str | None:
+        """Return the key whose row cannot be computed, found by halving a slice.
+
+        None where no half fails: what failed was not a row.
+        """
+        if not whole.slicing.columns:
+            return None
+        parts, part = 1, 0
+        for _ in range(_MOST_HALVES):
+            found = self._keys(whole, whole.slicing.condition(number, parts=parts, part=part))
+            if len(found) <= 1:
+                break
+            # Of the rows of a part, one half has this number among twice as many, the other more.
+            halves = (part, part + parts)
+            failing = [
+                half
+                for half in halves
+                if self._fails(whole, whole.slicing.condition(number, parts=2 * parts, part=half))
+            ]
+            if not failing:
+                return None
+            parts, part = 2 * parts, failing[0]
+        else:
+            return None
+        condition = whole.slicing.condition(number, parts=parts, part=part)
+        if not found or not self._fails(whole, condition):
+            return None
+        return ", ".join(f"{name} = {value}" for name, value in found[0].items())
+
+    def _frame(self, whole: Whole, condition: str) -> DataFrame:
+        frame = self._projector.whole(whole.plan, whole.target, whole.catalog, whole.up_to)
+        return frame.dropna(subset=list(whole.plan.key)).where(condition)
+
+    def _fails(self, whole: Whole, condition: str) -> bool:
+        try:
+            self._frame(whole, condition).write.format("noop").mode("overwrite").save()
+        except FAILURES:
+            return True
+        return False
+
+    def _keys(self, whole: Whole, condition: str) -> list[dict[str, object]]:
+        """Return up to two of the keys by which slices are told apart; other columns are not read.
+
+        So a row that cannot be computed has a key all the same.
+        """
+        names = [spark_name(name) for name in whole.slicing.columns]
+        frame = self._projector.whole(whole.plan, whole.target, whole.catalog, whole.up_to)
+        few = frame.where(condition).select(*names).distinct().limit(2)
+        try:
+            rows: list[dict[str, object]] = collected(few, FEW_ROWS).to_pylist()
+        except FAILURES:
+            return []
+        return rows
+
+
+def _nullable(rows: pa.Table) -> pa.Table:
+    """Return rows whose columns may be null, as the live runner's are."""
+    return rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))

@@ -1,0 +1,196 @@
+"""A build in slices by the hash of the key: what one slice is, and what is kept between two.
+
+Every slice is a commit of its own in the generation's table, guarded by its number, so that the
+table itself says how many there are. What the book keeps beside that is how the build was cut, by
+whose query, and how long its slices took.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlglot import exp
+
+from kernel.errors import InvalidRequest
+from kernel.positions import Epoch
+from projections.log.writer import Guard
+from projections.sql.plan import Plan
+from projections.sql.tree import (
+    Grouped,
+    Join,
+    JoinKind,
+    Map,
+    Newest,
+    Node,
+    Over,
+    Scan,
+    Sessions,
+    UnionAll,
+    Windowed,
+)
+from replay.book import CLAIM
+from replay.generations import build_app
+from schemas.identifiers import spark_name
+
+SLICE_ROWS = 500_000
+"""Input rows of a slice. Each slice scans the inputs, so that smaller ones cost more."""
+MOST_SLICES = 32
+"""However long the input is: its scans are then still fewer than what is computed from it."""
+PACE_S = 10.0
+"""A build with a limited rate has slices that take about so long."""
+_RECENT = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slicing:
+    """How many slices, and the columns of the key whose hash tells them apart.
+
+    Only columns that the query carries through from its inputs count: a filter on these reaches
+    the inputs, so that a slice is computed from its own rows. Without any there is one slice.
+    """
+
+    columns: tuple[str, ...]
+    slices: int
+
+    def condition(self, number: int, *, parts: int = 1, part: int = 0) -> str:
+        """Write which rows are of a slice (from 0), or of one of several parts of it."""
+        if not self.columns:
+            return "true"
+        names = ", ".join(map(spark_name, self.columns))
+        modulus = self.slices * parts
+        return f"pmod(xxhash64({names}), {modulus}) = {number + self.slices * part}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicedBuild:
+    """What a build knows between two slices. `claim` names the process that goes on with it.
+
+    `up_to`: the epoch that is built; `rows`: of its inputs up to there; `later`: that came after.
+    `seconds`: how long each slice took that this or an earlier process finished. `rate`: the
+    input rows a second that it may take, None without a limit.
+    """
+
+    claim: str
+    up_to: Epoch
+    slicing: Slicing
+    done: int
+    rows: int
+    later: int
+    seconds: tuple[float, ...]
+    fingerprint: str
+    rate: float | None
+
+    @property
+    def detail(self) -> dict[str, object]:
+        """Return what the book keeps."""
+        kept = asdict(self)
+        del kept["claim"]
+        return {CLAIM: self.claim, "build": kept}
+
+    @property
+    def rows_done(self) -> int:
+        """Return the input rows of the finished slices: slices are about equally large."""
+        return self.rows * self.done // self.slicing.slices
+
+
+def build_of(detail: Mapping[str, object]) -> SlicedBuild | None:
+    """Restore what the book keeps; None for a build that was not in slices."""
+    kept: Any = detail.get("build")
+    if kept is None:
+        return None
+    columns, slices = kept["slicing"]["columns"], kept["slicing"]["slices"]
+    return SlicedBuild(
+        claim=str(detail[CLAIM]),
+        up_to=Epoch(kept["up_to"]),
+        slicing=Slicing(columns=tuple(columns), slices=slices),
+        done=kept["done"],
+        rows=kept["rows"],
+        later=kept["later"],
+        seconds=tuple(kept["seconds"]),
+        fingerprint=kept["fingerprint"],
+        rate=kept["rate"],
+    )
+
+
+def slicing_of(
+    plan: Plan, rows: int, *, slices: int | None = None, rate: float | None = None
+) -> Slicing:
+    """Choose slices for a query over so many input rows. Raises `InvalidRequest`."""
+    if (slices is not None and slices < 1) or (rate is not None and rate <= 0):
+        raise InvalidRequest(
+            "a build has one slice or more, and a rate above zero",
+            remedy="Leave --slices and --rate out, or give positive numbers.",
+        )
+    columns = sliceable(plan)
+    if not columns:
+        return Slicing(columns=(), slices=1)
+    if slices is not None:
+        return Slicing(columns=columns, slices=slices)
+    each = SLICE_ROWS if rate is None else max(1, min(SLICE_ROWS, int(rate * PACE_S)))
+    return Slicing(columns=columns, slices=max(1, min(MOST_SLICES, -(-rows // each))))
+
+
+def sliceable(plan: Plan) -> tuple[str, ...]:
+    """Return the columns of the key that a filter on the result reaches the inputs by."""
+    if plan.tree is None:
+        # A query of one step groups by its key, or takes the newest row of it.
+        return plan.key
+    tree = plan.tree
+    return tuple(name for name in plan.key if _carried(tree, name))
+
+
+def fingerprint_of(plan: Plan, slicing: Slicing) -> str:
+    """Return a text that changes with the query, its meaning and its cut."""
+    columns = [[each.name, each.type] for each in plan.columns]
+    parts = [plan.fingerprint, plan.rows_sql, columns, asdict(slicing)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def slice_guard(name: str, generation: int, number: int) -> Guard:
+    """Return the guard of a slice (from 0) in its generation's table."""
+    return Guard(f"{build_app(name, generation)}/slices", Epoch(number + 1))
+
+
+def time_left(build: SlicedBuild, share: float = 0.0) -> tuple[float, float] | None:
+    """Return the seconds left, as a range; None before the first slice is done.
+
+    From the quickest and the slowest of the last slices. The first one of several is left out: it
+    bears what Spark needs to begin. `share`: of the slice under way that is done.
+    """
+    if not build.seconds:
+        return None
+    warm = (build.seconds[1:] or build.seconds)[-_RECENT:]
+    left = build.slicing.slices - build.done - share
+    pace = 0.0 if build.rate is None else build.rows / build.slicing.slices / build.rate
+    return left * max(min(warm), pace), left * max(max(warm), pace)
+
+
+def _carried(node: Node, name: str) -> bool:
+    """Say whether a column's values come from the inputs, for rows that are computed together."""
+    match node:
+        case Scan():
+            return True
+        case Map():
+            made = next(each.expression for each in node.outputs if each.name == name)
+            return all(_carried(node.input, c.name) for c in made.find_all(exp.Column))
+        case Windowed():
+            known = {each.name for each in node.input.columns}
+            return _carried(node.input, name if name in known else node.time)
+        case UnionAll():
+            return all(_carried(each, name) for each in node.inputs)
+        case Grouped() | Sessions() | Newest():
+            return name in node.keys and _carried(node.input, name)
+        case Over():
+            return name in node.partition and _carried(node.input, name)
+        case Join():
+            return _joined(node, name)
+
+
+def _joined(node: Join, name: str) -> bool:
+    if name in {each.name for each in node.left.columns}:
+        return _carried(node.left, name)
+    return node.kind is JoinKind.INNER and _carried(node.right, name)

@@ -1,0 +1,208 @@
+"""Builds in slices: paused, stopped, gone on with, and equal to what the live runner kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kernel import failpoints
+from kernel.errors import Conflict, ContractViolation, NotFound
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from replay.book import Replay, ReplayBook, State
+from replay.build import Builder
+from replay.cancel import cancel, pause
+from replay.generations import generation_name
+from replay.progress import Progress
+from replay.slices import build_of
+from replay.swap import swap
+from replay.verify import verify
+from tests.support.lake.small_lake import (
+    LATEST,
+    PROJECTIONS,
+    STEPS,
+    SmallLake,
+    some_departures,
+    some_readings,
+)
+
+DEFAULT = ("delays", "visits")
+"""One of one step, one of several: the others are repetitions."""
+
+
+@pytest.fixture
+def small(spark: SparkSession, tmp_path: Path) -> SmallLake:
+    return SmallLake(spark, Lake.at(tmp_path / "lake"))
+
+
+@pytest.fixture(autouse=True)
+def _harmless_afterwards() -> Iterator[None]:
+    yield
+    failpoints.disarm()
+
+
+def builder(
+    small: SmallLake,
+    report: Callable[[Progress], None] = lambda _: None,
+    *,
+    abandoned_after: float = 0,
+    **options: int,
+) -> Builder:
+    return Builder(
+        small.spark,
+        small.site,
+        report,
+        record_every_s=0.0,
+        abandoned_after=timedelta(seconds=abandoned_after),
+        **options,
+    )
+
+
+def fill(small: SmallLake, name: str, *, epochs: int = 2) -> None:
+    small.deploy(name)
+    for n in range(1, epochs + 1):
+        more(small, n)
+        small.run(name)
+
+
+def more(small: SmallLake, n: int) -> None:
+    small.epoch(some_departures(n, n * 100, 60), some_readings(n, n * 100, 20))
+
+
+def newest(small: SmallLake, name: str) -> Replay:
+    return ReplayBook(small.lake, Tables()).of(name)[-1]
+
+
+def slices_done(small: SmallLake, name: str) -> int:
+    kept = build_of(newest(small, name).detail)
+    assert kept is not None
+    return kept.done
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in DEFAULT else pytest.param(name, marks=pytest.mark.matrix)
+        for name in (*PROJECTIONS, *STEPS)
+    ],
+)
+def test_p6_a_build_in_slices_equals_what_was_kept_and_goes_on(small: SmallLake, name: str) -> None:
+    fill(small, name)
+    seen: list[Progress] = []
+    built = builder(small, seen.append).build(name, slices=3)
+    assert (built.state, built.epoch) == (State.BUILT, 2)
+    assert seen[-1].slice == seen[-1].slices == built.detail["slices"]
+    assert verify(small.site, name).equal
+    more(small, 3)
+    small.run(name)
+    made = builder(small)
+    swap(small.site, name, lambda replay: made.catch_up(replay, made.head()))
+    after = small.rows(f"projection/{name}")
+    builder(small).build(name, slices=2)
+    assert verify(small.site, name).equal
+    assert small.rows(f"projection/{name}") == after
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", ["delays", "windy"])
+def test_slices_that_executors_write_are_the_same(small: SmallLake, name: str) -> None:
+    fill(small, name)
+    builder(small, bounded_bytes=0).build(name, slices=3)
+    assert verify(small.site, name).equal
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [failpoints.REPLAY_BEFORE_SLICE, failpoints.REPLAY_AFTER_SLICE, failpoints.REPLAY_AFTER_BUILD],
+)
+def test_p6_a_build_that_died_goes_on_by_the_same_command(small: SmallLake, failpoint: str) -> None:
+    fill(small, "latest")
+    last = failpoint == failpoints.REPLAY_AFTER_BUILD
+    failpoints.arm(failpoint, hit=1 if last else 3)
+    with pytest.raises(failpoints.Crash):
+        builder(small).build("latest", slices=4)
+    assert newest(small, "latest").state is State.BUILDING
+    with pytest.raises(Conflict, match="is being built"):
+        builder(small, abandoned_after=60).build("latest")
+    seen: list[Progress] = []
+    built = builder(small, seen.append).build("latest")
+    assert (built.generation, built.state) == (2, State.BUILT)
+    # Finished slices are not computed again: the count goes on from them.
+    went_on = {failpoints.REPLAY_BEFORE_SLICE: {2, 3, 4}, failpoints.REPLAY_AFTER_SLICE: {3, 4}}
+    assert {progress.slice for progress in seen} <= went_on.get(failpoint, {4})
+    assert verify(small.site, "latest").equal
+    live = small.rows("projection/latest")
+    assert small.rows(generation_name("latest", 2)) == live
+
+
+def test_a_build_pauses_after_its_slice_and_is_resumed(small: SmallLake) -> None:
+    fill(small, "latest")
+
+    def pause_it(progress: Progress) -> None:
+        if progress.slice == 1 and newest(small, "latest").state is State.BUILDING:
+            pause(small.site, "latest")
+
+    paused = builder(small, pause_it).build("latest", slices=4)
+    assert paused.state is State.PAUSED
+    assert slices_done(small, "latest") in (1, 2)
+    with pytest.raises(Conflict, match="is unfinished and paused"):
+        builder(small).build("latest")
+    more(small, 3)
+    built = builder(small).resume("latest")
+    assert (built.state, built.epoch, built.generation) == (State.BUILT, 2, 2)
+    assert verify(small.site, "latest").equal
+    with pytest.raises(NotFound):
+        builder(small).resume("latest")
+
+
+def test_a_row_that_cannot_be_computed_is_named_and_nothing_is_lost(small: SmallLake) -> None:
+    fill(small, "latest")
+    (wrong, *_) = small.rows("projection/latest")
+    flight = wrong["flight"]
+    text = LATEST.replace("delay,", f"delay, delay / (flight - {flight}) AS share,")
+    with pytest.raises(ContractViolation, match=rf"the row of flight = {flight}: .*DIVIDE"):
+        builder(small).build("latest", text=text, slices=3)
+    stopped = newest(small, "latest")
+    assert stopped.state is State.STOPPED
+    assert f"flight = {flight}" in str(stopped.detail["error"])
+    with pytest.raises(Conflict, match="by another query"):
+        builder(small).build("latest", text=LATEST)
+    before = slices_done(small, "latest")
+    with pytest.raises(ContractViolation):
+        builder(small).resume("latest")
+    assert slices_done(small, "latest") == before
+    cancel(small.site, "latest")
+    assert not Path(small.lake.path(generation_name("latest", 2))).exists()
+
+
+def test_what_changed_meanwhile_is_not_mixed_into_a_build(
+    small: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(small, "latest", epochs=1)
+    failpoints.arm(failpoints.REPLAY_AFTER_SLICE)
+    with pytest.raises(failpoints.Crash):
+        builder(small).build("latest", slices=3)
+    with monkeypatch.context() as newer:
+        # Another version of the software computes something else from the same SQL.
+        newer.setattr("projections.sql.plan.SEMANTICS", "another")
+        with pytest.raises(Conflict, match="what they mean changed since"):
+            builder(small).resume("latest")
+    assert newest(small, "latest").state is State.BUILDING
+    assert builder(small).resume("latest").state is State.BUILT
+
+
+@pytest.mark.matrix
+def test_a_build_beside_another_generation_that_went_live_is_refused(small: SmallLake) -> None:
+    fill(small, "delays")
+    failpoints.arm(failpoints.REPLAY_AFTER_SLICE)
+    with pytest.raises(failpoints.Crash):
+        builder(small).build("delays", slices=3)
+    (entry,) = (e for e in small.deployed.entries() if e.name == "delays")
+    small.deployed.put([replace(entry, generation=9)])
+    with pytest.raises(Conflict, match="generation 9 went live since"):
+        builder(small).resume("delays")

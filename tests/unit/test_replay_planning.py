@@ -1,0 +1,156 @@
+"""What a plan says of a change, of time and of disk, and when it is stale."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from kernel.errors import Conflict, InvalidRequest, StorageFull
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from replay.book import Replay, ReplayBook, State
+from replay.planning import Change, ReplayPlan, plan_replay, refuse_changed, refuse_full
+from replay.rates import FAST_ROWS_PER_S, RatesOf
+from tests.support.lake.handmade import SQL, HandMade, words
+
+NAME = "report"
+TOLD = "typed/events.thing.told"
+
+
+@pytest.fixture
+def made(lake: Lake) -> HandMade:
+    """A projection that is live up to epoch 1, and a row that came after that."""
+    handmade = HandMade(lake)
+    handmade.deploy(NAME)
+    for epoch, count in ((1, 3), (2, 1)):
+        handmade.epoch()
+        rows = [(number, "w") for number in range(count)]
+        handmade.derive({TOLD: words(*rows, epoch=epoch, _late=[False] * count)}, epoch)
+    handmade.run(NAME, words((1, "w"), (2, "w")), 1)
+    return handmade
+
+
+def took(made: HandMade, name: str, rows: int, seconds: float, *, generation: int) -> None:
+    built = Replay(
+        name=name,
+        generation=generation,
+        base=1,
+        state=State.BUILT,
+        epoch=Epoch(1),
+        include_late=False,
+        text="",
+        base_text="",
+        detail={"rows": rows, "seconds": seconds},
+    )
+    book = ReplayBook(made.lake, Tables())
+    book.record(built)
+    book.record(built.now(State.VERIFIED, detail={"equal": True}))
+
+
+def document(plan: ReplayPlan) -> Mapping[str, Any]:
+    """Return a plan as another process reads it from a file."""
+    found: Mapping[str, Any] = json.loads(json.dumps(asdict(plan)))
+    return found
+
+
+def test_an_unchanged_query_is_computed_again_over_what_the_live_one_has(made: HandMade) -> None:
+    plan = plan_replay(made.site, NAME)
+    assert (plan.change, plan.types, plan.text) == (Change.NONE, (), None)
+    assert (plan.epochs, plan.rows, plan.later) == ((1, 1), 3, 1)
+    assert (plan.generation, plan.live_generation, plan.slices) == (2, 1, 1)
+    assert plan.go_back == f"penstock replay rollback {NAME}"
+    again = replace(plan_replay(made.site, NAME), free_bytes=plan.free_bytes)
+    assert document(again) == document(plan), "what did not change reads the same"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "change", "why", "types"),
+    [
+        ("WITH (", "WITH (freshness = '9 seconds', ", Change.COMPATIBLE, "rows stay", ()),
+        ("id, word", "id,  word", Change.NONE, "computed again", ()),
+        ("id, word", "id, upper(word) AS word", Change.NEW_GENERATION, "another one", ()),
+        (
+            "id, word",
+            "id, id + 1 AS more",
+            Change.NEW_GENERATION,
+            "another one",
+            (("word", "STRING", None), ("more", None, "BIGINT")),
+        ),
+        ("key = 'id'", "key = 'word'", Change.NEW_GENERATION, "key was id and is word", ()),
+    ],
+)
+def test_the_kind_of_change_is_told_with_its_reason(
+    made: HandMade,
+    old: str,
+    new: str,
+    change: Change,
+    why: str,
+    types: tuple[tuple[str, str | None, str | None], ...],
+) -> None:
+    text = SQL.format(name=NAME, key="id").replace(old, new)
+    plan = plan_replay(made.site, NAME, text=text)
+    assert plan.change is change
+    assert why in plan.why
+    assert tuple((t.name, t.live, t.built) for t in plan.types) == types
+
+
+def test_late_rows_make_a_new_generation(made: HandMade) -> None:
+    plan = plan_replay(made.site, NAME, include_late=True)
+    assert (plan.change, plan.why) == (Change.NEW_GENERATION, "late rows are taken in")
+
+
+def test_time_is_taken_from_builds_that_were_measured(made: HandMade) -> None:
+    assert plan_replay(made.site, NAME).rates.of is RatesOf.ASSUMED
+    assert plan_replay(made.site, NAME).rates.fastest == FAST_ROWS_PER_S
+    took(made, NAME, 10, 5.0, generation=2)
+    assert plan_replay(made.site, NAME).rates.of is RatesOf.ASSUMED, "too small to say anything"
+    took(made, "other", 1_000_000, 10.0, generation=2)
+    others = plan_replay(made.site, NAME).rates
+    assert (others.of, others.slowest, others.fastest) == (RatesOf.OTHERS, 100_000, 100_000)
+    took(made, NAME, 1_000_000, 20.0, generation=3)
+    took(made, NAME, 1_000_000, 40.0, generation=4)
+    own = plan_replay(made.site, NAME).rates
+    assert (own.of, own.slowest, own.fastest) == (RatesOf.THIS, 25_000, 50_000)
+    low, high = own.seconds(1_000_000)
+    assert (low, high) == (28, 56)
+
+
+def test_projections_that_read_it_are_named(made: HandMade) -> None:
+    assert plan_replay(made.site, NAME).downstream == ()
+    made.deploy("other")
+    (other,) = (e for e in made.deployed.entries() if e.name == "other")
+    text = other.text.replace("STREAM events.thing.told", NAME)
+    made.deployed.put([replace(other, text=text)])
+    assert plan_replay(made.site, NAME).downstream == ("other",)
+
+
+def test_a_generation_that_finds_no_room_is_refused(made: HandMade) -> None:
+    plan = plan_replay(made.site, NAME)
+    assert plan.fits
+    refuse_full(plan)
+    full = replace(plan, free_bytes=plan.needed_bytes - 1)
+    with pytest.raises(StorageFull, match=f"needs {plan.needed_bytes} bytes and"):
+        refuse_full(full)
+    refuse_full(replace(plan, free_bytes=None))
+
+
+def test_a_plan_holds_while_the_log_goes_on_and_not_when_the_query_changed(made: HandMade) -> None:
+    plan = document(plan_replay(made.site, NAME))
+    made.epoch()
+    made.derive({TOLD: words((9, "x"), epoch=3, _late=[False])}, 3)
+    made.run(NAME, words((1, "w")), 3)
+    refuse_changed(plan, plan_replay(made.site, NAME))
+    text = SQL.format(name=NAME, key="id").replace("word", "upper(word) AS word")
+    with pytest.raises(Conflict, match=r"stale: query was \w+, is \w+$"):
+        refuse_changed(plan, plan_replay(made.site, NAME, text=text))
+    (entry,) = made.deployed.entries()
+    made.deployed.put([replace(entry, generation=4, text=text)])
+    with pytest.raises(Conflict, match="live generation was 1, is 4, generation was 2, is 5, live"):
+        refuse_changed(plan, plan_replay(made.site, NAME))
+    with pytest.raises(InvalidRequest, match="is no plan"):
+        refuse_changed({}, plan_replay(made.site, NAME))

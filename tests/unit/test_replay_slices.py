@@ -1,0 +1,289 @@
+"""How a build is cut into slices, what is kept between two, and what a process learns of others."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from kernel.errors import Cancelled, Conflict, InvalidRequest
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.sql.plan import Plan
+from replay.book import UNFINISHED, Replay, ReplayBook, State
+from replay.cancel import cancel, is_alive, pause
+from replay.course import Course
+from replay.progress import Progress
+from replay.slices import (
+    MOST_SLICES,
+    SLICE_ROWS,
+    SlicedBuild,
+    Slicing,
+    build_of,
+    slicing_of,
+    time_left,
+)
+from tests.support.lake.handmade import HandMade
+from tests.support.oracles.sql_world import planned
+
+NAME = "report"
+FLIGHTS = "STREAM events.flight.departed"
+
+
+def of(query: str, *, key: str) -> Plan:
+    return planned(f"CREATE PROJECTION p WITH (key = '{key}') AS {query}")
+
+
+def a_build(**changes: object) -> SlicedBuild:
+    build = SlicedBuild(
+        claim="me",
+        up_to=Epoch(7),
+        slicing=Slicing(columns=("id",), slices=4),
+        done=0,
+        rows=400,
+        later=5,
+        seconds=(),
+        fingerprint="f",
+        rate=None,
+    )
+    return replace(build, **changes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "slices", "rate", "expected"),
+    [
+        (0, None, None, 1),
+        (SLICE_ROWS, None, None, 1),
+        (SLICE_ROWS + 1, None, None, 2),
+        (SLICE_ROWS * 1000, None, None, MOST_SLICES),
+        (10, 7, None, 7),
+        (1000, None, 10.0, 10),
+        (10, None, 0.5, 2),
+    ],
+)
+def test_the_number_of_slices_follows_from_rows_and_rate(
+    rows: int, slices: int | None, rate: float | None, expected: int
+) -> None:
+    plan = of(f"SELECT flight, delay FROM {FLIGHTS}", key="flight")
+    assert slicing_of(plan, rows, slices=slices, rate=rate).slices == max(expected, 1)
+
+
+@pytest.mark.parametrize(("slices", "rate"), [(0, None), (None, 0.0), (None, -1.0)])
+def test_slices_and_rates_are_positive(slices: int | None, rate: float | None) -> None:
+    plan = of(f"SELECT flight, delay FROM {FLIGHTS}", key="flight")
+    with pytest.raises(InvalidRequest):
+        slicing_of(plan, 10, slices=slices, rate=rate)
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "columns"),
+    [
+        (f"SELECT flight, delay FROM {FLIGHTS}", "flight", ("flight",)),
+        (
+            "SELECT carrier, window_start, COUNT(*) AS n "
+            f"FROM {FLIGHTS} GROUP BY carrier, TUMBLE(occurred_at, '1 hour')",
+            "carrier, window_start",
+            ("carrier", "window_start"),
+        ),
+        (
+            "SELECT flight, window_start, COUNT(*) AS n "
+            f"FROM {FLIGHTS} GROUP BY flight, SESSION(occurred_at, '10 minutes')",
+            "flight, window_start",
+            ("flight",),
+        ),
+        (
+            "SELECT position, flight, ROW_NUMBER() OVER (PARTITION BY flight ORDER BY occurred_at)"
+            f" AS place FROM {FLIGHTS}",
+            "position",
+            (),
+        ),
+        (
+            f"SELECT a.position, b.position AS next FROM {FLIGHTS} a LEFT JOIN {FLIGHTS} b "
+            "ON b.flight = a.flight AND b.occurred_at > a.occurred_at "
+            "AND b.occurred_at <= a.occurred_at + INTERVAL 30 MINUTES",
+            "position",
+            ("position",),
+        ),
+    ],
+)
+def test_only_columns_that_a_filter_reaches_the_inputs_by_cut_a_build(
+    query: str, key: str, columns: tuple[str, ...]
+) -> None:
+    found = slicing_of(of(query, key=key), 10, slices=3)
+    assert (found.columns, found.slices) == (columns, 3 if columns else 1)
+    assert (found.condition(0) == "true") is not bool(columns)
+
+
+def test_the_halves_of_a_part_of_a_slice_are_that_part() -> None:
+    slicing = Slicing(columns=("a",), slices=3)
+
+    def numbers(parts: int, part: int) -> set[int]:
+        condition = slicing.condition(1, parts=parts, part=part)
+        modulus, number = condition.removeprefix("pmod(xxhash64(`a`), ").split(") = ")
+        return {hashed for hashed in range(120) if hashed % int(modulus) == int(number)}
+
+    for parts, part in ((1, 0), (2, 1), (4, 3)):
+        halves = numbers(2 * parts, part), numbers(2 * parts, part + parts)
+        assert halves[0] | halves[1] == numbers(parts, part)
+        assert not halves[0] & halves[1]
+
+
+def test_what_a_build_knows_survives_the_book() -> None:
+    build = a_build(done=2, seconds=(1.5, 2.0), rate=10.0)
+    assert build_of(json.loads(json.dumps(build.detail))) == build
+    assert build_of({"rows": 3}) is None
+
+
+def test_the_time_left_is_a_range_of_measured_slices_without_the_first() -> None:
+    assert time_left(a_build()) is None
+    assert time_left(a_build(done=1, seconds=(9.0,))) == (27.0, 27.0)
+    assert time_left(a_build(done=3, seconds=(9.0, 2.0, 3.0))) == (2.0, 3.0)
+    assert time_left(a_build(done=2, seconds=(9.0, 2.0)), 0.5) == (3.0, 3.0)
+    assert time_left(a_build(done=2, seconds=(9.0, 2.0), rate=10.0)) == (20.0, 20.0)
+
+
+@pytest.fixture
+def made(lake: Lake) -> HandMade:
+    handmade = HandMade(lake)
+    handmade.deploy(NAME)
+    return handmade
+
+
+@pytest.fixture
+def course(made: HandMade) -> Course:
+    return begun(made, a_build())
+
+
+def begun(made: HandMade, build: SlicedBuild) -> Course:
+    replay = Replay(
+        name=NAME,
+        generation=2,
+        base=1,
+        state=State.BUILDING,
+        epoch=Epoch(0),
+        include_late=False,
+        text="new",
+        base_text="old",
+        detail=build.detail,
+    )
+    book = ReplayBook(made.lake, Tables())
+    return Course(
+        book=book,
+        replay=book.record(replay, after=()),
+        build=build,
+        report=lambda _: None,
+        every_s=0.0,
+        age_s=3.0,
+    )
+
+
+def newest(made: HandMade) -> Replay:
+    return ReplayBook(made.lake, Tables()).of(NAME)[-1]
+
+
+def test_a_course_counts_rows_slices_and_what_it_is_behind(course: Course) -> None:
+    seen: list[Progress] = []
+    course.report = seen.append
+    assert course.tick(0.5)
+    course.finished(2.0)
+    halfway, one = seen
+    assert (halfway.done, halfway.slice, halfway.eta_s) == (50, 0, None)
+    assert (one.done, one.slice, one.slices, one.eta_s) == (100, 1, 4, (6.0, 6.0))
+    assert (one.behind_rows, one.behind_s >= 3.0) == (305, True)
+    assert "slice 1 of 4" in one.line
+    assert "6 to 6 s left" in one.line
+
+
+def test_a_course_that_was_paused_ends_after_its_slice(made: HandMade, course: Course) -> None:
+    assert pause(made.site, NAME).state is State.PAUSED
+    assert course.tick(0.1), "the slice under way is finished"
+    course.finished(2.0)
+    assert course.pausing
+    course.paused()
+    kept = build_of(newest(made).detail)
+    assert newest(made).state is State.PAUSED
+    assert kept is not None
+    assert (kept.done, kept.seconds) == (1, (2.0,))
+
+
+def test_a_course_that_was_cancelled_stops_at_once(made: HandMade, course: Course) -> None:
+    cancel(made.site, NAME)
+    assert not course.tick(0.1)
+    with pytest.raises(Cancelled):
+        course.finished(2.0)
+    assert not course.stopped(ValueError("files are gone"))
+    assert newest(made).state is State.CANCELLED
+
+
+def test_a_course_that_another_process_took_over_writes_nothing_more(
+    made: HandMade, course: Course
+) -> None:
+    book = ReplayBook(made.lake, Tables())
+    other = replace(course.build, claim="another")
+    book.record(newest(made).now(State.BUILDING, detail=other.detail), claim="me")
+    with pytest.raises(Conflict, match="another process went on"):
+        course.finished(2.0)
+    course.stopped(ValueError("mine"))
+    assert newest(made).state is State.BUILDING
+    assert newest(made).detail["claim"] == "another"
+
+
+def test_of_two_that_go_on_with_a_dead_build_one_does(made: HandMade, course: Course) -> None:
+    assert course.tick(0.0)
+    book = ReplayBook(made.lake, Tables())
+    now = newest(made).now(State.BUILDING, detail=replace(course.build, claim="first").detail)
+    book.record(now, after=UNFINISHED, claim="me")
+    with pytest.raises(Conflict):
+        book.record(now, after=UNFINISHED, claim="me")
+
+
+def test_of_two_that_begin_a_generation_one_does(made: HandMade, course: Course) -> None:
+    with pytest.raises(Conflict):
+        begun(made, a_build(claim="second"))
+
+
+def test_what_stopped_a_build_is_told(made: HandMade, course: Course) -> None:
+    assert course.stopped(ValueError("no space left"))
+    stopped = newest(made)
+    assert (stopped.state, stopped.detail["error"]) == (State.STOPPED, "no space left")
+    assert build_of(stopped.detail) == course.build
+    assert not is_alive(stopped)
+    assert cancel(made.site, NAME).state is State.CANCELLED
+
+
+def test_a_build_lives_while_it_is_heard_of(made: HandMade, course: Course) -> None:
+    assert is_alive(newest(made))
+    assert not is_alive(newest(made), timedelta(0))
+
+
+def test_a_limited_rate_is_kept_on_average_and_a_pause_ends_the_wait(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        def __init__(self) -> None:
+            self.now = time.monotonic()
+
+        def monotonic(self) -> float:
+            return self.now
+
+        def sleep(self, seconds: float) -> None:
+            self.now += seconds
+
+    clock = Clock()
+    monkeypatch.setattr("replay.course.time", clock)
+    course = begun(made, a_build(rate=10.0))
+    began = clock.now
+    course.wait()
+    assert clock.now - began < 1
+    course.finished(2.0)
+    course.wait()
+    assert clock.now - began == pytest.approx(10, abs=1)
+    course.finished(2.0)
+    pause(made.site, NAME)
+    course.wait()
+    assert course.pausing
+    assert clock.now - began < 12
