@@ -20,7 +20,15 @@ from replay.cancel import ABANDONED_AFTER, remove_files
 from replay.generations import live_app
 from replay.planning import build_epoch, next_generation
 from replay.progress import Progress, watched
-from replay.subject import Site, Subject, generation_target, input_tables, subject_of, typed_head
+from replay.subject import (
+    Site,
+    Subject,
+    generation_target,
+    input_tables,
+    reachable,
+    subject_of,
+    typed_head,
+)
 
 RECORD_EVERY_S = 5.0
 
@@ -117,10 +125,16 @@ class Builder:
             raise
 
     def catch_up(self, replay: Replay, up_to: Epoch) -> Replay:
-        """Bring a built generation forward to an epoch, incrementally, as the live runner does."""
+        """Bring a built generation forward to an epoch, incrementally, as the live runner does.
+
+        Not beyond the other projections that it reads.
+        """
         if replay.epoch >= up_to:
             return replay
         subject = subject_of(self._site, replay.name, replay.text)
+        up_to = min(up_to, reachable(self._site, subject))
+        if replay.epoch >= up_to:
+            return replay
         self._project(replay, subject, up_to)
         now = replay.now(replay.state, epoch=up_to, detail=replay.detail)
         return self._book.record(now, after=READY if replay.state in READY else None)

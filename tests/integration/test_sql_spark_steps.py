@@ -46,7 +46,7 @@ def world() -> World:
         Reading(n, 1, draw.choice(["JFK", "LGA"]), draw.randint(-40, 40), draw.choice([None, 1, 2]))
         for n in range(10)
     )
-    return World(facts=facts, readings=readings, airlines=())
+    return World(facts=facts, readings=readings)
 
 
 FURTHER = ("cumulating", "ranks", "count windows", "two streams", "semi", "in", "union")
