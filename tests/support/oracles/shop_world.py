@@ -123,6 +123,29 @@ def rows_now(scan: Scan, shop: Shop, others: dict[str, list[Row]]) -> list[Row]:
     ]
 
 
+def version_rows(shop: Shop, name: str) -> list[Row]:
+    """Return every version that the rows of a table had, as its history has them."""
+    columns = [*(CUSTOMERS if name == "customers" else ORDERS)]
+    rows: list[Row] = []
+    last: dict[int, Row] = {}
+    for change in shop.changes:
+        if change.table != name:
+            continue
+        at = START + timedelta(minutes=change.sequence)
+        if change.key in last:
+            last[change.key]["valid_to"] = at
+        # What a deleted row held must not matter.
+        values = change.values or (None,) * (len(columns) - 1)
+        row = dict(zip(columns, (change.key, *values), strict=True))
+        last[change.key] = row | {
+            "valid_from": at,
+            "valid_to": None,
+            "_deleted": change.values is None,
+        }
+        rows.append(last[change.key])
+    return rows
+
+
 def _place(time: datetime, high: int) -> Row:
     return {"_time": time, "_seq_hi": high, "_seq_lo": 0}
 
