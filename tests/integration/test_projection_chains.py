@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 from pyspark.sql import SparkSession
 
-from apps.deployment import set_status
-from apps.pipeline.projecting import Projecting
-from kernel.errors import Conflict
 from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.catalog import DROPPED, LIVE, PAUSED, PROJECTION, Entry
 from replay.build import Builder
-from replay.generations import generation_name, live_app
-from replay.swap import rollback, swap
-from schemas.registry import MemoryRegistry
+from replay.generations import generation_name
 from tests.support.lake.small_lake import (
-    CHAIN,
-    Departure,
     Reading,
     SmallLake,
     some_departures,
@@ -97,75 +87,3 @@ def test_a_table_s_rows_that_change_and_vanish_are_taken_back(
     small.epoch(readings=[Reading(sequence=4, hour=1, wind=None, origin="JFK")])
     small.run("winds")
     assert {r["origin"]: r["wind"] for r in small.rows("projection/winds")} == {"EWR": 8.0}
-
-
-def test_the_swap_and_rollback_of_one_are_followed_by_those_that_read_it(
-    spark: SparkSession, lake: Lake
-) -> None:
-    small = SmallLake(spark, lake)
-    small.deploy("per_flight", "by_number")
-    departures = [Departure(position=n, minute=n, flight=n % 3, delay=n) for n in range(1, 8)]
-    epoch = small.epoch(departures)
-    small.run("per_flight")
-    small.run("by_number")
-    before = small.rows("projection/by_number")
-    builder = Builder(spark, small.site, lambda _: None)
-    fewer = CHAIN["per_flight"].replace("GROUP BY", "WHERE delay > 3 GROUP BY")
-    builder.build("per_flight", text=fewer)
-    swap(small.site, "per_flight", lambda r: builder.catch_up(r, builder.head()))
-    assert not fits(small)
-    small.run("by_number")
-    assert fits(small)
-    assert small.rows("projection/by_number") != before
-    runs = small.manifest.history_of(live_app("by_number", 1))
-    stable = Tables().open(lake.path("projection/by_number"))
-    assert stable is not None
-    assert (runs[-1].epoch, runs[-1].tables["projection/by_number"].version) == (
-        epoch,
-        stable.version(),
-    ), "who reads by epoch finds the rows that fit"
-    version = stable.version()
-    small.run("by_number")
-    assert Tables().open(lake.path("projection/by_number")).version() == version
-    rollback(small.site, "per_flight")
-    small.run("per_flight")
-    small.run("by_number")
-    assert small.rows("projection/by_number") == before
-    lost = CHAIN["per_flight"].replace("COUNT(*) AS n", "COUNT(*) AS m")
-    with pytest.raises(Conflict, match="by_number reads per_flight, and not with this query"):
-        builder.build("per_flight", text=lost)
-
-
-def test_p5_the_pipeline_runs_a_chain_together_and_drops_none_that_is_read(
-    spark: SparkSession, lake: Lake
-) -> None:
-    small = SmallLake(spark, lake)
-    # The outer one first, and in a hurry; the inner one not.
-    slow = CHAIN["per_flight"].replace("key = 'flight'", "key = 'flight', freshness = '1 hour'")
-    text = {"by_number": CHAIN["by_number"], "per_flight": slow}
-    small.deployed.put(
-        [Entry(kind=PROJECTION, name=n, generation=1, status=LIVE, text=t) for n, t in text.items()]
-    )
-    projecting = Projecting(spark, lake, MemoryRegistry(), on_run=lambda *_: None)
-    for epoch in range(1, 4):
-        small.epoch([Departure(position=epoch * 10 + n, minute=n, flight=n) for n in range(epoch)])
-        projecting.states.get("by_number") and setattr(
-            projecting.states["by_number"], "due_at", 0.0
-        )
-        projecting.step()
-        assert fits(small), "the inner one is run for the outer one, whatever its own freshness"
-        assert {s.epoch for s in projecting.states.values()} == {epoch}
-    set_status(small.site, "per_flight", PAUSED)
-    small.epoch([Departure(position=99, minute=1, flight=7)])
-    projecting.step()
-    assert "penstock projection resume per_flight" in str(projecting.states["by_number"].error)
-    assert fits(small)
-    set_status(small.site, "per_flight", LIVE)
-    projecting.step()
-    assert projecting.states["by_number"].error is None
-    assert len(small.rows("projection/per_flight")) == 4
-    assert fits(small)
-    with pytest.raises(Conflict, match="by_number read the projection per_flight"):
-        set_status(small.site, "per_flight", DROPPED)
-    set_status(small.site, "by_number", DROPPED)
-    set_status(small.site, "per_flight", DROPPED)
