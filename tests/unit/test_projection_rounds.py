@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from apps.deployment import set_status
 from apps.pipeline.projecting import Projecting
 from kernel.errors import Conflict, InvalidRequest
 from kernel.positions import Epoch
@@ -159,13 +158,13 @@ def test_a_process_that_starts_writes_nothing_that_is_right(rounds: Rounds) -> N
 def test_one_that_stands_still_keeps_those_that_read_it_where_they_fit(rounds: Rounds) -> None:
     rounds.seen("ab")
     rounds.step()
-    set_status(rounds.made.site, "persons", PAUSED)
+    rounds.made.deployed.set_status("persons", PAUSED)
     rounds.seen("a")
     rounds.step()
     assert "penstock projection resume persons" in str(rounds.error("numbers"))
     assert rounds.projecting.step() is False, "nothing is left to do until somebody resumes it"
     assert rounds.fits()
-    set_status(rounds.made.site, "persons", LIVE)
+    rounds.made.deployed.set_status("persons", LIVE)
     rounds.step()
     assert rounds.error("numbers") is None
     assert rounds.rows("numbers") == {2: 1, 1: 1}
@@ -238,7 +237,7 @@ def test_what_others_read_is_not_dropped_nor_changed_so_that_they_fail(rounds: R
     site = rounds.made.site
     rounds.seen("a")
     with pytest.raises(Conflict, match="numbers read the projection persons") as refused:
-        set_status(site, "persons", DROPPED)
+        rounds.made.deployed.set_status("persons", DROPPED)
     assert "penstock projection drop numbers --yes" in str(refused.value.remedy)
     with pytest.raises(
         Conflict, match=r"numbers reads persons, and not with this query: .* has a column n"
@@ -247,5 +246,5 @@ def test_what_others_read_is_not_dropped_nor_changed_so_that_they_fail(rounds: R
     circle = NUMBERS.replace("numbers", "persons").replace("FROM persons", "FROM numbers")
     with pytest.raises(InvalidRequest, match="in a circle"):
         subject_of(site, "persons", circle)
-    set_status(site, "numbers", DROPPED)
-    set_status(site, "persons", DROPPED)
+    rounds.made.deployed.set_status("numbers", DROPPED)
+    rounds.made.deployed.set_status("persons", DROPPED)

@@ -101,9 +101,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Sequence[object]:
     made: list[object] = []
 
     class Counted(Dataflow):
-        def __init__(self, *arguments: object) -> None:
+        def __init__(self, *arguments: object, **options: int) -> None:
             made.append(self)
-            super().__init__(*arguments)
+            super().__init__(*arguments, **options)
 
     monkeypatch.setattr(region_runs, "Dataflow", Counted)
     return made
