@@ -95,13 +95,13 @@ class Kept:
         self.written += changes.num_rows
         rows = changes.to_pylist()
         for row in sorted(rows, key=lambda row: row["_w"]):
-            plain = {n: plain(v) for n, v in row.items() if n != "_w"}
-            key = tuple(plain[name] for name in self._tree.keys)
+            values = {n: plain(v) for n, v in row.items() if n != "_w"}
+            key = tuple(values[name] for name in self._tree.keys)
             if row["_w"] < 0:
-                assert self.rows.pop(key) == plain, "only what was given out is taken back"
+                assert self.rows.pop(key) == values, "only what was given out is taken back"
             else:
                 assert key not in self.rows, "a key has one row"
-                self.rows[key] = plain
+                self.rows[key] = values
 
 
 def _rows(scan: Scan, world: World) -> list[Row]:
