@@ -11,7 +11,7 @@ from kernel.errors import Conflict, InvalidRequest, PenstockError
 from projections.runner.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.runner.manifest import TYPED
 from projections.runner.relations import LakeCatalog
-from projections.sql.catalog import DeclaredCatalog
+from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from projections.sql.plan import plan
 from replay.planning import next_generation
@@ -72,10 +72,15 @@ def apply(
         entry, outcome = _source_entry(source, before.get((SOURCE, source.name)))
         results.append(_result(entry, outcome, None))
         changed += [entry] if outcome is not Outcome.UNCHANGED else []
-    declared = {**site.deployed.deployment().sources, **{s.name: s for s in sources}}
+    deployed = site.deployed.deployment()
+    declared = DeclaredCatalog(
+        lake_catalog(site),
+        [*{**deployed.sources, **{s.name: s for s in sources}}.values()],
+        [*{**deployed.declared, **{d.name: d for d in projections}}.values()],
+    )
     for decl in projections:
         entry, outcome = _projection_entry(site, decl, before.get((PROJECTION, decl.name)))
-        results.append(_result(entry, outcome, _waits(site, decl, tuple(declared.values()))))
+        results.append(_result(entry, outcome, _waits(decl, declared)))
         changed += [entry] if outcome is not Outcome.UNCHANGED else []
     if changed:
         site.deployed.put(changed)
@@ -130,11 +135,10 @@ def _projection_entry(
     return replace(before, text=decl.text), Outcome.CHANGED
 
 
-def _waits(site: Site, decl: ProjectionDecl, sources: Sequence[SourceDecl]) -> str | None:
+def _waits(decl: ProjectionDecl, declared: DeclaredCatalog) -> str | None:
     """Compile against what the lake has; say what is missing, or refuse what is wrong."""
-    lake = lake_catalog(site)
     try:
-        plan(decl, DeclaredCatalog(lake, sources))
+        plan(decl, declared)
     except InvalidRequest as error:
         if waits_for_input(error):
             return error.message

@@ -38,7 +38,7 @@ from replay.planning import build_epoch, input_bytes, input_rows, next_generatio
 from replay.progress import watched
 from replay.slice_writer import FAILURES, SliceWriter, Whole
 from replay.slices import SlicedBuild, build_of, fingerprint_of, slice_guard, slicing_of
-from replay.subject import Site, Subject, generation_target, subject_of, typed_head
+from replay.subject import Site, Subject, generation_target, reachable, subject_of, typed_head
 
 RECORD_EVERY_S = 5.0
 
@@ -147,10 +147,16 @@ class Builder:
         return self._go_on(now, subject, build)
 
     def catch_up(self, replay: Replay, up_to: Epoch) -> Replay:
-        """Bring a built generation forward to an epoch, incrementally, as the live runner does."""
+        """Bring a built generation forward to an epoch, incrementally, as the live runner does.
+
+        Not beyond the other projections that it reads.
+        """
         if replay.epoch >= up_to:
             return replay
         subject = subject_of(self._site, replay.name, replay.text)
+        up_to = min(up_to, reachable(self._site, subject))
+        if replay.epoch >= up_to:
+            return replay
         target = self._target(replay, subject, up_to)
         self._projector.run(subject.plan, target, subject.catalog, up_to)
         now = replay.now(replay.state, epoch=up_to, detail=replay.detail)

@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from kernel.errors import InvalidRequest, NotFound
+from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
 from projections.log.layout import Lake
-from projections.log.tables import Tables, greatest
+from projections.log.tables import Tables, greatest, kept
 from projections.log.typed_columns import EPOCH
 from projections.runner.catalog import PROJECTION, DeployedCatalog, Deployment, Entry
 from projections.runner.manifest import TYPED, Manifest
 from projections.runner.projector import Target
 from projections.runner.projector import input_tables as tables_of_plan
+from projections.runner.region_runs import table_of
 from projections.runner.relations import LakeCatalog
 from projections.serve.standings import unknown_projection
-from projections.sql.catalog import DeclaredCatalog
+from projections.sql.declared import DeclaredCatalog
+from projections.sql.lineage import read_by, readers_of
 from projections.sql.parse import ProjectionDecl, parse_script
 from projections.sql.plan import InputKind, Plan, plan
 from replay.generations import build_app, generation_name, live_app, version_before
@@ -95,19 +97,23 @@ def declaration(name: str, text: str) -> ProjectionDecl:
 def generation_target(
     site: Site, subject: Subject, generation: int, up_to: Epoch, *, include_late: bool
 ) -> Target:
-    """Return where a generation is built, its histories pinned to what they were at an epoch.
+    """Return where a generation is built, the tables it reads pinned to what they were at an epoch.
 
-    Raises `NotFound` when a history of that epoch is not kept any more.
+    Raises `NotFound` when a table of that epoch is not kept any more.
     """
     name = generation_name(subject.entry.name, generation)
     versions = {}
     for item in subject.plan.inputs:
-        if item.kind is InputKind.HISTORY:
-            history = f"history/{item.name}"
-            version = version_before(site.lake.path(history), history, up_to)
-            if version is None:
-                raise _not_kept(subject.entry.name, history, up_to)
-            versions[history] = version
+        if item.kind is InputKind.STREAM:
+            continue
+        read = table_of(item)
+        if item.kind is InputKind.PROJECTION:
+            version = _version_noted(site, item.name, up_to)
+        else:
+            version = version_before(site.lake.path(read), read, up_to)
+        if version is None:
+            raise _not_kept(subject.entry.name, read, up_to)
+        versions[read] = version
     return Target(
         name=name,
         path=site.lake.path(name),
@@ -118,8 +124,16 @@ def generation_target(
 
 
 def input_tables(subject: Subject) -> list[str]:
-    """Return the typed and history tables that a projection reads."""
+    """Return the tables that a projection reads: typed ones, histories, other projections."""
     return tables_of_plan(subject.plan, subject.catalog)
+
+
+def reachable(site: Site, subject: Subject) -> Epoch:
+    """Return the epoch up to which a projection can be brought: where all that it reads is."""
+    epochs = [typed_head(site)]
+    for name in read_by(subject.plan):
+        epochs.append(noted_epoch(site, name, entry_of(site, name).generation) or Epoch(0))
+    return min(epochs)
 
 
 def typed_head(site: Site) -> Epoch:
@@ -138,15 +152,30 @@ def noted_epoch(site: Site, name: str, generation: int) -> Epoch | None:
 
 
 def anything_new(site: Site, subject: Subject, after: Epoch) -> bool:
-    """Say, from file statistics, whether any input has rows that became visible after an epoch."""
+    """Say, from file statistics, whether any input has rows that became visible after an epoch.
+
+    Of another projection that does not tell: rows may have gone.
+    """
+    if read_by(subject.plan):
+        return True
     tables = [site.tables.open(site.lake.path(name)) for name in input_tables(subject)]
     newest = [greatest(table, EPOCH) for table in tables if table is not None]
     return any(epoch is not None and epoch > after for epoch in newest)
 
 
-def _not_kept(name: str, history: str, epoch: Epoch) -> NotFound:
+def _version_noted(site: Site, name: str, up_to: Epoch) -> int | None:
+    """Return the version that a projection's table had at an epoch; None where it is not kept."""
+    for generation in range(entry_of(site, name).generation, 0, -1):
+        runs = [r for r in site.manifest.history_of(live_app(name, generation)) if r.epoch <= up_to]
+        if runs:
+            version = runs[-1].tables[f"projection/{name}"].version
+            return version if kept(site.lake.path(f"projection/{name}"), version) else None
+    return None
+
+
+def _not_kept(name: str, table: str, epoch: Epoch) -> NotFound:
     return NotFound(
-        f"{name} stands at epoch {epoch}, and what {history} was then is not kept any more "
+        f"{name} stands at epoch {epoch}, and what {table} was then is not kept any more "
         "(lake.retention_days)",
         remedy=f"Bring {name} up to now: penstock projection resume {name}, penstock wait "
         "--caught-up, then the same command again.",
@@ -154,4 +183,23 @@ def _not_kept(name: str, history: str, epoch: Epoch) -> NotFound:
 
 
 def _planned(decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog) -> Plan:
-    return plan(decl, DeclaredCatalog(catalog, tuple(deployment.sources.values())))
+    """Plan a projection, which may have another query than the one that is deployed.
+
+    Raises `Conflict` where projections that read it could not be compiled with that query.
+    """
+    deployed = deployment.declared
+    sources = tuple(deployment.sources.values())
+    declared = DeclaredCatalog(catalog, sources, [*{**deployed, decl.name: decl}.values()])
+    made = plan(decl, declared)
+    if deployed.get(decl.name) == decl:
+        return made
+    for name in readers_of(decl.name, deployed.values()):
+        try:
+            plan(deployed[name], declared)
+        except InvalidRequest as error:
+            raise Conflict(
+                f"{name} reads {decl.name}, and not with this query: {error.message}",
+                remedy=f"Give the new query what {name} needs, or drop {name} first: "
+                f"penstock projection drop {name} --yes",
+            ) from error
+    return made

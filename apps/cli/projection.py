@@ -22,11 +22,12 @@ from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
 from apps.cli.sites import site_of
-from apps.cli.sql_files import Files, read_files
+from apps.cli.sql_files import Declared, Files, read_files
 from kernel.errors import EXIT_USAGE, InvalidRequest, Misconfigured, NotFound
 
 if TYPE_CHECKING:
     from projections.sql.catalog import Catalog
+    from projections.sql.declared import DeclaredCatalog
     from projections.sql.parse import ProjectionDecl, SourceDecl
     from projections.sql.shape import Plan
 
@@ -61,7 +62,7 @@ def validate(
     declared = read_files(files)
     results = [_refused("-", error) for error in declared.refused]
     for decl in declared.projections:
-        results.append(_checked(decl, known, declared.sources))
+        results.append(_checked(decl, known, declared))
     failed = [result for result in results if not result["ok"]]
     lines = [line for result in results for line in _lines(result)]
     if known is None:
@@ -84,7 +85,6 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Show how projections are kept: inputs, strategy, state, late rows, cost and compiled SQL."""
-    from projections.sql.catalog import DeclaredCatalog
     from projections.sql.explain import document, page
     from projections.sql.plan import plan
 
@@ -106,7 +106,7 @@ def explain(
         )
     plans = []
     for decl in chosen:
-        made = plan(decl, DeclaredCatalog(known, declared.sources))
+        made = plan(decl, _declared_catalog(known, declared))
         plans.append(replace(made, notes=made.notes + _beginnings(made, known, declared.sources)))
     emit(
         [document(each) for each in plans],
@@ -140,24 +140,31 @@ def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | N
         raise Misconfigured(f"{path} is not JSON: {error}") from error
 
 
-def _checked(
-    decl: ProjectionDecl, known: Catalog | None, sources: Sequence[SourceDecl]
-) -> dict[str, object]:
+def _declared_catalog(known: Catalog, files: Declared) -> DeclaredCatalog:
+    """Return what files declare on what is known, with the projections that are deployed."""
+    from projections.runner.relations import LakeCatalog
+    from projections.sql.declared import DeclaredCatalog
+
+    deployed = known.declared if isinstance(known, LakeCatalog) else {}
+    projections = {**deployed, **{decl.name: decl for decl in files.projections}}
+    return DeclaredCatalog(known, files.sources, [*projections.values()])
+
+
+def _checked(decl: ProjectionDecl, known: Catalog | None, files: Declared) -> dict[str, object]:
     if known is None:
         return {"name": decl.name, "ok": True, "fingerprint": decl.fingerprint}
     from apps.deployment import waits_for_input
     from projections.runner.relations import LakeCatalog
-    from projections.sql.catalog import DeclaredCatalog
     from projections.sql.plan import plan
 
     try:
-        made = plan(decl, DeclaredCatalog(known, sources))
+        made = plan(decl, _declared_catalog(known, files))
     except InvalidRequest as error:
         if isinstance(known, LakeCatalog) and waits_for_input(error):
             waits = {"fingerprint": decl.fingerprint, "waits": error.message}
             return {"name": decl.name, "ok": True, **waits}
         return _refused(decl.name, error)
-    warnings = _beginnings(made, known, sources)
+    warnings = _beginnings(made, known, files.sources)
     checked = {"name": decl.name, "ok": True, "fingerprint": made.fingerprint, "cost": made.cost}
     return checked | ({"warnings": list(warnings)} if warnings else {})
 
@@ -170,7 +177,7 @@ def _beginnings(
     Versions by a column of the table's own (`event_time`) reach back as far as its rows do.
     """
     from projections.runner.relations import LakeCatalog
-    from projections.sql.catalog import DeclaredCatalog
+    from projections.sql.declared import DeclaredCatalog
     from projections.sql.shape import InputKind
 
     declared = {source.name: source for source in sources}

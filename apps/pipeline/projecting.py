@@ -19,21 +19,22 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
 from projections.run.dataflow import MEMORY_BYTES
-from projections.runner.catalog import LIVE, DeployedCatalog, Deployment
+from projections.runner.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
 from projections.runner.derived import Brought, DerivedTables, within_budget
 from projections.runner.derived_holds import held_input
 from projections.runner.manifest import Manifest
 from projections.runner.projector import Projector, Run, live_target
 from projections.runner.relations import LakeCatalog
 from projections.runner.views import DeltaFrames
-from projections.sql.catalog import DeclaredCatalog
+from projections.sql.declared import DeclaredCatalog
+from projections.sql.lineage import in_order, read_by, with_what_they_read
 from projections.sql.parse import ProjectionDecl
 from projections.sql.plan import InputKind, Plan, plan
 from projections.state.held import retry_command
 from projections.state.history import HistoryTables
 from schemas.registry import SchemaRegistry
 
-HISTORY = InputKind.HISTORY
+VERSIONS = (InputKind.HISTORY, InputKind.LATEST)
 COMPACT_EVERY = 64
 TYPED_EVERY_S = 2.0
 """Pause between two runs of typed tables while neither a projection nor a history reads them."""
@@ -126,7 +127,7 @@ class Projecting:
         up_to = within_budget(self._manifest, brought.epoch, last)
         catalog = self._catalog(deployment, brought)
         plans = self._plans(deployment, catalog)
-        joined = [i.name for made in plans.values() for i in made.inputs if i.kind is HISTORY]
+        joined = [i.name for made in plans.values() for i in made.inputs if i.kind in VERSIONS]
         histories = {
             history.name: history
             for name in (*deployment.histories(), *joined)
@@ -139,8 +140,12 @@ class Projecting:
             brought = self._derived.bring(brought, up_to, list(histories.values()))
             catalog = self._catalog(deployment, brought)
         ran = False
-        for name, made in plans.items():
-            ran |= self._run(name, made, deployment, catalog, brought)
+        reads = {name: read_by(made) for name, made in plans.items()}
+        # Whoever is due is computed from what others have at this very epoch: they run before.
+        due = with_what_they_read(filter(self._due, plans), reads)
+        for name in in_order(reads):
+            if name in due:
+                ran |= self._run(name, plans[name], deployment, catalog, brought)
         if not ran and brought.epoch == last.epoch and self._all_at(brought.epoch, deployment):
             # Nothing can change before the manifest or the catalog does.
             self._settled = seen
@@ -180,7 +185,7 @@ class Projecting:
         up_to = brought.epoch
         entry, decl = deployment.projections[name]
         state = self.states.setdefault(name, ProjectionState(name))
-        if entry.status != LIVE or state.epoch >= up_to or time.monotonic() < state.due_at:
+        if entry.status != LIVE or state.epoch >= up_to:
             return False
         target = live_target(self._lake, name, entry.generation, include_late=entry.include_late)
         state.due_at = time.monotonic() + decl.freshness.total_seconds()
@@ -189,6 +194,10 @@ class Projecting:
         if held is not None:
             # What its input lacks would be missed for good: rows come under the epochs they missed.
             state.error = held
+            return False
+        behind = self._behind(made, deployment, up_to)
+        if behind is not None:
+            state.held, state.error = behind
             return False
         try:
             run = self._projector.run(made, target, catalog, up_to)
@@ -203,20 +212,37 @@ class Projecting:
         self._on_run(name, run)
         return True
 
+    def _due(self, name: str) -> bool:
+        return time.monotonic() >= self.states[name].due_at
+
+    def _behind(self, made: Plan, deployment: Deployment, up_to: Epoch) -> tuple[bool, str] | None:
+        """Say which projection that a plan reads is not at an epoch, and if that will last."""
+        for name in read_by(made):
+            other = self.states.get(name)
+            if other is not None and other.epoch >= up_to:
+                continue
+            entry = deployment.projections.get(name)
+            if entry is not None and entry[0].status == PAUSED:
+                fix = f"penstock projection resume {name}"
+                return True, f"waits for the projection {name}, which is paused | fix: {fix}"
+            error = other.error if other is not None else None
+            why = error or f"it has not run yet | fix: penstock projection status {name}"
+            return other is not None and other.held, f"waits for the projection {name}: {why}"
+        return None
+
     def _plans(self, deployment: Deployment, catalog: LakeCatalog) -> dict[str, Plan]:
         plans: dict[str, Plan] = {}
-        for name, (_, decl) in deployment.projections.items():
-            made = self._plan(name, decl, deployment, catalog)
+        sources = tuple(deployment.sources.values())
+        declared = DeclaredCatalog(catalog, sources, tuple(deployment.declared.values()))
+        for name, decl in deployment.declared.items():
+            made = self._plan(name, decl, declared)
             if made is not None:
                 plans[name] = made
         return plans
 
-    def _plan(
-        self, name: str, decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog
-    ) -> Plan | None:
+    def _plan(self, name: str, decl: ProjectionDecl, declared: DeclaredCatalog) -> Plan | None:
         state = self.states.setdefault(name, ProjectionState(name))
         try:
-            declared = DeclaredCatalog(catalog, tuple(deployment.sources.values()))
             return plan(decl, declared)
         except PenstockError as error:
             first = waits_for_input(error)

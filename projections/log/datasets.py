@@ -57,6 +57,16 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
     return _dataset(table, actions, bounded)
 
 
+def paths_of(table: DeltaTable) -> frozenset[str]:
+    """Return the files that hold a table's rows, as its log names them."""
+    return frozenset(pa.table(table.get_add_actions())["path"].to_pylist())
+
+
+def dataset_at(table: DeltaTable, paths: Iterable[str]) -> ds.Dataset:
+    """Return files of a table without partitions as a dataset, its own or those it had before."""
+    return _dataset(table, pa.table({"path": pa.array([*paths], pa.string())}), ())
+
+
 def _dataset(table: DeltaTable, actions: pa.Table, bounded: Sequence[pa.Field]) -> ds.Dataset:
     """Return some files of a table as a dataset, with the bounds of some of their columns."""
     files, parquet = files_below(table), ds.ParquetFileFormat()

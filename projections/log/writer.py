@@ -46,10 +46,15 @@ R = TypeVar("R", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Identifies a write: the writer's app id and the epoch that it commits."""
+    """Identifies a write: the writer's app id and the epoch that it commits.
+
+    `again`: the table has the epoch, and its rows are put right. Whoever writes so computes what is
+    different from what the table has, so that doing it twice is harmless.
+    """
 
     app_id: str
     epoch: Epoch
+    again: bool = False
 
 
 class TableWriter(Protocol[R]):
@@ -86,7 +91,7 @@ def reached(table: DeltaTable | None, guard: Guard) -> bool:
     if table is None:
         return False
     last = table.transaction_version(guard.app_id)
-    return last is not None and last >= guard.epoch
+    return last is not None and (last > guard.epoch or (last == guard.epoch and not guard.again))
 
 
 class ArrowWriter:

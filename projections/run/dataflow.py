@@ -24,7 +24,6 @@ from projections.run.operators import (
     JoinOperator,
     Operator,
     RecomputedOperator,
-    all_columns,
     consolidated,
 )
 from projections.run.regions import TEXT
@@ -78,25 +77,15 @@ class Dataflow:
         """Give back memory and disk."""
         self._connection.close()
 
-    def add(self, scan: Scan, rows: Iterable[pa.Table]) -> None:
-        """Take rows that are new in an input: its columns and those of `ORDER`."""
+    def add(self, scan: Scan, rows: Iterable[pa.Table], *, weight: int = 1) -> None:
+        """Take rows that came in an input, or with weight -1 those that went.
+
+        They have the columns of the input and those of `ORDER`. A row that comes and goes in one
+        round is no change.
+        """
         with self._within_memory():
             for part in rows:
-                self._insert(scan.view, part.select([*names(scan), *ORDER]), weight=1)
-
-    def replace(self, scan: Scan, rows: Iterable[pa.Table]) -> None:
-        """Take all rows of an input as they are now; those that it had before and lacks go."""
-        before, now = f"{scan.view}_before", f"{scan.view}_now"
-        self.add(scan, rows)
-        with self._within_memory():
-            self._connection.execute(
-                f"CREATE OR REPLACE TEMP TABLE {now} AS FROM {scan.view}; "
-                f"CREATE TABLE IF NOT EXISTS {before} AS FROM {scan.view} LIMIT 0"
-            )
-            gone = f"SELECT * REPLACE (-_w AS _w) FROM {before}"
-            changes = consolidated(f"FROM {now} UNION ALL {gone}", all_columns(scan))
-            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {scan.view} AS {changes}")
-            self._connection.execute(f"CREATE OR REPLACE TABLE {before} AS FROM {now}")
+                self._insert(scan.view, part.select([*names(scan), *ORDER]), weight=weight)
 
     def round(self) -> pa.Table:
         """Let the inputs' changes through all operators; return the rows that came and went.

@@ -15,11 +15,13 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
+from kernel.errors import Conflict
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
 from projections.log.ledger import Ledger
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable, parse_tables
+from projections.sql.lineage import readers_of
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from schemas.incarnations import Incarnation, parse_incarnation
 from schemas.lake_columns import captured_columns
@@ -66,6 +68,11 @@ class Deployment:
     slots: dict[str, Incarnation]
     sources: dict[str, SourceDecl]
     projections: dict[str, tuple[Entry, ProjectionDecl]]
+
+    @property
+    def declared(self) -> dict[str, ProjectionDecl]:
+        """The projections' statements, by name."""
+        return {name: decl for name, (_, decl) in self.projections.items()}
 
     def keys(self) -> dict[str, tuple[str, ...]]:
         """Return the primary key of every captured table in the lake, by `<source>.<table>`."""
@@ -151,8 +158,17 @@ class DeployedCatalog:
         )
 
     def set_status(self, name: str, status: str) -> Entry:
-        """Pause, resume or drop a projection that is deployed. Its table stays."""
+        """Pause, resume or drop a projection that is deployed. Its table stays.
+
+        Raises `Conflict` where others read what is to be dropped.
+        """
         known = {(each.kind, each.name): each for each in self.entries()}
+        readers = readers_of(name, self.deployment().declared.values()) if status == DROPPED else []
+        if readers:
+            raise Conflict(
+                f"{', '.join(readers)} read the projection {name}",
+                remedy=f"Drop what reads it first: penstock projection drop {readers[0]} --yes",
+            )
         before = known[PROJECTION, name]
         changed = replace(before, status=status)
         if before.status != status:

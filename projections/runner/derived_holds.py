@@ -35,6 +35,8 @@ def in_quarantine(up_to: Committed) -> Mapping[str, Hold]:
 def held_input(plan: Plan, brought: Standing) -> str | None:
     """Say which held table a plan reads, why it is held and what releases it; None for none."""
     for item in plan.inputs:
+        if item.kind is InputKind.PROJECTION:
+            continue
         kind = "typed" if item.kind is InputKind.STREAM else "history"
         found = brought.hold_on(f"{kind}/{item.name}")
         if found is not None:

@@ -193,6 +193,12 @@ class Manifest:
         else:
             self._append(row, Guard(f"{self._app_id}/{done.name}", done.epoch))
 
+    def noted(self, name: str) -> Epoch | None:
+        """Return the newest epoch that a derived table has noted. Cheap."""
+        table = self._tables.open(self._lake.epochs)
+        done = None if table is None else table.transaction_version(f"{self._app_id}/{name}")
+        return None if done is None else Epoch(done)
+
     def version(self) -> int:
         """Return the manifest's table version; -1 before the first epoch. Cheap."""
         table = self._tables.open(self._lake.epochs)
@@ -273,9 +279,9 @@ class Manifest:
         return {name: _projected(row) for name, row in newest.items()}
 
     def history_of(self, name: str) -> list[Projected]:
-        """Return every run of one derived table, ascending by epoch."""
+        """Return every run of one derived table, ascending by epoch, then as they were noted."""
         rows = self._rows((pc.field("kind") == PROJECTION) & (pc.field("name") == name))
-        return sorted(map(_projected, rows), key=lambda run: run.epoch)
+        return [_projected(row) for row in sorted(rows, key=_noted_at)]
 
     def _append(self, row: dict[str, object], guard: Guard) -> None:
         self._writer.append(self._lake.epochs, _one_row(row), guard)

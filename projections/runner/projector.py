@@ -43,7 +43,7 @@ from projections.log.writer import (
 from projections.run.dataflow import MEMORY_BYTES
 from projections.runner.manifest import Manifest, Projected
 from projections.runner.matchers import register_matchers
-from projections.runner.region_runs import Reading, RegionRuns
+from projections.runner.region_runs import Reading, RegionRuns, table_of
 from projections.runner.relations import LakeCatalog
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import Input, InputKind, Plan, Strategy
@@ -62,7 +62,7 @@ class Target:
     """Where a generation of a projection is written, and how it is guarded.
 
     The live generation lies at the projection's stable path; another one beneath it in `_gen/N`.
-    `versions` pins history tables, for a run up to an epoch that they have passed.
+    `versions` pins tables that are read, for a run up to an epoch that they have passed.
     """
 
     name: str
@@ -115,10 +115,13 @@ class Projector:
         self._spark_writer = SparkWriter(spark, tables)
         self._bounded_bytes = bounded_bytes
         self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes)
+        self._read: dict[str, dict[str, int]] = {}
 
     def keep_only(self, targets: Iterable[Target]) -> None:
         """Forget what is held in memory of all targets but these."""
-        self._regions.keep_only(target.app_id for target in targets)
+        kept = {target.app_id for target in targets}
+        self._regions.keep_only(kept)
+        self._read = {name: read for name, read in self._read.items() if name in kept}
 
     def cursor(self, target: Target) -> Epoch | None:
         """Return the epoch up to which a target has taken input; None before its first run."""
@@ -139,28 +142,40 @@ class Projector:
                 remedy=f"Finish what was begun: penstock replay status, then penstock replay swap "
                 f"{plan.name}",
             )
-        if cursor is not None and cursor >= up_to:
-            table = self._tables.open(target.path)
-            version = table.version() if table is not None else 0
-            run = _run(TableAt(version=version, as_of_epoch=cursor), 0, 0, False, started)
+        others = self._other_projections(plan, target)
+        # Rows that went leave no epoch behind, nor does the swap of a generation.
+        moved = bool(others) and self._read.get(target.app_id) != others
+        again = cursor == up_to and moved
+        if cursor is not None and cursor >= up_to and not again:
+            run = self._nothing(target, cursor, started)
             if cursor == up_to:
                 # A crash may have come between this epoch's commit and its note.
                 self._note(target, run)
             return run
-        if cursor is not None and not self._anything_new(plan, catalog, cursor):
+        if cursor is not None and not moved and not self._anything_new(plan, catalog, cursor):
             # Nothing to commit: the table at this version is also the one of `up_to`.
-            table = self._tables.open(target.path)
-            version = table.version() if table is not None else 0
-            run = _run(TableAt(version=version, as_of_epoch=up_to), 0, 0, False, started)
+            run = self._nothing(target, up_to, started)
             self._note(target, run)
             return run
-        guard = Guard(target.app_id, up_to)
+        run = self._taken_in(plan, target, catalog, cursor, Guard(target.app_id, up_to, again))
+        failpoints.hit(failpoints.PROJECTION_AFTER_COMMIT)
+        self._read[target.app_id] = others
+        self._note(target, run)
+        return run
+
+    def _taken_in(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, cursor: Epoch | None, guard: Guard
+    ) -> Run:
+        """Commit what a target lacks of an epoch."""
+        started = time.perf_counter()
         if cursor is None or plan.strategy is Strategy.WHOLE:
             version, rows = self._write_whole(plan, target, catalog, guard)
-            counted = (rows, 0, True)
+            return _run(TableAt(version=version, as_of_epoch=guard.epoch), rows, 0, True, started)
+        changes = self._changes(plan, target, catalog, cursor, guard.epoch)
+        failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
+        if guard.again and changes.num_rows == 0:
+            run = self._nothing(target, guard.epoch, started)
         else:
-            changes = self._changes(plan, target, catalog, cursor, up_to)
-            failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
             version = self._writer.merge(
                 target.path,
                 changes,
@@ -168,23 +183,42 @@ class Projector:
                 keys=plan.key,
                 newer=ORDER if plan.strategy is Strategy.NEWEST else (),
             )
-            self._regions.committed(target.app_id, version)
             gone = pc.sum(pc.equal(changes[OP], DELETE)).as_py() or 0
-            counted = (changes.num_rows - gone, gone, False)
-        failpoints.hit(failpoints.PROJECTION_AFTER_COMMIT)
-        run = _run(TableAt(version=version, as_of_epoch=up_to), *counted, started)
-        self._note(target, run)
+            table = TableAt(version=version, as_of_epoch=guard.epoch)
+            run = _run(table, changes.num_rows - gone, gone, False, started)
+        self._regions.committed(target.app_id, run.table.version)
         return run
 
+    def _nothing(self, target: Target, epoch: Epoch, started: float) -> Run:
+        """Return a run that changed nothing."""
+        table = self._tables.open(target.path)
+        version = table.version() if table is not None else 0
+        return _run(TableAt(version=version, as_of_epoch=epoch), 0, 0, False, started)
+
+    def _other_projections(self, plan: Plan, target: Target) -> dict[str, int]:
+        """Return the versions of the other projections' tables that a plan reads."""
+        names = {table_of(i) for i in plan.inputs if i.kind is InputKind.PROJECTION}
+        versions = dict(target.versions)
+        for name in names - versions.keys():
+            table = self._tables.open(self._lake.path(name))
+            if table is None:
+                raise NotFound(f"{name} has no rows yet")
+            versions[name] = table.version()
+        return {name: versions[name] for name in names}
+
     def _note(self, target: Target, run: Run) -> None:
+        epoch = Epoch(run.table.as_of_epoch)
+        noted = self._manifest.noted(target.app_id)
         self._manifest.project(
             Projected(
-                epoch=Epoch(run.table.as_of_epoch),
+                epoch=epoch,
                 name=target.app_id,
                 tables={target.name: run.table},
                 counts={"rows": run.rows, "deleted": run.deleted},
                 timings_ms={"run": run.milliseconds},
-            )
+            ),
+            # Rows of an epoch that was noted changed with those of another projection.
+            again=run.rows + run.deleted > 0 and noted is not None and noted >= epoch,
         )
 
     def _write_whole(
@@ -295,16 +329,14 @@ class Projector:
                 if plan.stateful and not target.include_late:
                     frame = frame.filter("NOT _late")
                 return frame
-            case InputKind.HISTORY:
-                name = f"history/{item.name}"
+            case InputKind.HISTORY | InputKind.LATEST | InputKind.PROJECTION:
+                name = table_of(item)
                 frame_or_none = self._frames.frame(
                     self._lake.path(name), *ranges, version=target.versions.get(name)
                 )
                 if frame_or_none is None:
-                    raise NotFound(f"history/{item.name} has no rows yet")
+                    raise NotFound(f"{name} has no rows yet")
                 return frame_or_none
-            case InputKind.LATEST | InputKind.PROJECTION:
-                raise NotFound(f"{item.name}: joins with the latest state are not kept yet")
 
     def _stream(self, name: str, catalog: LakeCatalog, ranges: tuple[Range, ...]) -> DataFrame:
         """Put the typed tables of a category or type together under the relation's columns."""
@@ -334,11 +366,11 @@ class Projector:
 
 
 def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
-    """Name the tables that a plan reads: typed ones of its streams, and histories."""
+    """Name the tables that a plan reads: typed ones of its streams, histories, projections."""
     names: list[str] = []
     for item in plan.inputs:
         stream = item.kind is InputKind.STREAM
-        names += catalog.members(item.name) if stream else [f"history/{item.name}"]
+        names += catalog.members(item.name) if stream else [table_of(item)]
     return names
 
 

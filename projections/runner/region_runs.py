@@ -4,6 +4,11 @@ A dataflow is only trusted while the projection's table is as it left it. After 
 that failed, a swap or another query it begins anew: everything up to the epoch is taken in at once,
 and what the table has is compared with what it should have. So the table is right again whatever
 came in between, and rows that are right already are not written.
+
+Of a stream a run reads the facts of its epochs. Of a table (a history, what is valid of one, the
+table of another projection) it reads the files that came since and takes back the rows of those
+that went: whoever wrote them, as a fold, a compaction, or the swap of a generation, what is
+different between two versions is in these files, and their size follows from that of the changes.
 """
 
 from __future__ import annotations
@@ -13,18 +18,26 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from projections.log.datasets import dataset_of, scanner_of, schema_of
+from projections.log.datasets import (
+    dataset_at,
+    dataset_of,
+    missing_file,
+    paths_of,
+    scanner_of,
+    schema_of,
+)
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.typed_columns import EPOCH, LATE
 from projections.log.writer import upserts_and_deletes
 from projections.run.dataflow import MEMORY_BYTES, Dataflow, arrow_type
 from projections.runner.relations import LakeCatalog
-from projections.sql.shape import ORDER, InputKind, Plan
+from projections.sql.shape import ORDER, Input, InputKind, Plan
 from projections.sql.tree import Newest, Scan, scans
 
 _LOOK_BACK = 32
@@ -34,13 +47,16 @@ _REARRANGED = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
 
 @dataclass(slots=True, kw_only=True)
 class _Held:
-    """A dataflow and what it stands for. `version` is the table's after its last commit."""
+    """A dataflow and what it stands for. `version` is the table's after its last commit.
+
+    `files` are those that hold the rows of the tables that are read, by the view of the input.
+    """
 
     dataflow: Dataflow
     identity: str
     epoch: int = 0
     version: int = -1
-    histories: dict[str, int] = field(default_factory=dict)
+    files: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +98,20 @@ class RegionRuns:
         self._drop_under_way()
         table = self._tables.open(reading.path)
         held = self._held.pop(reading.app_id, None)
-        if held is not None and not (table and _stands(held, reading, table)):
-            held.dataflow.close()
-            held = None
+        if held is not None:
+            self._under_way = (reading.app_id, held)
+            known = table is not None and _stands(held, reading, table)
+            if not (known and self._fed(held, tree, reading, up_to)):
+                self._drop_under_way()
+                held = None
         fresh = held is None
         if held is None:
             held = _Held(
                 dataflow=Dataflow(tree, memory_bytes=self._memory_bytes),
                 identity=reading.identity,
             )
-        self._under_way = (reading.app_id, held)
-        for scan in scans(tree):
-            self._feed(held, scan, reading, up_to)
+            self._under_way = (reading.app_id, held)
+            self._fed(held, tree, reading, up_to)
         if fresh and table is not None:
             rows = held.dataflow.begin(_stored(table, tree))
         else:
@@ -119,21 +137,34 @@ class RegionRuns:
             self._under_way[1].dataflow.close()
             self._under_way = None
 
-    def _feed(self, held: _Held, scan: Scan, reading: Reading, up_to: Epoch) -> None:
-        if scan.kind is InputKind.STREAM:
-            held.dataflow.add(scan, self._facts(scan, reading, held.epoch, up_to))
-            return
-        name = f"history/{scan.name}"
+    def _fed(self, held: _Held, tree: Newest, reading: Reading, up_to: Epoch) -> bool:
+        """Give a dataflow what is new to it; False where rows to take back are not kept any more.
+
+        The dataflow is of no use then.
+        """
+        for scan in scans(tree):
+            if scan.kind is InputKind.STREAM:
+                held.dataflow.add(scan, self._facts(scan, reading, held.epoch, up_to))
+            elif not self._fed_table(held, scan, reading):
+                return False
+        return True
+
+    def _fed_table(self, held: _Held, scan: Scan, reading: Reading) -> bool:
+        name = table_of(scan)
         table = self._tables.open(self._lake.path(name))
         if table is None:
             raise NotFound(f"{name} has no rows yet")
         wanted = reading.versions.get(name, table.version())
-        if held.histories.get(scan.view) == wanted:
-            return
         if wanted != table.version():
             table = DeltaTable(self._lake.path(name), version=wanted)
-        held.dataflow.replace(scan, _versions(scan, table))
-        held.histories[scan.view] = wanted
+        before, now = held.files.get(scan.view, frozenset()), paths_of(table)
+        gone = dataset_at(table, before - now)
+        if missing_file(gone) is not None:
+            return False
+        held.dataflow.add(scan, _rows(scan, dataset_at(table, now - before)))
+        held.dataflow.add(scan, _rows(scan, gone), weight=-1)
+        held.files[scan.view] = now
+        return True
 
     def _facts(self, scan: Scan, reading: Reading, after: int, up_to: Epoch) -> Iterator[pa.Table]:
         members = reading.catalog.members(scan.name)
@@ -173,17 +204,27 @@ def _shaped(scan: Scan, table: DeltaTable, where: pc.Expression) -> Iterator[pa.
         yield pa.table(columns | {name: rows[name] for name in ORDER})
 
 
-def _versions(scan: Scan, table: DeltaTable) -> Iterator[pa.Table]:
-    """Yield the versions of a history that hold something, each at the time where it begins."""
+def table_of(read: Scan | Input) -> str:
+    """Name the table of the lake that an input reads which is not a stream."""
+    kind = "projection" if read.kind is InputKind.PROJECTION else "history"
+    return f"{kind}/{read.name}"
+
+
+def _rows(scan: Scan, files: ds.Dataset) -> Iterator[pa.Table]:
+    """Yield rows of a table with their place in time; see `projections.sql.batch.scanned`."""
     types = {each.name: arrow_type(each) for each in scan.columns}
-    names = [*dict.fromkeys([*types, "valid_from"])]
-    where = ~pc.field("_deleted")
-    for batch in scanner_of(dataset_of(table), where, names).to_batches():
+    versions = scan.kind is not InputKind.PROJECTION
+    where = {
+        InputKind.HISTORY: ~pc.field("_deleted"),
+        InputKind.LATEST: ~pc.field("_deleted") & pc.field("valid_to").is_null(),
+    }.get(scan.kind)
+    needed = [*dict.fromkeys([*types, *(["valid_from"] if versions else [])])]
+    for batch in scanner_of(files, where, needed).to_batches():
         rows = pa.table(batch)
         zero = pa.array([0] * rows.num_rows, pa.int64())
+        begun = rows["valid_from"] if versions else zero.cast(pa.timestamp("us", "UTC"))
         columns = {name: rows[name].cast(kind) for name, kind in types.items()}
-        order = {"_time": rows["valid_from"], "_seq_hi": zero, "_seq_lo": zero}
-        yield pa.table(columns | order)
+        yield pa.table(columns | {"_time": begun, "_seq_hi": zero, "_seq_lo": zero})
 
 
 def _stored(table: DeltaTable, tree: Newest) -> Iterator[pa.Table]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from projections.log.tables import Tables, earliest
 from projections.log.typed_columns import EVENT_COLUMNS, truncates_name
 from projections.runner.catalog import Deployment
 from projections.sql.catalog import Column, Relation
+from projections.sql.parse import ProjectionDecl
 from projections.state.history import NOT_COLUMNS, HistoryOf, history_column
 
 HIDDEN = NOT_COLUMNS - {"committed_at"}
@@ -41,6 +43,11 @@ class LakeCatalog:
         self._typed = frozenset(typed)
         self._keys = deployment.keys()
         self._fields = fields
+
+    @property
+    def declared(self) -> Mapping[str, ProjectionDecl]:
+        """The statements of the projections that are deployed, by name."""
+        return self._deployment.declared
 
     def members(self, name: str) -> list[str]:
         """Return the typed tables that make up a stream, existing ones only."""
@@ -82,12 +89,23 @@ class LakeCatalog:
         return Relation(name=name, columns=columns, key=history.key, event_time="valid_from")
 
     def latest(self, name: str) -> Relation | None:
-        """No table is joined by its latest state in this version: the planner says what works."""
-        return None
+        """Return the rows that a declared source or a captured table has now.
+
+        They are those versions of its history that are valid still.
+        """
+        history = self.history(name)
+        if history is None:
+            return None
+        return replace(history, key=tuple(map(history_column, history.key)), event_time=None)
 
     def projection(self, name: str) -> Relation | None:
-        """No projection is read by another in this version."""
-        return None
+        """Return the table of a projection as it is stored; its key is not known from that."""
+        table = self._tables.open(self._lake.path(f"projection/{name}"))
+        if name not in self._deployment.projections or table is None:
+            return None
+        visible = (item for item in schema_of(table) if not item.name.startswith("_"))
+        columns = tuple(Column(name=item.name, type=_spark_type(item.type)) for item in visible)
+        return Relation(name=name, columns=columns, key=(), event_time=None)
 
     def history_of(self, name: str) -> HistoryOf | None:
         """Return how the history table of a relation is kept."""

@@ -186,14 +186,22 @@ def over_rows(
 
 
 def scanned(node: Scan, dialect: Dialect) -> str:
-    """Write the rows of an input; a version's place in time is where it begins."""
+    """Write the rows of an input; a version's place in time is where it begins.
+
+    Rows of another projection have no place in time of their own: theirs is one for all.
+    """
     columns = listed(dialect, names(node))
     if node.kind is InputKind.STREAM:
         return f"SELECT {columns}, {', '.join(ORDER)} FROM {node.view}"
     zero = dialect.whole_number(0)
+    begun = dialect.moment(zero) if node.kind is InputKind.PROJECTION else "valid_from"
+    where = {
+        InputKind.HISTORY: " WHERE NOT _deleted",
+        InputKind.LATEST: " WHERE NOT _deleted AND valid_to IS NULL",
+    }.get(node.kind, "")
     return (
-        f"SELECT {columns}, valid_from AS _time, {zero} AS _seq_hi, {zero} AS _seq_lo "
-        f"FROM {node.view} WHERE NOT _deleted"
+        f"SELECT {columns}, {begun} AS _time, {zero} AS _seq_hi, {zero} AS _seq_lo "
+        f"FROM {node.view}{where}"
     )
 
 

@@ -5,12 +5,11 @@ The pipeline answers from the log's schemas and the source's keys; `MemoryCatalo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from kernel.errors import InvalidRequest, Misconfigured
-from projections.sql.parse import SourceDecl
+from kernel.errors import Misconfigured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,74 +77,6 @@ class MemoryCatalog:
     def projection(self, name: str) -> Relation | None:
         """Return a given projection's target."""
         return self.projections.get(name)
-
-
-class DeclaredCatalog:
-    """The relations of another catalog, and those that `CREATE SOURCE` statements declare on them.
-
-    `CREATE SOURCE weather ON demo.public.weather WITH (key = origin)` makes `weather` a stream, a
-    history and a latest state with the columns of the captured table and the declared key. A
-    declaration on `events.<category>` is another name for that log, and sets its lateness.
-    """
-
-    def __init__(self, under: Catalog, sources: Sequence[SourceDecl]) -> None:
-        self._under = under
-        self._sources = {source.name: source for source in sources}
-
-    def stream(self, name: str) -> Relation | None:
-        """Return a declared source's log, or one of the catalog beneath."""
-        source = self._declared(name)
-        if source is None or source.on is None:
-            return self._under.stream(name)
-        return _declare(source, self._under.stream(source.on))
-
-    def history(self, name: str) -> Relation | None:
-        """Return a declared source's versions, or those of the catalog beneath."""
-        source = self._declared(name)
-        if source is None or source.on is None:
-            return self._under.history(name)
-        return _declare(source, self._under.history(source.on) or self._under.latest(source.on))
-
-    def latest(self, name: str) -> Relation | None:
-        """Return a declared source's newest rows, or those of the catalog beneath."""
-        source = self._declared(name)
-        if source is None or source.on is None:
-            return self._under.latest(name)
-        return _declare(source, self._under.latest(source.on))
-
-    def projection(self, name: str) -> Relation | None:
-        """Return a projection of the catalog beneath."""
-        return self._under.projection(name)
-
-    def _declared(self, name: str) -> SourceDecl | None:
-        source = self._sources.get(name)
-        if source is not None and source.on is None:
-            raise InvalidRequest(
-                f"source {name} reads the external topic {source.topic!r}, which is not ingested",
-                remedy="Publish the records as events and read STREAM events.<category>, or "
-                "capture a table and declare CREATE SOURCE name ON <source>.<table>.",
-            )
-        return source
-
-
-def _declare(source: SourceDecl, under: Relation | None) -> Relation | None:
-    if under is None or source.on_events:
-        return under
-    known = {column.name.lower(): column.name for column in under.columns}
-    wanted = [*source.key, *filter(None, [source.event_time])]
-    for column in wanted:
-        if column.lower() not in known:
-            raise source.script.refusal(
-                f"source {source.name}: {under.name} has no column {column}",
-                at=source.offset,
-                fix=f"Columns of {under.name}: {', '.join(known.values())}.",
-            )
-    return replace(
-        under,
-        name=source.name,
-        key=tuple(known[column.lower()] for column in source.key) or under.key,
-        event_time=known[source.event_time.lower()] if source.event_time else under.event_time,
-    )
 
 
 def catalog_from(document: Mapping[str, object]) -> MemoryCatalog:

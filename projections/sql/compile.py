@@ -15,7 +15,7 @@ from sqlglot import exp
 from projections.sql.expressions import AGGREGATES, render, same_text
 from projections.sql.inputs import Lookup
 from projections.sql.query import Output, Query
-from projections.sql.shape import ORDER, InputKind
+from projections.sql.shape import ORDER
 from projections.sql.totals import total_sql
 from projections.sql.types import FLOATING, INTEGERS
 from projections.sql.windows import windowed
@@ -41,27 +41,22 @@ def rows_sql(query: Query, key: Sequence[Output], *, affected: bool) -> str:
     drive += "".join(_join(lookup) for lookup in query.lookups)
     if query.grouped:
         return _grouped(query, key, drive)
-    if query.driver.kind is InputKind.LATEST:
-        return f"SELECT {_select(query.outputs)} {drive}{_where(query, key)}"
     return _newest(query, key, drive, extra=[])
 
 
 def affected_sql(query: Query, key: Sequence[Output]) -> str:
     """Keys that the new rows of any input may have changed, each once.
 
-    A fact that WHERE leaves out affects nothing; a table's row that WHERE leaves out now may have
-    been in before. A changed version affects the facts in its range, whatever its content.
+    A fact that WHERE leaves out affects nothing. A changed version affects the facts in its range,
+    whatever its content.
     """
     keys = _select(key)
     own = query.driver_only()
-    facts = query.driver.kind is InputKind.STREAM
-    parts = [
-        f"SELECT {keys} FROM {_drive(query, query.driver.view + '_new')}"
-        + _conditions(query, own if facts else (), key, live=False)
-    ]
+    new = _drive(query, query.driver.view + "_new")
+    parts = [f"SELECT {keys} FROM {new}{_conditions(own, key)}"]
     for lookup in query.lookups:
         drive = _drive(query, query.driver.view)
-        parts.append(f"SELECT {keys} FROM {drive}{_touched(lookup)}" + _conditions(query, own, key))
+        parts.append(f"SELECT {keys} FROM {drive}{_touched(lookup)}{_conditions(own, key)}")
     names = ", ".join(spark_name(part.name) for part in key)
     return f"SELECT DISTINCT {names} FROM ({' UNION ALL '.join(parts)})"
 
@@ -105,26 +100,21 @@ def _touched(lookup: Lookup) -> str:
 
 
 def _looked_up(lookup: Lookup, alias: str) -> list[str]:
-    """Equality on the whole key, and for a history valid_from <= t < valid_to: no later version."""
+    """Equality on the whole key, and valid_from <= t < valid_to: no later version."""
     conditions = [f"{render(ours)} = ({render(theirs)})" for ours, theirs in lookup.pairs]
-    if lookup.as_of is not None:
-        time = f"({render(lookup.as_of)})"
-        conditions.append(f"{alias}.valid_from <= {time}")
-        conditions.append(f"({alias}.valid_to IS NULL OR {time} < {alias}.valid_to)")
+    time = f"({render(lookup.as_of)})"
+    conditions.append(f"{alias}.valid_from <= {time}")
+    conditions.append(f"({alias}.valid_to IS NULL OR {time} < {alias}.valid_to)")
     return conditions
 
 
 def _where(query: Query, key: Sequence[Output]) -> str:
-    return _conditions(query, query.where, key)
+    return _conditions(query.where, key)
 
 
-def _conditions(
-    query: Query, parts: Sequence[exp.Expr], key: Sequence[Output], *, live: bool = True
-) -> str:
+def _conditions(parts: Sequence[exp.Expr], key: Sequence[Output]) -> str:
     texts = [f"({render(part)})" for part in parts]
     texts += [f"({render(part.expression)}) IS NOT NULL" for part in key]
-    if live and query.driver.kind is InputKind.LATEST:
-        texts.insert(0, f"NOT {_driver(query)}._deleted")
     return f" WHERE {' AND '.join(texts)}" if texts else ""
 
 

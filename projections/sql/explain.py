@@ -7,7 +7,19 @@ from projections.sql.expressions import render
 from projections.sql.outline import outline
 from projections.sql.query import Query
 from projections.sql.shape import Input, InputKind, Plan, Strategy
-from projections.sql.tree import Join, Match, Newest, walk
+from projections.sql.tree import (
+    Function,
+    Grouped,
+    Join,
+    Map,
+    Match,
+    Newest,
+    Node,
+    Scan,
+    Sessions,
+    scans,
+    walk,
+)
 
 NEW_ROWS = "new rows only"
 TOUCHED_WINDOWS = "rows of the touched windows"
@@ -38,17 +50,11 @@ def notes_of(query: Query, strategy: Strategy, inputs: tuple[Input, ...]) -> tup
         )
     for lookup in query.lookups:
         name = lookup.source.relation.name
-        if lookup.as_of is None:
-            notes.append(
-                f"join with the latest {name}: an update there repairs all old rows that read it; "
-                "FOR SYSTEM_TIME AS OF is the cheaper form, and usually the meant one"
-            )
-        else:
-            notes.append(
-                f"join with {name} as of {render(lookup.as_of)}: valid_from <= t < valid_to, never "
-                "a later version; a version that comes late is joined again with the facts in "
-                "its range"
-            )
+        notes.append(
+            f"join with {name} as of {render(lookup.as_of)}: valid_from <= t < valid_to, never "
+            "a later version; a version that comes late is joined again with the facts in "
+            "its range"
+        )
     if query.window is not None:
         notes.append(
             f"{query.window.words}, [start, end), aligned to 1970-01-01 UTC; rows without a time "
@@ -76,7 +82,35 @@ def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple
             notes.append("a join of streams without a bound in time keeps both sides whole")
         if isinstance(node, Match) and node.within_us is None:
             notes.append("a pattern without WITHIN searches whole partitions at every change")
+        if isinstance(node, Join):
+            notes += _latest_of(node.right)
+    if any(scan.kind is InputKind.PROJECTION for scan in scans(tree)) and _chooses(tree):
+        notes.append(
+            "rows of another projection have no place in time: where one of several has to be "
+            "chosen, it is the one with the greatest values, from the first column to the last"
+        )
     return tuple(notes)
+
+
+def _latest_of(right: Node) -> list[str]:
+    """Say what a join with a table's rows costs."""
+    while isinstance(right, Map):
+        right = right.input
+    if not isinstance(right, Scan) or right.kind is not InputKind.LATEST:
+        return []
+    return [
+        f"join with the rows of {right.name} as they are: an update there repairs all old rows "
+        "that read it; FOR SYSTEM_TIME AS OF is the cheaper form, and usually the meant one"
+    ]
+
+
+def _chooses(tree: Newest) -> bool:
+    """Say whether a result depends on which of several rows is the newest."""
+    for node in walk(tree):
+        calls = node.calls if isinstance(node, Grouped | Sessions) else ()
+        if any(call.function is Function.NEWEST for call in calls):
+            return True
+    return not tree.unique
 
 
 def _state(query: Query, strategy: Strategy, inputs: tuple[Input, ...]) -> str:
@@ -90,11 +124,7 @@ def _state(query: Query, strategy: Strategy, inputs: tuple[Input, ...]) -> str:
 
 
 def _late(query: Query) -> str:
-    if query.grouped:
-        return _LATE_GROUPS
-    if query.driver.kind is InputKind.STREAM:
-        return _LATE_ROWS
-    return "late rows: the table's state orders them by event time"
+    return _LATE_GROUPS if query.grouped else _LATE_ROWS
 
 
 def _sums(query: Query) -> list[str]:

@@ -1,4 +1,4 @@
-"""FROM and JOIN: the driving input, and tables that are looked up for each of its rows."""
+"""FROM and JOIN: the driving stream, and versions that are looked up for each of its rows."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _JOIN_FORM = "Write [LEFT] JOIN table [FOR SYSTEM_TIME AS OF t] ON table.key = e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """A joined table: at most one of its rows for each driving row.
+    """A joined table with versions: at most one of them for each driving row.
 
     `pairs` equate every key column with an expression of the driving row; `extra` are the other
-    conditions of ON; `as_of` is the driving row's time for a history.
+    conditions of ON; `as_of` is the driving row's time.
     """
 
     source: Source
     left: bool
     pairs: tuple[tuple[exp.Expr, exp.Expr], ...]
     extra: tuple[exp.Expr, ...]
-    as_of: exp.Expr | None
+    as_of: exp.Expr
 
 
 def read_inputs(
@@ -97,67 +97,67 @@ def source_at(script: Script, node: exp.Expr, catalog: Catalog, *, index: int, a
             at=at,
             fix="Write table FOR SYSTEM_TIME AS OF t alias.",
         )
-    kind = _kind(streaming, version is not None)
-    relation = _relation(script, catalog, name, kind, at)
+    kind, relation = _relation(
+        script, catalog, name, streaming=streaming, versioned=version is not None, at=at
+    )
     return source_of(
         script, relation, kind, alias=str(table.alias or table.name), index=index, at=at
     )
 
 
-def _kind(streaming: bool, versioned: bool) -> InputKind:
+def _relation(
+    script: Script, catalog: Catalog, name: str, *, streaming: bool, versioned: bool, at: int
+) -> tuple[InputKind, Relation]:
+    """Look an input up; say how it is read. Raises `InvalidRequest` with a form that works."""
     if versioned:
-        return InputKind.HISTORY
-    return InputKind.STREAM if streaming else InputKind.LATEST
+        kind, found = InputKind.HISTORY, catalog.history(name)
+    elif streaming:
+        kind, found = InputKind.STREAM, catalog.stream(name)
+    else:
+        kind, found = InputKind.LATEST, catalog.latest(name)
+    if found is None:
+        projection = catalog.projection(name)
+        if projection is None:
+            raise _unknown(script, catalog, name, kind, at)
+        if kind is not InputKind.LATEST:
+            raise script.refusal(
+                f"{name} is a projection, which has neither a log nor versions",
+                at=at,
+                fix=f"Read its rows as they are: FROM {name}, JOIN {name} ON ….",
+            )
+        return InputKind.PROJECTION, projection
+    if kind is InputKind.LATEST and not found.key:
+        raise script.refusal(
+            f"{name} has no primary key: nothing says which of its rows a change replaces",
+            at=at,
+            fix=f"Declare a key: CREATE SOURCE name ON {name} WITH (key = '…'), and read name.",
+        )
+    return kind, found
 
 
-def _no_table(script: Script, name: str, at: int) -> InvalidRequest:
-    if name.startswith("events."):
+def _unknown(
+    script: Script, catalog: Catalog, name: str, kind: InputKind, at: int
+) -> InvalidRequest:
+    if kind is InputKind.LATEST and catalog.stream(name) is not None:
         return script.refusal(
             f"{name} is a log, not a table", at=at, fix=f"Write FROM STREAM {name}."
         )
-    return script.refusal(
-        f"the newest rows of the captured table {name} are not compiled yet",
-        at=at,
-        fix=f"Join its versions: {name} FOR SYSTEM_TIME AS OF a time. FROM STREAM {name} reads its"
-        " changes: an aggregate of those counts every insert, update and delete, not the rows. An"
-        " aggregate of the rows is to be asked of its current table.",
-    )
-
-
-def _relation(script: Script, catalog: Catalog, name: str, kind: InputKind, at: int) -> Relation:
-    match kind:
-        case InputKind.STREAM:
-            found = catalog.stream(name)
-        case InputKind.HISTORY:
-            found = catalog.history(name)
-        case _:
-            found = catalog.latest(name)
-    if found is not None:
-        return found
-    if catalog.projection(name) is not None:
-        raise script.refusal(
-            f"{name} is a projection; reading another projection is not compiled yet",
-            at=at,
-            fix="Read what it reads.",
-        )
-    if kind is InputKind.LATEST and catalog.stream(name) is not None:
-        raise _no_table(script, name, at)
     if kind is InputKind.STREAM and catalog.latest(name) is not None:
-        raise script.refusal(
+        return script.refusal(
             f"{name} is a table, not a log", at=at, fix=f"Leave out STREAM: {name}."
         )
     if kind is InputKind.HISTORY and catalog.latest(name) is not None:
-        raise script.refusal(
+        return script.refusal(
             f"{name} keeps no versions",
             at=at,
             fix=f"Declare it: CREATE SOURCE name ON {name} WITH (key = '…'), and join name.",
         )
     what = {InputKind.STREAM: "log", InputKind.HISTORY: "table with versions"}.get(kind, "table")
-    raise script.refusal(
+    return script.refusal(
         f"there is no {what} named {name}",
         at=at,
         fix="Logs are events.<category>, events.<category>.<type> and <source>.<schema>.<table>; "
-        "tables are <source>.<schema>.<table> and what CREATE SOURCE … ON declares.",
+        "tables are <source>.<schema>.<table>, what CREATE SOURCE … ON declares, and projections.",
     )
 
 
@@ -210,7 +210,7 @@ def _lookup(scope: Scope, join: exp.Expr, source: Source) -> Lookup:
         left=join.text("side").upper() == "LEFT",
         pairs=tuple(pairs.values()),
         extra=tuple(extra),
-        as_of=_as_of(scope, join.this, source, driver),
+        as_of=_as_of(scope, join.this, driver),
     )
 
 
@@ -266,9 +266,7 @@ def _family(kind: str) -> str:
     return "time" if kind in TEMPORAL else kind
 
 
-def _as_of(scope: Scope, table: exp.Expr, source: Source, driver: Source) -> exp.Expr | None:
-    if source.kind is not InputKind.HISTORY:
-        return None
+def _as_of(scope: Scope, table: exp.Expr, driver: Source) -> exp.Expr:
     written = table.args["version"].expression
     at = offset_of(written, offset_of(table, scope.at))
     check(scope.script, written, at=at, aggregates=False)

@@ -153,7 +153,7 @@ def _check_delivery(decl: ProjectionDecl) -> None:
 
 
 def _strategy(query: Query) -> Strategy:
-    single = query.driver.kind is InputKind.STREAM and not query.lookups and not query.grouped
+    single = not query.lookups and not query.grouped
     return Strategy.NEWEST if single else Strategy.RECOMPUTE
 
 
@@ -185,20 +185,6 @@ def _check_row_key(decl: ProjectionDecl, query: Query, key: tuple[Output, ...]) 
     for part in key:
         if query.scope.used(part.expression) - {driver.alias}:
             raise _moving_key(decl, query, part)
-    if driver.kind is InputKind.STREAM:
-        return
-    own = {name.lower() for name in driver.relation.key}
-    named = {
-        part.expression.name.lower() for part in key if isinstance(part.expression, exp.Column)
-    }
-    if named != own or len(key) != len(own):
-        raise decl.script.refusal(
-            f"a projection of the table {driver.relation.name} must have its key",
-            at=decl.key_at,
-            fix=f"Select {', '.join(driver.relation.key) or 'its key'} and write key = "
-            f"'{', '.join(driver.relation.key)}'; for another key read its changes: "
-            f"FROM STREAM {driver.relation.name}.",
-        )
 
 
 def _check_grouped_key(decl: ProjectionDecl, query: Query, key: tuple[Output, ...]) -> None:
@@ -212,8 +198,6 @@ def _check_grouped_key(decl: ProjectionDecl, query: Query, key: tuple[Output, ..
             raise _key_differs(decl, query, f"GROUP BY {_short(group)} is not in the key")
         if used - {query.driver.alias}:
             raise _moving_key(decl, query, named[text])
-        if query.driver.kind is InputKind.LATEST:
-            _check_table_group(decl, query, named[text])
     for text, part in named.items():
         if text not in groups and text not in (start, end):
             raise _key_differs(decl, query, f"key column {part.name} is not in GROUP BY")
@@ -223,19 +207,6 @@ def _check_grouped_key(decl: ProjectionDecl, query: Query, key: tuple[Output, ..
             raise _key_differs(decl, query, f"GROUP BY {window.kind} is not in the key")
         if window.kind is WindowKind.CUMULATE:
             raise _key_differs(decl, query, "windows of CUMULATE differ in window_end")
-
-
-def _check_table_group(decl: ProjectionDecl, query: Query, part: Output) -> None:
-    own = {name.lower() for name in query.driver.relation.key}
-    used = {column.name.lower() for column in part.expression.find_all(exp.Column)}
-    if used - own:
-        raise decl.script.refusal(
-            f"grouping the table {query.driver.relation.name} by {', '.join(sorted(used - own))} "
-            "is not compiled yet: an update that moves a row to another group needs the old row",
-            at=part.at,
-            fix=f"Group by columns of its key ({', '.join(query.driver.relation.key)}), or "
-            "group a STREAM.",
-        )
 
 
 def _key_differs(decl: ProjectionDecl, query: Query, reason: str) -> Exception:

@@ -51,8 +51,13 @@ def several_steps(query: exp.Expr) -> bool:
         return True
     joined = [join.this for join in query.args.get("joins") or []]
     kinds = [join.text("kind").upper() for join in query.args.get("joins") or []]
+    first = query.args["from_"].this if query.args.get("from_") is not None else None
     return (
         any(isinstance(each, exp.Stream) for each in joined)
+        or any(
+            isinstance(each, exp.Table) and not each.args.get("version")
+            for each in (first, *joined)
+        )
         or any(kind in ("SEMI", "ANTI") for kind in kinds)
         or query.find(exp.Window, exp.Subquery, exp.Exists) is not None
         or any(

@@ -22,8 +22,9 @@ class InputKind(StrEnum):
     """How a plan reads an input.
 
     STREAM: immutable facts, with `HIDDEN_STREAM` beside the relation's columns.
-    LATEST: one row for each key, with `_deleted`.
     HISTORY: versions, with `valid_from`, `valid_to` (exclusive, NULL while valid) and `_deleted`.
+    LATEST: of those the ones that are valid still, one for each key.
+    PROJECTION: the rows of another projection as they are, one for each key.
     """
 
     STREAM = "stream"

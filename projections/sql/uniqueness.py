@@ -1,6 +1,7 @@
-"""Which results have one row of each key by themselves: groups and sessions with their own key.
+"""Which results have one row of each key by themselves.
 
-The newest of one row needs no state. Any other result is a bag, of which the newest is kept.
+Groups and sessions with their own key have, and tables, also where rows are looked up for them by
+a key. The newest of one row needs no state. Any other result is a bag, of which the newest is kept.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from collections.abc import Set
 
 from sqlglot import exp
 
+from projections.sql.shape import InputKind
 from projections.sql.tree import (
     WINDOW_END,
     WINDOW_START,
     Grouped,
+    Join,
+    JoinKind,
     Map,
     Newest,
     Node,
+    Scan,
     Sessions,
     Windowed,
 )
@@ -24,25 +29,33 @@ from projections.sql.windows import WindowKind
 
 def one_row_of_each_key(tree: Newest) -> bool:
     """Say whether the key names the groups, so that no two rows have the same."""
-    node, named = tree.input, frozenset(tree.keys)
-    while isinstance(node, Map):
-        named = frozenset(
-            each.expression.name
-            for each in node.outputs
-            if each.name in named and isinstance(each.expression, exp.Column)
-        )
-        node = node.input
-    return _identified(node, named)
+    return _identified(tree.input, frozenset(tree.keys))
 
 
 def _identified(node: Node, named: Set[str]) -> bool:
+    """Say whether no two rows of a node have the same values in the columns that are named."""
     match node:
+        case Map():
+            passed = (
+                each.expression.name
+                for each in node.outputs
+                if each.name in named and isinstance(each.expression, exp.Column)
+            )
+            return _identified(node.input, frozenset(passed))
         case Sessions():
             return {*node.keys} <= named and bool(named & {WINDOW_START, WINDOW_END})
         case Newest():
             return {*node.keys} <= named
         case Grouped():
             return {*node.keys} <= {*named, *_implied(node.input, named)}
+        case Scan():
+            table = node.kind in (InputKind.LATEST, InputKind.PROJECTION)
+            return table and {*node.relation.key} <= {*named}
+        case Join():
+            # Of a right side that is identified by what is equated a left row meets one at most.
+            met = {*named, *(theirs for _, theirs in node.pairs)}
+            alone = node.kind in (JoinKind.SEMI, JoinKind.ANTI)
+            return _identified(node.left, named) and (alone or _identified(node.right, met))
         case _:
             return False
 

@@ -8,8 +8,8 @@ source's lateness is decided once, by what was given before it, as if each row c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
@@ -28,6 +28,8 @@ Row = dict[str, object]
 COMMITTED_AT = "committed_at"
 _SPARK_TYPES = {pa.string(): "STRING", pa.int64(): "BIGINT", UTC_MICROS: "TIMESTAMP"}
 _OF_EVENTS = tuple(Column(name=c.name, type=_SPARK_TYPES[c.type]) for c in EVENT_COLUMNS)
+_BEGUN = datetime(1970, 1, 1, tzinfo=UTC)
+"""The place in time of the rows of another projection, which have none of their own."""
 _COMMITTED = Column(name=COMMITTED_AT, type="TIMESTAMP")
 
 
@@ -82,11 +84,12 @@ class GivenCatalog:
         return Relation(name=name, columns=found.columns, key=found.key, event_time="valid_from")
 
     def latest(self, name: str) -> Relation | None:
-        """No table is joined by its latest state in this version: the planner says what works."""
-        return None
+        """Return a captured table as it is now."""
+        found = self.history(name)
+        return None if found is None else replace(found, event_time=None)
 
     def projection(self, name: str) -> Relation | None:
-        """No projection is read by another in this version."""
+        """Know no projection that is not declared beside the test."""
         return None
 
 
@@ -231,25 +234,31 @@ class Holdings:
                 for fact in mine
                 if not (stateful and fact.late)
             ]
-            return _table(scan, rows)
+            return input_rows(scan, rows)
         source = self._source(scan.name)
         identity = self.inputs[source.on if source is not None and source.on else scan.name].key
         by_row = source is not None and bool(source.event_time or source.key)
         key = source.key if source is not None and source.key else identity
         found = versions(mine, key, identity, by_row=by_row)
-        return _table(scan, [row | {"_time": row["valid_from"], "_seq_hi": 0} for row in found])
+        if scan.kind is InputKind.LATEST:
+            found = [row for row in found if row["valid_to"] is None]
+        return input_rows(scan, [row | {"_time": row["valid_from"]} for row in found])
 
     def _source(self, name: str) -> SourceDecl | None:
         return next((each for each in self.sources if each.name == name), None)
 
 
-def _table(scan: Scan, rows: Sequence[Row]) -> pa.Table:
+def input_rows(scan: Scan, rows: Sequence[Row]) -> pa.Table:
+    """Return rows as an input has them, with the columns that engines read beside its own."""
     own = [pa.field(each.name, arrow_type(each)) for each in scan.columns]
+    if scan.kind is not InputKind.STREAM:
+        mine = {each.name for each in own}
+        own += [pa.field(n, UTC_MICROS) for n in ("valid_from", "valid_to") if n not in mine]
     order = [pa.field("_time", UTC_MICROS), pa.field("_seq_hi", pa.int64())]
     fixed = [pa.field("_seq_lo", pa.int64()), pa.field("_epoch", pa.int64())]
     schema = pa.schema([*own, *order, *fixed, pa.field("_deleted", pa.bool_())])
-    more = {"_seq_lo": 0, "_epoch": 1, "_deleted": False}
-    return pa.Table.from_pylist([row | more for row in rows], schema)
+    more = {"_time": _BEGUN, "_seq_hi": 0, "_seq_lo": 0, "_epoch": 1, "_deleted": False}
+    return pa.Table.from_pylist([more | row for row in rows], schema)
 
 
 def versions(

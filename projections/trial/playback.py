@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from kernel.errors import ContractViolation
 from projections.run.dataflow import Dataflow
-from projections.sql.catalog import DeclaredCatalog
 from projections.sql.certified import uncertified
+from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, SourceDecl
 from projections.sql.places import nearest
 from projections.sql.plan import plan
@@ -24,7 +24,7 @@ from projections.sql.reading import read_tree
 from projections.sql.shape import InputKind, Plan
 from projections.sql.tree import Newest, scans
 from projections.trial.differences import Difference, differences
-from projections.trial.inputs import Arrivals, Fact, GivenCatalog, Holdings, Row
+from projections.trial.inputs import Arrivals, Fact, GivenCatalog, Holdings, Row, input_rows
 from projections.trial.literals import value_of
 from projections.trial.statements import Expected, Given, Trial, TrialFile
 
@@ -54,11 +54,15 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Subject:
-    """A projection under test. `small`: the small executor computes it."""
+    """A projection under test. `small`: the small executor computes it and all that it reads.
+
+    `reads` are the projections among its inputs.
+    """
 
     plan: Plan
     tree: Newest
     small: bool
+    reads: dict[str, _Subject]
 
 
 class _Table:
@@ -69,6 +73,7 @@ class _Table:
         self._holdings = holdings
         self._dataflow = Dataflow(subject.tree)
         self._rows: dict[tuple[object, ...], Row] = {}
+        self._reads = {name: _Table(each, holdings) for name, each in subject.reads.items()}
         self.taken: list[Fact] = []
 
     @property
@@ -77,18 +82,27 @@ class _Table:
 
     def close(self) -> None:
         self._dataflow.close()
+        for each in self._reads.values():
+            each.close()
 
     def take(self, facts: Sequence[Fact]) -> None:
         """Take in facts as one epoch."""
+        before = list(self.taken)
         self.taken += facts
         stateful = self._subject.plan.stateful
+        read = {name: self._moved(each, facts) for name, each in self._reads.items()}
         for scan in scans(self._subject.tree):
             if scan.kind is InputKind.STREAM:
                 rows = self._holdings.rows(scan, facts, stateful=stateful)
                 self._dataflow.add(scan, [rows])
-            elif self._holdings.touched(scan, facts):
-                rows = self._holdings.rows(scan, self.taken, stateful=stateful)
-                self._dataflow.replace(scan, [rows])
+                continue
+            if scan.name in read:
+                came, went = (input_rows(scan, rows) for rows in read[scan.name])
+            else:
+                came = self._holdings.rows(scan, self.taken, stateful=stateful)
+                went = self._holdings.rows(scan, before, stateful=stateful)
+            self._dataflow.add(scan, [came])
+            self._dataflow.add(scan, [went], weight=-1)
         changes = self._dataflow.round().to_pylist()
         for row in sorted(changes, key=lambda each: int(each["_w"])):
             weight = row.pop("_w")
@@ -97,6 +111,12 @@ class _Table:
                 del self._rows[key]
             else:
                 self._rows[key] = row
+
+    def _moved(self, read: _Table, facts: Sequence[Fact]) -> tuple[list[Row], list[Row]]:
+        """Bring a table that is read up to the facts; return its rows then and before."""
+        before = read.rows
+        read.take(facts)
+        return read.rows, before
 
 
 class _Stage:
@@ -114,7 +134,7 @@ class _Stage:
         self._declared = {each.name: each for each in projections}
         self._lateness = lateness
         self._on_spark = on_spark
-        self._catalog = DeclaredCatalog(GivenCatalog(file.inputs), sources)
+        self._catalog = DeclaredCatalog(GivenCatalog(file.inputs), sources, projections)
         inputs = {each.name: each for each in file.inputs}
         self._holdings = Holdings(inputs=inputs, sources=sources)
         self._subjects: dict[str, _Subject] = {}
@@ -139,7 +159,7 @@ class _Stage:
     def _verdict(
         self, trial: Trial, step: Expected, facts: list[Fact], gradual: dict[str, _Table]
     ) -> Verdict:
-        subject = self._subject(step)
+        subject = self._subject(step.name, step.at)
         names = self._names(step, subject.plan)
         wanted = self._wanted(step, names, subject.plan)
         ways = _ways(trial, step) if subject.small else (ONE_BATCH,)
@@ -193,26 +213,33 @@ class _Stage:
     def _whole(self, subject: _Subject, facts: list[Fact]) -> list[Row]:
         stateful = subject.plan.stateful
         views = {
-            scan.view: self._holdings.rows(scan, facts, stateful=stateful)
+            scan.view: input_rows(scan, self._whole(subject.reads[scan.name], facts))
+            if scan.name in subject.reads
+            else self._holdings.rows(scan, facts, stateful=stateful)
             for scan in scans(subject.tree)
         }
         rows: list[Row] = self._on_spark(subject.plan, views).to_pylist()
         return [row for row in rows if all(row[name] is not None for name in subject.plan.key)]
 
-    def _subject(self, step: Expected) -> _Subject:
-        if step.name not in self._subjects:
-            decl = self._declared.get(step.name)
+    def _subject(self, name: str, at: int) -> _Subject:
+        if name not in self._subjects:
+            decl = self._declared.get(name)
             if decl is None:
                 raise self._file.script.refusal(
-                    f"there is no projection {step.name}{nearest(step.name, self._declared)}",
-                    at=step.at,
+                    f"there is no projection {name}{nearest(name, self._declared)}",
+                    at=at,
                     fix="Declare it in a SQL file beside the test.",
                 )
             made = plan(decl, self._catalog)
             tree = made.tree or pruned(read_tree(decl, self._catalog))
-            small = uncertified(tree) is None
-            self._subjects[step.name] = _Subject(plan=made, tree=tree, small=small)
-        return self._subjects[step.name]
+            reads = {
+                scan.name: self._subject(scan.name, at)
+                for scan in scans(tree)
+                if scan.kind is InputKind.PROJECTION
+            }
+            small = uncertified(tree) is None and all(each.small for each in reads.values())
+            self._subjects[name] = _Subject(plan=made, tree=tree, small=small, reads=reads)
+        return self._subjects[name]
 
     def _names(self, step: Expected, made: Plan) -> tuple[str, ...]:
         """Return the columns that are compared, as the projection spells them."""

@@ -15,7 +15,6 @@ from projections.sql.parse import parse_script
 from projections.sql.plan import plan
 from tests.support.oracles.sql_projections import CASES
 from tests.support.oracles.sql_world import (
-    Airline,
     Fact,
     Reading,
     Row,
@@ -95,11 +94,7 @@ def _world(seed: int) -> World:
         )
         for number, epoch in enumerate(epochs)
     )
-    airlines = tuple(
-        Airline(number, epoch, draw.choice(["AA", "UA"]), draw.choice([None, "American", "hidden"]))
-        for number, epoch in enumerate(epochs[:5])
-    )
-    return World(facts=facts, readings=readings, airlines=airlines)
+    return World(facts=facts, readings=readings)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -213,9 +208,8 @@ def test_a_column_beside_group_by_is_the_newest_even_when_it_is_null(
             Fact(2, 1, "f1", "AA", "JFK", 9, None, 0.5),
         ),
         readings=(),
-        airlines=(),
     )
     rows = rebuilt(SparkEngine(sql_spark), planned(CASES["plain group"].statement), world)
     assert rows == [
-        {"carrier": "AA", "n": 2, "mean": 3.0, "last_delay": None, "airline": None},
+        {"carrier": "AA", "n": 2, "mean": 3.0, "last_delay": None, "flight": "f1"},
     ]

@@ -12,14 +12,30 @@ from pyspark.sql import SparkSession
 
 from projections.run.dataflow import Dataflow, arrow_type
 from projections.runner.matchers import register_matchers
+from projections.sql.batch import whole
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.parse import parse_script
 from projections.sql.plan import Plan, Strategy, plan
+from projections.sql.shape import InputKind
+from projections.sql.spark_text import SparkText
 from projections.sql.tree import scans
 from tests.integration.test_sql_spark import SparkEngine
+from tests.property.test_sql_table_faults import crowd
 from tests.support.oracles.pattern_projections import PATTERNS
 from tests.support.oracles.region_projections import CASES as REGIONS
-from tests.support.oracles.sql_world import Fact, Reading, World, canonical, planned, rebuilt
+from tests.support.oracles.shop_projections import CASES as SHOP_CASES
+from tests.support.oracles.shop_world import rows_now, trees_of, version_rows
+from tests.support.oracles.sql_world import (
+    ORDER_COLUMNS,
+    VERSION_COLUMNS,
+    Fact,
+    Reading,
+    Row,
+    World,
+    canonical,
+    planned,
+    rebuilt,
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +64,12 @@ def world() -> World:
         Reading(n, 1, draw.choice(["JFK", "LGA"]), draw.randint(-40, 40), draw.choice([None, 1, 2]))
         for n in range(10)
     )
-    return World(facts=facts, readings=readings, airlines=())
+    return World(facts=facts, readings=readings)
 
 
 CASES = {**REGIONS, **PATTERNS}
+TABLES = ("foreign key, grouped by the other", "three on each other", "tables, anti")
+"""Of tables and projections the cases that have what others have too."""
 FURTHER = ("cumulating", "ranks", "count windows", "two streams", "semi", "in", "union")
 FURTHER += ("pattern, overlapping", "pattern, reluctant", "pattern, all rows together")
 """What other cases have too, in another combination."""
@@ -70,6 +88,34 @@ def test_every_case_of_several_steps_gives_its_rows_on_spark(
     assert expected
     register_matchers(sql_spark, made.tree)
     assert canonical(rebuilt(SparkEngine(sql_spark), made, world())) == expected
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.matrix] * (n not in TABLES)) for n in SHOP_CASES]
+)
+def test_every_case_of_tables_gives_its_rows_on_spark(sql_spark: SparkSession, name: str) -> None:
+    engine, case, shop = SparkEngine(sql_spark), SHOP_CASES[name], crowd(2)
+    rows: list[Row] = []
+    others: dict[str, list[Row]] = {}
+    for decl, tree in zip(
+        parse_script(case.statements).projections, trees_of(case.statements), strict=True
+    ):
+        for scan in scans(tree):
+            columns = {c.name: c.type for c in scan.relation.columns}
+            if scan.kind is InputKind.LATEST:
+                found = version_rows(shop, scan.name.rpartition(".")[2])
+                columns |= VERSION_COLUMNS
+            else:
+                found = rows_now(scan, shop, others)
+            if scan.kind is InputKind.STREAM:
+                columns |= {name: kind for name, kind in ORDER_COLUMNS.items() if name != "_epoch"}
+            engine.view(scan.view, columns, found)
+        rows = others[decl.name] = engine.query(
+            f"SELECT {', '.join(c.name for c in tree.columns)} FROM ({whole(tree, SparkText())})"
+        )
+    expected = canonical(case.oracle(shop))
+    assert expected
+    assert canonical(rows) == expected
 
 
 TYPES = {

@@ -86,6 +86,6 @@ def test_p6_a_sum_of_doubles_has_the_same_bits_in_any_order(
     engine: DuckEngine, distances: tuple[float, ...]
 ) -> None:
     facts = tuple(Fact(n, n, "f1", "AA", "JFK", 5, 1, d) for n, d in enumerate(distances, start=1))
-    world = World(facts=facts, readings=(), airlines=())
+    world = World(facts=facts, readings=())
     rows = kept(engine, planned(CASES["hop"].statement), world)
     assert {row["distance"] for row in rows} == {1e16 + 2.0}

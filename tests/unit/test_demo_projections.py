@@ -8,7 +8,8 @@ import pytest
 from apps.demo.oracle import AWAITING_REPLAY, KEYS, Oracle
 from apps.demo.posting_order import LATENESS
 from apps.demo.source_database import NAME, TABLES
-from projections.sql.catalog import Column, DeclaredCatalog, MemoryCatalog, Relation
+from projections.sql.catalog import Column, MemoryCatalog, Relation
+from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import SourceDecl, parse_script
 from projections.sql.plan import Plan, plan
 

@@ -143,6 +143,32 @@ def test_rows_of_tables_are_versions_that_are_replaced_moved_and_deleted(tmp_pat
     assert ways[-1] == ["one batch", "row by row", "shuffled"]
 
 
+def test_tables_as_they_are_now_and_projections_over_each_other(tmp_path: Path) -> None:
+    (tmp_path / "owed.sql").write_text(
+        "CREATE PROJECTION owed WITH (key = 'name') AS SELECT c.name, SUM(p.cents) AS cents "
+        "FROM STREAM events.bank.paid p JOIN bank.public.client c ON c.id = p.client "
+        "GROUP BY c.name;"
+        "CREATE PROJECTION debtors WITH (key = 'many') AS SELECT cents > 5 AS many, "
+        "COUNT(*) AS n FROM owed GROUP BY cents > 5;"
+    )
+    (tmp_path / "owed.test").write_text(
+        "INPUT events.bank.paid (client INT, cents BIGINT);"
+        "INPUT bank.public.client (id INT, name STRING) KEY (id); TEST 'it';"
+        "GIVEN events.bank.paid (client, cents, occurred_at) VALUES (1, 4, '2026-03-02'), "
+        "(1, 4, '2026-03-02'), (2, 3, '2026-03-02');"
+        "GIVEN bank.public.client (id, name) VALUES (1, 'ada'), (2, 'bob');"
+        "EXPECT owed (name, cents) VALUES ('ada', 8), ('bob', 3);"
+        "EXPECT debtors (many, n) VALUES (TRUE, 1), (FALSE, 1);"
+        "GIVEN bank.public.client (id, name) VALUES (2, 'ada');"
+        "EXPECT owed (name, cents) VALUES ('ada', 11);"
+        "EXPECT debtors (many, n) VALUES (TRUE, 1);"
+        "GIVEN bank.public.client DELETED (id) VALUES (1);"
+        "EXPECT debtors (many, n) VALUES (FALSE, 1);"
+    )
+    result = run(tmp_path, tmp_path)
+    assert result.exit_code == EXIT_OK, result.stdout
+
+
 GOOD = f"{PAID} ('ada', 1, '2026-03-02 10:00:00');\n"
 REFUSED = {
     "GIVEN events.bank.piad (payer) VALUES ('ada');": "5:1: there is no input events.bank.piad",

@@ -65,6 +65,21 @@ def test_good_files_are_valid(workspace: Path) -> None:
     assert [(each["name"], each["ok"]) for each in answer["projections"]] == [("seen", True)]
 
 
+def test_projections_of_several_files_read_each_other(workspace: Path) -> None:
+    outer = (
+        "CREATE PROJECTION calm WITH (key = wind) AS "
+        "SELECT wind, COUNT(*) AS flights FROM {other} GROUP BY wind;"
+    )
+    (workspace / "outer.sql").write_text(outer.format(other="seen"))
+    result = run(workspace, "explain", "outer.sql", "good.sql", "sources.sql", "--name", "calm")
+    assert result.exit_code == 0, result.output
+    assert "in_0  projection seen" in result.stdout
+    (workspace / "circle.sql").write_text(outer.format(other="calm"))
+    refused = run(workspace, "validate", "circle.sql")
+    assert refused.exit_code == EXIT_USAGE
+    assert "calm -> calm" in refused.stdout
+
+
 def test_every_wrong_statement_is_named_with_its_place(workspace: Path) -> None:
     (workspace / "broken.sql").write_text("CREATE PROJECTION x AS SELECT 1")
     files = ("sources.sql", "good.sql", "wrong.sql", "broken.sql", "absent.sql")

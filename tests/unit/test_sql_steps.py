@@ -147,7 +147,7 @@ def test_what_spark_refuses_in_a_row_is_refused_here_too(value: str) -> None:
     fact = Fact(1, 1, "f1", "AA", "JFK", 5, delay, 0.5)
     flow = Dataflow(found.tree)
     (scan,) = scans(found.tree)
-    flow.add(scan, [stream_rows(World(facts=(fact,), readings=(), airlines=()))])
+    flow.add(scan, [stream_rows(World(facts=(fact,), readings=()))])
     with pytest.raises(ContractViolation, match="the query cannot be computed: "):
         flow.round()
     flow.close()

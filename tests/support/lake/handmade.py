@@ -105,11 +105,13 @@ class HandMade:
         generation: int = 2,
         include_late: bool = False,
         key: str = "id",
+        text: str | None = None,
+        base_text: str | None = None,
     ) -> Replay:
-        """Write a built generation, and its row in the book."""
+        """Write a built generation, and its row in the book. `base_text`: the live one's query."""
         guard = Guard(build_app(name, generation), Epoch(epoch))
         self.writer.overwrite(self.lake.path(generation_name(name, generation)), rows, guard)
-        text = SQL.format(name=name, key=key)
+        text = text or SQL.format(name=name, key=key)
         return ReplayBook(self.lake, self.tables).record(
             Replay(
                 name=name,
@@ -119,7 +121,7 @@ class HandMade:
                 epoch=Epoch(epoch),
                 include_late=include_late,
                 text=text,
-                base_text=text,
+                base_text=base_text or text,
             )
         )
 

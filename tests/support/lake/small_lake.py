@@ -140,6 +140,26 @@ SELECT flight, began_at, n, delay, until FROM {DEPARTURES} MATCH_RECOGNIZE (
 """,
 }
 """Projections of several steps."""
+CHAIN = {
+    "per_flight": f"""
+CREATE PROJECTION per_flight WITH (key = 'flight') AS
+SELECT flight, COUNT(*) AS n, SUM(delay) AS delay FROM {DEPARTURES} GROUP BY flight;
+""",
+    "by_number": """
+CREATE PROJECTION by_number WITH (key = 'n') AS
+SELECT n, COUNT(*) AS flights FROM per_flight GROUP BY n;
+""",
+    "windy_now": f"""
+CREATE PROJECTION windy_now WITH (key = 'event_id') AS
+SELECT d.event_id, d.origin, p.n, w.wind FROM {DEPARTURES} d
+JOIN per_flight p ON p.flight = d.flight LEFT JOIN weather w ON w.origin = d.origin;
+""",
+    "winds": """
+CREATE PROJECTION winds WITH (key = 'origin') AS
+SELECT upper(origin) AS origin, wind FROM weather;
+""",
+}
+"""Projections over tables and over each other; `winds` is computed whole, by Spark."""
 ODD = {"flight": "a b", "carrier": "a.b", "delay": 'quo`te"', "wind": 'quo`te"', "origin": "größe"}
 """Names that captured databases may give to columns; `odd` puts them beside the plain ones."""
 ODD_PROJECTIONS = {
@@ -217,7 +237,7 @@ class SmallLake:
         entries = [Entry(kind=CAPTURE, name="demo", generation=1, status=LIVE, text=keys)]
         entries += [Entry(kind=SOURCE, name="weather", generation=1, status=LIVE, text=SOURCES)]
         for name in names:
-            text = {**PROJECTIONS, **ODD_PROJECTIONS, **STEPS}[name]
+            text = {**PROJECTIONS, **ODD_PROJECTIONS, **STEPS, **CHAIN}[name]
             entries.append(Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text))
         self.deployed.put(entries)
 

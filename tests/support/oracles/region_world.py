@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
 from projections.run.dataflow import Dataflow, arrow_type
-from projections.sql.catalog import DeclaredCatalog
+from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import parse_script
 from projections.sql.pruning import pruned
 from projections.sql.reading import read_tree
@@ -39,6 +39,7 @@ _ORDER = {"_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
 
 
 _FACTS = {**FACT_COLUMNS, **_ORDER}
+_VERSIONS = {**READING_COLUMNS, **VERSION_COLUMNS, **_ORDER}
 
 
 def stream_rows(world: World) -> pa.Table:
@@ -76,52 +77,54 @@ class Kept:
         self._dataflow = Dataflow(self._tree)
         self._feed(now.until(0), now)
         shape = pa.schema([(c.name, arrow_type(c)) for c in self._tree.columns])
-        stored = pa.Table.from_pylist([_zoned(row) for row in self.rows.values()], shape)
+        stored = pa.Table.from_pylist([zoned(row) for row in self.rows.values()], shape)
         self._apply(self._dataflow.begin([stored]))
 
     def _feed(self, before: World, now: World) -> None:
         for scan in scans(self._tree):
-            if scan.kind is InputKind.STREAM:
-                old = {fact.position for fact in before.facts}
-                fresh = [row for row in fact_rows(now) if row["position"] not in old]
-                self._dataflow.add(scan, [_table(_FACTS, fresh)])
-            else:
-                self._dataflow.replace(scan, _versions(now, scan))
+            old, new = _rows(scan, before), _rows(scan, now)
+            columns = [*(c.name for c in scan.columns), *ORDER]
+            for weight, rows in (
+                (1, [row for row in new if row not in old]),
+                (-1, [row for row in old if row not in new]),
+            ):
+                shape = _FACTS if scan.kind is InputKind.STREAM else _VERSIONS
+                self._dataflow.add(scan, [_table(shape, rows).select(columns)], weight=weight)
 
     def _apply(self, changes: pa.Table) -> None:
         self.written += changes.num_rows
         rows = changes.to_pylist()
         for row in sorted(rows, key=lambda row: row["_w"]):
-            plain = {n: _plain(v) for n, v in row.items() if n != "_w"}
-            key = tuple(plain[name] for name in self._tree.keys)
+            values = {n: plain(v) for n, v in row.items() if n != "_w"}
+            key = tuple(values[name] for name in self._tree.keys)
             if row["_w"] < 0:
-                assert self.rows.pop(key) == plain, "only what was given out is taken back"
+                assert self.rows.pop(key) == values, "only what was given out is taken back"
             else:
                 assert key not in self.rows, "a key has one row"
-                self.rows[key] = plain
+                self.rows[key] = values
 
 
-def _versions(world: World, scan: Scan) -> Iterator[pa.Table]:
-    rows = [
+def _rows(scan: Scan, world: World) -> list[Row]:
+    if scan.kind is InputKind.STREAM:
+        return fact_rows(world)
+    return [
         {**row, "_time": row["valid_from"], "_seq_hi": 0, "_seq_lo": 0}
         for row in version_rows(world)
         if not row["_deleted"]
     ]
-    shape = {**READING_COLUMNS, **VERSION_COLUMNS, **_ORDER}
-    yield _table(shape, rows).select([*(c.name for c in scan.columns), *ORDER])
 
 
 def _table(columns: Mapping[str, str], rows: Sequence[Row]) -> pa.Table:
     schema = pa.schema([(name, _ARROW[kind]) for name, kind in columns.items()])
-    return pa.Table.from_pylist([_zoned({n: row[n] for n in columns}) for row in rows], schema)
+    return pa.Table.from_pylist([zoned({n: row[n] for n in columns}) for row in rows], schema)
 
 
-def _zoned(row: Row) -> Row:
+def zoned(row: Row) -> Row:
     return {
         name: value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
         for name, value in row.items()
     }
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     return value.replace(tzinfo=None) if isinstance(value, datetime) else value

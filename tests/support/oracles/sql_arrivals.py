@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tests.support.oracles.sql_world import Airline, Fact, Reading, World
+from tests.support.oracles.sql_world import Fact, Reading, World
 
 EPOCHS = st.integers(1, 4)
 MINUTES = st.sampled_from([-40, -11, -10, -1, 0, 1, 9, 10, 15, 19, 20, 21, 25, 39, 40, 59])
@@ -28,13 +28,6 @@ READINGS = st.builds(
     minute=st.sampled_from([-40, -10, 0, 10, 20, 40]),
     wind=st.sampled_from([None, 1, 2, 3]),
 )
-AIRLINES = st.builds(
-    Airline,
-    sequence=st.just(0),
-    epoch=EPOCHS,
-    carrier=st.sampled_from(["AA", "UA"]),
-    label=st.sampled_from([None, "American", "United", "hidden"]),
-)
 
 
 @st.composite
@@ -47,7 +40,6 @@ def worlds(draw: st.DrawFn) -> World:
     facts = draw(st.lists(FACTS, min_size=1, max_size=12))
     positions = draw(st.permutations(range(len(facts))))
     readings = sorted(draw(st.lists(READINGS, max_size=8)), key=lambda one: one.epoch)
-    airlines = sorted(draw(st.lists(AIRLINES, max_size=5)), key=lambda one: one.epoch)
     return World(
         facts=tuple(
             Fact(p, f.epoch, f.flight, f.carrier, f.origin, f.minute, f.delay, f.distance)
@@ -56,5 +48,4 @@ def worlds(draw: st.DrawFn) -> World:
         readings=tuple(
             Reading(i, r.epoch, r.origin, r.minute, r.wind) for i, r in enumerate(readings)
         ),
-        airlines=tuple(Airline(i, a.epoch, a.carrier, a.label) for i, a in enumerate(airlines)),
     )

@@ -44,11 +44,6 @@ def _wind(world: World, origin: str, time: datetime) -> int | None:
     return max(before, key=lambda r: (r.time, r.sequence)).wind if before else None
 
 
-def _label(world: World, carrier: str | None) -> str | None:
-    rows = [one for one in world.airlines if one.carrier == carrier]
-    return max(rows, key=lambda one: one.sequence).label if rows else None
-
-
 def _starts(time: datetime, slide: int, size: int) -> list[datetime]:
     """Every start of a window of `size` minutes, one each `slide` minutes, that holds `time`."""
     minutes = (time - START) // SPAN
@@ -160,13 +155,6 @@ def _windy_delays(world: World) -> list[Row]:
     return rows
 
 
-def _named(world: World) -> list[Row]:
-    return [
-        {"flight": key[0], "airline": _label(world, _newest(facts).carrier) or "?"}
-        for key, facts in _grouped(((f.flight,), f) for f in world.facts).items()
-    ]
-
-
 def _plain(world: World) -> list[Row]:
     groups = _grouped(((f.carrier,), f) for f in world.facts if f.carrier is not None)
     return [
@@ -175,19 +163,9 @@ def _plain(world: World) -> list[Row]:
             "n": len(facts),
             "mean": _mean([f.delay for f in facts if f.delay is not None]),
             "last_delay": _newest(facts).delay,
-            "airline": _label(world, str(key[0])),
+            "flight": max(f.flight for f in facts),
         }
         for key, facts in groups.items()
-    ]
-
-
-def _labels(world: World) -> list[Row]:
-    carriers = {one.carrier for one in world.airlines}
-    found = {carrier: _label(world, carrier) for carrier in carriers}
-    return [
-        {"carrier": carrier, "shout": label.upper()}
-        for carrier, label in found.items()
-        if label is not None and label != "hidden"
     ]
 
 
@@ -246,24 +224,11 @@ CASES = {
         "GROUP BY carrier, TUMBLE(e.occurred_at, '20 minutes')",
         _windy_delays,
     ),
-    "latest": _case(
-        "named",
-        "flight",
-        f"SELECT flight, coalesce(a.label, '?') AS airline {FROM} "
-        "LEFT JOIN airlines a ON a.carrier = e.carrier",
-        _named,
-    ),
     "plain group": _case(
         "plain",
         "carrier",
         "SELECT e.carrier, COUNT(*) AS n, AVG(delay) AS mean, delay AS last_delay, "
-        f"MAX(a.label) AS airline {FROM} LEFT JOIN airlines a USING (carrier) GROUP BY e.carrier",
+        f"MAX(flight) AS flight {FROM} GROUP BY e.carrier",
         _plain,
-    ),
-    "table": _case(
-        "labels",
-        "carrier",
-        "SELECT carrier, upper(label) AS shout FROM airlines WHERE label <> 'hidden'",
-        _labels,
     ),
 }

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from projections.sql.catalog import Column, DeclaredCatalog, MemoryCatalog, Relation
+from projections.sql.catalog import Column, MemoryCatalog, Relation
+from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import parse_script
 from projections.sql.plan import InputKind, Plan, Strategy, plan
 
@@ -57,30 +58,18 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Airline:
-    """A change of the airlines table: its row from now on, or its deletion (`label` None)."""
-
-    sequence: int
-    epoch: int
-    carrier: str
-    label: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class World:
     facts: tuple[Fact, ...]
     readings: tuple[Reading, ...]
-    airlines: tuple[Airline, ...]
 
     @property
     def epochs(self) -> list[int]:
-        return sorted({item.epoch for item in (*self.facts, *self.readings, *self.airlines)})
+        return sorted({item.epoch for item in (*self.facts, *self.readings)})
 
     def until(self, epoch: int) -> World:
         return World(
             facts=tuple(fact for fact in self.facts if fact.epoch <= epoch),
             readings=tuple(reading for reading in self.readings if reading.epoch <= epoch),
-            airlines=tuple(airline for airline in self.airlines if airline.epoch <= epoch),
         )
 
 
@@ -170,16 +159,6 @@ def version_rows(world: World) -> list[Row]:
     return rows
 
 
-def airline_rows(world: World) -> list[Row]:
-    newest: dict[str, Airline] = {}
-    for airline in sorted(world.airlines, key=lambda airline: airline.sequence):
-        newest[airline.carrier] = airline
-    return [
-        {"carrier": one.carrier, "label": one.label or "ghost", "_deleted": one.label is None}
-        for one in newest.values()
-    ]
-
-
 class Engine(Protocol):
     """Runs Spark SQL over views made of rows."""
 
@@ -197,7 +176,6 @@ class _View:
 _VIEWS = {
     InputKind.STREAM: _View({**FACT_COLUMNS, **ORDER_COLUMNS}, fact_rows),
     InputKind.HISTORY: _View({**READING_COLUMNS, **VERSION_COLUMNS}, version_rows),
-    InputKind.LATEST: _View({**AIRLINE_COLUMNS, "_deleted": "BOOLEAN"}, airline_rows),
 }
 
 

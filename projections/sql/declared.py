@@ -1,0 +1,119 @@
+"""Relations that statements declare: sources on what there is, and projections by their queries.
+
+A projection that another one reads is planned to know its columns. So a circle of projections is
+met while it is planned, and refused with its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kernel.errors import InvalidRequest
+from projections.sql.catalog import Catalog, Column, Relation
+from projections.sql.parse import ProjectionDecl, SourceDecl
+from projections.sql.plan import plan
+
+
+class DeclaredCatalog:
+    """The relations of another catalog, and those that statements declare.
+
+    `CREATE SOURCE weather ON demo.public.weather WITH (key = origin)` makes `weather` a stream, a
+    history and a latest state with the columns of the captured table and the declared key. A
+    declaration on `events.<category>` is another name for that log, and sets its lateness.
+    """
+
+    def __init__(
+        self,
+        under: Catalog,
+        sources: Sequence[SourceDecl],
+        projections: Sequence[ProjectionDecl] = (),
+    ) -> None:
+        self._under = under
+        self._sources = {source.name: source for source in sources}
+        self._projections = {decl.name: decl for decl in projections}
+        self._planned: dict[str, Relation] = {}
+        self._under_way: list[str] = []
+
+    def stream(self, name: str) -> Relation | None:
+        """Return a declared source's log, or one of the catalog beneath."""
+        source = self._declared(name)
+        if source is None or source.on is None:
+            return self._under.stream(name)
+        return _declare(source, self._under.stream(source.on))
+
+    def history(self, name: str) -> Relation | None:
+        """Return a declared source's versions, or those of the catalog beneath."""
+        source = self._declared(name)
+        if source is None or source.on is None:
+            return self._under.history(name)
+        return _declare(source, self._under.history(source.on) or self._under.latest(source.on))
+
+    def latest(self, name: str) -> Relation | None:
+        """Return a declared source's newest rows, or those of the catalog beneath."""
+        source = self._declared(name)
+        if source is None or source.on is None:
+            return self._under.latest(name)
+        return _declare(source, self._under.latest(source.on))
+
+    def projection(self, name: str) -> Relation | None:
+        """Return a declared projection, or one of the catalog beneath.
+
+        Raises `InvalidRequest` for one whose query cannot be compiled, or reads itself in the end.
+        """
+        decl = self._projections.get(name)
+        if decl is None:
+            return self._under.projection(name)
+        if name in self._under_way:
+            circle = [*self._under_way[self._under_way.index(name) :], name]
+            raise InvalidRequest(
+                f"projections read each other in a circle: {' -> '.join(circle)}",
+                remedy="Let one of them read what the next one reads, in place of its result.",
+            )
+        if name not in self._planned:
+            self._under_way.append(name)
+            try:
+                self._planned[name] = self._relation(decl)
+            finally:
+                self._under_way.pop()
+        return self._planned[name]
+
+    def _relation(self, decl: ProjectionDecl) -> Relation:
+        """Plan a projection. A type that only Spark knows is that of the stored table."""
+        made, stored = plan(decl, self), self._under.projection(decl.name)
+        known = {each.name: each.type for each in stored.columns} if stored is not None else {}
+        columns = (
+            Column(name=each.name, type=each.type or known.get(each.name, ""))
+            for each in made.columns
+        )
+        return Relation(name=decl.name, columns=tuple(columns), key=made.key, event_time=None)
+
+    def _declared(self, name: str) -> SourceDecl | None:
+        source = self._sources.get(name)
+        if source is not None and source.on is None:
+            raise InvalidRequest(
+                f"source {name} reads the external topic {source.topic!r}, which is not ingested",
+                remedy="Publish the records as events and read STREAM events.<category>, or "
+                "capture a table and declare CREATE SOURCE name ON <source>.<table>.",
+            )
+        return source
+
+
+def _declare(source: SourceDecl, under: Relation | None) -> Relation | None:
+    if under is None or source.on_events:
+        return under
+    known = {column.name.lower(): column.name for column in under.columns}
+    wanted = [*source.key, *filter(None, [source.event_time])]
+    for column in wanted:
+        if column.lower() not in known:
+            raise source.script.refusal(
+                f"source {source.name}: {under.name} has no column {column}",
+                at=source.offset,
+                fix=f"Columns of {under.name}: {', '.join(known.values())}.",
+            )
+    return replace(
+        under,
+        name=source.name,
+        key=tuple(known[column.lower()] for column in source.key) or under.key,
+        event_time=known[source.event_time.lower()] if source.event_time else under.event_time,
+    )

@@ -1,0 +1,69 @@
+"""Which projections read which, and in what order they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from sqlglot import exp
+
+from projections.sql.parse import ProjectionDecl
+from projections.sql.shape import InputKind, Plan
+
+
+def readers_of(name: str, projections: Iterable[ProjectionDecl]) -> list[str]:
+    """Return the projections whose queries name `name` as a table, also where none compiles yet."""
+    return sorted(decl.name for decl in projections if name in _tables_named(decl.query))
+
+
+def read_by(plan: Plan) -> tuple[str, ...]:
+    """Return the other projections that a plan reads."""
+    return tuple(one.name for one in plan.inputs if one.kind is InputKind.PROJECTION)
+
+
+def in_order(reads: Mapping[str, Collection[str]]) -> list[str]:
+    """Return projections so that each comes after those that it reads, else as they were given."""
+    ordered: dict[str, None] = {}
+
+    def put(name: str) -> None:
+        for other in reads[name]:
+            if other in reads and other not in ordered:
+                put(other)
+        ordered[name] = None
+
+    for name in reads:
+        put(name)
+    return [*ordered]
+
+
+def with_what_they_read(names: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
+    """Return projections and all that they read, directly or through others."""
+    found: set[str] = set()
+    waiting = [*names]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += reads.get(name, ())
+    return found
+
+
+def _tables_named(query: exp.Expr) -> frozenset[str]:
+    """Return the names of one part that stand for tables, and not for a query of WITH."""
+    named = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
+    return frozenset(
+        table.name
+        for table in query.find_all(exp.Table)
+        if len(table.parts) == 1
+        and not isinstance(table.parent, exp.Stream)
+        and (table.name.lower() not in named or _within_its_own(table))
+    )
+
+
+def _within_its_own(table: exp.Expr) -> bool:
+    """Say whether a table stands in the query of WITH that has its name, where it is unknown."""
+    around = table.find_ancestor(exp.CTE)
+    while around is not None:
+        if around.alias.lower() == table.name.lower():
+            return True
+        around = around.find_ancestor(exp.CTE)
+    return False

@@ -1,0 +1,250 @@
+"""Rounds of projections that read each other, by the pipeline's own loop, without Spark.
+
+Small changes are computed in the pipeline's process: whatever would ask Spark fails here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from apps.pipeline.projecting import Projecting
+from kernel.errors import Conflict, InvalidRequest
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.typed_columns import EVENT_COLUMNS
+from projections.runner.catalog import DROPPED, LIVE, PAUSED, PROJECTION, Entry
+from projections.runner.projector import Projector
+from replay.generations import live_app
+from replay.subject import generation_target, reachable, subject_of
+from replay.swap import rollback, swap
+from schemas.registry import MemoryRegistry
+from tests.support.lake.handmade import HandMade
+
+TYPED = "typed/events.visit.seen"
+START = datetime(2013, 1, 1, tzinfo=UTC)
+MOMENT = pa.timestamp("us", "UTC")
+SEEN = pa.schema(
+    [
+        ("person", pa.string()),
+        *EVENT_COLUMNS,
+        ("_epoch", pa.int64()),
+        ("_late", pa.bool_()),
+        ("_time", MOMENT),
+        ("_seq_hi", pa.int64()),
+        ("_seq_lo", pa.int64()),
+    ]
+)
+PERSONS = """
+CREATE PROJECTION persons WITH (key = 'person', freshness = '1 hour') AS
+SELECT person, COUNT(*) AS n FROM (SELECT person FROM STREAM events.visit) v GROUP BY person;
+"""
+NUMBERS = """
+CREATE PROJECTION numbers WITH (key = 'n', freshness = '1 second') AS
+SELECT n, COUNT(*) AS persons FROM persons GROUP BY n;
+"""
+DOUBLED = PERSONS.replace("COUNT(*) AS n", "COUNT(*) * 2 AS n")
+SHAPES = {
+    "persons": pa.schema([("person", pa.string()), ("n", pa.int64()), ("_epoch", pa.int64())]),
+    "numbers": pa.schema([("n", pa.int64()), ("persons", pa.int64()), ("_epoch", pa.int64())]),
+}
+
+
+class NoSpark:
+    """A session of which nothing may be asked."""
+
+    def newSession(self) -> NoSpark:
+        return self
+
+
+class Rounds:
+    """A lake in which `numbers` reads `persons`, and the loop that keeps both."""
+
+    def __init__(self, place: Path) -> None:
+        self.lake = Lake.at(place)
+        self.made = HandMade(self.lake)
+        self.position = 0
+        # Who reads comes first: the order of deployment must not matter.
+        for name, text in (("numbers", NUMBERS), ("persons", PERSONS)):
+            self.deploy(name, text)
+            self.made.run(name, SHAPES[name].empty_table(), 0)
+        self.projecting = self.started()
+
+    def started(self) -> Projecting:
+        return Projecting(NoSpark(), self.lake, MemoryRegistry(), on_run=lambda *_: None)
+
+    def deploy(self, name: str, text: str) -> None:
+        entry = Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text)
+        self.made.deployed.put([entry])
+
+    def seen(self, persons: str) -> Epoch:
+        """Commit an epoch with a visit of each person."""
+        epoch = self.made.epoch()
+        rows = []
+        for person in persons:
+            self.position += 1
+            at = START + timedelta(minutes=self.position)
+            rows.append(
+                {name: None for name in SEEN.names}
+                | {"person": person, "occurred_at": at, "_epoch": epoch, "_late": False}
+                | {"_time": at, "_seq_hi": self.position, "_seq_lo": 0}
+            )
+        self.made.derive({TYPED: pa.Table.from_pylist(rows, SEEN)}, epoch)
+        return epoch
+
+    def step(self) -> None:
+        """Do one step of the loop, with `numbers` due and `persons` as it is."""
+        if "numbers" in self.projecting.states:
+            self.projecting.states["numbers"].due_at = 0.0
+        self.projecting.step()
+
+    def rows(self, name: str) -> dict[object, object]:
+        table = DeltaTable(self.lake.path(f"projection/{name}")).to_pyarrow_table()
+        key, value = table.schema.names[:2]
+        return dict(zip(table[key].to_pylist(), table[value].to_pylist(), strict=True))
+
+    def version(self, name: str) -> int:
+        return int(DeltaTable(self.lake.path(f"projection/{name}")).version())
+
+    def fits(self) -> bool:
+        return self.rows("numbers") == dict(Counter(self.rows("persons").values()))
+
+    def error(self, name: str) -> str | None:
+        return self.projecting.states[name].error
+
+    def swap_doubled(self, epoch: int) -> None:
+        """Swap in a generation of `persons` whose numbers are doubled, as a build makes it."""
+        rows = [
+            {"person": person, "n": int(str(n)) * 2, "_epoch": epoch}
+            for person, n in self.rows("persons").items()
+        ]
+        built = pa.Table.from_pylist(rows, SHAPES["persons"])
+        self.made.build("persons", built, epoch, text=DOUBLED, base_text=PERSONS)
+        swap(self.made.site, "persons", lambda replay: replay)
+
+
+@pytest.fixture
+def rounds(tmp_path: Path) -> Rounds:
+    return Rounds(tmp_path)
+
+
+def test_p5_who_is_read_runs_before_whatever_its_freshness(rounds: Rounds) -> None:
+    for persons in ("ab", "aac", "", "bbbd"):
+        epoch = rounds.seen(persons)
+        rounds.step()
+        assert rounds.error("numbers") is None
+        assert rounds.fits()
+        assert {state.epoch for state in rounds.projecting.states.values()} == {epoch}
+    assert rounds.rows("numbers") == {3: 1, 4: 1, 1: 2}
+
+
+def test_a_process_that_starts_writes_nothing_that_is_right(rounds: Rounds) -> None:
+    rounds.seen("aab")
+    rounds.step()
+    version = rounds.version("numbers")
+    rounds.projecting = rounds.started()
+    rounds.step()
+    assert rounds.version("numbers") == version
+    rounds.seen("b")
+    rounds.step()
+    assert rounds.rows("numbers") == {2: 2}
+
+
+def test_one_that_stands_still_keeps_those_that_read_it_where_they_fit(rounds: Rounds) -> None:
+    rounds.seen("ab")
+    rounds.step()
+    rounds.made.deployed.set_status("persons", PAUSED)
+    rounds.seen("a")
+    rounds.step()
+    assert "penstock projection resume persons" in str(rounds.error("numbers"))
+    assert rounds.projecting.step() is False, "nothing is left to do until somebody resumes it"
+    assert rounds.fits()
+    rounds.made.deployed.set_status("persons", LIVE)
+    rounds.step()
+    assert rounds.error("numbers") is None
+    assert rounds.rows("numbers") == {2: 1, 1: 1}
+
+
+def test_the_error_of_one_is_told_by_those_that_read_it(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Projector.run
+
+    def failing(self: Projector, plan: object, *more: object) -> object:
+        if plan.name == "persons":
+            raise InvalidRequest("cannot go on", remedy="Look.")
+        return run(self, plan, *more)
+
+    rounds.seen("ab")
+    monkeypatch.setattr(Projector, "run", failing)
+    rounds.step()
+    assert "waits for the projection persons: cannot go on" in str(rounds.error("numbers"))
+
+
+def test_p5_the_swap_of_one_is_followed_at_the_same_epoch(rounds: Rounds) -> None:
+    epoch = rounds.seen("aab")
+    rounds.step()
+    before = rounds.rows("numbers")
+    rounds.swap_doubled(epoch)
+    assert not rounds.fits()
+    rounds.step()
+    assert rounds.rows("numbers") == {4: 1, 2: 1}
+    assert rounds.fits()
+    runs = rounds.made.manifest.history_of(live_app("numbers", 1))
+    noted = runs[-1].tables["projection/numbers"].version
+    assert (runs[-1].epoch, noted) == (epoch, rounds.version("numbers")), "readers by epoch see it"
+    rounds.seen("b")
+    rounds.step()
+    assert rounds.rows("numbers") == {4: 2}
+    rollback(rounds.made.site, "persons")
+    rounds.step()
+    assert rounds.rows("persons") == {"a": 2, "b": 2}
+    assert rounds.fits()
+    assert before == {2: 1, 1: 1}
+
+
+def test_a_swap_while_nothing_ran_is_followed_by_the_next_process(rounds: Rounds) -> None:
+    epoch = rounds.seen("aab")
+    rounds.step()
+    rounds.swap_doubled(epoch)
+    rounds.projecting = rounds.started()
+    rounds.step()
+    assert rounds.rows("numbers") == {4: 1, 2: 1}
+
+
+def test_a_build_reads_another_projection_as_it_was_at_its_epoch(rounds: Rounds) -> None:
+    first = rounds.seen("ab")
+    rounds.step()
+    versions = {first: rounds.version("persons")}
+    second = rounds.seen("a")
+    rounds.step()
+    versions[second] = rounds.version("persons")
+    assert versions[first] < versions[second]
+    subject = subject_of(rounds.made.site, "numbers")
+    for epoch, version in versions.items():
+        target = generation_target(rounds.made.site, subject, 2, epoch, include_late=False)
+        assert target.versions == {"projection/persons": version}
+    rounds.made.epoch()
+    assert reachable(rounds.made.site, subject) == second
+
+
+def test_what_others_read_is_not_dropped_nor_changed_so_that_they_fail(rounds: Rounds) -> None:
+    site = rounds.made.site
+    rounds.seen("a")
+    with pytest.raises(Conflict, match="numbers read the projection persons") as refused:
+        rounds.made.deployed.set_status("persons", DROPPED)
+    assert "penstock projection drop numbers --yes" in str(refused.value.remedy)
+    with pytest.raises(
+        Conflict, match=r"numbers reads persons, and not with this query: .* has a column n"
+    ):
+        subject_of(site, "persons", PERSONS.replace("AS n", "AS m"))
+    circle = NUMBERS.replace("numbers", "persons").replace("FROM persons", "FROM numbers")
+    with pytest.raises(InvalidRequest, match="in a circle"):
+        subject_of(site, "persons", circle)
+    rounds.made.deployed.set_status("numbers", DROPPED)
+    rounds.made.deployed.set_status("persons", DROPPED)
