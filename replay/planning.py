@@ -8,14 +8,13 @@ from enum import StrEnum
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
 
 from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
 from projections.log import storage
 from projections.log.datasets import dataset_of
 from projections.log.typed_columns import EPOCH, LATE
-from projections.runner.catalog import PROJECTION
+from projections.sql.lineage import readers_of
 from replay.book import ReplayBook
 from replay.rates import Rates, rates_for
 from replay.slices import slicing_of
@@ -140,7 +139,7 @@ def plan_replay(
         # As much again while files are put together.
         needed_bytes=2 * max(live.bytes, 1),
         free_bytes=storage.free_bytes(site.lake.root),
-        downstream=_downstream(site, name),
+        downstream=tuple(readers_of(name, site.deployed.deployment().declared.values())),
         not_rebuilt=tuple(item.name for item in inputs),
         go_back=f"penstock replay rollback {name}",
         basis=Basis(
@@ -205,19 +204,6 @@ def _types(site: Site, subject: Subject) -> tuple[TypeDifference, ...]:
         TypeDifference(name=name, live=old.get(name), built=new.get(name))
         for name in dict.fromkeys([*old, *new])
         if old.get(name) != new.get(name)
-    )
-
-
-def _downstream(site: Site, name: str) -> tuple[str, ...]:
-    entries = (each for each in site.deployed.entries() if each.kind == PROJECTION)
-    return tuple(
-        sorted(
-            each.name
-            for each in entries
-            if each.name != name
-            and name
-            in {t.name for t in declaration(each.name, each.text).query.find_all(exp.Table)}
-        )
     )
 
 

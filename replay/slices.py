@@ -24,6 +24,7 @@ from projections.sql.tree import (
     Join,
     JoinKind,
     Map,
+    Match,
     Newest,
     Node,
     Over,
@@ -184,7 +185,7 @@ def _carried(node: Node, name: str) -> bool:
             return all(_carried(each, name) for each in node.inputs)
         case Grouped() | Sessions() | Newest():
             return name in node.keys and _carried(node.input, name)
-        case Over():
+        case Over() | Match():
             return name in node.partition and _carried(node.input, name)
         case Join():
             return _joined(node, name)
