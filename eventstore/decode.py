@@ -15,7 +15,7 @@ from uuid import UUID
 import orjson
 
 from kernel.errors import NotFound, SchemaViolation
-from kernel.positions import Position, Version
+from kernel.positions import LARGEST, Position, Version
 from schemas.columns import decode_value
 from schemas.records import FORMAT_AVRO, KafkaRecord, RecordedEvent, Rejected
 from schemas.registry import SchemaLookup
@@ -112,8 +112,8 @@ def _text(headers: Mapping[str, bytes], name: str) -> str:
 
 def _natural(headers: Mapping[str, bytes], name: str, *, least: int) -> int:
     number = int(_text(headers, name))
-    if number < least:
-        raise _Unusable(f"header {name} is {number}, must be at least {least}")
+    if not least <= number <= LARGEST:
+        raise _Unusable(f"header {name} is {number}, must be from {least} to {LARGEST}")
     return number
 
 

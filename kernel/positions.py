@@ -7,13 +7,16 @@ mistake that the type checker refuses.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 Version = NewType("Version", int)
 """Place of an event in its stream: 0, 1, 2 … without gaps."""
 
 Position = NewType("Position", int)
 """Place of an event in its whole store: 1, 2, 3 … without gaps, in commit order."""
+
+LARGEST: Final = 2**63 - 1
+"""The greatest version or position that there can be: both are `bigint` in PostgreSQL."""
 
 Lsn = NewType("Lsn", int)
 """Byte position in a PostgreSQL write-ahead log. Not an order of rows by itself."""

@@ -129,7 +129,10 @@ def _name(category: str, kind: str) -> str:
 def _event_columns(part: pa.Table, data: pa.Table, visible: Visible) -> pa.Table:
     """Put an event's own fields first, then what the store knows of it, then hidden columns."""
     places = zip(part["position"].to_pylist(), part["epoch"].to_pylist(), strict=True)
-    epochs = [visible.epoch_of(p) if p > visible.before else logged for p, logged in places]
+    # An event that entered the log behind its place is visible from there on.
+    epochs = [
+        max(visible.epoch_of(p), logged) if p > visible.before else logged for p, logged in places
+    ]
     entity = pc.replace_substring_regex(part["stream"], "^[^-]*-", "")
     known: Mapping[str, pa.ChunkedArray | pa.Array] = {
         "event_id": part["event_id"],

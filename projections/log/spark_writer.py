@@ -69,8 +69,8 @@ class SparkWriter:
         token = uuid.uuid4().hex
         # The guard of a MERGE is taken from the session: it must not leak into other writes.
         session = self._spark.newSession()
-        session.conf.set(f"{_WRITE}.txnAppId", guard.app_id)
-        session.conf.set(f"{_WRITE}.txnVersion", str(int(guard.epoch)))
+        for name, value in _guarded(guard).items():
+            session.conf.set(f"{_WRITE}.{name}", value)
         session.conf.set(_TOKEN_CONF, token)
         # One session's frame is read by another through the views that all of them share.
         view = f"merge_{token}"
@@ -104,8 +104,7 @@ class SparkWriter:
             rows.write.format("delta")
             .mode(mode)
             .options(**options)
-            .option("txnAppId", guard.app_id)
-            .option("txnVersion", int(guard.epoch))
+            .options(**_guarded(guard))
             .option(TOKEN, token)
         )
         done = self._commit(table, guard, token, lambda: writer.save(location_of(table)))
@@ -133,6 +132,13 @@ class SparkWriter:
         if reached(table, guard):
             raise _overtaken(guard)
         return None
+
+
+def _guarded(guard: Guard) -> dict[str, str]:
+    """Return what makes Spark put the guard into a commit, and pass over one that is there."""
+    if guard.again:
+        return {}
+    return {"txnAppId": guard.app_id, "txnVersion": str(int(guard.epoch))}
 
 
 def _merge(

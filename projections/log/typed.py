@@ -74,7 +74,8 @@ class TypedTables:
         if not visible.anything and not late:
             return attempts
         position, logged = pc.field("position"), pc.field("epoch")
-        where = (position > visible.before) & (position <= visible.up_to)
+        # The log may be ahead of `epoch`: what later ones logged out of quarantine is theirs.
+        where = (position > visible.before) & (position <= visible.up_to) & (logged <= epoch)
         if late:
             since = (logged > visible.after_epoch) & (logged <= epoch)
             where = where | (since & (position <= visible.before))

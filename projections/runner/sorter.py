@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kernel.positions import LARGEST
 from projections.log.frames import (
     CHANGE,
     EVENT,
@@ -350,9 +351,13 @@ def _schema_ids(ordered: pa.Table) -> set[int]:
 
 
 def _position(headers: Mapping[str, str]) -> tuple[str | None, int]:
-    """Return store and position that a rejected record names; None where it names none."""
+    """Return store and position that a rejected record names; None where it names none.
+
+    Numbers that no event has as its position are none: they would be taken for a gap in the log.
+    """
     try:
         store = bytes.fromhex(headers["store_id"]).decode()
-        return store, int(bytes.fromhex(headers["position"]).decode())
+        position = int(bytes.fromhex(headers["position"]).decode())
     except (KeyError, ValueError):
         return None, 0
+    return (store, position) if 1 <= position <= LARGEST else (None, 0)

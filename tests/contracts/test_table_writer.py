@@ -62,11 +62,20 @@ class Subject:
     def append(self, path: str, rows: pa.Table, epoch: int, *, app: str = "t", **more: Any) -> int:
         return self._writer.append(path, self._convert(rows), Guard(app, Epoch(epoch)), **more)
 
-    def overwrite(self, path: str, rows: pa.Table, epoch: int) -> int:
-        return self._writer.overwrite(path, self._convert(rows), Guard("t", Epoch(epoch)))
+    def overwrite(self, path: str, rows: pa.Table, epoch: int, *, again: bool = False) -> int:
+        guard = Guard("t", Epoch(epoch), again)
+        return self._writer.overwrite(path, self._convert(rows), guard)
 
-    def merge(self, path: str, rows: pa.Table, epoch: int, *, newer: Sequence[str] = ()) -> int:
-        guard = Guard("t", Epoch(epoch))
+    def merge(
+        self,
+        path: str,
+        rows: pa.Table,
+        epoch: int,
+        *,
+        newer: Sequence[str] = (),
+        again: bool = False,
+    ) -> int:
+        guard = Guard("t", Epoch(epoch), again)
         return self._writer.merge(path, self._convert(rows), guard, keys=["id"], newer=newer)
 
     def reached(self, path: str) -> int | None:
@@ -130,6 +139,17 @@ def test_an_older_epoch_is_skipped(writer: Subject, path: str) -> None:
     writer.overwrite(path, rows_of((4, "d", 1)), 5)
     assert stored(path) == [(1, "a", 1)]
     assert writer.reached(path) == 7
+
+
+def test_rows_of_an_epoch_that_is_there_can_be_put_right(writer: Subject, path: str) -> None:
+    writer.append(path, rows_of((1, "a", 1)), 7)
+    merged = writer.merge(path, rows_of((1, "b", 2), ops=[UPSERT]), 7, again=True)
+    assert stored(path) == [(1, "b", 2)]
+    assert writer.overwrite(path, rows_of((2, "c", 3)), 7, again=True) > merged
+    assert stored(path) == [(2, "c", 3)]
+    assert writer.reached(path) == 7
+    writer.overwrite(path, rows_of((3, "d", 4)), 6, again=True)
+    assert stored(path) == [(2, "c", 3)]
 
 
 def test_another_writers_epochs_do_not_matter(writer: Subject, path: str) -> None:

@@ -53,7 +53,7 @@ def record(position: int, body: bytes, *, claims: int | None = None) -> KafkaRec
         "stream": "order-9",
         "category": "order",
         "version": str(position),
-        "position": str(claims or position),
+        "position": str(position if claims is None else claims),
         "schema_id": str(SCHEMA_ID),
         "data_format": "0",
         "occurred_at": AT.isoformat(),
@@ -129,6 +129,15 @@ def test_p1_garbage_that_claims_a_position_loses_nothing(
     assert sum(each.quarantined.num_rows for each in arrivals) == len(strangers)
     assert progress.head("store") == EVENTS + 1
     assert not any(len(left) for left in progress.refused.values())
+
+
+@pytest.mark.parametrize("claims", [0, -5, 2**63, 2**90])
+def test_a_record_that_claims_what_no_event_has_takes_nothing(claims: int) -> None:
+    strange = record(99, b"", claims=claims)
+    arrivals, progress = arrived([[event(1), strange], [event(2)], [strange, event(3)]])
+    assert logged(arrivals) == [(n, event(n).value) for n in (1, 2, 3)]
+    assert progress.head("store") == 3
+    assert sum(each.quarantined.num_rows for each in arrivals) == 2
 
 
 def test_p9_two_events_of_one_position_are_compared_within_a_batch() -> None:
