@@ -169,9 +169,13 @@ def test_partitions_that_are_added_are_read_from_their_beginning(reader: Reader)
     producer = Producer({"bootstrap.servers": reader.feed.bootstrap})
     for event in events(11, 30):
         # The outbox starts again: some come once more, all of them in the partition that is new.
-        headers = [(name, text.encode()) for name, text in reader.feed.headers(event).items()]
+        told = reader.feed.headers(event)
         producer.produce(
-            reader.feed.topic, reader.feed.value(event), key="x", partition=2, headers=headers
+            reader.feed.topic,
+            reader.feed.value(event),
+            key=told["stream"],
+            partition=2,
+            headers=[(name, text.encode()) for name, text in told.items()],
         )
     assert producer.flush(30) == 0
     reader.read(range(1, 31))
