@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 
 from tests.architecture.tree import (
     checks,
@@ -41,6 +42,12 @@ def test_test_files_are_short() -> None:
         if (lines := line_count(path.read_text())) > TEST_LINES
     }
     assert not long, f"split by behaviour, at most {TEST_LINES} lines: {long}"
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    names = Counter(path.name for path in checks() if path.name.startswith("test_"))
+    twice = [name for name, count in names.items() if count > 1]
+    assert not twice, f"pytest cannot import two files of one name in one run: {twice}"
 
 
 def test_functions_are_short() -> None:
