@@ -164,7 +164,7 @@ class TypedChanges:
         """Bring one typed table to an epoch: its columns, then its rows, in slices if `bulk`."""
         moved = self._evolve(name, evolution, messages, epoch)
         if bulk is not None:
-            return self._append_large(name, bulk, stored, evolution, epoch)
+            return self._append_large(name, bulk, stored, evolution, epoch) or moved
         return (
             self._append(name, self._images(own, stored, evolution)[0], epoch)
             if own.num_rows
@@ -328,8 +328,10 @@ class TypedChanges:
 
     def _append_large(
         self, name: str, bulk: Bulk, stored: Stored, evolution: Evolution, epoch: Epoch
-    ) -> TableAt:
+    ) -> TableAt | None:
         """Append slice by slice; memory holds one. The guard goes with the last.
+
+        None where there is nothing but a TRUNCATE, which has no row here.
 
         `stored` is the state as of `bulk.since`. After a crash the table may have later facts
         already: what an update left alone comes from these first. Else it comes by key, in one
@@ -356,6 +358,8 @@ class TypedChanges:
 
         after = done()
         cut = [*slices(bulk.rows.narrowed(~IS_TRUNCATE), most=self._slice_rows)]
+        if not cut:
+            return None
         by_executors = self._append_by_executors(name, cut, bulk, evolution, after, epoch)
         if by_executors is not None:
             return by_executors
