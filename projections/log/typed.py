@@ -18,7 +18,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kernel.errors import PenstockError
+from kernel.errors import LeaseLost, PenstockError
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
 from projections.log.datasets import dataset_of
@@ -114,6 +114,8 @@ class TypedTables:
         only = replace(events, names=frozenset(shapes))
         try:
             written = files.written(parts_of(rows), only, done) or {}
+        except LeaseLost:
+            raise
         except PenstockError:
             return frozenset(found)
         for name, own in written.items():

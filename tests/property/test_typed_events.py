@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,11 +16,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernel import failpoints
+from kernel.errors import LeaseLost
 from kernel.positions import Epoch
 from projections.log import event_rows
 from projections.log import typed as typed_module
 from projections.log.attempts import Attempts
-from projections.log.executor_tasks import Executors, TasksHere
+from projections.log.executor_tasks import Executors, TasksHere, WrittenFile
 from projections.log.frames import EVENTS
 from projections.log.layout import Lake, events_log
 from projections.log.tables import Tables
@@ -75,7 +77,10 @@ def event(told: Told, position: int, epoch: int) -> dict[str, object]:
     schema = fastavro.parse_schema({"type": "record", "name": "E", "fields": TEXTS[schema_id - 1]})
     data = io.BytesIO()
     n: object = str(position) if schema_id == 3 else position
-    fastavro.schemaless_writer(data, schema, {"n": n, "note": f"note {position}"})
+    if schema_id == 4:
+        data.write(b"\x04\x7f\xff")  # The number 32767 as a long decimal.
+    else:
+        fastavro.schemaless_writer(data, schema, {"n": n, "note": f"note {position}"})
     return {
         "epoch": epoch,
         "position": position,
@@ -194,3 +199,26 @@ def test_p8_an_event_that_cannot_be_read_holds_its_own_table_alone(tmp_path: Pat
     attempts = made.bring()
     assert list(attempts.failed) == ["typed/events.flight.landed"]
     assert sorted(attempts.done) == ["typed/events.flight.left", "typed/events.gate.left"]
+
+
+def test_p8_what_a_library_raises_holds_its_own_table_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that fit their schema may still be no value: of a decimal, of a moment."""
+    text = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 0}
+    monkeypatch.setattr(sys.modules[__name__], "TEXTS", [*TEXTS, [{"name": "n", "type": text}]])
+    made = Typing(tmp_path, EXECUTORS)
+    made.log([("flight", "left", 1), ("flight", "landed", 4), ("gate", "left", 1)])
+    attempts = made.bring()
+    assert list(attempts.failed) == ["typed/events.flight.landed"]
+    assert sorted(attempts.done) == ["typed/events.flight.left", "typed/events.gate.left"]
+
+
+def test_p7_a_lost_lease_of_an_executor_ends_the_step(tmp_path: Path) -> None:
+    def lost(task: object, parts: int) -> list[WrittenFile]:
+        raise LeaseLost("somebody else writes")
+
+    made = Typing(tmp_path, Executors(tasks=lost, rows_at_once=lambda most: 0))
+    made.log([("flight", "left", 1)])
+    with pytest.raises(LeaseLost):
+        made.bring()
