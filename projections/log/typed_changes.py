@@ -356,14 +356,18 @@ class TypedChanges:
             assert waiting is not None, "a large table has rows"
             return self._append_last(name, waiting, epoch)
 
+        table = self._tables.open(path)
+        if table is not None and reached(table, Guard(name, epoch)):
+            return TableAt(version=table.version(), as_of_epoch=epoch)
         after = done()
         cut = [*slices(bulk.rows.narrowed(~IS_TRUNCATE), most=self._slice_rows)]
         if not cut:
             return None
-        by_executors = self._append_by_executors(name, cut, bulk, evolution, after, epoch)
-        if by_executors is not None:
-            return by_executors
-        return gone_through(
+        files = TypedFiles(
+            lake=self._lake, tables=self._tables, tasks=self._executors.tasks, epoch=epoch
+        )
+        at = self._append_by_executors(files, name, cut, bulk, evolution, after)
+        at = at or gone_through(
             cut,
             append,
             known=bulk.known() if bulk.known and after <= bulk.since and not evolution else None,
@@ -372,28 +376,22 @@ class TypedChanges:
             schemas=self._schemas,
             per_part=self._slice_rows,
         )
+        files.tidy(name)
+        return at
 
     def _append_by_executors(
         self,
+        files: TypedFiles,
         name: str,
         parts: Sequence[LogRows],
         bulk: Bulk,
         evolution: Evolution,
         after: int,
-        epoch: Epoch,
     ) -> TableAt | None:
         """Append slices that executors write, in one commit; None where they cannot.
 
         Nor can they where no row is new: then the table has no file for the guard to go with.
         """
-        if self._executors.tasks is None:
-            return None
         images = FactImages(name=name, schemas=self._schemas, evolution=evolution, stamp=bulk.stamp)
-        files = TypedFiles(
-            lake=self._lake, tables=self._tables, tasks=self._executors.tasks, epoch=epoch
-        )
         written = (files.written(parts, images, {name: after}) or {}).get(name)
-        at = files.committed(name, written, common_type) if written else None
-        if at is not None:
-            files.tidy(name)
-        return at
+        return files.committed(name, written, common_type) if written else None
