@@ -169,10 +169,10 @@ class CurrentTables:
         """Stage the newest images of all rows; return the key columns, none without a row.
 
         Executors do it, a slice each, unless an update left a value alone: what that is, the driver
-        finds out.
+        finds out. So does every deleted row of a table that keeps these.
         """
         cut = [*slices(rows)]
-        if self.executors.tasks is not None:
+        if self.executors.tasks is not None and not images.soft:
             task = ImageTask(slices=cut, images=images, root=staging.path)
             files = self.executors.tasks(task, len(cut))
             if files is not None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.log.datasets import dataset_of
-from projections.log.executor_tasks import Executors, TasksHere
+from projections.log.executor_tasks import Executors, Task, TasksHere, WrittenFile
 from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
@@ -207,3 +207,26 @@ def test_only_tables_with_many_rows_are_told_apart(lake: Lake) -> None:
     assert dataset_of(log).to_table(filter=where).num_rows == 0
     assert split(log, everything, since=1, most=20)[1] == {}
     assert split(log, everything, since=8, most=19)[1] == {}
+
+
+def test_rows_of_a_table_that_keeps_deleted_ones_are_folded_once(lake: Lake) -> None:
+    """What a deleted row was, the driver finds out: executors would do all for nothing."""
+    asked: list[int] = []
+
+    def noted(task: Task, parts: int) -> list[WrittenFile] | None:
+        asked.append(parts)
+        return TasksHere()(task, parts)
+
+    for soft in (True, False):
+        tables, here = Tables(), Lake.at(Path(lake.root) / str(soft))
+        current = CurrentTables(
+            here,
+            tables,
+            registry(),
+            soft_deletes=lambda source, table, soft=soft: soft,
+            executors=Executors(tasks=noted),
+        )
+        rows = logged(here, tables, [*(Done("c", i) for i in range(4)), Done("d", 1)], 1)
+        current.fold_large(SOURCE, TABLE, rows, Epoch(1))
+        assert len(asked) == (0 if soft else 1)
+        current.close()

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from kernel import failpoints
 from kernel.errors import LeaseLost
 from kernel.positions import Epoch
-from projections.log import event_rows
+from projections.log import event_rows, typed_tasks
 from projections.log import typed as typed_module
-from projections.log import typed_tasks
 from projections.log.attempts import Attempts
 from projections.log.executor_tasks import Executors, Task, TasksHere, WrittenFile
 from projections.log.frames import EVENTS
