@@ -278,7 +278,7 @@ class IngestRun:
         return self._ingest.run_epoch(
             bound,
             decode if small else None,
-            stage=stage if self._executor.may_pass_on else None,
+            stage=self._executor.noting(stage) if self._executor.may_pass_on else None,
             without=without,
         )
 

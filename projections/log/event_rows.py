@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from kernel.errors import Incompatible, PenstockError
+from kernel.errors import Incompatible
 from projections.log.frames import EVENTS
 from projections.log.rewriting import joined
 from projections.log.typed_columns import (
@@ -75,7 +75,7 @@ def shapes_of(rows: LogRows, events: EventRows) -> dict[str, pa.Schema | None]:
     """Return the tables that the events belong to, and the columns that these give them.
 
     Columns come in the order of the schemas' first events, as `EventRows.of` has them; None where a
-    schema is not to be had. Reads what names the schemas, and holds one row for each of them.
+    schema cannot be used. Reads what names the schemas, and holds one row for each of them.
     """
     columns = ["category", "type", "schema_id"]
     scanner = rows.log.scanner(columns=[*columns, "position"], filter=rows.wanted)
@@ -92,7 +92,7 @@ def shapes_of(rows: LogRows, events: EventRows) -> dict[str, pa.Schema | None]:
     for name, ids in found.items():
         try:
             shapes[name] = events.shape(ids)
-        except PenstockError:
+        except Exception:  # Whoever brings this table meets it again.
             shapes[name] = None
     return shapes
 

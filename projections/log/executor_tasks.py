@@ -6,6 +6,7 @@ driver makes them part of the table with one guarded commit. What was not commit
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from kernel.errors import PenstockError
 from projections.log.adoption import StagedFiles, as_addition
 from projections.log.driver import NAMES_OF_FILES, collected
+
+log = logging.getLogger("penstock.tables")
 
 WRITTEN = pa.schema(
     [
@@ -105,8 +108,8 @@ class Tasks(Protocol):
     def __call__(self, task: Task, parts: int) -> list[WrittenFile] | None:
         """Return the files of all parts, in the order of the parts.
 
-        None where a task declined a part, and the error of the first part that failed is raised:
-        then no file counts.
+        None where a task declined a part or failed with an error that is none of ours. The first
+        error of ours is raised. In both cases no file counts.
         """
         ...
 
@@ -165,7 +168,10 @@ class _Numbered:
 
 
 def _told(task: Task, number: int) -> pa.RecordBatch:
-    """Do one part. An error is a row: Spark would hand on its text alone, and try again."""
+    """Do one part. An error is a row: Spark would hand on its text alone, and try again.
+
+    One that is none of ours makes the task decline: the driver then finds out whose it is.
+    """
     rows: list[dict[str, object]]
     try:
         files = task(number)
@@ -175,6 +181,9 @@ def _told(task: Task, number: int) -> pa.RecordBatch:
             rows = [{**file.row(), "number": number} for file in files]
     except PenstockError as error:
         rows = [{"number": number, "error": pickle.dumps(error)}]
+    except Exception as error:
+        log.warning("part %s is left to the driver: %s", number, error, exc_info=error)
+        rows = [{"number": number, "declined": True}]
     return pa.RecordBatch.from_pylist(rows, schema=_TOLD)
 
 

@@ -13,12 +13,13 @@ Hidden columns: `_epoch`, `_late` (came later than its lateness allows), `_time`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kernel.errors import PenstockError
+from kernel.errors import LeaseLost, PenstockError
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
 from projections.log.datasets import dataset_of
@@ -84,54 +85,73 @@ class TypedTables:
             return attempts
         rows = LogRows(dataset_of(log), where)
         if visible.up_to - visible.before > self._executors.rows_at_once(LARGE_ROWS):
-            names = self._by_executors(rows, visible, epoch, wanted, attempts)
-            if not names:
-                return attempts
-            rows, wanted = rows.narrowed(of_types(names)), names.__contains__
+            self._add_many(rows, visible, epoch, wanted, attempts)
+            return attempts
         for name, own in by_type(rows.read()):
             if wanted(name):
                 with attempts.of(name):
-                    typed = EventRows(schemas=self._schemas, visible=visible).of(own)
-                    attempts.done[name] = self._append(name, typed, epoch)
+                    attempts.done[name] = self._append(name, own, visible, epoch)
         return attempts
 
-    def _by_executors(
+    def _add_many(
         self, rows: LogRows, visible: Visible, epoch: Epoch, wanted: Wanted, attempts: Attempts
-    ) -> frozenset[str]:
-        """Have executors write the events of all wanted types; return the tables that are left.
-
-        Left are those that somebody has to look at by themselves, for one reason or another: an
-        event of theirs cannot be decoded, its columns have to be widened first, no event is new.
-        """
+    ) -> None:
+        """Append events of which memory is to hold those of one table at most."""
         events = EventRows(schemas=self._schemas, visible=visible)
-        found = {n: shape for n, shape in shapes_of(rows, events).items() if wanted(n)}
-        shapes = {name: shape for name, shape in found.items() if shape is not None}
-        if self._executors.tasks is None or not shapes:
-            return frozenset(found)
-        files = TypedFiles(
-            lake=self._lake, tables=self._tables, tasks=self._executors.tasks, epoch=epoch
-        )
-        done = {name: self._done(name) for name in shapes}
-        only = replace(events, names=frozenset(shapes))
+        shapes = {n: shape for n, shape in shapes_of(rows, events).items() if wanted(n)}
+        for name in shapes:
+            # A crash may have left tables that have the epoch, before anybody took note of it.
+            handle = self._tables.open(self._lake.path(name))
+            if handle is not None and reached(handle, Guard(name, epoch)):
+                attempts.done[name] = TableAt(version=handle.version(), as_of_epoch=epoch)
+        shapes = {name: shape for name, shape in shapes.items() if name not in attempts.done}
+        tasks = self._executors.tasks
+        files = TypedFiles(lake=self._lake, tables=self._tables, tasks=tasks, epoch=epoch)
+        self._by_executors(files, rows, events, shapes, attempts)
+        for name in sorted(shapes.keys() - attempts.done.keys() - attempts.failed.keys()):
+            with attempts.of(name):
+                own = rows.narrowed(of_types([name])).read()
+                attempts.done[name] = self._append(name, own, visible, epoch)
+        for name in sorted(shapes.keys() & attempts.done.keys()):
+            files.tidy(name)
+
+    def _by_executors(
+        self,
+        files: TypedFiles,
+        rows: LogRows,
+        events: EventRows,
+        shapes: Mapping[str, pa.Schema | None],
+        attempts: Attempts,
+    ) -> None:
+        """Have executors write the events of tables whose columns are known.
+
+        Some may be left, which somebody has to look at by themselves: an event of theirs cannot be
+        decoded, their columns have to be widened first, no event is new.
+        """
+        known = {name: shape for name, shape in shapes.items() if shape is not None}
+        if not known:
+            return
+        done = {name: self._done(name) for name in known}
+        only = replace(events, names=frozenset(known))
         try:
             written = files.written(parts_of(rows), only, done) or {}
+        except LeaseLost:
+            raise
         except PenstockError:
-            return frozenset(found)
+            return
         for name, own in written.items():
             with attempts.of(name):
-                at = files.committed(name, own, event_type, shapes[name])
-                if at is not None:
-                    files.tidy(name)
-                    attempts.done[name] = at
-        return frozenset(found.keys() - attempts.done.keys() - attempts.failed.keys())
+                at = files.committed(name, own, event_type, known[name])
+                attempts.done |= {} if at is None else {name: at}
 
     def _done(self, name: str) -> int:
         """Return the epoch that a table has: a crash may have left it ahead of the others."""
         handle = self._tables.open(self._lake.path(name))
         return 0 if handle is None else handle.transaction_version(name) or 0
 
-    def _append(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
+    def _append(self, name: str, rows: pa.Table, visible: Visible, epoch: Epoch) -> TableAt:
         path = self._lake.path(name)
+        typed = EventRows(schemas=self._schemas, visible=visible).of(rows)
         typed = typed.filter(pc.greater(typed[EPOCH], self._done(name)))
         handle, guard = self._tables.open(path), Guard(name, epoch)
         if handle is not None and not reached(handle, guard):

@@ -164,7 +164,7 @@ class TypedChanges:
         """Bring one typed table to an epoch: its columns, then its rows, in slices if `bulk`."""
         moved = self._evolve(name, evolution, messages, epoch)
         if bulk is not None:
-            return self._append_large(name, bulk, stored, evolution, epoch)
+            return self._append_large(name, bulk, stored, evolution, epoch) or moved
         return (
             self._append(name, self._images(own, stored, evolution)[0], epoch)
             if own.num_rows
@@ -328,8 +328,10 @@ class TypedChanges:
 
     def _append_large(
         self, name: str, bulk: Bulk, stored: Stored, evolution: Evolution, epoch: Epoch
-    ) -> TableAt:
+    ) -> TableAt | None:
         """Append slice by slice; memory holds one. The guard goes with the last.
+
+        None where there is nothing but a TRUNCATE, which has no row here.
 
         `stored` is the state as of `bulk.since`. After a crash the table may have later facts
         already: what an update left alone comes from these first. Else it comes by key, in one
@@ -354,12 +356,18 @@ class TypedChanges:
             assert waiting is not None, "a large table has rows"
             return self._append_last(name, waiting, epoch)
 
+        table = self._tables.open(path)
+        if table is not None and reached(table, Guard(name, epoch)):
+            return TableAt(version=table.version(), as_of_epoch=epoch)
         after = done()
         cut = [*slices(bulk.rows.narrowed(~IS_TRUNCATE), most=self._slice_rows)]
-        by_executors = self._append_by_executors(name, cut, bulk, evolution, after, epoch)
-        if by_executors is not None:
-            return by_executors
-        return gone_through(
+        if not cut:
+            return None
+        files = TypedFiles(
+            lake=self._lake, tables=self._tables, tasks=self._executors.tasks, epoch=epoch
+        )
+        at = self._append_by_executors(files, name, cut, bulk, evolution, after)
+        at = at or gone_through(
             cut,
             append,
             known=bulk.known() if bulk.known and after <= bulk.since and not evolution else None,
@@ -368,28 +376,22 @@ class TypedChanges:
             schemas=self._schemas,
             per_part=self._slice_rows,
         )
+        files.tidy(name)
+        return at
 
     def _append_by_executors(
         self,
+        files: TypedFiles,
         name: str,
         parts: Sequence[LogRows],
         bulk: Bulk,
         evolution: Evolution,
         after: int,
-        epoch: Epoch,
     ) -> TableAt | None:
         """Append slices that executors write, in one commit; None where they cannot.
 
         Nor can they where no row is new: then the table has no file for the guard to go with.
         """
-        if self._executors.tasks is None:
-            return None
         images = FactImages(name=name, schemas=self._schemas, evolution=evolution, stamp=bulk.stamp)
-        files = TypedFiles(
-            lake=self._lake, tables=self._tables, tasks=self._executors.tasks, epoch=epoch
-        )
         written = (files.written(parts, images, {name: after}) or {}).get(name)
-        at = files.committed(name, written, common_type) if written else None
-        if at is not None:
-            files.tidy(name)
-        return at
+        return files.committed(name, written, common_type) if written else None

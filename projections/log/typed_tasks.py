@@ -19,6 +19,7 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.adoption import FilePlace, StagedFiles, append_files
 from projections.log.attempt_files import remove_left, stem_of
+from projections.log.attempts import Attempts
 from projections.log.executor_tasks import Tasks, WrittenFile, handed_back
 from projections.log.layout import Lake
 from projections.log.rewriting import Widen, fit
@@ -62,17 +63,22 @@ class TypedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedFiles:
-    """Has executors write the typed rows of one epoch, and commits them table by table."""
+    """Has executors write the typed rows of one epoch, and commits them table by table.
+
+    Without `tasks` nobody does: everything is declined, and nothing is left behind.
+    """
 
     lake: Lake
     tables: Tables
-    tasks: Tasks
+    tasks: Tasks | None
     epoch: Epoch
 
     def written(
         self, parts: Sequence[LogRows], typed: TypedRows, done: Mapping[str, int]
     ) -> dict[str, list[WrittenFile]] | None:
         """Return the files of each table, none of which is part of it yet; None where declined."""
+        if self.tasks is None:
+            return None
         stem = f"{stem_of(self.epoch)}{uuid.uuid4().hex[:8]}."
         task = TypedTask(lake=self.lake, parts=parts, typed=typed, done=done, stem=stem)
         found: dict[str, list[WrittenFile]] = {}
@@ -108,5 +114,10 @@ class TypedFiles:
         return TableAt(version=version, as_of_epoch=self.epoch)
 
     def tidy(self, name: str) -> None:
-        """Remove what attempts at this epoch and earlier ones left; for when the table has it."""
-        remove_left(self.lake, self.tables, name, self.epoch, earlier=True)
+        """Remove what attempts at this epoch and earlier ones left; for when the table has it.
+
+        What cannot be removed now is looked for again: the table itself is whole.
+        """
+        if self.tasks is not None:
+            with Attempts().of(name):
+                remove_left(self.lake, self.tables, name, self.epoch, earlier=True)

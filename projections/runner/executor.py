@@ -14,6 +14,8 @@ from enum import StrEnum
 
 from kernel.errors import Misconfigured
 from projections.log.executor_tasks import Executors, Tasks
+from projections.runner.log_task import Facts
+from projections.runner.staged import Stage, Staged
 
 FIRST_GUESS_BYTES = 1024
 _FORGETS = 0.9
@@ -79,6 +81,16 @@ class ExecutorChoice:
     def refused(self, records: int) -> None:
         """Take note that so many records were too large for the driver."""
         self.saw(records, self.driver_bytes + 1)
+
+    def noting(self, stage: Stage) -> Stage:
+        """Return what has executors decode an epoch, so that note is taken of what that took."""
+
+        def noted(facts: Facts) -> Staged:
+            staged = stage(facts)
+            self.saw(staged.rows, staged.decoded_bytes)
+            return staged
+
+        return noted
 
     def saw(self, records: int, size: int) -> None:
         """Take note of what records took, decoded."""

@@ -47,7 +47,7 @@ from projections.runner.progress import Lateness, Progress, micros
 from projections.runner.quarantine import Quarantine, Redecode, nothing_decoded
 from projections.runner.retries import Patience
 from projections.runner.sorter import Released
-from projections.runner.staged import Staged, sort_staged
+from projections.runner.staged import Stage, Staged, sort_staged
 from projections.runner.stopwatch import Stopwatch
 from projections.runner.widened import widened, without_moved
 from projections.state.current import CurrentTables
@@ -55,8 +55,6 @@ from projections.state.following import SchemaFollower
 from projections.state.held import Held
 from projections.state.installing import Installer
 from schemas.registry import SchemaLookup
-
-Stage = Callable[[Facts], Staged]
 
 REST = timedelta(hours=1)  # So long after an epoch heartbeats alone are passed by.
 

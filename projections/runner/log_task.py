@@ -71,7 +71,7 @@ TOLD = pa.schema(
     ]
 )
 """What comes back of a task. A `file`: the columns of `WRITTEN`. A `group` of deciding rows: topic
-(`name`), `rows`, partition and first offset."""
+(`name`), `rows`, partition, first offset, and the `size` that the records had in memory."""
 TOLD_FILE, TOLD_GROUP = "file", "group"
 
 PARTITIONED = {"log/events/": "category", "log/changes/": "table"}
@@ -192,6 +192,7 @@ class _Share:
             name=place[0],
             partition=place[1],
             rows=rows.num_rows,
+            size=rows.nbytes,
             first=rows["offset"][0].as_py(),
         )
         self._groups += 1

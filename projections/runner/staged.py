@@ -59,6 +59,7 @@ class _Group:
     partition: int
     first: int
     rows: int
+    size: int
     task: str
     number: int
     base: int
@@ -92,6 +93,7 @@ class Staged:
                 partition=row["partition"],
                 first=row["first"],
                 rows=row["rows"],
+                size=row["size"],
                 task=row["task"],
                 number=row["number"],
                 base=bases.get(row["task"], 0),
@@ -106,6 +108,11 @@ class Staged:
     def rows(self) -> int:
         """Return the number of records."""
         return sum(group.rows for group in self.groups)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Return what the records took in memory, decoded."""
+        return sum(group.size for group in self.groups)
 
     def slices(self, topics: Collection[str] | None = None) -> Iterator[pa.Table]:
         """Yield the deciding rows in the order of topics, partitions and offsets.
@@ -141,6 +148,10 @@ class Staged:
     def forget_deciding(self) -> None:
         """Delete the deciding rows."""
         storage.remove(self.facts.folder)
+
+
+Stage = Callable[[Facts], Staged]
+"""Has executors decode the records of an epoch and write them."""
 
 
 def sort_staged(

@@ -128,8 +128,8 @@ class CurrentTables:
     ) -> Mapping[str, TableAt]:
         """Fold log rows as `fold` does, in slices, with one commit.
 
-        Few images of many rows go to the tail, where the table has one. Others are merged by
-        `merge_staged`.
+        Few images of many rows go the way of `fold`: to the tail, where the table has one, or into
+        it from here. Others are merged by `merge_staged`.
         """
         name = current_name(source, table)
         path, guard = self._lake.path(name), Guard(name, epoch)
@@ -150,10 +150,12 @@ class CurrentTables:
             self._clear(path, name, guard, last=True, soft=soft)
             handle = self._tables.open(path)
             return {} if handle is None else self._at(name, handle.version(), epoch)
-        tailed = cleared is None and not evolved and self.tails.wants(handle)
-        few = staging.few() if tailed else None
-        if few is not None:
+        few = staging.few() if cleared is None and not evolved else None
+        if few is not None and self.tails.wants(handle):
             at = self.tails.add(name, few, keys, epoch)
+        elif few is not None:
+            self.tails.settle(name)
+            at = self._at(name, self._small.merge(path, few, guard, keys), epoch)
         else:
             self.tails.settle(name)
             replace = gone or not holds_rows(self._tables, path)
@@ -169,10 +171,10 @@ class CurrentTables:
         """Stage the newest images of all rows; return the key columns, none without a row.
 
         Executors do it, a slice each, unless an update left a value alone: what that is, the driver
-        finds out.
+        finds out. So does every deleted row of a table that keeps these.
         """
         cut = [*slices(rows)]
-        if self.executors.tasks is not None:
+        if self.executors.tasks is not None and not images.soft:
             task = ImageTask(slices=cut, images=images, root=staging.path)
             files = self.executors.tasks(task, len(cut))
             if files is not None:

@@ -26,7 +26,7 @@ from projections.state.merging import size_of
 from schemas.identifiers import spark_name
 
 FEW_ROWS, FEW_BYTES = 150_000, 8 * 2**20
-"""So many staged images, and so many bytes of their files, the driver may take to a tail."""
+"""So many staged images, and so many bytes of their files, the driver may take in."""
 
 
 class StagedMerge(Protocol):

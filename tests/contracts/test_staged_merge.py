@@ -18,6 +18,7 @@ from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 from projections.state import current as current_module
+from projections.state import staged_images
 from projections.state.current import CurrentTables
 from projections.state.large import LogRows, slices
 from projections.state.layers import marked
@@ -108,6 +109,7 @@ def test_p4_a_large_transaction_is_folded_by_either(
 ) -> None:
     cut = slices
     monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=400))
+    monkeypatch.setattr(staged_images, "FEW_ROWS", 0)
     before = [Done("c", i, "a", f"n{i}", i) for i in range(500)]
     done = [Done("u", i % 700, "a", f"m{i}", i) for i in range(1_500)]
     done += [Done("d", i, "a") for i in range(0, 700, 7)]

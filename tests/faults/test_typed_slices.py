@@ -9,7 +9,7 @@ import pytest
 
 from kernel import failpoints
 from kernel.positions import Epoch
-from projections.log.executor_tasks import Executors, Tasks, TasksHere
+from projections.log.executor_tasks import Executors, Task, Tasks, TasksHere
 from projections.log.frames import TRANSACTIONS_TABLE
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
@@ -101,3 +101,18 @@ def test_p1_slices_of_a_large_transaction_are_whole_through_a_crash(
     assert sliced == facts(calm)
     assert [row[:3] for row in sliced[-3:]] == [(10, -10, "u"), (11, -11, "u"), (3, None, "d")]
     assert sliced[5][:3] == (5, 5, "c")
+
+
+def test_files_that_executors_wrote_before_one_declined_go_with_the_drivers_commit(
+    lake: Lake,
+) -> None:
+    item = large()
+    Folding(lake, item).append(item.log)
+
+    def declined(task: Task, parts: int) -> None:
+        assert TasksHere()(task, parts)
+        assert left_files(lake)
+
+    bring(lake, item, most=5, tasks=declined)
+    assert len(facts(lake)) == 25
+    assert not left_files(lake)

@@ -24,6 +24,7 @@ from projections.log.decode import Decoder, decode_batches
 from projections.log.frames import DECODED
 from projections.log.layout import Lake
 from projections.log.tables import Tables
+from projections.runner.executor import Executor, ExecutorChoice
 from projections.runner.ingest import Ingest
 from projections.runner.log_task import TOLD, Facts, LogTask
 from projections.runner.manifest import Bound, Committed, Manifest
@@ -320,6 +321,24 @@ def test_p9_events_of_one_position_are_compared_whoever_writes_them(
     other = [("events.flight", 1, 5, 1, 5, False), ("events.flight", 1, 5, 1, 61, False)]
     with pytest.raises(StoreDiverged, match="position 17"):
         made.run(raw_of(other, {}), ends, share=1)
+
+
+def test_what_executors_decode_tells_how_large_records_are(tmp_path: Path) -> None:
+    """One large record sends epochs to them; they come back to the driver when it is over."""
+    records = raw_of(stream(), {})
+    facts = Facts(lake=Lake.at(tmp_path), epoch=1, now=START, attempt="a")
+    made = staged(records, 7, facts)
+    batch = pa.RecordBatch.from_pylist(records, schema=RAW)
+    decoded = pa.Table.from_batches(decode_batches(iter([batch]), Told()), DECODED)
+    assert made.rows == decoded.num_rows
+    assert decoded.nbytes / 2 < made.decoded_bytes < decoded.nbytes * 2
+    choice = ExecutorChoice(asked=Executor.AUTO, driver_bytes=1_000 * made.decoded_bytes)
+    choice.refused(made.rows)
+    assert choice.of(made.rows) is Executor.SPARK
+    stage = choice.noting(lambda facts: made)
+    for _ in range(20):
+        assert stage(facts) is made
+    assert choice.of(made.rows) is Executor.DRIVER
 
 
 @pytest.mark.matrix

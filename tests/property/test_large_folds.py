@@ -12,14 +12,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kernel import failpoints
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.log.datasets import dataset_of
-from projections.log.executor_tasks import Executors, TasksHere
+from projections.log.executor_tasks import Executors, Task, TasksHere, WrittenFile
 from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.state import current as current_module
+from projections.state import staged_images
 from projections.state.current import CurrentTables
 from projections.state.large import LogRows, slices, split
 from projections.state.layers import read_whole
@@ -74,8 +76,9 @@ def logged(lake: Lake, tables: Tables, done: Sequence[Done], first: int) -> LogR
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three rows are a slice, and about as many lie in one file by key."""
+    """Three rows are a slice, and about as many lie in one file by key; six images are few."""
     cut = slices
+    monkeypatch.setattr(staged_images, "FEW_ROWS", 6)
     monkeypatch.setattr(current_module, "SLICE_ROWS", 3)
     monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=3))
 
@@ -207,3 +210,52 @@ def test_only_tables_with_many_rows_are_told_apart(lake: Lake) -> None:
     assert dataset_of(log).to_table(filter=where).num_rows == 0
     assert split(log, everything, since=1, most=20)[1] == {}
     assert split(log, everything, since=8, most=19)[1] == {}
+
+
+def test_rows_of_a_table_that_keeps_deleted_ones_are_folded_once(lake: Lake) -> None:
+    """What a deleted row was, the driver finds out: executors would do all for nothing."""
+    asked: list[int] = []
+
+    def noted(task: Task, parts: int) -> list[WrittenFile] | None:
+        asked.append(parts)
+        return TasksHere()(task, parts)
+
+    for soft in (True, False):
+        tables, here = Tables(), Lake.at(Path(lake.root) / str(soft))
+        current = CurrentTables(
+            here,
+            tables,
+            registry(),
+            soft_deletes=lambda source, table, soft=soft: soft,
+            executors=Executors(tasks=noted),
+        )
+        rows = logged(here, tables, [*(Done("c", i) for i in range(4)), Done("d", 1)], 1)
+        current.fold_large(SOURCE, TABLE, rows, Epoch(1))
+        assert len(asked) == (0 if soft else 1)
+        current.close()
+
+
+def test_p4_few_images_of_many_rows_are_merged_here_through_a_crash(lake: Lake) -> None:
+    """A hot table is small, however often its rows change: nothing is handed to Spark."""
+
+    def refused(path: str, staged: str, guard: Guard, keys: object, *, replace: bool) -> Any:
+        raise AssertionError("these images are few")
+
+    tables = Tables()
+    first = [Done("c", i) for i in range(3)]
+    hot = [Done("u", i % 3, name=f"n{i}", size=i) for i in range(6)]
+    current = CurrentTables(lake, tables, registry(), large=refused)
+    current.fold(SOURCE, TABLE, changes(first, first=1), Epoch(1))
+    rows = logged(lake, tables, hot, 10)
+    failpoints.arm(failpoints.LARGE_AFTER_MERGE)
+    try:
+        with pytest.raises(failpoints.Crash):
+            current.fold_large(SOURCE, TABLE, rows, Epoch(2))
+    finally:
+        failpoints.disarm()
+        current.close()
+    again = CurrentTables(lake, Tables(), registry(), large=refused)
+    at = again.fold_large(SOURCE, TABLE, rows, Epoch(2))
+    assert at[NAME].version == 2, "each fold is one commit"
+    assert state_of(Tables().read(lake.path(NAME))) == apply(apply({}, first), hot)
+    again.close()

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from kernel import failpoints
 from kernel.positions import Epoch
+from projections.log.attempts import Attempts
 from projections.log.executor_tasks import Executors, Tasks, TasksHere
 from projections.log.frames import CHANGES, TRANSACTIONS_TABLE
 from projections.log.layout import Lake, changes_log
 from projections.log.tables import TableAt, Tables
 from projections.log.typed_changes import TypedChanges
-from projections.log.typed_columns import Visible
+from projections.log.typed_columns import Visible, truncates_name
 from projections.log.writer import ArrowWriter, Guard
 from projections.state.current import CurrentTables
 from tests.support.lake.folding import AT, SOURCE, TABLE, Done, apply, changes, registry
@@ -65,6 +66,14 @@ def brought(
     lake: Lake, at: Mapping[str, TableAt], *, most: int, part: int, tasks: Tasks | None = None
 ) -> list[Fact]:
     """Bring the typed table to the transaction, and return its facts in order."""
+    done = attempted(lake, at, most=most, part=part, tasks=tasks)
+    assert not done.failed, done.failed
+    return facts(lake)
+
+
+def attempted(
+    lake: Lake, at: Mapping[str, TableAt], *, most: int, part: int, tasks: Tasks | None = None
+) -> Attempts:
     typed = TypedChanges(
         lake,
         Tables(),
@@ -74,9 +83,7 @@ def brought(
         executors=Executors(tasks=tasks),
     )
     visible = Visible(50, [(Epoch(2), END)])
-    done = typed.add(SOURCE, visible, Epoch(2), pending_from=2, snapshot_lsn=0, current=at)
-    assert not done.failed, done.failed
-    return facts(lake)
+    return typed.add(SOURCE, visible, Epoch(2), pending_from=2, snapshot_lsn=0, current=at)
 
 
 def facts(lake: Lake) -> list[Fact]:
@@ -153,3 +160,15 @@ def test_values_that_a_large_update_left_alone_are_read_in_one_pass(
     assert [fact[2:6] for fact in found] == [state[change.id, change.part] for change in done]
     assert not [path for path in read if "/current/" in path], "by no look-up of a slice"
     assert not list((tmp_path / "scratch").iterdir()), "the files go with the fold"
+
+
+@pytest.mark.parametrize("tasks", [None, TasksHere()])
+def test_a_table_of_which_nothing_but_a_truncate_came_does_not_stand_still(
+    lake: Lake, tasks: Tasks | None
+) -> None:
+    """Where executors do everything, one row is large: a TRUNCATE has none of its table."""
+    at = prepared(lake, [Done("t")])
+    done = attempted(lake, at, most=0, part=3, tasks=tasks)
+    assert not done.failed, done.failed
+    assert list(done.done) == [truncates_name(SOURCE)]
+    assert Tables().open(lake.path(TYPED)) is None

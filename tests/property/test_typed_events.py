@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,17 +16,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernel import failpoints
+from kernel.errors import LeaseLost
 from kernel.positions import Epoch
-from projections.log import event_rows
+from projections.log import event_rows, typed_tasks
 from projections.log import typed as typed_module
 from projections.log.attempts import Attempts
-from projections.log.executor_tasks import Executors, TasksHere
+from projections.log.executor_tasks import Executors, Task, TasksHere, WrittenFile
 from projections.log.frames import EVENTS
 from projections.log.layout import Lake, events_log
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
 from projections.log.typed_columns import Visible
 from projections.log.writer import ArrowWriter, Guard
+from projections.state.large import LogRows
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame
 from tests.support.lake.folding import AT
@@ -75,7 +78,10 @@ def event(told: Told, position: int, epoch: int) -> dict[str, object]:
     schema = fastavro.parse_schema({"type": "record", "name": "E", "fields": TEXTS[schema_id - 1]})
     data = io.BytesIO()
     n: object = str(position) if schema_id == 3 else position
-    fastavro.schemaless_writer(data, schema, {"n": n, "note": f"note {position}"})
+    if schema_id == 4:
+        data.write(b"\x04\x7f\xff")  # The number 32767 as a long decimal.
+    else:
+        fastavro.schemaless_writer(data, schema, {"n": n, "note": f"note {position}"})
     return {
         "epoch": epoch,
         "position": position,
@@ -135,6 +141,15 @@ class Typing:
         return found
 
 
+def files_of(made: Typing, name: str) -> set[str]:
+    return {path.name for path in Path(made.lake.path(name)).glob("*.parquet")}
+
+
+def declined(task: Task, parts: int) -> None:
+    """Do all parts, and hand back that one of them was declined."""
+    assert TasksHere()(task, parts)
+
+
 @settings(max_examples=6, deadline=None)
 @given(st.lists(st.lists(TOLD, min_size=1, max_size=9), min_size=1, max_size=2))
 @example([[("flight", "left", schema) for schema in (1, 2, 1, 2, 2, 1, 1)]])
@@ -170,8 +185,7 @@ def test_p1_a_crash_before_the_commit_leaves_no_file_and_no_row_twice(tmp_path: 
     for name in made.rows():
         table = Tables().open(made.lake.path(name))
         assert table is not None
-        files = {path.name for path in Path(made.lake.path(name)).glob("*.parquet")}
-        assert files == {Path(uri).name for uri in table.file_uris()}
+        assert files_of(made, name) == {Path(uri).name for uri in table.file_uris()}
     again = made.rows()
     assert not made.bring().failed
     assert made.rows() == again
@@ -194,3 +208,70 @@ def test_p8_an_event_that_cannot_be_read_holds_its_own_table_alone(tmp_path: Pat
     attempts = made.bring()
     assert list(attempts.failed) == ["typed/events.flight.landed"]
     assert sorted(attempts.done) == ["typed/events.flight.left", "typed/events.gate.left"]
+
+
+def test_p8_what_a_library_raises_holds_its_own_table_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that fit their schema may still be no value: of a decimal, of a moment."""
+    text = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 0}
+    monkeypatch.setattr(sys.modules[__name__], "TEXTS", [*TEXTS, [{"name": "n", "type": text}]])
+    made = Typing(tmp_path, EXECUTORS)
+    made.log([("flight", "left", 1), ("flight", "landed", 4), ("gate", "left", 1)])
+    attempts = made.bring()
+    assert list(attempts.failed) == ["typed/events.flight.landed"]
+    assert sorted(attempts.done) == ["typed/events.flight.left", "typed/events.gate.left"]
+
+
+def test_p7_a_lost_lease_of_an_executor_ends_the_step(tmp_path: Path) -> None:
+    def lost(task: object, parts: int) -> list[WrittenFile]:
+        raise LeaseLost("somebody else writes")
+
+    made = Typing(tmp_path, Executors(tasks=lost, rows_at_once=lambda most: 0))
+    made.log([("flight", "left", 1)])
+    with pytest.raises(LeaseLost):
+        made.bring()
+
+
+def test_p1_what_executors_did_not_hand_over_is_read_type_by_type_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[set[str]] = []
+    reading = LogRows.read
+
+    def noted(rows: LogRows) -> pa.Table:
+        found = reading(rows)
+        read.append(set(found["type"].to_pylist()))
+        return found
+
+    made = Typing(tmp_path, Executors(tasks=lambda task, parts: None, rows_at_once=lambda most: 0))
+    made.log([("flight", "left", 1), ("flight", "landed", 1), ("flight", "left", 1)])
+    monkeypatch.setattr(LogRows, "read", noted)
+    first = made.bring()
+    assert read == [{"landed"}, {"left"}]
+    read.clear()
+    # A crash before the note of it: every table has the epoch.
+    assert made.bring().done == first.done
+    assert len(first.done) == 2
+    assert not read
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_files_of_executors_that_declined_go_when_the_table_has_its_rows(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where they cannot be removed, the table does not stand still for it."""
+
+    def failing(*args: object, **options: object) -> int:
+        raise OSError("the folder cannot be read")
+
+    if fails:
+        monkeypatch.setattr(typed_tasks, "remove_left", failing)
+    made = Typing(tmp_path, Executors(tasks=declined, rows_at_once=lambda most: 0))
+    made.log([("flight", "left", 1), ("flight", "left", 2)])
+    assert not made.bring().failed
+    (name,) = made.rows()
+    table = Tables().open(made.lake.path(name))
+    assert table is not None
+    left = files_of(made, name) - {Path(uri).name for uri in table.file_uris()}
+    assert bool(left) == fails
