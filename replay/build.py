@@ -178,6 +178,9 @@ class Builder:
         try:
             return self._slices(course, subject)
         except Cancelled:
+            if course.lost:
+                # Jobs are cancelled then as well; the files are the other process's.
+                raise course.taken_over() from None
             raise self._cancelled(replay) from None
         except (Exception, KeyboardInterrupt) as error:
             if not course.stopped(error):
