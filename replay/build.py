@@ -29,6 +29,8 @@ from kernel.errors import (
 )
 from kernel.positions import Epoch
 from projections.runner.catalog import Entry
+from projections.runner.derived_holds import held_input
+from projections.runner.manifest import TYPED
 from projections.runner.projector import BOUNDED_BYTES, CLOSED, Projector, Target
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_files
@@ -149,7 +151,8 @@ class Builder:
     def catch_up(self, replay: Replay, up_to: Epoch) -> Replay:
         """Bring a built generation forward to an epoch, incrementally, as the live runner does.
 
-        Not beyond the other projections that it reads.
+        Not beyond the other projections that it reads. Raises `Conflict` where a held table keeps
+        it where it is.
         """
         if replay.epoch >= up_to:
             return replay
@@ -164,6 +167,7 @@ class Builder:
 
     def head(self) -> Epoch:
         """Return the epoch up to which a generation can be brought."""
+            self._refuse_held(replay, subject)
         return typed_head(self._site)
 
     def _go_on(self, replay: Replay, subject: Subject, build: SlicedBuild) -> Replay:
@@ -257,6 +261,13 @@ class Builder:
                 return known
         return None
 
+
+    def _refuse_held(self, replay: Replay, subject: Subject) -> None:
+        typed = self._site.manifest.projected().get(TYPED)
+        waits = held_input(subject.plan, typed.held) if typed is not None else None
+        if waits is not None:
+            why, _, remedy = waits.partition(" | fix: ")
+            raise Conflict(f"generation {replay.generation} of {replay.name} {why}", remedy=remedy)
 
 def _refuse_other(begun: Replay, text: str | None, include_late: bool) -> None:
     """Raise `Conflict` unless `apply` was asked for what an unfinished build is."""

@@ -43,7 +43,7 @@ from projections.log.writer import (
 from projections.run.dataflow import MEMORY_BYTES
 from projections.runner.manifest import Manifest, Projected
 from projections.runner.matchers import register_matchers
-from projections.runner.region_runs import Reading, RegionRuns, table_of
+from projections.runner.region_runs import Reading, RegionRuns, input_tables, table_of
 from projections.runner.relations import LakeCatalog
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import Input, InputKind, Plan, Strategy
@@ -363,15 +363,6 @@ class Projector:
         for frame in shaped[1:]:
             union = union.unionByName(frame)
         return union
-
-
-def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
-    """Name the tables that a plan reads: typed ones of its streams, histories, projections."""
-    names: list[str] = []
-    for item in plan.inputs:
-        stream = item.kind is InputKind.STREAM
-        names += catalog.members(item.name) if stream else [table_of(item)]
-    return names
 
 
 def _keyed(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
