@@ -211,7 +211,9 @@ class Builder:
             started = time.monotonic()
             self._slice(course, whole, number)
             course.finished(time.monotonic() - started)
-        self._writer.finish(whole)
+        group = f"replay-{replay.name}-{replay.generation}-finish"
+        with watched(self._spark, group, course.tick):
+            self._writer.finish(whole, resumed=first > 0)
         failpoints.hit(failpoints.REPLAY_AFTER_BUILD)
         return course.built()
 

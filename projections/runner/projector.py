@@ -164,6 +164,10 @@ class Projector:
         return run
 
     def _taken_in(
+    def computed(self, plan: Plan, target: Target) -> None:
+        """Take note that a target's rows were computed by this process, as `whole` gives them."""
+        self._read[target.app_id] = self._other_projections(plan, target)
+
         self, plan: Plan, target: Target, catalog: LakeCatalog, cursor: Epoch | None, guard: Guard
     ) -> Run:
         """Commit what a target lacks of an epoch."""
