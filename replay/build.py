@@ -40,7 +40,15 @@ from replay.planning import build_epoch, input_bytes, input_rows, next_generatio
 from replay.progress import watched
 from replay.slice_writer import FAILURES, SliceWriter, Whole
 from replay.slices import SlicedBuild, build_of, fingerprint_of, slice_guard, slicing_of
-from replay.subject import Site, Subject, generation_target, reachable, subject_of, typed_head
+from replay.subject import (
+    Site,
+    Subject,
+    entry_of,
+    generation_target,
+    reachable,
+    subject_of,
+    typed_head,
+)
 
 RECORD_EVERY_S = 5.0
 
@@ -89,7 +97,7 @@ class Builder:
         `Conflict` when another build of this projection is unfinished, or it was cancelled.
         """
         if (begun := self._unfinished(name)) is not None:
-            _refuse_other(begun, text, include_late)
+            _refuse_other(begun, entry_of(self._site, name), text, include_late=include_late)
             return self.resume(name)
         subject = subject_of(self._site, name, text)
         self._refuse_half_swapped(subject.entry)
@@ -159,6 +167,7 @@ class Builder:
         subject = subject_of(self._site, replay.name, replay.text)
         up_to = min(up_to, reachable(self._site, subject))
         if replay.epoch >= up_to:
+            self._refuse_held(replay, subject)
             return replay
         target = self._target(replay, subject, up_to)
         self._projector.run(subject.plan, target, subject.catalog, up_to)
@@ -167,7 +176,6 @@ class Builder:
 
     def head(self) -> Epoch:
         """Return the epoch up to which a generation can be brought."""
-            self._refuse_held(replay, subject)
         return typed_head(self._site)
 
     def _go_on(self, replay: Replay, subject: Subject, build: SlicedBuild) -> Replay:
@@ -254,6 +262,13 @@ class Builder:
                 "which it was.",
             )
 
+    def _refuse_held(self, replay: Replay, subject: Subject) -> None:
+        typed = self._site.manifest.projected().get(TYPED)
+        waits = held_input(subject.plan, typed.held) if typed is not None else None
+        if waits is not None:
+            why, _, remedy = waits.partition(" | fix: ")
+            raise Conflict(f"generation {replay.generation} of {replay.name} {why}", remedy=remedy)
+
     def _unfinished(self, name: str) -> Replay | None:
         """Return a build that waits to be gone on with. Raises `Conflict` for one that runs."""
         for known in self._book.of(name):
@@ -264,16 +279,13 @@ class Builder:
         return None
 
 
-    def _refuse_held(self, replay: Replay, subject: Subject) -> None:
-        typed = self._site.manifest.projected().get(TYPED)
-        waits = held_input(subject.plan, typed.held) if typed is not None else None
-        if waits is not None:
-            why, _, remedy = waits.partition(" | fix: ")
-            raise Conflict(f"generation {replay.generation} of {replay.name} {why}", remedy=remedy)
+def _refuse_other(begun: Replay, entry: Entry, text: str | None, *, include_late: bool) -> None:
+    """Raise `Conflict` unless `apply` was asked for what an unfinished build is.
 
-def _refuse_other(begun: Replay, text: str | None, include_late: bool) -> None:
-    """Raise `Conflict` unless `apply` was asked for what an unfinished build is."""
-    same = (text is None or text == begun.text) and (not include_late or begun.include_late)
+    Without a text that is the deployed query: what a build of another one gives is not it.
+    """
+    asked = text or entry.text, include_late or entry.include_late
+    same = asked == (begun.text, begun.include_late)
     if same and begun.state is not State.PAUSED:
         return
     raise Conflict(
