@@ -29,6 +29,8 @@ from kernel.errors import (
 )
 from kernel.positions import Epoch
 from projections.runner.catalog import Entry
+from projections.runner.derived_holds import held_input
+from projections.runner.manifest import TYPED
 from projections.runner.projector import BOUNDED_BYTES, CLOSED, Projector, Target
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_files
@@ -38,7 +40,15 @@ from replay.planning import build_epoch, input_bytes, input_rows, next_generatio
 from replay.progress import watched
 from replay.slice_writer import FAILURES, SliceWriter, Whole
 from replay.slices import SlicedBuild, build_of, fingerprint_of, slice_guard, slicing_of
-from replay.subject import Site, Subject, generation_target, reachable, subject_of, typed_head
+from replay.subject import (
+    Site,
+    Subject,
+    entry_of,
+    generation_target,
+    reachable,
+    subject_of,
+    typed_head,
+)
 
 RECORD_EVERY_S = 5.0
 
@@ -87,7 +97,7 @@ class Builder:
         `Conflict` when another build of this projection is unfinished, or it was cancelled.
         """
         if (begun := self._unfinished(name)) is not None:
-            _refuse_other(begun, text, include_late)
+            _refuse_other(begun, entry_of(self._site, name), text, include_late=include_late)
             return self.resume(name)
         subject = subject_of(self._site, name, text)
         self._refuse_half_swapped(subject.entry)
@@ -149,13 +159,15 @@ class Builder:
     def catch_up(self, replay: Replay, up_to: Epoch) -> Replay:
         """Bring a built generation forward to an epoch, incrementally, as the live runner does.
 
-        Not beyond the other projections that it reads.
+        Not beyond the other projections that it reads. Raises `Conflict` where a held table keeps
+        it where it is.
         """
         if replay.epoch >= up_to:
             return replay
         subject = subject_of(self._site, replay.name, replay.text)
         up_to = min(up_to, reachable(self._site, subject))
         if replay.epoch >= up_to:
+            self._refuse_held(replay, subject)
             return replay
         target = self._target(replay, subject, up_to)
         self._projector.run(subject.plan, target, subject.catalog, up_to)
@@ -178,6 +190,9 @@ class Builder:
         try:
             return self._slices(course, subject)
         except Cancelled:
+            if course.lost:
+                # Jobs are cancelled then as well; the files are the other process's.
+                raise course.taken_over() from None
             raise self._cancelled(replay) from None
         except (Exception, KeyboardInterrupt) as error:
             if not course.stopped(error):
@@ -204,7 +219,9 @@ class Builder:
             started = time.monotonic()
             self._slice(course, whole, number)
             course.finished(time.monotonic() - started)
-        self._writer.finish(whole)
+        group = f"replay-{replay.name}-{replay.generation}-finish"
+        with watched(self._spark, group, course.tick):
+            self._writer.finish(whole, resumed=first > 0)
         failpoints.hit(failpoints.REPLAY_AFTER_BUILD)
         return course.built()
 
@@ -245,6 +262,13 @@ class Builder:
                 "which it was.",
             )
 
+    def _refuse_held(self, replay: Replay, subject: Subject) -> None:
+        typed = self._site.manifest.projected().get(TYPED)
+        waits = held_input(subject.plan, typed.held) if typed is not None else None
+        if waits is not None:
+            why, _, remedy = waits.partition(" | fix: ")
+            raise Conflict(f"generation {replay.generation} of {replay.name} {why}", remedy=remedy)
+
     def _unfinished(self, name: str) -> Replay | None:
         """Return a build that waits to be gone on with. Raises `Conflict` for one that runs."""
         for known in self._book.of(name):
@@ -255,9 +279,13 @@ class Builder:
         return None
 
 
-def _refuse_other(begun: Replay, text: str | None, include_late: bool) -> None:
-    """Raise `Conflict` unless `apply` was asked for what an unfinished build is."""
-    same = (text is None or text == begun.text) and (not include_late or begun.include_late)
+def _refuse_other(begun: Replay, entry: Entry, text: str | None, *, include_late: bool) -> None:
+    """Raise `Conflict` unless `apply` was asked for what an unfinished build is.
+
+    Without a text that is the deployed query: what a build of another one gives is not it.
+    """
+    asked = text or entry.text, include_late or entry.include_late
+    same = asked == (begun.text, begun.include_late)
     if same and begun.state is not State.PAUSED:
         return
     raise Conflict(

@@ -71,7 +71,15 @@ def _not_the_table(site: Site, replay: Replay) -> Replay:
 
 
 def remove_files(site: Site, replay: Replay) -> None:
-    """Remove what a generation that never was the table has written."""
+    """Remove what a cancelled generation has written.
+
+    Only what the book calls cancelled: anything else may be another process's by now, or live.
+    """
+    known = {
+        each.generation: each.state for each in ReplayBook(site.lake, site.tables).of(replay.name)
+    }
+    if known.get(replay.generation) is not State.CANCELLED:
+        return
     name = generation_name(replay.name, replay.generation)
     site.tables.forget(site.lake.path(name))
     storage.remove(site.lake.path(name))

@@ -96,16 +96,24 @@ class Course:
             return True
         return True
 
+    def taken_over(self) -> Conflict:
+        """Return what a process is told that lost its build to another one."""
+        return Conflict(
+            f"another process went on with {self._which}: it was resumed, or nothing was heard of "
+            "this one",
+            remedy=f"penstock replay status {self.replay.name}",
+        )
+
+    @property
+    def _which(self) -> str:
+        return f"generation {self.replay.generation} of {self.replay.name}"
+
     def _or_raise(self, goes_on: bool) -> None:
         if goes_on:
             return
-        which = f"generation {self.replay.generation} of {self.replay.name}"
         if self.lost:
-            raise Conflict(
-                f"another process went on with {which}: nothing was heard of this one",
-                remedy=f"penstock replay status {self.replay.name}",
-            )
-        raise Cancelled(f"{which} was cancelled")
+            raise self.taken_over()
+        raise Cancelled(f"{self._which} was cancelled")
 
     def _record(self, progress: Progress) -> bool:
         self._recorded = time.monotonic()

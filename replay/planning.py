@@ -25,8 +25,8 @@ from replay.subject import (
     entry_of,
     input_tables,
     noted_epoch,
+    reachable,
     subject_of,
-    typed_head,
 )
 from replay.table_types import TypeDifference
 
@@ -235,8 +235,8 @@ def next_generation(site: Site, name: str) -> int:
 def build_epoch(site: Site, subject: Subject) -> Epoch:
     """Return the epoch to build up to: the live generation's, so that both can be compared."""
     noted = noted_epoch(site, subject.entry.name, subject.entry.generation)
-    head = typed_head(site)
-    return head if noted is None else Epoch(min(noted, head))
+    most = reachable(site, subject)
+    return most if noted is None else Epoch(min(noted, most))
 
 
 def _size(site: Site, name: str) -> InputSize:

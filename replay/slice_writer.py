@@ -79,13 +79,19 @@ class SliceWriter:
             self._spark.append(whole.target.path, stamped, guard)
         failpoints.hit(failpoints.REPLAY_AFTER_SLICE)
 
-    def finish(self, whole: Whole) -> None:
-        """Say of a table whose slices are all there that it has taken input up to the epoch."""
+    def finish(self, whole: Whole, *, resumed: bool) -> None:
+        """Say of a table whose slices are all there that it has taken input up to the epoch.
+
+        `resumed`: slices of another process are among them. Where other projections are read, all
+        of it is then computed once more: they may have changed under the same epoch since.
+        """
         table = self._tables.open(whole.target.path)
         assert table is not None, "a build has at least one slice"
         empty = schema_of(table).empty_table()
         self._arrow.append(whole.target.path, empty, Guard(whole.target.app_id, whole.up_to))
-        # Nothing is left to do but the manifest's note.
+        if not resumed:
+            # Nothing is left to do but the manifest's note.
+            self._projector.computed(whole.plan, whole.target)
         self._projector.run(whole.plan, whole.target, whole.catalog, whole.up_to)
 
     def failing_key(self, whole: Whole, number: int) -> str | None:

@@ -165,7 +165,7 @@ def time_left(build: SlicedBuild, share: float = 0.0) -> tuple[float, float] | N
     if not build.seconds:
         return None
     warm = (build.seconds[1:] or build.seconds)[-_RECENT:]
-    left = build.slicing.slices - build.done - share
+    left = max(0.0, build.slicing.slices - build.done - share)
     pace = 0.0 if build.rate is None else build.rows / build.slicing.slices / build.rate
     return left * max(min(warm), pace), left * max(max(warm), pace)
 

@@ -9,13 +9,15 @@ import pyarrow as pa
 
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
+from projections.log import storage
 from projections.log.layout import Lake
 from projections.log.tables import Tables, greatest, kept
 from projections.log.typed_columns import EPOCH
 from projections.runner.catalog import PROJECTION, DeployedCatalog, Deployment, Entry
-from projections.runner.manifest import TYPED, Manifest
+from projections.runner.derived_holds import covered, holds_on
+from projections.runner.manifest import TYPED, Manifest, Projected
 from projections.runner.projector import Target
-from projections.runner.projector import input_tables as tables_of_plan
+from projections.runner.region_runs import input_tables as tables_of_plan
 from projections.runner.region_runs import table_of
 from projections.runner.relations import LakeCatalog
 from projections.serve.standings import unknown_projection
@@ -23,6 +25,7 @@ from projections.sql.declared import DeclaredCatalog
 from projections.sql.lineage import read_by, readers_of
 from projections.sql.parse import ProjectionDecl, parse_script
 from projections.sql.plan import InputKind, Plan, plan
+from projections.state.held import Hold
 from replay.generations import build_app, generation_name, live_app, version_before
 
 
@@ -76,12 +79,22 @@ def subject_of(site: Site, name: str, text: str | None = None) -> Subject:
         site.lake,
         site.tables,
         deployment,
-        typed=[table for table in typed.tables if table.startswith("typed/")],
+        typed=[*_typed_tables(site, typed)],
         fields=site.fields,
     )
     return Subject(
         entry=entry, decl=decl, plan=_planned(decl, deployment, catalog), catalog=catalog
     )
+
+
+def _typed_tables(site: Site, typed: Projected) -> set[str]:
+    """Return the typed tables that there are; of held ones the note does not tell."""
+    names = {name for name in typed.tables if name.startswith("typed/")}
+    if typed.held:
+        folders = storage.folders_in(f"{site.lake.root}/typed")
+        there = {site.lake.name_at(f"typed/{folder}") for folder in folders}
+        names |= {name for name in there if covered(name, typed.held)}
+    return names
 
 
 def declaration(name: str, text: str) -> ProjectionDecl:
@@ -129,8 +142,13 @@ def input_tables(subject: Subject) -> list[str]:
 
 
 def reachable(site: Site, subject: Subject) -> Epoch:
-    """Return the epoch up to which a projection can be brought: where all that it reads is."""
-    epochs = [typed_head(site)]
+    """Return the epoch up to which a projection can be brought: where all that it reads is.
+
+    A held table lacks the epochs since its hold. Its rows come under them once it is released, and
+    would be missed for good by who has passed them.
+    """
+    held = _holds(site, subject).values()
+    epochs = [typed_head(site), *(Epoch(max(hold.from_epoch - 1, 0)) for hold in held)]
     for name in read_by(subject.plan):
         epochs.append(noted_epoch(site, name, entry_of(site, name).generation) or Epoch(0))
     return min(epochs)
@@ -154,13 +172,20 @@ def noted_epoch(site: Site, name: str, generation: int) -> Epoch | None:
 def anything_new(site: Site, subject: Subject, after: Epoch) -> bool:
     """Say, from file statistics, whether any input has rows that became visible after an epoch.
 
-    Of another projection that does not tell: rows may have gone.
+    Of another projection that does not tell: rows may have gone. Nor of a held table, whose rows
+    are yet to come.
     """
-    if read_by(subject.plan):
+    if read_by(subject.plan) or _holds(site, subject):
         return True
     tables = [site.tables.open(site.lake.path(name)) for name in input_tables(subject)]
     newest = [greatest(table, EPOCH) for table in tables if table is not None]
     return any(epoch is not None and epoch > after for epoch in newest)
+
+
+def _holds(site: Site, subject: Subject) -> Mapping[str, Hold]:
+    """Return the holds of typed and history tables that a projection reads."""
+    typed = site.manifest.projected().get(TYPED)
+    return {} if typed is None else holds_on(subject.plan, typed.held)
 
 
 def _version_noted(site: Site, name: str, up_to: Epoch) -> int | None:

@@ -189,7 +189,7 @@ class Projecting:
             return False
         target = live_target(self._lake, name, entry.generation, include_late=entry.include_late)
         state.due_at = time.monotonic() + decl.freshness.total_seconds()
-        held = held_input(made, brought)
+        held = held_input(made, brought.held)
         state.held = held is not None
         if held is not None:
             # What its input lacks would be missed for good: rows come under the epochs they missed.

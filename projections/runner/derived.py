@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from kernel import failpoints
 from kernel.errors import NotFound, Retry, retry_directive
 from kernel.positions import Epoch
-from projections.log.attempts import Attempts, part_of
+from projections.log.attempts import Attempts
 from projections.log.datasets import schema_of
 from projections.log.layout import Lake, current_name
 from projections.log.tables import TableAt, Tables, greatest
@@ -58,13 +58,6 @@ class Brought:
     epoch: Epoch
     tables: Mapping[str, TableAt]
     held: Mapping[str, Hold] = field(default_factory=dict)
-
-    def hold_on(self, name: str) -> tuple[str, Hold] | None:
-        """Return what keeps a table or any table below a name from having the epoch."""
-        for held, hold in self.held.items():
-            if part_of(name, held) or part_of(held, name):
-                return held, hold
-        return None
 
 
 class DerivedTables:
@@ -138,8 +131,9 @@ class DerivedTables:
             self._bring_typed(attempts, before, before.epoch, up_to, partial(free, tuple(held)))
             self._took(attempts, Epoch(before.epoch + 1), made, held)
             failpoints.hit(failpoints.TYPED_AFTER_APPEND)
+        first = Epoch(min(before.epoch + 1, up_to.epoch))
         for history in histories:
-            self._bring_history(history, up_to.epoch, made, held)
+            self._bring_history(history, first, up_to.epoch, made, held)
         now = Brought(epoch=up_to.epoch, tables=made, held=held)
         made = {n: at if covered(n, held) else self._as_now(n, at) for n, at in made.items()}
         changed = made != dict(before.tables) or held != dict(before.held)
@@ -275,10 +269,15 @@ class DerivedTables:
         }
 
     def _bring_history(
-        self, history: HistoryOf, epoch: Epoch, made: dict[str, TableAt], held: dict[str, Hold]
+        self,
+        history: HistoryOf,
+        first: Epoch,
+        epoch: Epoch,
+        made: dict[str, TableAt],
+        held: dict[str, Hold],
     ) -> None:
         """Fold a history, unless what it is folded from is held or its own pause is not over."""
-        name, from_epoch = history.name, epoch
+        name, from_epoch = history.name, first
         if name in held:
             from_epoch = Epoch(held[name].from_epoch)
         inputs = (history.typed, history.truncates or history.typed)

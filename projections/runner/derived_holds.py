@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from projections.log.attempts import part_of
 from projections.log.typed_columns import Wanted
@@ -11,14 +10,6 @@ from projections.runner.manifest import Committed
 from projections.runner.progress import Progress
 from projections.sql.plan import InputKind, Plan
 from projections.state.held import Hold, retry_command
-
-
-class Standing(Protocol):
-    """Derived tables at one epoch: `projections.runner.derived.Brought`."""
-
-    def hold_on(self, name: str) -> tuple[str, Hold] | None:
-        """Return what keeps a table or any table below a name from having the epoch."""
-        ...
 
 
 def in_quarantine(up_to: Committed) -> Mapping[str, Hold]:
@@ -32,19 +23,24 @@ def in_quarantine(up_to: Committed) -> Mapping[str, Hold]:
     }
 
 
-def held_input(plan: Plan, brought: Standing) -> str | None:
-    """Say which held table a plan reads, why it is held and what releases it; None for none."""
+def holds_on(plan: Plan, held: Mapping[str, Hold]) -> dict[str, Hold]:
+    """Return the holds of derived tables that a plan reads, or that lie below a name it reads."""
+    found: dict[str, Hold] = {}
     for item in plan.inputs:
         if item.kind is InputKind.PROJECTION:
             continue
-        kind = "typed" if item.kind is InputKind.STREAM else "history"
-        found = brought.hold_on(f"{kind}/{item.name}")
-        if found is not None:
-            name, hold = found
-            return (
-                f"waits for {name}, held since epoch {hold.from_epoch}: {hold.reason}"
-                f" | fix: {retry_command(name, hold)}"
-            )
+        name = f"{'typed' if item.kind is InputKind.STREAM else 'history'}/{item.name}"
+        found |= {each: h for each, h in held.items() if part_of(name, each) or part_of(each, name)}
+    return found
+
+
+def held_input(plan: Plan, held: Mapping[str, Hold]) -> str | None:
+    """Say which held table a plan reads, why it is held and what releases it; None for none."""
+    for name, hold in holds_on(plan, held).items():
+        return (
+            f"waits for {name}, held since epoch {hold.from_epoch}: {hold.reason}"
+            f" | fix: {retry_command(name, hold)}"
+        )
     return None
 
 

@@ -43,7 +43,7 @@ from projections.log.writer import (
 from projections.run.dataflow import MEMORY_BYTES
 from projections.runner.manifest import Manifest, Projected
 from projections.runner.matchers import register_matchers
-from projections.runner.region_runs import Reading, RegionRuns, table_of
+from projections.runner.region_runs import Reading, RegionRuns, input_tables, table_of
 from projections.runner.relations import LakeCatalog
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import Input, InputKind, Plan, Strategy
@@ -159,9 +159,14 @@ class Projector:
             return run
         run = self._taken_in(plan, target, catalog, cursor, Guard(target.app_id, up_to, again))
         failpoints.hit(failpoints.PROJECTION_AFTER_COMMIT)
+        # The same may have been committed by a process that died before its note.
+        self._note(target, run, unsure=again and target.app_id not in self._read)
         self._read[target.app_id] = others
-        self._note(target, run)
         return run
+
+    def computed(self, plan: Plan, target: Target) -> None:
+        """Take note that a target's rows were computed by this process, as `whole` gives them."""
+        self._read[target.app_id] = self._other_projections(plan, target)
 
     def _taken_in(
         self, plan: Plan, target: Target, catalog: LakeCatalog, cursor: Epoch | None, guard: Guard
@@ -206,9 +211,13 @@ class Projector:
             versions[name] = table.version()
         return {name: versions[name] for name in names}
 
-    def _note(self, target: Target, run: Run) -> None:
+    def _note(self, target: Target, run: Run, *, unsure: bool = False) -> None:
         epoch = Epoch(run.table.as_of_epoch)
         noted = self._manifest.noted(target.app_id)
+        changed = run.rows + run.deleted > 0
+        if unsure and not changed and noted == epoch:
+            last = self._manifest.history_of(target.app_id)[-1:]
+            changed = [each.tables[target.name].version for each in last] != [run.table.version]
         self._manifest.project(
             Projected(
                 epoch=epoch,
@@ -218,7 +227,7 @@ class Projector:
                 timings_ms={"run": run.milliseconds},
             ),
             # Rows of an epoch that was noted changed with those of another projection.
-            again=run.rows + run.deleted > 0 and noted is not None and noted >= epoch,
+            again=changed and noted is not None and noted >= epoch,
         )
 
     def _write_whole(
@@ -363,15 +372,6 @@ class Projector:
         for frame in shaped[1:]:
             union = union.unionByName(frame)
         return union
-
-
-def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
-    """Name the tables that a plan reads: typed ones of its streams, histories, projections."""
-    names: list[str] = []
-    for item in plan.inputs:
-        stream = item.kind is InputKind.STREAM
-        names += catalog.members(item.name) if stream else [table_of(item)]
-    return names
 
 
 def _keyed(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:

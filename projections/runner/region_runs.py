@@ -210,6 +210,15 @@ def table_of(read: Scan | Input) -> str:
     return f"{kind}/{read.name}"
 
 
+def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
+    """Name the tables that a plan reads: typed ones of its streams, histories, projections."""
+    names: list[str] = []
+    for item in plan.inputs:
+        stream = item.kind is InputKind.STREAM
+        names += catalog.members(item.name) if stream else [table_of(item)]
+    return names
+
+
 def _rows(scan: Scan, files: ds.Dataset) -> Iterator[pa.Table]:
     """Yield rows of a table with their place in time; see `projections.sql.batch.scanned`."""
     types = {each.name: arrow_type(each) for each in scan.columns}

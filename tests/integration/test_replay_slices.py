@@ -160,6 +160,29 @@ def test_a_build_pauses_after_its_slice_and_is_resumed(small: SmallLake) -> None
         builder(small).resume("latest")
 
 
+def test_a_build_that_was_resumed_elsewhere_leaves_the_files_to_the_other(
+    small: SmallLake,
+) -> None:
+    """It was paused and resumed within one slice: it hears of both at once."""
+    fill(small, "latest")
+    failpoints.arm(failpoints.REPLAY_AFTER_SLICE, "hold")
+
+    def resumed(_: Progress) -> None:
+        if newest(small, "latest").detail["claim"] != "another":
+            paused = pause(small.site, "latest")
+            now = paused.now(State.BUILDING, detail={**paused.detail, "claim": "another"})
+            ReplayBook(small.lake, Tables()).record(now)
+            failpoints.disarm()
+
+    with pytest.raises(Conflict, match="another process went on"):
+        builder(small, resumed).build("latest", slices=4)
+    assert newest(small, "latest").state is State.BUILDING
+    folder = small.lake.path(generation_name("latest", 2))
+    assert Tables().open(folder) is not None, "the slice that was there is there"
+    assert builder(small).resume("latest").state is State.BUILT
+    assert verify(small.site, "latest").equal
+
+
 def test_a_row_that_cannot_be_computed_is_named_and_nothing_is_lost(small: SmallLake) -> None:
     fill(small, "latest")
     (wrong, *_) = small.rows("projection/latest")

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from apps.pipeline.projecting import Projecting
+from kernel import failpoints
 from kernel.errors import Conflict, InvalidRequest
 from kernel.positions import Epoch
 from projections.log.layout import Lake
@@ -21,10 +22,12 @@ from projections.log.typed_columns import EVENT_COLUMNS
 from projections.runner.catalog import DROPPED, LIVE, PAUSED, PROJECTION, Entry
 from projections.runner.projector import Projector
 from replay.generations import live_app
+from replay.slice_writer import SliceWriter, Whole
+from replay.slices import Slicing, slice_guard
 from replay.subject import generation_target, reachable, subject_of
 from replay.swap import rollback, swap
 from schemas.registry import MemoryRegistry
-from tests.support.lake.handmade import HandMade
+from tests.support.lake.handmade import HandMade, NoSpark
 
 TYPED = "typed/events.visit.seen"
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -53,13 +56,6 @@ SHAPES = {
     "persons": pa.schema([("person", pa.string()), ("n", pa.int64()), ("_epoch", pa.int64())]),
     "numbers": pa.schema([("n", pa.int64()), ("persons", pa.int64()), ("_epoch", pa.int64())]),
 }
-
-
-class NoSpark:
-    """A session of which nothing may be asked."""
-
-    def newSession(self) -> NoSpark:
-        return self
 
 
 class Rounds:
@@ -206,6 +202,52 @@ def test_p5_the_swap_of_one_is_followed_at_the_same_epoch(rounds: Rounds) -> Non
     assert rounds.rows("persons") == {"a": 2, "b": 2}
     assert rounds.fits()
     assert before == {2: 1, 1: 1}
+
+
+def test_p5_a_process_that_died_before_its_note_leaves_it_to_the_next(rounds: Rounds) -> None:
+    """What it committed is right, so that nothing is left to commit for an epoch noted before."""
+    epoch = rounds.seen("aab")
+    rounds.step()
+    rounds.swap_doubled(epoch)
+    failpoints.arm(failpoints.PROJECTION_AFTER_COMMIT)
+    with pytest.raises(failpoints.Crash):
+        rounds.step()
+    failpoints.disarm()
+    assert rounds.rows("numbers") == {4: 1, 2: 1}
+    for _ in range(2):
+        rounds.projecting = rounds.started()
+        rounds.step()
+    runs = rounds.made.manifest.history_of(live_app("numbers", 1))
+    assert runs[-1].tables["projection/numbers"].version == rounds.version("numbers")
+    assert [run.epoch for run in runs[-2:]] == [epoch, epoch]
+    assert runs[-2].tables != runs[-1].tables, "it is noted once"
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_build_is_computed_twice_only_where_another_process_had_a_part(
+    rounds: Rounds, resumed: bool
+) -> None:
+    """Its rows are wrong here, so that it shows whether they were computed once more."""
+    epoch = rounds.seen("aab")
+    rounds.step()
+    site = rounds.made.site
+    subject = subject_of(site, "numbers")
+    whole = Whole(
+        plan=subject.plan,
+        target=generation_target(site, subject, 2, epoch, include_late=False),
+        catalog=subject.catalog,
+        up_to=epoch,
+        slicing=Slicing(columns=("n",), slices=1),
+        input_bytes=0,
+    )
+    wrong = pa.Table.from_pylist([{"n": 7, "persons": 7, "_epoch": epoch}], SHAPES["numbers"])
+    guard = slice_guard("numbers", 2, 0)
+    rounds.made.writer.append(whole.target.path, wrong, guard)
+    projector = Projector(NoSpark(), rounds.lake, site.tables, site.manifest)
+    SliceWriter(NoSpark(), projector, site.tables).finish(whole, resumed=resumed)
+    right = {2: 1, 1: 1}
+    assert rounds.rows("numbers/_gen/2") == (right if resumed else {7: 7})
+    assert site.manifest.noted(whole.target.app_id) == epoch
 
 
 def test_a_swap_while_nothing_ran_is_followed_by_the_next_process(rounds: Rounds) -> None:

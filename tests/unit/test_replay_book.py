@@ -15,7 +15,7 @@ from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from replay.book import READY, Replay, ReplayBook, State
-from replay.cancel import cancel
+from replay.cancel import cancel, remove_files
 from replay.generations import generation_name
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade, words
@@ -133,6 +133,17 @@ def test_a_build_under_way_removes_its_own_files(made: HandMade) -> None:
     book.record(book.of(NAME)[0].now(State.BUILDING))
     cancel(made.site, NAME)
     assert Path(made.lake.path(generation_name(NAME, 2))).exists()
+
+
+@pytest.mark.parametrize("state", [s for s in State if s is not State.CANCELLED])
+def test_only_what_was_cancelled_loses_its_files(made: HandMade, state: State) -> None:
+    """A process that stood still for long does not know what became of its generation."""
+    folder = Path(made.lake.path(generation_name(NAME, 2)))
+    book = ReplayBook(made.lake, made.tables)
+    mine = book.of(NAME)[0]
+    book.record(mine.now(state))
+    remove_files(made.site, mine)
+    assert folder.exists()
 
 
 def test_what_became_the_table_cannot_be_cancelled(made: HandMade) -> None:

@@ -13,10 +13,13 @@ from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
+from projections.state.held import NO_ORDER, Hold
 from replay.book import Replay, ReplayBook, State
+from replay.build import Builder
 from replay.planning import Change, ReplayPlan, plan_replay, refuse_changed, refuse_full
 from replay.rates import FAST_ROWS_PER_S, RatesOf
-from tests.support.lake.handmade import SQL, HandMade, words
+from replay.subject import anything_new, reachable, subject_of
+from tests.support.lake.handmade import SQL, HandMade, NoSpark, words
 
 NAME = "report"
 TOLD = "typed/events.thing.told"
@@ -97,6 +100,31 @@ def test_the_kind_of_change_is_told_with_its_reason(
     assert plan.change is change
     assert why in plan.why
     assert tuple((t.name, t.live, t.built) for t in plan.types) == types
+
+
+def test_p5_nothing_is_built_past_what_an_input_lacks(made: HandMade) -> None:
+    """Rows of a held table come under the epochs that it missed."""
+    for epoch in (3, 4):
+        made.epoch()
+        rows = words((epoch, "o"), epoch=epoch)
+        made.derive({TOLD: rows, "typed/events.thing.other": rows}, epoch)
+    made.deploy("new")
+    assert plan_replay(made.site, "new").epochs == (1, 4)
+    made.epoch()
+    hold = Hold(order=NO_ORDER, reason="no space left", from_epoch=3)
+    later = replace(hold, from_epoch=4)
+    made.note("typed", {TOLD: 2}, 5, held={"typed/events.thing.other": replace(hold, from_epoch=2)})
+    assert plan_replay(made.site, "new").epochs == (1, 5), "it does not read that one"
+    made.epoch()
+    made.note("typed", {}, 6, held={"typed/events": later, TOLD: hold})
+    assert plan_replay(made.site, "new").epochs == (1, 2)
+    assert reachable(made.site, subject_of(made.site, NAME)) == 2
+    assert plan_replay(made.site, NAME).epochs == (1, 1), "not beyond the live one"
+    assert anything_new(made.site, subject_of(made.site, NAME), Epoch(6)), "there may be"
+    built = made.build(NAME, words((1, "w")), 2)
+    with pytest.raises(Conflict, match=f"generation 2 of {NAME} waits for .* held since") as held:
+        Builder(NoSpark(), made.site, lambda _: None).catch_up(built, Epoch(6))
+    assert str(held.value.remedy).startswith("penstock table retry typed/events")
 
 
 def test_late_rows_make_a_new_generation(made: HandMade) -> None:

@@ -6,15 +6,17 @@ import json
 import time
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from kernel.errors import Cancelled, Conflict, InvalidRequest
+from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.sql.plan import Plan
 from replay.book import UNFINISHED, Replay, ReplayBook, State
+from replay.build import Builder
 from replay.cancel import cancel, is_alive, pause
 from replay.course import Course
 from replay.progress import Progress
@@ -27,7 +29,7 @@ from replay.slices import (
     slicing_of,
     time_left,
 )
-from tests.support.lake.handmade import HandMade
+from tests.support.lake.handmade import SQL, HandMade, NoSpark
 from tests.support.oracles.sql_world import planned
 
 NAME = "report"
@@ -144,6 +146,7 @@ def test_the_time_left_is_a_range_of_measured_slices_without_the_first() -> None
     assert time_left(a_build(done=3, seconds=(9.0, 2.0, 3.0))) == (2.0, 3.0)
     assert time_left(a_build(done=2, seconds=(9.0, 2.0)), 0.5) == (3.0, 3.0)
     assert time_left(a_build(done=2, seconds=(9.0, 2.0), rate=10.0)) == (20.0, 20.0)
+    assert time_left(a_build(done=4, seconds=(9.0, 2.0)), 0.5) == (0.0, 0.0), "it is finished"
 
 
 @pytest.fixture
@@ -253,6 +256,24 @@ def test_what_stopped_a_build_is_told(made: HandMade, course: Course) -> None:
     assert build_of(stopped.detail) == course.build
     assert not is_alive(stopped)
     assert cancel(made.site, NAME).state is State.CANCELLED
+
+
+@pytest.mark.parametrize("other", [{"text": "another query"}, {"include_late": True}])
+def test_apply_goes_on_with_nothing_but_what_it_was_asked_for(
+    made: HandMade, other: dict[str, Any]
+) -> None:
+    course = begun(made, a_build())
+    asked = Builder(NoSpark(), made.site, lambda _: None)
+    deployed = SQL.format(name=NAME, key="id")
+    book = ReplayBook(made.lake, Tables())
+    stopped = replace(course.replay.now(State.STOPPED, detail=a_build().detail), text=deployed)
+    book.record(replace(stopped, **other))
+    with pytest.raises(Conflict, match="by another query or other options") as refused:
+        asked.build(NAME)
+    assert f"penstock replay resume {NAME}" in str(refused.value.remedy)
+    book.record(stopped)
+    with pytest.raises(NotFound, match="typed tables have not been made"):
+        asked.build(NAME)
 
 
 def test_a_build_lives_while_it_is_heard_of(made: HandMade, course: Course) -> None:

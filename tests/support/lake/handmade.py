@@ -15,12 +15,20 @@ from projections.log.writer import ArrowWriter, Guard
 from projections.runner.catalog import LIVE, PROJECTION, DeployedCatalog, Entry
 from projections.runner.manifest import Bound, Committed, Manifest, Projected
 from projections.runner.progress import Progress
+from projections.state.held import Hold
 from replay.book import Replay, ReplayBook, State
 from replay.generations import build_app, generation_name, live_app
 from replay.subject import Site
 
 SQL = """CREATE PROJECTION {name} WITH (key = '{key}') AS
 SELECT {key}, word FROM STREAM events.thing.told"""
+
+
+class NoSpark:
+    """A session of which nothing may be asked."""
+
+    def newSession(self) -> NoSpark:
+        return self
 
 
 @dataclass
@@ -92,9 +100,17 @@ class HandMade:
         }
         self.note("typed", versions, epoch)
 
-    def note(self, app: str, versions: Mapping[str, int], epoch: int) -> None:
+    def note(
+        self,
+        app: str,
+        versions: Mapping[str, int],
+        epoch: int,
+        *,
+        held: Mapping[str, Hold] | None = None,
+    ) -> None:
         tables = {n: TableAt(version=v, as_of_epoch=epoch) for n, v in versions.items()}
-        self.manifest.project(Projected(epoch=Epoch(epoch), name=app, tables=tables))
+        done = Projected(epoch=Epoch(epoch), name=app, tables=tables, held=held or {})
+        self.manifest.project(done)
 
     def build(
         self,
