@@ -210,6 +210,15 @@ def table_of(read: Scan | Input) -> str:
     return f"{kind}/{read.name}"
 
 
+def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
+    """Name the tables that a plan reads: typed ones of its streams, histories, projections."""
+    names: list[str] = []
+    for item in plan.inputs:
+        stream = item.kind is InputKind.STREAM
+        names += catalog.members(item.name) if stream else [table_of(item)]
+    return names
+
+
 def _rows(scan: Scan, files: ds.Dataset) -> Iterator[pa.Table]:
     """Yield rows of a table with their place in time; see `projections.sql.batch.scanned`."""
     types = {each.name: arrow_type(each) for each in scan.columns}
@@ -227,9 +236,14 @@ def _rows(scan: Scan, files: ds.Dataset) -> Iterator[pa.Table]:
         yield pa.table(columns | {"_time": begun, "_seq_hi": zero, "_seq_lo": zero})
 
 
+def shape_of(tree: Newest) -> pa.Schema:
+    """Return the columns of the rows that a tree gives."""
+    return pa.schema([(each.name, arrow_type(each)) for each in tree.columns])
+
+
 def _stored(table: DeltaTable, tree: Newest) -> Iterator[pa.Table]:
     """Yield what a projection's table has."""
-    shape = pa.schema([(each.name, arrow_type(each)) for each in tree.columns])
+    shape = shape_of(tree)
     for batch in scanner_of(dataset_of(table), None, shape.names).to_batches():
         yield pa.table(batch).select(shape.names).cast(shape)
 
