@@ -21,6 +21,7 @@ from projections.runner.region_runs import input_tables as tables_of_plan
 from projections.runner.region_runs import table_of
 from projections.runner.relations import LakeCatalog
 from projections.serve.standings import unknown_projection
+from projections.sql.catalog import Column
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.lineage import read_by, readers_of
 from projections.sql.parse import ProjectionDecl, parse_script
@@ -210,7 +211,8 @@ def _not_kept(name: str, table: str, epoch: Epoch) -> NotFound:
 def _planned(decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog) -> Plan:
     """Plan a projection, which may have another query than the one that is deployed.
 
-    Raises `Conflict` where projections that read it could not be compiled with that query.
+    Raises `Conflict` where projections that read it could not be compiled with that query, or
+    would have columns of other types.
     """
     deployed = deployment.declared
     sources = tuple(deployment.sources.values())
@@ -218,13 +220,39 @@ def _planned(decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog)
     made = plan(decl, declared)
     if deployed.get(decl.name) == decl:
         return made
+    as_it_is = DeclaredCatalog(catalog, sources, [*deployed.values()])
     for name in readers_of(decl.name, deployed.values()):
+        drop = f"drop {name} first: penstock projection drop {name} --yes"
         try:
-            plan(deployed[name], declared)
+            columns = plan(deployed[name], declared).columns
         except InvalidRequest as error:
             raise Conflict(
                 f"{name} reads {decl.name}, and not with this query: {error.message}",
-                remedy=f"Give the new query what {name} needs, or drop {name} first: "
-                f"penstock projection drop {name} --yes",
+                remedy=f"Give the new query what {name} needs, or {drop}",
             ) from error
+        changed = _retyped(_columns(deployed[name], as_it_is), columns)
+        if changed:
+            raise Conflict(
+                f"{name} reads {decl.name}, and with this query its columns have other types: "
+                + ", ".join(changed),
+                remedy=f"Convert them in the new query, as CAST(… AS INT), or {drop}",
+            )
     return made
+
+
+def _columns(decl: ProjectionDecl, declared: DeclaredCatalog) -> tuple[Column, ...]:
+    """Return the columns of a deployed projection; none where it does not compile any more."""
+    try:
+        return plan(decl, declared).columns
+    except InvalidRequest:
+        return ()
+
+
+def _retyped(before: tuple[Column, ...], after: tuple[Column, ...]) -> list[str]:
+    """Describe the columns whose types are known and differ."""
+    types = {each.name: each.type for each in before}
+    return [
+        f"{each.name} was {types[each.name]}, is {each.type}"
+        for each in after
+        if each.type and types.get(each.name, "") not in ("", each.type)
+    ]

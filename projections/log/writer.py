@@ -30,6 +30,7 @@ from kernel.errors import Incompatible, LeaseLost, Unavailable
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.busy import shorten
 from projections.log.datasets import schema_of
+from projections.log.exactness import refuse_inexact
 from projections.log.pruning import within
 from projections.log.tables import TABLE_SETTINGS, Tables
 from schemas.identifiers import datafusion_name
@@ -62,7 +63,8 @@ class TableWriter(Protocol[R]):
 
     Order: one call is one commit. Duplicates: a guard that the table has already reached makes the
     call do nothing. Durability: when a call returns, readers see the commit.
-    Raises `LeaseLost` when another writer committed under the same app id meanwhile.
+    Raises `LeaseLost` when another writer committed under the same app id meanwhile, and
+    `Incompatible` where a stored column's type would change values of rows that are added.
     """
 
     def append(
@@ -192,6 +194,7 @@ class ArrowWriter:
         keys: Sequence[str],
         newer: Sequence[str],
     ) -> None:
+        refuse_inexact(schema_of(table), rows, table.table_uri)
         match_keys = " AND ".join(
             f"{datafusion_name(key, of='t')} = {datafusion_name(key, of='s')}" for key in keys
         )
@@ -241,6 +244,8 @@ class ArrowWriter:
         written_as: WriterProperties | None = None,
     ) -> None:
         shorten(guard.app_id, table)
+        if schema_mode != "overwrite":
+            refuse_inexact(schema_of(table), rows, table.table_uri)
         try:
             write_deltalake(
                 table,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal, localcontext
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,8 @@ from projections.sql.tree import Match
 
 MOST_STEPS = 1_000_000
 """So many steps a search from one row may take before it is given up as hopeless."""
+_EXACT = Context(prec=200)
+"""Python rounds decimals to 28 digits by itself, where Spark's have up to 38, and products more."""
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 Row = dict[str, Any]
@@ -76,6 +78,10 @@ class Matcher:
 
     def matches(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
         """Return the matches in the rows of one partition, as values of `given_columns`."""
+        with localcontext(_EXACT):
+            return self._found(rows)
+
+    def _found(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
         ordered = sorted(rows, key=self._order)
         search = _Search(self, ordered)
         found, start = [], 0
@@ -244,7 +250,7 @@ def _taken(taken: Taken, matched: Sequence[tuple[str, Row]]) -> Any:
         chosen = (min if taken.take is Take.MIN else max)(known, key=_sortable)
         return chosen + 0.0 if isinstance(chosen, float) else chosen
     total = _total(known)
-    return total if taken.take is Take.SUM else float(total) / len(known)
+    return total if taken.take is Take.SUM else _divided(total, len(known))
 
 
 def _total(values: Sequence[Any]) -> Any:
@@ -298,21 +304,25 @@ def _compared(holds: Callable[[int], bool]) -> Callable[[Any, Any], Any]:
 
 def _order_of(one: Any, other: Any) -> int:
     """Return below, equal or above zero; NaN equals itself and is above all other numbers."""
+    one, other = _alike(one, other)
     nan = [isinstance(each, float) and math.isnan(each) for each in (one, other)]
     if any(nan):
         return int(nan[0]) - int(nan[1])
     return int(one > other) - int(one < other)
 
 
+def _alike(one: Any, other: Any) -> tuple[Any, Any]:
+    """Return two values as they are compared and computed: any number beside a double as one."""
+    if isinstance(one, float) or isinstance(other, float):
+        return float(one), float(other)
+    return one, other
+
+
 def _computed(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def both(one: Any, other: Any) -> Any:
         if one is None or other is None:
             return None
-        if isinstance(one, Decimal) != isinstance(other, Decimal) and isinstance(
-            one if isinstance(other, Decimal) else other, float
-        ):
-            one, other = float(one), float(other)
-        return _in_range(compute(one, other))
+        return _in_range(compute(*_alike(one, other)))
 
     return both
 
@@ -320,6 +330,9 @@ def _computed(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 def _divided(one: Any, other: Any) -> Any:
     if other == 0:
         raise InvalidRequest("division by zero in a pattern", remedy="Test the divisor first.")
+    one, other = _alike(one, other)
+    if isinstance(one, Decimal) or isinstance(other, Decimal):
+        return one / other
     return float(one) / float(other)
 
 

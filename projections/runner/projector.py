@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from kernel import failpoints
 from kernel.errors import LeaseLost, NotFound
 from kernel.positions import DeltaVersion, Epoch
+from projections.log.datasets import schema_of
 from projections.log.driver import FEW_ROWS, RESULT, collected
 from projections.log.layout import Lake
 from projections.log.spark_writer import SparkWriter
@@ -43,8 +44,8 @@ from projections.log.writer import (
 from projections.run.dataflow import MEMORY_BYTES
 from projections.runner.manifest import Manifest, Projected
 from projections.runner.matchers import register_matchers
-from projections.runner.region_runs import Reading, RegionRuns, input_tables, table_of
-from projections.runner.relations import LakeCatalog
+from projections.runner.region_runs import Reading, RegionRuns, input_tables, shape_of, table_of
+from projections.runner.relations import LakeCatalog, retyped
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import Input, InputKind, Plan, Strategy
 from schemas.identifiers import spark_name
@@ -173,10 +174,10 @@ class Projector:
     ) -> Run:
         """Commit what a target lacks of an epoch."""
         started = time.perf_counter()
-        if cursor is None or plan.strategy is Strategy.WHOLE:
+        changes = self._mergeable(plan, target, catalog, cursor, guard.epoch)
+        if changes is None:
             version, rows = self._write_whole(plan, target, catalog, guard)
             return _run(TableAt(version=version, as_of_epoch=guard.epoch), rows, 0, True, started)
-        changes = self._changes(plan, target, catalog, cursor, guard.epoch)
         failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
         if guard.again and changes.num_rows == 0:
             run = self._nothing(target, guard.epoch, started)
@@ -264,6 +265,23 @@ class Projector:
         names = input_tables(plan, catalog)
         return sum(self._frames.bytes_of(self._lake.path(name)) for name in names)
 
+    def _mergeable(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch | None, up_to: Epoch
+    ) -> pa.Table | None:
+        """Return what a merge takes; None where only the whole has the table's columns right.
+
+        What the inputs' columns became, as an INT a DOUBLE, the stored column may not hold.
+        """
+        table = self._tables.open(target.path)
+        if after is None or table is None or plan.strategy is Strategy.WHOLE:
+            return None
+        stored = schema_of(table)
+        kept = plan.tree if plan.strategy is Strategy.REGIONS else None
+        if kept is not None and retyped(stored, shape_of(kept)):
+            return None
+        changes = self._changes(plan, target, catalog, after, up_to)
+        return None if retyped(stored, changes.schema) else changes
+
     def _changes(
         self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch, up_to: Epoch
     ) -> pa.Table:
@@ -310,8 +328,7 @@ class Projector:
 
     def _empty_rows(self, plan: Plan, up_to: Epoch) -> pa.Table:
         none = self._spark.sql(f"SELECT * FROM ({plan.rows_sql}) WHERE false")
-        empty = collected(none, FEW_ROWS)
-        return _stamped(empty, up_to)
+        return _stamped(collected(none, FEW_ROWS), up_to)
 
     def _bounds(self, item: Input) -> Range | None:
         bounds = item.time_bounds

@@ -236,9 +236,14 @@ def _rows(scan: Scan, files: ds.Dataset) -> Iterator[pa.Table]:
         yield pa.table(columns | {"_time": begun, "_seq_hi": zero, "_seq_lo": zero})
 
 
+def shape_of(tree: Newest) -> pa.Schema:
+    """Return the columns of the rows that a tree gives."""
+    return pa.schema([(each.name, arrow_type(each)) for each in tree.columns])
+
+
 def _stored(table: DeltaTable, tree: Newest) -> Iterator[pa.Table]:
     """Yield what a projection's table has."""
-    shape = pa.schema([(each.name, arrow_type(each)) for each in tree.columns])
+    shape = shape_of(tree)
     for batch in scanner_of(dataset_of(table), None, shape.names).to_batches():
         yield pa.table(batch).select(shape.names).cast(shape)
 

@@ -158,5 +158,16 @@ class LakeCatalog:
         return found
 
 
+def retyped(stored: pa.Schema, shape: pa.Schema) -> list[str]:
+    """Name the columns whose type in SQL is another one than that of the stored column."""
+    return [
+        item.name
+        for item in shape
+        if item.name in stored.names
+        and not pa.types.is_null(item.type)
+        and _spark_type(item.type) != _spark_type(stored.field(item.name).type)
+    ]
+
+
 def _spark_type(arrow: pa.DataType) -> str:
     return str(from_arrow_type(arrow).simpleString())

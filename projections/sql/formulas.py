@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 
 
@@ -27,7 +28,7 @@ class Take(StrEnum):
 class Value:
     """A constant."""
 
-    value: str | int | float | bool | None
+    value: str | int | Decimal | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)

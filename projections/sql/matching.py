@@ -7,6 +7,7 @@ Conditions and parts of them that read one row alone are columns of the rows bel
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from sqlglot import exp
 
@@ -364,5 +365,8 @@ def _is_neighbour(found: exp.Expr) -> bool:
     return isinstance(found, exp.Anonymous) and found.name.upper() in _NEIGHBOURS
 
 
-def _number(text: str) -> int | float:
-    return int(text) if text.isdigit() else float(text)
+def _number(text: str) -> int | Decimal | float:
+    """Return the value of a literal: of the type that Spark gives it."""
+    if text.isdigit():
+        return int(text)
+    return float(text) if "e" in text.lower() else Decimal(text)

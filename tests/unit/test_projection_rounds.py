@@ -21,6 +21,7 @@ from projections.log.layout import Lake
 from projections.log.typed_columns import EVENT_COLUMNS
 from projections.runner.catalog import DROPPED, LIVE, PAUSED, PROJECTION, Entry
 from projections.runner.projector import Projector
+from projections.sql.plan import Plan
 from replay.generations import live_app
 from replay.slice_writer import SliceWriter, Whole
 from replay.slices import Slicing, slice_guard
@@ -52,6 +53,11 @@ CREATE PROJECTION numbers WITH (key = 'n', freshness = '1 second') AS
 SELECT n, COUNT(*) AS persons FROM persons GROUP BY n;
 """
 DOUBLED = PERSONS.replace("COUNT(*) AS n", "COUNT(*) * 2 AS n")
+COPIED = """
+CREATE PROJECTION numbers WITH (key = 'person', freshness = '1 second') AS
+SELECT person, n FROM persons;
+"""
+HALVED = PERSONS.replace("COUNT(*) AS n", "COUNT(*) / 2 AS n")
 SHAPES = {
     "persons": pa.schema([("person", pa.string()), ("n", pa.int64()), ("_epoch", pa.int64())]),
     "numbers": pa.schema([("n", pa.int64()), ("persons", pa.int64()), ("_epoch", pa.int64())]),
@@ -61,14 +67,15 @@ SHAPES = {
 class Rounds:
     """A lake in which `numbers` reads `persons`, and the loop that keeps both."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, *, numbers: str = NUMBERS) -> None:
         self.lake = Lake.at(place)
         self.made = HandMade(self.lake)
         self.position = 0
         # Who reads comes first: the order of deployment must not matter.
-        for name, text in (("numbers", NUMBERS), ("persons", PERSONS)):
+        for name, text in (("numbers", numbers), ("persons", PERSONS)):
             self.deploy(name, text)
-            self.made.run(name, SHAPES[name].empty_table(), 0)
+            shape = SHAPES["persons" if text == COPIED else name]
+            self.made.run(name, shape.empty_table(), 0)
         self.projecting = self.started()
 
     def started(self) -> Projecting:
@@ -257,6 +264,51 @@ def test_a_swap_while_nothing_ran_is_followed_by_the_next_process(rounds: Rounds
     rounds.projecting = rounds.started()
     rounds.step()
     assert rounds.rows("numbers") == {4: 1, 2: 1}
+
+
+def test_a_query_that_gives_who_reads_it_other_types_is_refused(tmp_path: Path) -> None:
+    """The reader's table holds whole numbers, and halves would be cut off where they are merged."""
+    rounds = Rounds(tmp_path, numbers=COPIED)
+    rounds.seen("aab")
+    rounds.step()
+    with pytest.raises(
+        Conflict, match=r"numbers reads persons, .* other types: n was BIGINT, is DOUBLE"
+    ) as refused:
+        subject_of(rounds.made.site, "persons", HALVED)
+    assert "penstock projection drop numbers --yes" in str(refused.value.remedy)
+    assert subject_of(rounds.made.site, "persons", DOUBLED).plan.columns
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["the process goes on", "it starts anew"])
+def test_columns_of_another_type_are_never_merged(
+    tmp_path: Path, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was swapped in before other types were refused is followed by writing the whole."""
+    rounds = Rounds(tmp_path, numbers=COPIED)
+    epoch = rounds.seen("aab")
+    rounds.step()
+    before = rounds.rows("numbers")
+    halves = [
+        {"person": person, "n": int(str(n)) / 2, "_epoch": epoch}
+        for person, n in rounds.rows("persons").items()
+    ]
+    shape = pa.schema([("person", pa.string()), ("n", pa.float64()), ("_epoch", pa.int64())])
+    built = pa.Table.from_pylist(halves, shape)
+    rounds.made.build("persons", built, epoch, text=HALVED, base_text=PERSONS)
+    swap(rounds.made.site, "persons", lambda replay: replay)
+    if again:
+        rounds.projecting = rounds.started()
+    written = []
+
+    def whole(projector: Projector, made: Plan, *more: object) -> tuple[int, int]:
+        written.append(made.name)
+        return rounds.version("numbers"), 0
+
+    monkeypatch.setattr(Projector, "_write_whole", whole)
+    rounds.step()
+    assert rounds.error("numbers") is None
+    assert rounds.rows("numbers") == before
+    assert written == ["numbers"]
 
 
 def test_a_build_reads_another_projection_as_it_was_at_its_epoch(rounds: Rounds) -> None:

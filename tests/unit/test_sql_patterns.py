@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 from kernel.errors import InvalidRequest
 from projections.run import matcher
+from projections.run.dataflow import Dataflow
 from projections.run.matcher import Matcher
+from projections.sql.catalog import Column, MemoryCatalog, Relation
+from projections.sql.certified import uncertified
 from projections.sql.explain import page
 from projections.sql.formulas import Operation, Pick, Take, Taken, Value
+from projections.sql.parse import parse_script
 from projections.sql.patterns import Choice, Repeated, Sequel, Variable
-from projections.sql.plan import Strategy
+from projections.sql.plan import Strategy, plan
+from projections.sql.tree import scans
 from tests.support.oracles.sql_world import planned
 
 QUERY = (
@@ -112,3 +121,68 @@ def test_a_search_that_does_not_look_back_tries_each_place_once() -> None:
     plain = _matcher(LOOPING, Operation("is null", (Value(1),)))
     (match,) = plain.matches(rows)
     assert match[-1] == len(rows)
+
+
+PRICED = {
+    "item": ("STRING", pa.string()),
+    "n": ("BIGINT", pa.int64()),
+    "price": ("DECIMAL(38,18)", pa.decimal128(38, 18)),
+    "ratio": ("DOUBLE", pa.float64()),
+    "occurred_at": ("TIMESTAMP", pa.timestamp("us", "UTC")),
+}
+LONG, LONGER = "12345678901234567890.123456789012345678", "12345678901234567890.123456789012345679"
+NUMBERS = [
+    # A literal without exponent is a decimal: what is written is what is compared.
+    ("B.price >= A.price * 1.1", ("1.00", "1.10"), True),
+    ("B.price > A.price * 1.1", ("1.00", "1.10"), False),
+    ("B.price = A.price + 0.1", ("0.20", "0.30"), True),
+    ("B.price - A.price = 0.1", ("0.20", "0.30"), True),
+    ("B.price / A.price = 1.1", ("0.30", "0.33"), True),
+    ("AVG(price) = 0.15 AND B.n > A.n", ("0.10", "0.20"), True),
+    # No digit is lost, of the 38 that a decimal has and the more that a product has.
+    ("B.price = A.price + 0.000000000000000001", (LONG, LONGER), True),
+    ("B.price > A.price * 1", (LONG, LONG), False),
+    ("B.price > -(-A.price)", (LONG, LONG), False),
+    ("abs(A.price) < B.price", (LONG, LONGER), True),
+    ("SUM(A.price) < B.price", (LONG, LONGER), True),
+    # With an exponent it is a double, and so is all that is computed or compared with one.
+    ("B.price = A.price * 3e0", ("0.1", "0.3"), False),
+    ("B.ratio = A.ratio * 3.0", ("0.1", "0.3"), False),
+    ("B.ratio = A.price", ("0.1", "0.1"), True),
+    ("A.ratio + 0.2 > B.ratio", ("0.1", "0.3"), True),
+    ("A.ratio * 1.0 = 0.1 AND B.n > A.n", ("0.1", "0.3"), True),
+]
+
+
+@pytest.mark.parametrize(("condition", "prices", "holds"), NUMBERS, ids=[n[0] for n in NUMBERS])
+def test_numbers_of_a_pattern_are_the_ones_of_sql(
+    condition: str, prices: Sequence[str], holds: bool
+) -> None:
+    stream = Relation(
+        name="events.shop.priced",
+        columns=tuple(Column(name=name, type=kind) for name, (kind, _) in PRICED.items()),
+        key=(),
+        event_time="occurred_at",
+    )
+    script = parse_script(
+        "CREATE PROJECTION q WITH (key = 'n') AS SELECT n FROM STREAM events.shop.priced "
+        "MATCH_RECOGNIZE (PARTITION BY item ORDER BY occurred_at MEASURES A.n AS n "
+        f"PATTERN (A B) WITHIN INTERVAL 1 HOUR DEFINE B AS {condition}) m"
+    )
+    tree = plan(script.projections[0], MemoryCatalog(streams={stream.name: stream})).tree
+    assert tree is not None
+    assert uncertified(tree) is None
+    facts = []
+    for n, price in enumerate(map(Decimal, prices)):
+        at = datetime(2013, 1, 1, 5, n, tzinfo=UTC)
+        fact = {"item": "i", "n": n, "price": price, "ratio": float(price), "occurred_at": at}
+        facts.append(fact | {"_time": at, "_seq_hi": n, "_seq_lo": 0})
+    shape = {name: kind for name, (_, kind) in PRICED.items()}
+    shape |= {"_time": shape["occurred_at"], "_seq_hi": pa.int64(), "_seq_lo": pa.int64()}
+    dataflow = Dataflow(tree)
+    try:
+        for scan in scans(tree):
+            dataflow.add(scan, [pa.Table.from_pylist(facts, pa.schema(shape))])
+        assert dataflow.round()["n"].to_pylist() == ([0] if holds else [])
+    finally:
+        dataflow.close()

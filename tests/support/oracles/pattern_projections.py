@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from tests.support.oracles.region_projections import Case
@@ -185,6 +186,25 @@ def _again(world: World) -> list[Row]:
     ]
 
 
+def _farther(variable: str, fact: Fact, mapped: Mapped, before: Fact | None) -> bool:
+    """Compare as SQL does: a double times a decimal is a double, INT times a decimal is exact."""
+    if variable == "A":
+        return True
+    first = _of(mapped, "A")[0]
+    if fact.distance >= first.distance * 1.1:
+        return True
+    both = fact.delay is not None and first.delay is not None
+    return both and fact.delay == Decimal(first.delay) * Decimal("0.1")
+
+
+def _farthest(world: World) -> list[Row]:
+    shape = ("then", ("one", "A"), ("one", "B"))
+    return [
+        {"p": mapped[0][1].position, "q": mapped[1][1].position}
+        for mapped in found(world, shape, _farther, 15, overlapping=True)
+    ]
+
+
 def _pattern(
     name: str,
     columns: str,
@@ -229,6 +249,14 @@ PATTERNS = {
         "PATTERN (A X*? B) WITHIN INTERVAL '20' MINUTE "
         "DEFINE A AS origin = 'JFK', B AS B.origin = 'LGA' AND B.carrier = A.carrier",
         _returned,
+    ),
+    "pattern, decimals": _pattern(
+        "farthest",
+        "p, q",
+        "MEASURES A.position AS p, B.position AS q AFTER MATCH SKIP TO NEXT ROW "
+        "PATTERN (A B) WITHIN INTERVAL 15 MINUTES "
+        "DEFINE B AS B.distance >= A.distance * 1.1 OR B.delay = A.delay * 0.1",
+        _farthest,
     ),
     "pattern, all rows together": _pattern(
         "again",
