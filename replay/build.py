@@ -31,7 +31,8 @@ from kernel.positions import Epoch
 from projections.runner.catalog import Entry
 from projections.runner.derived_holds import held_input
 from projections.runner.manifest import TYPED
-from projections.runner.projector import BOUNDED_BYTES, CLOSED, Projector, Target
+from projections.runner.projector import BOUNDED_BYTES, CLOSED, Projector
+from projections.runner.targets import Target
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_files
 from replay.course import Course, Report

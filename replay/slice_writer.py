@@ -17,8 +17,9 @@ from projections.log.spark_writer import SparkWriter
 from projections.log.tables import Tables
 from projections.log.typed_columns import EPOCH
 from projections.log.writer import ArrowWriter, Guard
-from projections.runner.projector import BOUNDED_BYTES, Projector, Target
+from projections.runner.projector import BOUNDED_BYTES, Projector
 from projections.runner.relations import LakeCatalog
+from projections.runner.targets import Target
 from projections.sql.plan import Plan
 from replay.slices import Slicing
 from schemas.identifiers import spark_name

@@ -16,10 +16,10 @@ from projections.log.typed_columns import EPOCH
 from projections.runner.catalog import PROJECTION, DeployedCatalog, Deployment, Entry
 from projections.runner.derived_holds import covered, holds_on
 from projections.runner.manifest import TYPED, Manifest, Projected
-from projections.runner.projector import Target
 from projections.runner.region_runs import input_tables as tables_of_plan
 from projections.runner.region_runs import table_of
 from projections.runner.relations import LakeCatalog
+from projections.runner.targets import Target
 from projections.serve.standings import unknown_projection
 from projections.sql.catalog import Column
 from projections.sql.declared import DeclaredCatalog

@@ -23,8 +23,9 @@ from projections.runner.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
 from projections.runner.derived import Brought, DerivedTables, within_budget
 from projections.runner.derived_holds import held_input
 from projections.runner.manifest import Manifest
-from projections.runner.projector import Projector, Run, live_target
+from projections.runner.projector import Projector, Run
 from projections.runner.relations import LakeCatalog
+from projections.runner.targets import live_target
 from projections.runner.views import DeltaFrames
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.lineage import in_order, read_by, with_what_they_read

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +46,7 @@ from projections.runner.manifest import Manifest, Projected
 from projections.runner.matchers import register_matchers
 from projections.runner.region_runs import Reading, RegionRuns, input_tables, shape_of, table_of
 from projections.runner.relations import LakeCatalog, retyped
+from projections.runner.targets import Target
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import Input, InputKind, Plan, Strategy
 from schemas.identifiers import spark_name
@@ -56,31 +57,6 @@ CLOSED = Epoch(2**62)
 """Cursor of a generation that was replaced: its writer must not touch the table any more."""
 BOUNDED_BYTES = 64 * 2**20
 """Input files up to this size give a result that is collected here and committed at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where a generation of a projection is written, and how it is guarded.
-
-    The live generation lies at the projection's stable path; another one beneath it in `_gen/N`.
-    `versions` pins tables that are read, for a run up to an epoch that they have passed.
-    """
-
-    name: str
-    path: str
-    app_id: str
-    include_late: bool
-    versions: Mapping[str, int] = field(default_factory=dict)
-
-
-def live_target(lake: Lake, name: str, generation: int, *, include_late: bool = False) -> Target:
-    """Return the stable table of a projection, guarded by its live generation."""
-    return Target(
-        name=f"projection/{name}",
-        path=lake.path(f"projection/{name}"),
-        app_id=f"projection/{name}/g{generation}",
-        include_late=include_late,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,8 @@ from projections.log.typed_columns import EVENT_COLUMNS
 from projections.log.writer import Guard
 from projections.runner.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, Entry
 from projections.runner.derived import Brought, DerivedTables
-from projections.runner.projector import Projector, Run, live_target
+from projections.runner.projector import Projector, Run
+from projections.runner.targets import live_target
 from projections.runner.views import DeltaFrames
 from projections.state.history import HistoryOf, HistoryTables
 from replay.subject import Site, subject_of
