@@ -166,6 +166,25 @@ def test_an_event_behind_garbage_that_readers_have_passed_is_in_its_table(lake: 
     assert [row["text"] for row in told.rows("placed")] == ["event 1", "event 2"]
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_p5_an_event_behind_its_place_is_once_in_the_epoch_that_logged_it(
+    lake: Lake, at_once: bool
+) -> None:
+    told = ToldLake(lake)
+    first, second = (told.appended("placed", {"text": f"event {n}"}) for n in (1, 2))
+    told.send(replace(first, value=(first.value or b"")[:6]))
+    told.send(second)
+    before = told.epoch()
+    told.send(first)
+    last = told.epoch()
+    # Typed tables are behind: the log has both when its first epoch is brought.
+    for each in (last,) if at_once else (before, last):
+        told.derived.bring(told.derived.at(), each, [])
+        told.restart()
+    rows = [(row["text"], row["_epoch"]) for row in told.rows("placed")]
+    assert rows == [("event 1", last.epoch), ("event 2", before.epoch)]
+
+
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_record_that_can_be_read_later_replaces_no_event(lake: Lake, comes: bool) -> None:
     told = ToldLake(lake)
