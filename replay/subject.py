@@ -148,8 +148,11 @@ def reachable(site: Site, subject: Subject) -> Epoch:
     A held table lacks the epochs since its hold. Its rows come under them once it is released, and
     would be missed for good by who has passed them.
     """
-    held = _holds(site, subject).values()
-    epochs = [typed_head(site), *(Epoch(max(hold.from_epoch - 1, 0)) for hold in held)]
+    typed = site.manifest.projected().get(TYPED)
+    if typed is None:
+        return Epoch(0)
+    held = holds_on(subject.plan, typed.held).values()
+    epochs = [typed.epoch, *(Epoch(max(hold.from_epoch - 1, 0)) for hold in held)]
     for name in read_by(subject.plan):
         epochs.append(noted_epoch(site, name, entry_of(site, name).generation) or Epoch(0))
     return min(epochs)

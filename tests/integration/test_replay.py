@@ -243,7 +243,8 @@ def test_swaps_beside_a_live_runner_lose_nothing(small: SmallLake) -> None:
     def live() -> None:
         n = 2
         try:
-            while not over.is_set():
+            # Epochs have a pause between them: without one, no catch-up would ever be the last.
+            while not over.wait(0.2):
                 more(small, n)
                 n += 1
                 try:
