@@ -12,12 +12,13 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
+from pathlib import Path
 from typing import NoReturn, TextIO
 
 import orjson
 import typer
 
-from kernel.errors import EXIT_NEEDS_CONFIRMATION, PenstockError, exit_code
+from kernel.errors import EXIT_NEEDS_CONFIRMATION, InvalidRequest, PenstockError, exit_code
 
 _GAP = "  "
 _NARROWEST = 20
@@ -135,9 +136,16 @@ def width_of(stream: TextIO) -> int | None:
     return max(width, _NARROWEST) if width else None
 
 
-def why_unreadable(error: OSError | UnicodeDecodeError) -> str:
-    """Say in words why a file could not be read as text."""
-    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
+def text_of(file: Path, holds: str) -> str:
+    """Read a file that is to hold something, in UTF-8. Raises `InvalidRequest`."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
+        raise InvalidRequest(
+            f"{file} cannot be read: {why}",
+            remedy=f"Name a file that you may read, with {holds} in UTF-8.",
+        ) from error
 
 
 def cell(value: object) -> str:

@@ -14,8 +14,8 @@ import typer
 
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit
-from apps.cli.sql_files import read_files, text_of
+from apps.cli.output import emit, text_of
+from apps.cli.sql_files import read_files
 from kernel.errors import EXIT_FAILED, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def play(places: Places, workspace: WorkspaceOption = None, as_json: JsonOption 
     lines: list[str] = []
     with OnSpark(found) as spark:
         for file in _test_files(places):
-            tests = parse_tests(text_of(file), origin=str(file))
+            tests = parse_tests(text_of(file, "tests"), origin=str(file))
             declared = read_files(sorted(file.parent.glob("*.sql")))
             for error in declared.refused:
                 raise error

@@ -16,7 +16,7 @@ import typer
 from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, refuse_unconfirmed, table, why_unreadable
+from apps.cli.output import emit, refuse_unconfirmed, table, text_of
 from apps.cli.replay_pages import comparison_page, document, plan_page, short, swapped
 from apps.cli.sites import site_of
 from kernel import failpoints
@@ -309,9 +309,7 @@ def _read_plan(path: Path | None, name: str) -> dict[str, Any]:
         return {}
     remedy = f"penstock replay plan {name} --json > plan.json"
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{path} cannot be read: {why_unreadable(error)}") from error
+        document: dict[str, Any] = json.loads(text_of(path, "a plan"))
     except ValueError as error:
         raise InvalidRequest(f"{path} is no plan: {error}", remedy=remedy) from error
     if not isinstance(document, dict) or document.get("name") != name:
@@ -338,9 +336,4 @@ def _show(progress: Progress) -> None:
 
 
 def _text(sql: Path | None) -> str | None:
-    if sql is None:
-        return None
-    try:
-        return sql.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{sql} cannot be read: {why_unreadable(error)}") from error
+    return None if sql is None else text_of(sql, "SQL")

@@ -11,10 +11,11 @@ from apps import settings
 from apps.cli.client import ServiceClient
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table, why_unreadable
-from kernel.errors import Incompatible, InvalidRequest
+from apps.cli.output import emit, table, text_of
+from kernel.errors import Incompatible
 from schemas.compatibility import Level
 
+_HOLDS = "an Avro schema"
 Subject = Annotated[str, typer.Argument(metavar="CATEGORY.TYPE", help="As order.placed")]
 File = Annotated[Path, typer.Argument(metavar="FILE.avsc", help="An Avro schema")]
 
@@ -48,7 +49,7 @@ def add(
 
     Another level of compatibility than BACKWARD_TRANSITIVE is kept for the type.
     """
-    document = {"subject": subject, "schema": _read(file), "compatibility": compatibility}
+    document = {"subject": subject, "schema": text_of(file, _HOLDS), "compatibility": compatibility}
     with ServiceClient(settings.load(workspace)) as client:
         answer = client.post("/v1/schemas", document)
     emit(
@@ -86,7 +87,9 @@ def check(
 ) -> None:
     """Say whether a schema could be added, and what stops it; nothing is registered."""
     with ServiceClient(settings.load(workspace)) as client:
-        answer = client.post("/v1/schemas", {"subject": subject, "schema": _read(file)}, check=True)
+        answer = client.post(
+            "/v1/schemas", {"subject": subject, "schema": text_of(file, _HOLDS)}, check=True
+        )
     if answer["complaints"]:
         raise Incompatible(
             f"{subject}: " + "; ".join(answer["complaints"]),
@@ -94,10 +97,3 @@ def check(
             "new event type.",
         )
     emit(answer, as_json=as_json, text=f"{subject}: can be added")
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{file} cannot be read: {why_unreadable(error)}") from error

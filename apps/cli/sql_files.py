@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from apps.cli.output import why_unreadable
+from apps.cli.output import text_of
 from kernel.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def read_files(files: Sequence[Path]) -> Declared:
     refused: list[InvalidRequest] = []
     for file in files:
         try:
-            script = parse_script(text_of(file), origin=str(file))
+            script = parse_script(text_of(file, "SQL"), origin=str(file))
             for source in script.sources:
                 _once(sources, source)
             for projection in script.projections:
@@ -51,17 +51,6 @@ def read_files(files: Sequence[Path]) -> Declared:
         projections=tuple(projections.values()),
         refused=tuple(refused),
     )
-
-
-def text_of(file: Path) -> str:
-    """Read a file. Raises `InvalidRequest` where that cannot be."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(
-            f"{file} cannot be read: {why_unreadable(error)}",
-            remedy="Name a file that you may read, with SQL in UTF-8.",
-        ) from error
 
 
 def _once(seen: dict[str, Decl], decl: Decl) -> None:
