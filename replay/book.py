@@ -172,11 +172,15 @@ class ReplayBook:
             )
         return found[-1]
 
+    def known(self, name: str, generation: int) -> Replay | None:
+        """Return the newest row of a generation; None for one that the book does not have."""
+        return next((each for each in self.of(name) if each.generation == generation), None)
+
     def refuse_over(self, replay: Replay) -> None:
         """Raise what `record` raises for a generation that has come to an end."""
-        for known in self.of(replay.name):
-            if known.generation == replay.generation:
-                _refuse_moved(known, None, None)
+        known = self.known(replay.name, replay.generation)
+        if known is not None:
+            _refuse_moved(known, None, None)
 
     def record(
         self, replay: Replay, *, after: Sequence[State] | None = None, claim: str | None = None
@@ -188,8 +192,8 @@ class ReplayBook:
         """
 
         def rows(entry: int) -> list[dict[str, object]]:
-            newest = [r for r in self.of(replay.name) if r.generation == replay.generation]
-            for known in newest:
+            known = self.known(replay.name, replay.generation)
+            if known is not None:
                 _refuse_moved(known, after, claim)
             return [_row(replay, entry)]
 

@@ -29,10 +29,10 @@ from kernel.errors import (
 )
 from kernel.positions import Epoch
 from projections.runner.catalog import Entry
-from projections.runner.derived_holds import held_input
-from projections.runner.manifest import TYPED
+from projections.runner.derived_holds import why_it_waits
 from projections.runner.projector import BOUNDED_BYTES, CLOSED, Projector
 from projections.runner.targets import Target
+from projections.state.held import retry_command
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_files
 from replay.course import Course, Report
@@ -46,6 +46,7 @@ from replay.subject import (
     Subject,
     entry_of,
     generation_target,
+    holds_of,
     reachable,
     subject_of,
     typed_head,
@@ -264,11 +265,11 @@ class Builder:
             )
 
     def _refuse_held(self, replay: Replay, subject: Subject) -> None:
-        typed = self._site.manifest.projected().get(TYPED)
-        waits = held_input(subject.plan, typed.held) if typed is not None else None
-        if waits is not None:
-            why, _, remedy = waits.partition(" | fix: ")
-            raise Conflict(f"generation {replay.generation} of {replay.name} {why}", remedy=remedy)
+        for name, hold in holds_of(self._site, subject).items():
+            raise Conflict(
+                f"generation {replay.generation} of {replay.name} {why_it_waits(name, hold)}",
+                remedy=retry_command(name, hold),
+            )
 
     def _unfinished(self, name: str) -> Replay | None:
         """Return a build that waits to be gone on with. Raises `Conflict` for one that runs."""

@@ -75,10 +75,8 @@ def remove_files(site: Site, replay: Replay) -> None:
 
     Only what the book calls cancelled: anything else may be another process's by now, or live.
     """
-    known = {
-        each.generation: each.state for each in ReplayBook(site.lake, site.tables).of(replay.name)
-    }
-    if known.get(replay.generation) is not State.CANCELLED:
+    known = ReplayBook(site.lake, site.tables).known(replay.name, replay.generation)
+    if known is None or known.state is not State.CANCELLED:
         return
     name = generation_name(replay.name, replay.generation)
     site.tables.forget(site.lake.path(name))

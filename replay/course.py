@@ -129,10 +129,11 @@ class Course:
         return True
 
     def _is_paused(self) -> bool:
-        return any(
-            known.state is State.PAUSED and known.detail.get(CLAIM) == self.build.claim
-            for known in self.book.of(self.replay.name)
-            if known.generation == self.replay.generation
+        known = self.book.known(self.replay.name, self.replay.generation)
+        return (
+            known is not None
+            and known.state is State.PAUSED
+            and known.detail.get(CLAIM) == self.build.claim
         )
 
     def _progress(self, share: float) -> Progress:

@@ -28,7 +28,7 @@ from replay.subject import (
     reachable,
     subject_of,
 )
-from replay.table_types import TypeDifference
+from replay.table_types import TypeDifference, differences
 
 
 class Change(StrEnum):
@@ -197,14 +197,13 @@ def _change(subject: Subject, include_late: bool) -> tuple[Change, str]:
 
 def _types(site: Site, subject: Subject) -> tuple[TypeDifference, ...]:
     """Compare the columns that the query gives with those that the deployed one gives."""
+    if subject.decl == declaration(subject.entry.name, subject.entry.text):
+        return ()
     deployed = subject_of(site, subject.entry.name)
-    old = {each.name: each.type for each in deployed.plan.columns}
-    new = {each.name: each.type for each in subject.plan.columns}
-    return tuple(
-        TypeDifference(name=name, live=old.get(name), built=new.get(name))
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
+    old, new = (
+        {each.name: each.type for each in plan.columns} for plan in (deployed.plan, subject.plan)
     )
+    return differences(old, new)
 
 
 def input_rows(site: Site, subject: Subject, up_to: Epoch) -> tuple[int, int]:

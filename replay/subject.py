@@ -73,7 +73,7 @@ def subject_of(site: Site, name: str, text: str | None = None) -> Subject:
     entry = entry_of(site, name)
     deployment = site.deployed.deployment()
     decl = declaration(name, text or entry.text)
-    typed = site.manifest.projected().get(TYPED)
+    typed = _typed(site)
     if typed is None:
         raise NotFound("typed tables have not been made yet", remedy="penstock wait --caught-up")
     catalog = LakeCatalog(
@@ -148,7 +148,7 @@ def reachable(site: Site, subject: Subject) -> Epoch:
     A held table lacks the epochs since its hold. Its rows come under them once it is released, and
     would be missed for good by who has passed them.
     """
-    typed = site.manifest.projected().get(TYPED)
+    typed = _typed(site)
     if typed is None:
         return Epoch(0)
     held = holds_on(subject.plan, typed.held).values()
@@ -160,7 +160,7 @@ def reachable(site: Site, subject: Subject) -> Epoch:
 
 def typed_head(site: Site) -> Epoch:
     """Return the epoch up to which typed and history tables were brought."""
-    typed = site.manifest.projected().get(TYPED)
+    typed = _typed(site)
     return typed.epoch if typed is not None else Epoch(0)
 
 
@@ -179,16 +179,21 @@ def anything_new(site: Site, subject: Subject, after: Epoch) -> bool:
     Of another projection that does not tell: rows may have gone. Nor of a held table, whose rows
     are yet to come.
     """
-    if read_by(subject.plan) or _holds(site, subject):
+    if read_by(subject.plan) or holds_of(site, subject):
         return True
     tables = [site.tables.open(site.lake.path(name)) for name in input_tables(subject)]
     newest = [greatest(table, EPOCH) for table in tables if table is not None]
     return any(epoch is not None and epoch > after for epoch in newest)
 
 
-def _holds(site: Site, subject: Subject) -> Mapping[str, Hold]:
+def _typed(site: Site) -> Projected | None:
+    """Return how far typed and history tables were brought, and their holds; None before that."""
+    return site.manifest.projected().get(TYPED)
+
+
+def holds_of(site: Site, subject: Subject) -> Mapping[str, Hold]:
     """Return the holds of typed and history tables that a projection reads."""
-    typed = site.manifest.projected().get(TYPED)
+    typed = _typed(site)
     return {} if typed is None else holds_on(subject.plan, typed.held)
 
 

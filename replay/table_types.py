@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,15 @@ class TypeDifference:
 
 def type_differences(live: DeltaTable, built: DeltaTable) -> tuple[TypeDifference, ...]:
     """Return the columns, hidden ones too, that a table lacks or has with another type."""
-    ours, theirs = _texts(live), _texts(built)
+    return differences(_texts(live), _texts(built))
+
+
+def differences(live: Mapping[str, str], built: Mapping[str, str]) -> tuple[TypeDifference, ...]:
+    """Return the columns that one side lacks or has with another type, those of `live` first."""
     return tuple(
-        TypeDifference(name=name, live=ours.get(name), built=theirs.get(name))
-        for name in dict.fromkeys([*ours, *theirs])
-        if ours.get(name) != theirs.get(name)
+        TypeDifference(name=name, live=live.get(name), built=built.get(name))
+        for name in dict.fromkeys([*live, *built])
+        if live.get(name) != built.get(name)
     )
 
 

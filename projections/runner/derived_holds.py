@@ -37,11 +37,13 @@ def holds_on(plan: Plan, held: Mapping[str, Hold]) -> dict[str, Hold]:
 def held_input(plan: Plan, held: Mapping[str, Hold]) -> str | None:
     """Say which held table a plan reads, why it is held and what releases it; None for none."""
     for name, hold in holds_on(plan, held).items():
-        return (
-            f"waits for {name}, held since epoch {hold.from_epoch}: {hold.reason}"
-            f" | fix: {retry_command(name, hold)}"
-        )
+        return f"{why_it_waits(name, hold)} | fix: {retry_command(name, hold)}"
     return None
+
+
+def why_it_waits(name: str, hold: Hold) -> str:
+    """Say of what reads a held table why it stands still."""
+    return f"waits for {name}, held since epoch {hold.from_epoch}: {hold.reason}"
 
 
 def covered(name: str, held: Iterable[str]) -> bool:

@@ -49,9 +49,8 @@ from projections.runner.relations import LakeCatalog, retyped
 from projections.runner.targets import Target
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import Input, InputKind, Plan, Strategy
+from projections.sql.shape import ORDER
 from schemas.identifiers import spark_name
-
-ORDER = ("_time", "_seq_hi", "_seq_lo")
 
 CLOSED = Epoch(2**62)
 """Cursor of a generation that was replaced: its writer must not touch the table any more."""

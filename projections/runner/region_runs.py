@@ -193,7 +193,7 @@ def _shaped(scan: Scan, table: DeltaTable, where: pc.Expression) -> Iterator[pa.
     """Yield rows of one typed table under the relation's columns, NULL where it lacks one."""
     present = set(schema_of(table).names)
     own = [each for each in scan.columns if each.name in present]
-    names = [*(each.name for each in own), *(name for name in ORDER)]
+    names = [*(each.name for each in own), *ORDER]
     types = {each.name: arrow_type(each) for each in scan.columns}
     for batch in scanner_of(dataset_of(table), where, [*dict.fromkeys(names)]).to_batches():
         rows = pa.table(batch)
