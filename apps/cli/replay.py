@@ -128,10 +128,8 @@ def pause_(
 ) -> None:
     """Let a build rest after the slice under way; its process ends, `replay resume` goes on."""
     from replay.cancel import pause
-    from replay.subject import entry_of
 
-    site = site_of(settings.load(workspace), fields=False)
-    entry_of(site, name)
+    site = _site(settings.load(workspace), name, fields=False)
     done = pause(site, name, generation=generation)
     text = (
         f"generation {done.generation} of {name} pauses after its slice; "
@@ -151,12 +149,10 @@ def resume(
     At most one slice is computed again.
     """
     from replay.book import UNFINISHED, ReplayBook
-    from replay.subject import entry_of
 
     found = settings.load(workspace)
     failpoints.arm_from_environment()
-    site = site_of(found)
-    entry_of(site, name)
+    site = _site(found, name)
     ReplayBook(site.lake, site.tables).newest(name, *UNFINISHED, generation=generation)
     _emit_built(_builder(found, site).resume(name, generation=generation), as_json=as_json)
 
@@ -205,14 +201,12 @@ def verify_(
     """
     from replay.book import READY, ReplayBook
     from replay.report import refuse_other, write_report
-    from replay.subject import entry_of
     from replay.verify import Expectation, comparable, live_epoch, verify
 
     if report is not None:
         refuse_other(report)
     found = settings.load(workspace)
-    site = site_of(found)
-    entry_of(site, name)
+    site = _site(found, name)
     built = ReplayBook(site.lake, site.tables).newest(name, *READY, generation=generation)
     if not comparable(site, built):
         # It was brought past an epoch of the live one; bring it to one that both have.
@@ -240,13 +234,11 @@ def swap_(
     Without --yes only what `replay verify` accepted; exit code 3 otherwise.
     """
     from replay.book import READY, ReplayBook, State
-    from replay.subject import entry_of
     from replay.swap import swap
 
     found = settings.load(workspace)
     failpoints.arm_from_environment()
-    site = site_of(found)
-    entry_of(site, name)
+    site = _site(found, name)
     book = ReplayBook(site.lake, site.tables)
     built = book.newest(name, *READY, State.SWAPPING, generation=generation)
     if built.state is not State.VERIFIED and not yes:
@@ -268,12 +260,10 @@ def rollback_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption
 
     The pipeline then brings it up to date, from its own epoch.
     """
-    from replay.subject import entry_of
     from replay.swap import rollback
 
     failpoints.arm_from_environment()
-    site = site_of(settings.load(workspace), fields=False)
-    entry_of(site, name)
+    site = _site(settings.load(workspace), name, fields=False)
     done = rollback(site, name)
     emit(asdict(done), as_json=as_json, text=swapped(done))
 
@@ -286,13 +276,20 @@ def cancel_(
 ) -> None:
     """Stop a build, or drop a built generation that is not the table; its files are removed."""
     from replay.cancel import cancel
-    from replay.subject import entry_of
 
-    site = site_of(settings.load(workspace), fields=False)
-    entry_of(site, name)
+    site = _site(settings.load(workspace), name, fields=False)
     done = cancel(site, name, generation=generation)
     text = f"generation {done.generation} of {name} is cancelled; the live one was not touched"
     emit(document(done), as_json=as_json, text=text)
+
+
+def _site(found: settings.Settings, name: str, *, fields: bool = True) -> Site:
+    """Return where a deployed projection is. Raises `NotFound` for one that is not."""
+    from replay.subject import entry_of
+
+    site = site_of(found, fields=fields)
+    entry_of(site, name)
+    return site
 
 
 def _builder(found: settings.Settings, site: Site) -> Builder:

@@ -33,8 +33,9 @@ from tests.support.lake.small_lake import (
     START,
     Departure,
     SmallLake,
+    fill,
+    more,
     some_departures,
-    some_readings,
 )
 
 
@@ -57,18 +58,6 @@ def builder(small: SmallLake, report: Callable[[Progress], None] | None = None) 
         record_every_s=0.0,
         abandoned_after=timedelta(0),
     )
-
-
-def fill(small: SmallLake, name: str, *, epochs: int = 2) -> None:
-    """Make epochs and run the projection after each, as the pipeline does."""
-    small.deploy(name)
-    for n in range(1, epochs + 1):
-        more(small, n)
-        small.run(name)
-
-
-def more(small: SmallLake, n: int) -> None:
-    small.epoch(some_departures(n, n * 100, 60), some_readings(n, n * 100, 20))
 
 
 def not_needed(replay: Replay) -> Replay:

@@ -27,8 +27,8 @@ from tests.support.lake.small_lake import (
     PROJECTIONS,
     STEPS,
     SmallLake,
-    some_departures,
-    some_readings,
+    fill,
+    more,
 )
 
 DEFAULT = ("delays", "visits")
@@ -61,17 +61,6 @@ def builder(
         abandoned_after=timedelta(seconds=abandoned_after),
         **options,
     )
-
-
-def fill(small: SmallLake, name: str, *, epochs: int = 2) -> None:
-    small.deploy(name)
-    for n in range(1, epochs + 1):
-        more(small, n)
-        small.run(name)
-
-
-def more(small: SmallLake, n: int) -> None:
-    small.epoch(some_departures(n, n * 100, 60), some_readings(n, n * 100, 20))
 
 
 def newest(small: SmallLake, name: str) -> Replay:

@@ -365,3 +365,16 @@ def _reading(reading: Reading, epoch: Epoch) -> dict[str, object]:
         "_seq_lo": 0,
         "_ingested_at": START,
     }
+
+
+def fill(small: SmallLake, name: str, *, epochs: int = 2) -> None:
+    """Make epochs and run a projection after each, as the pipeline does."""
+    small.deploy(name)
+    for n in range(1, epochs + 1):
+        more(small, n)
+        small.run(name)
+
+
+def more(small: SmallLake, n: int) -> None:
+    """Make the epoch that is `n` hundred positions further on."""
+    small.epoch(some_departures(n, n * 100, 60), some_readings(n, n * 100, 20))
