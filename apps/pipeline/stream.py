@@ -222,11 +222,16 @@ class IngestRun:
         return failure
 
     def stop(self) -> None:
-        """End the run between two epochs; an epoch under way is finished first."""
+        """End the run between two epochs; an epoch under way is finished first.
+
+        Spark's `stop` returns when the query's thread has ended: whoever holds `busy` meanwhile
+        waits for ever for a batch that has just begun and waits for `busy`.
+        """
         self._stopping = True
         with self._busy:
-            if self._query is not None:
-                self._query.stop()
+            query = self._query  # No batch is amid its epoch; one that begins now ends at once.
+        if query is not None:
+            query.stop()
 
     @property
     def _prefix(self) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from apps.pipeline.source_lag import SourceHeads, SourceLag
 from apps.pipeline.stream import IngestRun
@@ -47,6 +48,12 @@ class Stream:
 
     def begin(self) -> IngestRun:
         """Start a run as a new process does: what the one before had in memory is lost."""
+        run = self.prepared()
+        run.start()
+        return run
+
+    def prepared(self) -> IngestRun:
+        """Return a run of a new process that reads nothing yet."""
         epochs = self.notes.epochs
         epochs.restart()
         self.last = epochs.ingest.last
@@ -66,7 +73,6 @@ class Stream:
             after_rest=self._rested,
         )
         assert run.finish_unfinished(epochs.manifest) is None
-        run.start()
         return run
 
     def beat(self, run: IngestRun) -> None:
@@ -138,6 +144,37 @@ def test_heartbeats_make_no_epochs_and_a_kill_among_them_loses_nothing(stream: S
     assert sum(done.counts.get("changes", 0) for done in stream.made) == 1
     assert covers(stream.made[-1].end, read)
     notes.assert_equal()
+
+
+def test_a_batch_that_begins_while_its_run_is_stopped_does_not_hold_it(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, begun = stream.prepared(), threading.Event()
+    batch = run._batch
+
+    def seen(records: DataFrame, batch_id: int) -> None:
+        begun.set()
+        batch(records, batch_id)
+
+    monkeypatch.setattr(run, "_batch", seen)
+    run.start()
+    stream.beat(run)
+    query = run._query
+    assert query is not None
+    stop = query.stop
+
+    def stop_amid_a_batch() -> None:
+        begun.clear()
+        stream.notes.execute(BEAT)
+        assert begun.wait(60), "a batch begins when the run is about to end"
+        stop()
+
+    monkeypatch.setattr(query, "stop", stop_amid_a_batch)
+    stopping = threading.Thread(target=run.stop, daemon=True)
+    stopping.start()
+    stopping.join(60)
+    assert not stopping.is_alive(), "the run ends"
+    assert run.error is None
 
 
 def test_an_idle_source_in_a_busy_database_is_not_said_to_lag(
