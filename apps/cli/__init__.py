@@ -17,6 +17,10 @@ from apps.cli.output import report
 from kernel.errors import InvalidRequest, PenstockError, exit_code
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "apps.cli.workspace": {
+        "init": "Make a workspace to begin with: settings, schemas, rules and a projection.",
+        "config": "The settings of a workspace.",
+    },
     "apps.cli.stack": {
         "up": "Start the local stack, or attach to the one that runs; returns when all is ready.",
         "down": "Stop the local stack, in order.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,10 @@ import orjson
 import typer
 
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, InvalidRequest, PenstockError, exit_code
+
+HIDDEN = "***"
+_IN_URL = re.compile(r"^(\w+://[^:@/]*):.*(?=@)")
+_BY_NAME = re.compile(r"(?<=password=)('(\\.|[^'\\])*'|\S+)")
 
 _GAP = "  "
 _NARROWEST = 20
@@ -32,6 +37,13 @@ def emit(
         print(orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2).decode())
     else:
         print(text if verbatim else folded(text))
+
+
+def without_password(value: object) -> object:
+    """Return a value to show: of an address, in either form of libpq, not its password."""
+    if not isinstance(value, str):
+        return value
+    return _BY_NAME.sub(HIDDEN, _IN_URL.sub(r"\1", value))
 
 
 def table(

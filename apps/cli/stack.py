@@ -11,7 +11,7 @@ import typer
 
 from apps import settings
 from apps.cli.options import JsonOption, NewWorkspaceOption, WorkspaceOption
-from apps.cli.output import emit, refuse_unconfirmed, table
+from apps.cli.output import emit, refuse_unconfirmed, table, without_password
 from apps.standstills import after_start, standing_still
 from kernel.errors import EXIT_UNHEALTHY, InvalidRequest, Misconfigured
 from stack import logs
@@ -85,7 +85,7 @@ def up(
     if "service" in parts:
         for each in after_start(settings.load(workspace)):
             report(str(each))
-    shown = {key: _without_password(value) for key, value in endpoints.items()}
+    shown = {key: without_password(value) for key, value in endpoints.items()}
     rows = [[key, value] for key, value in shown.items()]
     emit(endpoints, as_json=as_json, text=table(["endpoint", "value"], rows))
 
@@ -288,11 +288,3 @@ def _niceness(found: settings.Settings) -> int:
 
 def _ports_from_settings(found: settings.Settings) -> dict[str, int]:
     return {name: found.number(f"{name}.port") for name in APPLICATIONS}
-
-
-def _without_password(value: object) -> object:
-    if not isinstance(value, str) or "@" not in value:
-        return value
-    head, _, tail = value.rpartition("@")
-    scheme, _, account = head.partition("://")
-    return f"{scheme}://{account.split(':')[0]}@{tail}"

@@ -109,6 +109,7 @@ class Arrivals:
     _ids: dict[str, Row] = field(default_factory=dict)
     _clock: datetime | None = None
     _came: int = 0
+    _versions: dict[str, int] = field(default_factory=dict)
 
     def facts(self, given: Given) -> list[Fact]:
         """Return the facts that given rows are; duplicates are none."""
@@ -162,16 +163,20 @@ class Arrivals:
         if decl.events:
             number = self._came
             _, category, kind = decl.name.split(".", 2)
+            stream = str(row.get("stream") or f"{category}-{number}")
+            version = self._versions.get(stream, 0)
+            self._versions[stream] = version + 1
             row = {
                 "event_id": f"event-{number}",
-                "stream": f"{category}-{number}",
-                "entity_id": str(number),
+                "entity_id": stream.partition("-")[2],
                 "type": kind,
-                "version": 0,
+                "version": version,
                 "position": number,
                 "occurred_at": time,
                 "recorded_at": self._clock,
-            } | row
+                **row,
+                "stream": stream,
+            }
             return Fact(input=decl.name, values=row, time=time, place=_place(row), late=late)
         row = {COMMITTED_AT: self._clock} | row
         return Fact(

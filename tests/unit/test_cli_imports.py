@@ -102,6 +102,8 @@ ALONE: dict[str, list[str]] = {
     "down": [],
     "doctor": [],
     "reset": [],
+    "init": ["new"],
+    "config show": [],
 }
 """All others, with arguments: each runs until the service does not answer, or to its end."""
 

@@ -115,6 +115,24 @@ def test_late_rows_and_duplicates_are_judged_as_ingest_does(tmp_path: Path) -> N
     assert result.exit_code == EXIT_OK, result.stdout
 
 
+def test_an_event_of_a_named_stream_has_its_entity_and_version(tmp_path: Path) -> None:
+    (tmp_path / "seen.sql").write_text(
+        "CREATE PROJECTION seen WITH (key = 'event_id') AS\n"
+        "SELECT event_id, stream, entity_id, version FROM STREAM events.bank.paid"
+    )
+    steps = (
+        "GIVEN events.bank.paid (event_id, stream, payer, occurred_at) VALUES\n"
+        "  ('a', 'bank-7-x', 'ada', '2026-03-02 10:00:00'),\n"
+        "  ('b', NULL, 'bob', '2026-03-02 10:00:00'),\n"
+        "  ('c', 'bank-7-x', 'ada', '2026-03-02 09:00:00');\n"
+        "EXPECT seen (event_id, stream, entity_id, version) VALUES\n"
+        "  ('a', 'bank-7-x', '7-x', 0), ('b', 'bank-2', '2', 0), ('c', 'bank-7-x', '7-x', 1);"
+    )
+    (tmp_path / "seen.test").write_text(f"{INPUTS}TEST 'it';\n{steps}")
+    result = run(tmp_path, tmp_path / "seen.sql")
+    assert result.exit_code == EXIT_OK, result.stdout
+
+
 def test_rows_of_tables_are_versions_that_are_replaced_moved_and_deleted(tmp_path: Path) -> None:
     give = "GIVEN bank.public.rate {} (id, currency, rate, since) VALUES {};\n"
     paid = (

@@ -1,0 +1,84 @@
+"""`penstock init`, `penstock config show`: a workspace's files, and its settings."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apps import settings
+from apps.cli.groups import Group
+from apps.cli.options import JsonOption, NewWorkspaceOption, WorkspaceOption
+from apps.cli.output import HIDDEN, emit, table, without_password
+from apps.settings import Setting
+from kernel.errors import InvalidRequest, NotFound
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("init")(init)
+    config = typer.Typer(cls=Group, help="The settings of a workspace.", no_args_is_help=True)
+    config.command("show")(show)
+    app.add_typer(config, name="config")
+
+
+def init(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="The folder (default: the workspace)")
+    ] = None,
+    workspace: NewWorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a workspace to begin with: settings, schemas, rules and a projection.
+
+    Its README leads through them. Nothing that is there is written over.
+    """
+    from apps.starter import begin
+
+    if folder is not None and workspace is not None:
+        raise InvalidRequest(
+            "two folders are named", remedy=f"Name one: penstock init {shlex.quote(str(folder))}"
+        )
+    root = folder or settings.root_of(workspace)
+    written = [str(path) for path in begin(root)]
+    told = "\n".join([*written, "", f"Go on with: cd {shlex.quote(str(root))} && penstock up"])
+    emit({"files": written}, as_json=as_json, text=told, verbatim=True)
+
+
+def show(
+    key: Annotated[
+        str | None, typer.Argument(help="A setting or a section, as service.port or service")
+    ] = None,
+    changed: Annotated[bool, typer.Option(help="Only those that are not their defaults.")] = False,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the settings that hold here, and where each comes from; secrets are hidden.
+
+    The first of these that has a value gives it: the command's flag, the environment, the file
+    penstock.toml, the running stack, the default.
+    """
+    found = {
+        name: setting
+        for name, setting in settings.load(workspace).values.items()
+        if key is None or name == key or name.startswith(f"{key}.")
+    }
+    if not found:
+        raise NotFound(
+            f"there is no setting and no section {key}", remedy="See them all: penstock config show"
+        )
+    if changed:
+        found = {name: each for name, each in found.items() if each.origin != "default"}
+    document = {
+        name: {"value": _shown(name, each), "origin": each.origin} for name, each in found.items()
+    }
+    rows = [(name, each["value"], each["origin"]) for name, each in document.items()]
+    text = table(("setting", "value", "from"), rows, nothing="every setting is its default")
+    emit(document, as_json=as_json, text=text)
+
+
+def _shown(name: str, setting: Setting) -> object:
+    secret = name == "service.token" and setting.value
+    return HIDDEN if secret else without_password(setting.value)
