@@ -73,6 +73,7 @@ DEFAULTS: Mapping[str, object] = {
     "verify.rows_per_second": 2_000,
     "stack.background_niceness": 5,
     "spark.master": "local[2]",
+    "replay.spark_master": "local[2]",
     "lake.path": "lake",
     "lake.fold_freshness_ms": 400,
     "lake.retention_days": 7,
@@ -81,6 +82,9 @@ DEFAULTS: Mapping[str, object] = {
     "storage.min_free_bytes": 2 * 1024**3,
 }
 """Every setting with its default; `docs/reference/settings.md` describes each."""
+
+_MASTER, _OF_SPARK = "spark.master", "spark."
+"""Every further key of Spark's goes to Spark as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +115,14 @@ class Settings:
             raise Misconfigured(
                 f"{key} must be a whole number, found {value!r} ({self.values[key].origin})"
             ) from None
+
+    def spark(self) -> dict[str, str]:
+        """Return the settings that are Spark's own, as Spark writes them."""
+        return {
+            key: str(each.value).lower() if isinstance(each.value, bool) else str(each.value)
+            for key, each in self.values.items()
+            if key.startswith(_OF_SPARK) and key != _MASTER
+        }
 
     def required(self, key: str) -> str:
         """Return a text setting that must not be empty.
@@ -191,7 +203,7 @@ def kept_token(workspace: Path) -> str:
 
 def _known(found: Mapping[str, object], *, origin: str) -> dict[str, Setting]:
     for key in found:
-        if key not in DEFAULTS:
+        if key not in DEFAULTS and not key.startswith(_OF_SPARK):
             near = difflib.get_close_matches(key, DEFAULTS, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise Misconfigured(f"unknown setting {key} from {origin}{hint}")
@@ -217,7 +229,16 @@ def _file(path: Path) -> dict[str, object]:
     for section, content in parsed.items():
         if not isinstance(content, dict):
             raise Misconfigured(f"{path}: {section} must be a section, as [{section}]")
-        flat |= {f"{section}.{key}": value for key, value in content.items()}
+        flat |= _flat(section, content)
+    return flat
+
+
+def _flat(section: str, content: Mapping[str, object]) -> dict[str, object]:
+    """Name the values below a section: a key with dots in it is a table of its own in TOML."""
+    flat: dict[str, object] = {}
+    for key, value in content.items():
+        name = f"{section}.{key}"
+        flat |= _flat(name, value) if isinstance(value, dict) else {name: value}
     return flat
 
 

@@ -8,10 +8,13 @@ driver.
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import resource
+import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -58,8 +61,6 @@ CONDITIONS = (
     "commit is handed to the file system without waiting for the disk"
 )
 SIZES = (10_000, 100_000, 1_000_000)
-STEPS = 100_000
-"""Of so many rows and more, typed tables and folds are measured."""
 STORE, TOPIC = "store", "events.flight"
 LSN = 1_000_000
 PARTITIONS, FILE_ROWS = 4, 50_000
@@ -79,6 +80,16 @@ RAW = pa.schema(
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add how many rows an epoch has."""
+    parser.add_argument(
+        "--executors-rows",
+        type=lambda text: tuple(int(each) for each in text.split(",")),
+        default=SIZES,
+        help="executors: rows of each epoch, as 10000,100000",
+    )
 
 
 def run(context: Context) -> Figures:
@@ -122,8 +133,10 @@ class Nobody:
 def _measured(context: Context, *, on_executors: bool) -> Figures:
     spark = context.once("spark", lambda: _spark(context.folder))
     found: dict[str, float] = {}
-    sizes = SIZES[:1] if getattr(context.options, "quick", False) else SIZES
-    for size in sizes:
+    executors = Executors()
+    if on_executors:
+        executors = Executors(tasks=SparkTasks(spark), rows_at_once=lambda most: 0)
+    for size in _sizes(context):
         raw = _records(context.folder / f"records-{size}", size)
         lake = Lake.at(context.folder / f"lake-{uuid.uuid4().hex}")
         ingest = _ingest(lake)
@@ -140,16 +153,29 @@ def _measured(context: Context, *, on_executors: bool) -> Figures:
             else:
                 ingest.run_epoch(bound, _decode(spark, raw))
         _check(lake, events_log(STORE), size)
-        found |= {f"{size}_rows_{name}": value for name, value in spent.items()}
-        found[f"{size}_rows_driver_cpu_per_row_us"] = spent["driver_cpu_s"] / size * 1e6
-        if size < STEPS:
-            continue
-        executors = Executors(tasks=SparkTasks(spark), rows_at_once=lambda most: 0)
-        steps = {"typed": _typed, "fold": _folded}
-        for name, step in steps.items():
-            spent = step(spark, lake, size, executors if on_executors else Executors())
-            found |= {f"{size}_rows_{name}_{each}": value for each, value in spent.items()}
+        found |= _figures(context, size, "log", spent, on_executors)
+        for name, step in {"typed": _typed, "fold": _folded}.items():
+            spent = step(spark, lake, size, executors)
+            found |= _figures(context, size, name, spent, on_executors)
+        shutil.rmtree(lake.root)
     return found
+
+
+def _sizes(context: Context) -> Sequence[int]:
+    if getattr(context.options, "quick", False):
+        return SIZES[:1]
+    return getattr(context.options, "executors_rows", SIZES)
+
+
+def _figures(
+    context: Context, size: int, step: str, spent: Mapping[str, float], on_executors: bool
+) -> dict[str, float]:
+    """Name the figures of one step, and tell them at once: a run of large sizes takes minutes."""
+    found = {**spent, "driver_cpu_per_row_us": spent["driver_cpu_s"] / size * 1e6}
+    who = "executors" if on_executors else "driver"
+    told = ", ".join(f"{name} {value:,.2f}" for name, value in found.items())
+    context.progress(f"    {size} rows, {step} by {who}, load {os.getloadavg()[0]:.1f}: {told}")
+    return {f"{size}_rows_{step}_{name}": value for name, value in found.items()}
 
 
 def _typed(spark: SparkSession, lake: Lake, size: int, executors: Executors) -> dict[str, float]:

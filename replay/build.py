@@ -28,6 +28,7 @@ from kernel.errors import (
     Unavailable,
 )
 from kernel.positions import Epoch
+from projections.log.sessions import session_beside
 from projections.runner.catalog import Entry
 from projections.runner.derived_holds import why_it_waits
 from projections.runner.projector import BOUNDED_BYTES, CLOSED, Projector
@@ -72,7 +73,7 @@ class Builder:
         bounded_bytes: int = BOUNDED_BYTES,
     ) -> None:
         # Temporary views of its own: the session may serve others too.
-        self._spark = spark.newSession()
+        self._spark = session_beside(spark)
         self._site = site
         self._book = ReplayBook(site.lake, site.tables)
         self._projector = Projector(self._spark, site.lake, site.tables, site.manifest)

@@ -149,7 +149,7 @@ class OnSpark:
         from apps.pipeline.session import session_for
 
         if self._session is None:
-            self._session = session_for(self._found, "tests")
+            self._session = session_for(self._found, "tests", master="local[2]")
         return computed_on(self._session, plan, views)
 
 

@@ -297,7 +297,9 @@ def _builder(found: settings.Settings, site: Site) -> Builder:
     from replay.build import Builder
 
     print("starting Spark", file=sys.stderr, flush=True)
-    return Builder(session_for(found, "replay-spark"), site, _show)
+    return Builder(
+        session_for(found, "replay-spark", master=found.text("replay.spark_master")), site, _show
+    )
 
 
 def _read_plan(path: Path | None, name: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from kernel.positions import Offsets
 from projections.log.compaction import Upkeep
 from projections.log.executor_tasks import SparkTasks
 from projections.log.layout import Lake
+from projections.log.sessions import fit_to_cores
 from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog, Deployment
 from projections.runner.executor import Executor, ExecutorChoice
@@ -201,6 +202,8 @@ class Pipeline:
     def _one_run(self) -> bool:
         """Run ingest until the topology changes, it fails, or the pipeline stops."""
         self._tables.forget_all()
+        fit_to_cores(self._spark, self._settings.spark())
+        self._projecting.follow(self._spark)
         deployment = self._deployed.deployment()
         self._captures = tuple(deployment.captures)
         current = CurrentTables(

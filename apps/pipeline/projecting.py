@@ -16,6 +16,7 @@ from projections.log.attempts import Attempts
 from projections.log.compaction import compact
 from projections.log.executor_tasks import Executors
 from projections.log.layout import Lake
+from projections.log.sessions import follow, session_beside
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
 from projections.run.dataflow import MEMORY_BYTES
@@ -83,7 +84,7 @@ class Projecting:
     ) -> None:
         # Handles and temporary views of its own: ingest works in another thread.
         tables = Tables()
-        session = spark.newSession()
+        session = self._session = session_beside(spark)
         frames = DeltaFrames(session, tables)
         self._lake = lake
         self._tables = tables
@@ -107,6 +108,10 @@ class Projecting:
         self._steps = 0
         self._typed_at = 0.0
         self.states: dict[str, ProjectionState] = {}
+
+    def follow(self, spark: SparkSession) -> None:
+        """Make shuffles as large as those of ingest, where executors came or went."""
+        follow(self._session, spark)
 
     def held(self) -> dict[str, dict[str, object]]:
         """Return the typed and history tables that stand still: why, and the next command."""

@@ -1,4 +1,8 @@
-"""The Spark session: small, warm, in UTC, on loopback."""
+"""The Spark session: small and warm on one machine, or on a cluster with Penstock shipped to it.
+
+Settings `spark.*` of the workspace go to Spark as they are, over Penstock's own. Those that results
+depend on are not to be set.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +15,36 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from apps.pipeline.shipment import is_elsewhere, packed, settings_of
 from apps.settings import Settings
+from kernel.errors import Misconfigured
 from projections.log.driver import FEW_ROWS, collected
+from projections.log.sessions import ADAPTIVE, FEW, SHUFFLES, fit_to_cores
 from projections.log.storage import spark_settings
 from stack.jars import resolve
 from stack.java import find_java
 from stack.lock import STORES
 
-SETTINGS: Mapping[str, str] = {
+FIXED: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.python.daemon.module": "apps.pipeline.worker_daemon",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""What results depend on: refused as a setting."""
+
+USUAL: Mapping[str, str] = {
     "spark.app.name": "penstock",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.maxResultSize": "512m",
     "spark.scheduler.mode": "FAIR",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.adaptive.enabled": "false",
     # What it infers of a filter over many columns, as a history has one, grows by doubling.
     "spark.sql.constraintPropagation.enabled": "false",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.python.daemon.module": "apps.pipeline.worker_daemon",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
@@ -49,9 +58,19 @@ SETTINGS: Mapping[str, str] = {
     # Half of the default: a paused stream is noticed sooner, an idle one costs little.
     "spark.sql.streaming.pollingDelay": "50ms",
 }
+"""What a setting of the same name replaces."""
+
+_JOINED: Mapping[str, str] = {
+    "spark.jars": ",",
+    "spark.archives": ",",
+    "spark.executorEnv.PYTHONPATH": ":",
+    "spark.driver.extraJavaOptions": " ",
+}
+"""Lists, by what is between their entries: ours stand first, then those of the settings."""
+_NAMED_OTHERWISE: Mapping[str, str] = {"spark.driver.memory": "pipeline.driver_memory"}
 
 
-def session_for(found: Settings, scratch: str, *, master: str = "local[2]") -> SparkSession:
+def session_for(found: Settings, scratch: str, *, master: str) -> SparkSession:
     """Start Spark for a workspace's lake; `scratch` names a folder of its state."""
     stores = [name for name in STORES if found.lake.startswith(f"{name}://")]
     return start_session(
@@ -61,6 +80,7 @@ def session_for(found: Settings, scratch: str, *, master: str = "local[2]") -> S
         java_home=find_java().home,
         master=master,
         further=spark_settings(found.lake),
+        asked=found.spark(),
     )
 
 
@@ -72,31 +92,65 @@ def start_session(
     java_home: Path,
     master: str = "local[2]",
     further: Mapping[str, str] | None = None,
+    asked: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark, or return the session that runs in this process.
 
-    `jars` are Spark's Kafka source and Delta, `further` settings those of the lake's place.
-    `scratch` takes what Spark writes on the side.
+    `jars` are Spark's Kafka source and Delta, `further` settings those of the lake's place, `asked`
+    those of the user, which win. `scratch` takes what Spark writes on the side. Raises
+    `Misconfigured` for a setting that results depend on.
     """
+    asked = asked or {}
     os.environ["JAVA_HOME"] = str(java_home)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = asked.get("spark.pyspark.python", sys.executable)
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
     scratch.mkdir(parents=True, exist_ok=True)
+    ours = {
+        **FIXED,
+        **USUAL,
+        **dict(_addresses(master)),
+        **(further or {}),
+        SHUFFLES: str(FEW),
+        ADAPTIVE: "false",
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.driver.memory": memory,
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.driver.extraJavaOptions": (
+            f"-XX:+UseSerialGC -Dderby.system.home='{scratch}' -Djava.io.tmpdir='{scratch}'"
+        ),
+    }
+    if is_elsewhere(master):
+        ours |= settings_of(packed(scratch / "shipped"))
     builder = SparkSession.builder.master(master)
-    for name, value in (*SETTINGS.items(), *_addresses(master), *(further or {}).items()):
+    for name, value in with_asked(ours, asked).items():
         builder = builder.config(name, value)
-    session: SparkSession = (
-        builder.config("spark.jars", ",".join(map(str, jars)))
-        .config("spark.driver.memory", memory)
-        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-        .config(
-            "spark.driver.extraJavaOptions",
-            f"-XX:+UseSerialGC -Dderby.system.home='{scratch}' -Djava.io.tmpdir='{scratch}'",
-        )
-        .getOrCreate()
-    )
+    session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    fit_to_cores(session, asked)
     return session
+
+
+def with_asked(ours: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """Return Penstock's settings of Spark with those of the user over them.
+
+    Raises `Misconfigured` for one that results depend on, or that has another name here.
+    """
+    found = dict(ours)
+    for name, value in asked.items():
+        if name in _NAMED_OTHERWISE:
+            raise Misconfigured(
+                f"{name} is set by {_NAMED_OTHERWISE[name]}",
+                remedy=f"Set {_NAMED_OTHERWISE[name]} = {value!r} in its place.",
+            )
+        if name in FIXED and value != FIXED[name]:
+            raise Misconfigured(
+                f"{name} is {FIXED[name]!r}: what tables hold depends on it",
+                remedy=f"Leave {name} out of the settings.",
+            )
+        between = _JOINED.get(name)
+        has = found.get(name)
+        found[name] = f"{has}{between}{value}" if between is not None and has else value
+    return found
 
 
 def _addresses(master: str) -> tuple[tuple[str, str], ...]:

@@ -171,7 +171,7 @@ class IngestRun:
         )
         self._query = (
             records.writeStream.foreachBatch(self._batch)
-            .option("checkpointLocation", str(self._checkpoint))
+            .option("checkpointLocation", self._checkpoint.as_uri())
             # The next batch begins when the last one is through: a fixed beat would be waited for.
             .trigger(processingTime="0 seconds")
             .start()
@@ -381,19 +381,11 @@ class IngestRun:
         return {topic: places for topic, places in unread.items() if places}
 
     def _planned(self, batch_id: int) -> Offsets:
-        """Read the end offsets of a batch from the checkpoint's write-ahead log.
+        """Return the end offsets of a batch, from the checkpoint that the stream writes here.
 
-        The format (a version line, metadata, one line per source) is Spark's `OffsetSeqLog`.
+        Nothing public tells them before the batch is through: see ADR 0035. The format (a version
+        line, metadata, one line per source) is one that later versions of Spark have to read.
         """
-        path = f"{self._checkpoint}/offsets/{batch_id}"
-        jvm = self._spark.sparkContext._jvm
-        assert jvm is not None
-        hadoop = jvm.org.apache.hadoop.fs.Path(path)
-        files = hadoop.getFileSystem(self._spark.sparkContext._jsc.hadoopConfiguration())
-        stream = files.open(hadoop)
-        try:
-            text: str = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        finally:
-            stream.close()
+        text = (self._checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
         offsets: Offsets = json.loads(text.splitlines()[2])
         return offsets

@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import DeltaVersion
 from projections.log.datasets import location_of, schema_of
+from projections.log.sessions import session_beside
 from projections.log.tables import Tables
 from projections.log.writer import DELETE, OP, UPSERT, Guard, reached
 from schemas.identifiers import spark_name
@@ -68,7 +69,7 @@ class SparkWriter:
             return DeltaVersion(table.version())
         token = uuid.uuid4().hex
         # The guard of a MERGE is taken from the session: it must not leak into other writes.
-        session = self._spark.newSession()
+        session = session_beside(self._spark)
         for name, value in _guarded(guard).items():
             session.conf.set(f"{_WRITE}.{name}", value)
         session.conf.set(_TOKEN_CONF, token)

@@ -1,0 +1,41 @@
+"""Sessions of Spark: how shuffles follow the cores there are, and sessions beside the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pyspark.sql import SparkSession
+
+SHUFFLES, ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
+FEW = 2
+"""Partitions of a shuffle at least, and where the number of cores is not known yet."""
+_MANY_CORES = 8
+"""With more, what is in a partition of a small shuffle is not worth a task: Spark joins them."""
+
+
+def fit_to_cores(session: SparkSession, asked: Collection[str] = ()) -> None:
+    """Have shuffles follow the cores that there are now, but for the settings that are `asked`.
+
+    Executors of a cluster come and go: to be called again now and then.
+    """
+    cores = session.sparkContext.defaultParallelism
+    fitting = {SHUFFLES: str(max(FEW, cores)), ADAPTIVE: str(cores > _MANY_CORES).lower()}
+    for name, value in fitting.items():
+        if name not in asked and session.conf.get(name) != value:
+            session.conf.set(name, value)
+
+
+def session_beside(session: SparkSession) -> SparkSession:
+    """Return a session with views and configuration of its own, whose shuffles are as large.
+
+    A new session has what Spark was started with, and not what was set since.
+    """
+    beside = session.newSession()
+    follow(beside, session)
+    return beside
+
+
+def follow(beside: SparkSession, session: SparkSession) -> None:
+    """Make the shuffles of one session as large as those of another."""
+    for name in (SHUFFLES, ADAPTIVE):
+        beside.conf.set(name, str(session.conf.get(name)))
