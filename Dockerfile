@@ -25,4 +25,5 @@ RUN python -c "from stack.jars import resolve; resolve('spark')" \
 USER penstock
 WORKDIR /workspace
 EXPOSE 7070 7071
+ENTRYPOINT ["/opt/penstock/deploy/entrypoint.sh"]
 CMD ["python", "-m", "apps.service"]

@@ -40,7 +40,7 @@ def test_settings_of_spark_are_passed_on_as_spark_writes_them(tmp_path: Path) ->
 
 def test_a_setting_below_another_part_is_still_unknown(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text("[kafka]\nbootstrap.servers = 'x'\n")
-    with pytest.raises(Misconfigured, match="unknown setting kafka.bootstrap.servers"):
+    with pytest.raises(Misconfigured, match=r"unknown setting kafka\.bootstrap\.servers"):
         load(tmp_path)
 
 
