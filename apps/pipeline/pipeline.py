@@ -39,6 +39,7 @@ from projections.log.compaction import Upkeep
 from projections.log.executor_tasks import SparkTasks
 from projections.log.layout import Lake
 from projections.log.sessions import fit_to_cores
+from projections.log.spark_compaction import SparkCompaction
 from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog, Deployment
 from projections.runner.executor import Executor, ExecutorChoice
@@ -100,6 +101,12 @@ class Pipeline:
         self._space = SpaceGuard(
             self._lake.root, reserve_bytes=settings.number("storage.min_free_bytes")
         )
+        self._executor = ExecutorChoice(
+            asked=Executor.named(settings.text("pipeline.executor")),
+            driver_bytes=settings.number("pipeline.driver_bytes"),
+        )
+        self._executors = self._executor.executors(SparkTasks(spark))
+        large = self._executor.large_compaction(SparkCompaction(spark))
         retention = timedelta(days=settings.number("lake.retention_days"))
         self._upkeep = Upkeep(
             self._lake,
@@ -107,15 +114,11 @@ class Pipeline:
             current_bytes=settings.number("lake.current_retention_bytes"),
             derived=partial(derived_names, self._lake),
             prune=partial(forget_epochs, self._lake, retention=retention),
+            large=large,
         )
         self._sources = SourceHeads(settings, self._topics)
         self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
         self._copier = TableCopier(settings, self._lake, self._registry, metrics=metrics.copies)
-        self._executor = ExecutorChoice(
-            asked=Executor.named(settings.text("pipeline.executor")),
-            driver_bytes=settings.number("pipeline.driver_bytes"),
-        )
-        self._executors = self._executor.executors(SparkTasks(spark))
         self._projecting = Projecting(
             spark,
             self._lake,
@@ -123,6 +126,7 @@ class Pipeline:
             on_run=self._ran,
             state_memory_bytes=settings.number("pipeline.state_memory_bytes"),
             executors=self._executors,
+            large=large,
         )
         self._verifying = Verifying(settings, self._registry, metrics.verify)
         self._stop = threading.Event()

@@ -13,7 +13,7 @@ from apps.pipeline.event_fields import EventFields
 from kernel.errors import PenstockError
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
-from projections.log.compaction import compact
+from projections.log.compaction import LargeCompaction, compact
 from projections.log.executor_tasks import Executors
 from projections.log.layout import Lake
 from projections.log.sessions import follow, session_beside
@@ -81,6 +81,7 @@ class Projecting:
         on_run: Callable[[str, Run], None],
         state_memory_bytes: int = MEMORY_BYTES,
         executors: Executors | None = None,
+        large: LargeCompaction | None = None,
     ) -> None:
         # Handles and temporary views of its own: ingest works in another thread.
         tables = Tables()
@@ -103,6 +104,7 @@ class Projecting:
             session, lake, tables, self._manifest, state_memory_bytes=state_memory_bytes
         )
         self._on_run = on_run
+        self._large = large
         self._fields = EventFields(registry)
         self._settled = (-2, -2)
         self._steps = 0
@@ -171,7 +173,7 @@ class Projecting:
             for name in (*brought.tables, *targets):
                 # A table that cannot be opened is held where it is written, and stops no other.
                 with Attempts().of(name):
-                    compact(self._lake, self._tables, [name])
+                    compact(self._lake, self._tables, [name], self._large)
 
     def _all_at(self, epoch: Epoch, deployment: Deployment) -> bool:
         return all(

@@ -20,13 +20,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from kernel.errors import LeaseLost
 from projections.log.attempts import Attempts
 from projections.log.busy import kept_for
 from projections.log.layout import Lake
@@ -39,8 +42,9 @@ FEW_FILES = 6
 """A table may have many small files in all, but each of its partitions at least a few."""
 TARGET_BYTES = 32 * 2**20
 """Files of this size are left alone: what was put together once is not written again and again."""
-# Of a large file only those rows are read that a slice of a large transaction needs.
-_WRITTEN_AS = WriterProperties(compression="SNAPPY", max_row_group_size=2**16)
+GROUP_ROWS = 2**16
+"""Of a large file only those rows are read that a slice of a large transaction needs."""
+_WRITTEN_AS = WriterProperties(compression="SNAPPY", max_row_group_size=GROUP_ROWS)
 _SIZES = (2**16, 2**19, 2**22, TARGET_BYTES)
 LOOK_EVERY = timedelta(seconds=20)
 TRIM_EVERY = timedelta(minutes=1)
@@ -59,10 +63,33 @@ UNNAMED = (
 log = logging.getLogger("penstock.upkeep")
 
 
-def compact(lake: Lake, tables: Tables, names: Iterable[str]) -> list[str]:
+class PutTogether(Protocol):
+    """Puts small files of a table together, without a change to its rows."""
+
+    def __call__(self, table: DeltaTable, partitions: Sequence[str | None], size: int) -> None:
+        """Write the files of some partitions that are smaller than `size` bytes to such as it.
+
+        One commit takes them out and the new ones in. Raises `CommitFailedError` or `LeaseLost`
+        when another writer changed them meanwhile.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeCompaction:
+    """Who puts files together that have more than `most_bytes` in all."""
+
+    most_bytes: int
+    by: PutTogether
+
+
+def compact(
+    lake: Lake, tables: Tables, names: Iterable[str], large: LargeCompaction | None = None
+) -> list[str]:
     """Compact those of the named tables that have many small files; return their names.
 
-    A table that another writer changes at the same moment is left for the next time.
+    A table that another writer changes at the same moment is left for the next time. Without
+    `large` this process writes everything.
     """
     done: list[str] = []
     for name in names:
@@ -72,13 +99,11 @@ def compact(lake: Lake, tables: Tables, names: Iterable[str]) -> list[str]:
             continue
         try:
             for size, partitions in sorted(due.items()):
-                table.optimize.compact(
-                    partition_filters=_among(table, partitions),
-                    target_size=size,
-                    writer_properties=_WRITTEN_AS,
-                    max_concurrent_tasks=1,
-                )
-        except CommitFailedError:
+                by: PutTogether = put_together_here
+                if large is not None and _bytes(table, partitions, size) > large.most_bytes:
+                    by = large.by
+                by(table, partitions, size)
+        except (CommitFailedError, LeaseLost):
             continue
         finally:
             tables.forget(lake.path(name))
@@ -86,18 +111,23 @@ def compact(lake: Lake, tables: Tables, names: Iterable[str]) -> list[str]:
     return done
 
 
+def put_together_here(table: DeltaTable, partitions: Sequence[str | None], size: int) -> None:
+    """Write the files in this process, one after the other; see `PutTogether`."""
+    table.optimize.compact(
+        partition_filters=_among(table, partitions),
+        target_size=size,
+        writer_properties=_WRITTEN_AS,
+        max_concurrent_tasks=1,
+    )
+
+
 def due_partitions(table: DeltaTable) -> dict[int, list[str | None]]:
     """Return the partitions with files to put together, by the size that these stay below.
 
     A table without partitions counts as one, None. So does one with several columns of partitions.
     """
-    actions = pa.table(table.get_add_actions(flatten=True))
-    columns = table.metadata().partition_columns
-    single = columns[0] if len(columns) == 1 else None
-    sizes = actions["size_bytes"]
-    values = actions[f"partition.{single}"] if single else pa.repeat(pa.scalar(""), len(sizes))
-    small = pa.table({"size": sizes, "partition": values})
-    small = small.filter(pc.less(small["size"], TARGET_BYTES)).sort_by(
+    single = _single(table)
+    small = _smaller(table, TARGET_BYTES).sort_by(
         [("partition", "ascending"), ("size", "ascending")]
     )
     counted = pc.value_counts(small["partition"]).to_pylist()
@@ -112,6 +142,30 @@ def due_partitions(table: DeltaTable) -> dict[int, list[str | None]]:
             limit = next((limit for limit in _SIZES if size < limit), TARGET_BYTES)
             due.setdefault(limit, []).append(each["values"] if single else None)
     return due
+
+
+def _smaller(table: DeltaTable, size: int) -> pa.Table:
+    """Return size and partition of the files below a size; all are of one unless there are many."""
+    single = _single(table)
+    actions = pa.table(table.get_add_actions(flatten=True))
+    sizes = actions["size_bytes"]
+    values = actions[f"partition.{single}"] if single else pa.repeat(pa.scalar(""), len(sizes))
+    found = pa.table({"size": sizes, "partition": values})
+    return found.filter(pc.less(found["size"], size))
+
+
+def _single(table: DeltaTable) -> str | None:
+    columns = table.metadata().partition_columns
+    return columns[0] if len(columns) == 1 else None
+
+
+def _bytes(table: DeltaTable, partitions: Sequence[str | None], size: int) -> int:
+    """Return how many bytes are to be written anew."""
+    small = _smaller(table, size)
+    names = [name for name in partitions if name is not None]
+    if names:
+        small = small.filter(pc.is_in(small["partition"], pa.array(names)))
+    return int(pc.sum(small["size"]).as_py() or 0)
 
 
 def _alike(sizes: Sequence[int]) -> tuple[int, int]:
@@ -183,11 +237,12 @@ class Upkeep:
         current_bytes: int | None = None,
         derived: Callable[[], Iterable[str]] = tuple,
         prune: Callable[[], object] = tuple,
+        large: LargeCompaction | None = None,
     ) -> None:
         """`derived` names the typed, history and projection tables; for the vacuum only.
 
         `prune` removes rows that are too old, before each vacuum. `current_bytes` is what old
-        versions of `current` tables take at most; None for no bound.
+        versions of `current` tables take at most; None for no bound. `large` compacts much.
         """
         self._lake = lake
         self._retention = retention
@@ -197,6 +252,7 @@ class Upkeep:
         self._at: Mapping[str, TableAt] = {}
         self._derived = derived
         self._prune = prune
+        self._large = large
         self.troubles: dict[str, str] = {}
         """What could not be done the last time, by the kind of work or the table."""
         self._stop = threading.Event()
@@ -275,7 +331,7 @@ class Upkeep:
             if self._stop.is_set():
                 break
             with self._of(name):
-                found += compact(self._lake, self._tables, [name])
+                found += compact(self._lake, self._tables, [name], self._large)
         return found
 
     @contextmanager

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kernel.errors import Misconfigured
+from projections.log.compaction import LargeCompaction, PutTogether
 from projections.log.executor_tasks import Executors, Tasks
 from projections.runner.log_task import Facts
 from projections.runner.staged import Stage, Staged
@@ -67,6 +68,13 @@ class ExecutorChoice:
         if not self.may_pass_on:
             return Executors()
         return Executors(tasks=tasks, rows_at_once=self.rows_at_once)
+
+    def large_compaction(self, by: PutTogether) -> LargeCompaction | None:
+        """Return who compacts more than the driver takes at once; None where it does all."""
+        if not self.may_pass_on:
+            return None
+        most = 0 if self.asked is Executor.SPARK else self.driver_bytes
+        return LargeCompaction(most_bytes=most, by=by)
 
     @property
     def may_pass_on(self) -> bool:

@@ -126,7 +126,9 @@ def test_the_image_is_of_this_version() -> None:
 
 def test_no_secret_is_in_the_file() -> None:
     assert not [each for each in objects() if each["kind"] == "Secret"]
-    assert not re.search(r"(?i)(password|token|secret_access_key|dsn) *[:=] *(?!false)\S", _own_text())
+    assert not re.search(
+        r"(?i)(password|token|secret_access_key|dsn) *[:=] *(?!false)\S", _own_text()
+    )
 
 
 def _own_text() -> str:
