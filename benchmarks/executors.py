@@ -147,7 +147,7 @@ def _measured(context: Context, *, on_executors: bool) -> Figures:
             start={TOPIC: {str(p): 0 for p in range(PARTITIONS)}},
             end={TOPIC: {str(p): size // PARTITIONS for p in range(PARTITIONS)}},
         )
-        with _spent() as spent:
+        with _spent(lake) as spent:
             if on_executors:
                 ingest.run_epoch(bound, None, stage=partial(_staged, spark, raw))
             else:
@@ -185,7 +185,7 @@ def _typed(spark: SparkSession, lake: Lake, size: int, executors: Executors) -> 
     text = json.dumps({"type": "record", "name": "Departed", "fields": numbers})
     assert schemas.register("departed", text) == 1
     typed = TypedTables(lake, Tables(), schemas, executors)
-    with _spent() as spent:
+    with _spent(lake) as spent:
         done = typed.add_events(STORE, Visible(0, [(Epoch(1), size)]), Epoch(1))
     assert not done.failed
     _check(lake, "typed/events.flight.departed", size)
@@ -216,7 +216,7 @@ def _folded(spark: SparkSession, lake: Lake, size: int, executors: Executors) ->
         policy=FoldPolicy(freshness_s=1e9, longest_s=1e9, share=1e9),
         executors=executors,
     )
-    with _spent() as spent:
+    with _spent(lake) as spent:
         large = split(handle, where, since=0, most=executors.rows_at_once(LARGE_ROWS))[1]
         if table in large:
             current.fold_large(SOURCE, table, large[table], Epoch(2))
@@ -316,14 +316,16 @@ def _spark(folder: Path) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _spent() -> Iterator[dict[str, float]]:
+def _spent(lake: Lake) -> Iterator[dict[str, float]]:
     """Measure this process, which is the driver, and all that it started.
 
-    `peak_bytes` is by how much this process's memory rose at most.
+    `peak_bytes` is by how much this process's memory rose at most; `written_bytes` and `commits`
+    are what the lake has more.
     """
     own, found = psutil.Process(), {}
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before, rss = resource.getrusage(resource.RUSAGE_SELF), own.memory_info().rss
+    commits, size = _in(lake)
     others, began = _children_cpu(own), datetime.now(UTC)
     yield found
     after = resource.getrusage(resource.RUSAGE_SELF)
@@ -332,6 +334,16 @@ def _spent() -> Iterator[dict[str, float]]:
     found["driver_cpu_s"] = driver
     found["all_cpu_s"] = driver + _children_cpu(own) - others
     found["peak_bytes"] = float(max(0, _most_resident() - rss))
+    commits_now, size_now = _in(lake)
+    found["commits"], found["written_bytes"] = commits_now - commits, size_now - size
+
+
+def _in(lake: Lake) -> tuple[float, float]:
+    """Return how many commits the tables of a lake have, and the size of all files but these."""
+    found = [path for path in Path(lake.root).rglob("*") if path.is_file()]
+    commits = [path for path in found if path.parent.name == "_delta_log"]
+    data = sum(path.stat().st_size for path in found if path.suffix == ".parquet")
+    return float(sum(path.suffix == ".json" for path in commits)), float(data)
 
 
 def _children_cpu(own: psutil.Process) -> float:
