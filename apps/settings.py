@@ -49,6 +49,7 @@ DEFAULTS: Mapping[str, object] = {
     "service.max_connections": 800,
     "service.max_header_bytes": 32 * 1024,
     "service.feed_memory_bytes": 32 * 1024 * 1024,
+    "service.lookup_memory_bytes": 256 * 1024 * 1024,
     "service.old_snapshot_seconds": 3_600,
     "service.slow_client_seconds": 30,
     "service.idle_client_seconds": 10,

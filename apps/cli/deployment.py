@@ -12,12 +12,11 @@ from typing import Annotated
 
 import typer
 
-from apps import settings
+from apps import lake_documents, settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, fields, refuse_unconfirmed, table
 from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
-from apps.standstills import account, standing_still
 from projections.log.layout import Lake
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
@@ -53,42 +52,19 @@ def apply(files: Files, workspace: WorkspaceOption = None, as_json: JsonOption =
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List projections: generation, epoch that they have taken in, rows, why one stands still."""
-    from projections.serve.standings import standings
-
-    workplace = settings.load(workspace)
-    found = standings(Lake.named(workplace.lake))
-    causes = {
-        each.name: each.cause
-        for each in (standing_still(workplace) if found else ())
-        if each.component == "projection"
-    }
-    rows = [
-        [s.name, s.status, s.generation, s.epoch, s.behind, s.rows, causes.get(s.name)]
-        for s in found
-    ]
+    documents = lake_documents.projection_list(settings.load(workspace))
+    shown = ("name", "status", "generation", "epoch", "behind", "rows", "stands_still")
+    rows = [[document[column] for column in shown] for document in documents]
     columns = "projection,status,generation,epoch,epochs behind,rows,stands still"
     headings = columns.split(",")
     nothing = "no projection is deployed; deploy one: penstock projection apply FILE.sql"
     text = table(headings, rows, nothing=nothing)
-    documents = [asdict(s) | {"stands_still": causes.get(s.name)} for s in found]
     emit(documents, as_json=as_json, text=text)
 
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Show one projection, with the pipeline's last error if it is running."""
-    from projections.serve.standings import standing
-    from projections.sql.parse import parse_script
-
-    found = settings.load(workspace)
-    stands = standing(Lake.named(found.lake), name)
-    (declared,) = parse_script(stands.text).projections
-    shown = {
-        **asdict(stands),
-        "key": declared.key,
-        "freshness_s": declared.freshness.total_seconds(),
-    }
-    running = (account(found, "pipeline") or {}).get("projections", {}).get(name, {})
-    shown["error"] = running.get("error")
+    shown = lake_documents.projection_status(settings.load(workspace), name)
     emit(shown, as_json=as_json, text=fields(shown))
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apps import settings
+from apps import lake_documents, settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
@@ -23,7 +22,7 @@ from kernel.positions import Epoch
 from projections.log.layout import Lake
 
 if TYPE_CHECKING:
-    from projections.runner.manifest import Committed, Manifest
+    from projections.runner.manifest import Committed
 
 TableName = Annotated[
     str,
@@ -88,25 +87,10 @@ def query(
 
 def table_list(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List the lake's tables with version, rows and size, and why one is held."""
-    from projections.serve import lake_tables
-    from projections.serve.standings import held_tables
-
-    lake = lake_of(settings.load(workspace))
-    found, unreadable = lake_tables.list_tables(lake)
-    held = unreadable | {
-        name: f"since epoch {hold.from_epoch}: {hold.reason}"
-        for name, hold in held_tables(lake).items()
-    }
-    rows = [
-        [t.name, t.version, t.rows, t.bytes, t.files, t.committed_at, held.get(t.name)]
-        for t in found
-    ]
-    # One that failed from its first row on has no files yet.
-    absent = sorted(held.keys() - {t.name for t in found})
-    rows += [[name, "-", "-", "-", "-", "-", held[name]] for name in absent]
+    documents = lake_documents.table_list(lake_of(settings.load(workspace)))
+    columns = ("name", "version", "rows", "bytes", "files", "committed_at", "held")
+    rows = [[document.get(column, "-") for column in columns] for document in documents]
     headings = ["table", "version", "rows", "bytes", "files", "last commit", "held"]
-    documents = [{**asdict(t), "held": held.get(t.name)} for t in found]
-    documents += [{"name": name, "held": held[name]} for name in absent]
     nothing = "the lake has no tables yet; they come with the first event: penstock append"
     emit(documents, as_json=as_json, text=table(headings, rows, nothing=nothing))
 
@@ -161,20 +145,16 @@ def table_history(
     )
     rows = [[c.version, c.at, c.operation, c.rows, c.engine] for c in found]
     headings = ["version", "at", "operation", "rows", "engine"]
-    emit([asdict(c) for c in found], as_json=as_json, text=table(headings, rows))
+    emit(lake_documents.commit_list(found), as_json=as_json, text=table(headings, rows))
 
 
 def epoch_list(
     limit: Limit = 20, workspace: WorkspaceOption = None, as_json: JsonOption = False
 ) -> None:
     """List committed epochs: when, how many rows of which kind, how long it took."""
-    manifest = _manifest(settings.load(workspace))
-    last = manifest.last()
-    found = manifest.between(Epoch(max(last.epoch - limit, 0)), last.epoch) if last else []
-    rows = [
-        [e.epoch, e.at, _counts(e), f"{sum(e.timings_ms.values()):.0f} ms"] for e in reversed(found)
-    ]
-    documents = [_epoch_document(e) for e in reversed(found)]
+    found = lake_documents.newest_epochs(lake_of(settings.load(workspace)), limit=limit)
+    rows = [[e.epoch, e.at, _counts(e), f"{sum(e.timings_ms.values()):.0f} ms"] for e in found]
+    documents = [lake_documents.epoch_document(e) for e in found]
     nothing = "no epoch was committed yet; the pipeline commits what comes: penstock status"
     text = table(["epoch", "committed", "rows", "took"], rows, nothing=nothing)
     emit(documents, as_json=as_json, text=text)
@@ -186,7 +166,7 @@ def epoch_show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one epoch: offsets, heads, cuts, and the version of every table that belongs to it."""
-    found = _manifest(settings.load(workspace)).at(Epoch(epoch))
+    found = lake_documents.epoch_at(lake_of(settings.load(workspace)), epoch)
     rows = [[name, at.version, at.as_of_epoch] for name, at in sorted(found.tables.items())]
     lines = [
         f"epoch {found.epoch}, committed {found.at.isoformat(timespec='milliseconds')}",
@@ -196,7 +176,7 @@ def epoch_show(
         f"offsets   {json.dumps(found.end)}",
         table(["table", "version", "as of epoch"], rows),
     ]
-    emit(_epoch_document(found), as_json=as_json, text="\n".join(lines))
+    emit(lake_documents.epoch_document(found), as_json=as_json, text="\n".join(lines))
 
 
 def lake_of(found: settings.Settings) -> Lake:
@@ -206,13 +186,6 @@ def lake_of(found: settings.Settings) -> Lake:
     if not storage.exists(found.lake):
         raise NotFound(f"there is no lake at {found.lake}", remedy="penstock up")
     return Lake.at(found.lake)
-
-
-def _manifest(found: settings.Settings) -> Manifest:
-    from projections.log.tables import Tables
-    from projections.runner.manifest import Manifest
-
-    return Manifest(lake_of(found), Tables())
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -225,12 +198,6 @@ def _moment(text: str | None) -> datetime | None:
             f"{text!r} is not a time", remedy="Write it as 2013-01-31T12:00:00Z"
         ) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
-def _epoch_document(found: Committed) -> dict[str, object]:
-    document = asdict(found)
-    del document["progress"]
-    return document
 
 
 def _counts(found: Committed) -> str:

@@ -15,8 +15,10 @@ from apps.service import (
     encoding,
     health,
     imports,
+    lake_routes,
     lifecycle_routes,
     pages,
+    projection_routes,
     reads,
     schema_routes,
     stream_routes,
@@ -40,6 +42,8 @@ _ROUTERS = (
     (schema_routes.router, "schemas"),
     (command_routes.router, "entities"),
     (subscription_routes.router, "subscriptions"),
+    (projection_routes.router, "lake"),
+    (lake_routes.router, "lake"),
     (health.router, "operation"),
 )
 

@@ -41,6 +41,7 @@ class ServiceConfig:
     lease_ttl_s: float = 10.0
     standby_s: float = 1.0
     feed_memory_bytes: int = 32 * 1024 * 1024
+    lookup_memory_bytes: int = 256 * 1024 * 1024
     old_snapshot_s: float = 3_600.0
     import_silence_s: float = 60.0
     import_chunk_events: int = 500
@@ -77,6 +78,7 @@ def service_config(settings: Settings) -> ServiceConfig:
         lake=settings.lake,
         standby_s=settings.number("service.standby_seconds"),
         feed_memory_bytes=settings.number("service.feed_memory_bytes"),
+        lookup_memory_bytes=settings.number("service.lookup_memory_bytes"),
         old_snapshot_s=settings.number("service.old_snapshot_seconds"),
         import_silence_s=settings.number("service.import_silence_seconds"),
         import_chunk_events=settings.number("service.import_chunk_events"),

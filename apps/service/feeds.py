@@ -1,6 +1,7 @@
-"""Following all events over HTTP: server-sent events, or the same items as lines of JSON.
+"""Answers without end over HTTP: server-sent events, or the same items as lines of JSON.
 
-Follow.items -> [ SSE | NDJSON ] -> socket
+follow      -> event_chunks  -> FeedResponse -> socket
+row changes -> change_chunks -> FeedResponse -> socket
 """
 
 from __future__ import annotations
@@ -23,8 +24,20 @@ from kernel.positions import Position
 from schemas.records import RecordedEvent
 
 Feed = AsyncGenerator[list[FeedItem], None]
+Chunks = AsyncGenerator["Chunk", None]
 Document = Callable[[RecordedEvent], Awaitable[bytes]]
 """Gives an event as it is shown to callers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Messages as they are sent, what tells a slow client how far it got with them, and how many
+    events or changes they are.
+    """
+
+    body: bytes
+    farewell: bytes = b""
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +74,13 @@ LINES = Form(
 
 
 class FeedResponse(StreamingResponse):
-    """An answer without end, which counts as the client's until it is over."""
+    """An answer without end, which counts as the client's until it is over.
+
+    `farewell` is told to a client who is too slow for the very first message.
+    """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        form: Form,
-        feed: Feed,
-        first: list[FeedItem],
-        start: Position,
-        document: Document,
+        self, runtime: Runtime, form: Form, chunks: Chunks, first: Chunk, farewell: bytes
     ) -> None:
         super().__init__(
             iter(()),
@@ -83,15 +93,14 @@ class FeedResponse(StreamingResponse):
         )
         self._runtime = runtime
         self._form = form
-        self._feed = feed
+        self._chunks = chunks
         self._first = first
-        self._start = start
-        self._document = document
+        self._farewell = farewell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the feed until the client or the service leaves, or the client is too slow."""
         runtime = self._runtime
-        async with aclosing(self._feed):
+        async with aclosing(self._chunks):
             with runtime.streams.entered(scope):
                 runtime.metrics.subscribers.inc()
                 connection = connection_of(scope)
@@ -104,14 +113,15 @@ class FeedResponse(StreamingResponse):
                     runtime.metrics.subscribers.dec()
 
     async def _messages(self, connection: WatchedProtocol | None) -> AsyncIterator[bytes]:
-        form, last = self._form, self._start
+        form, farewell = self._form, self._farewell
         yield form.opening
         try:
-            async for items in self._all_items():
+            async for chunk in self._all_chunks():
                 if connection is not None and connection.evicted:
                     break
-                yield await self._rendered(items)
-                last = _last(items, last)
+                self._runtime.metrics.delivered.inc(chunk.count)
+                yield chunk.body
+                farewell = chunk.farewell or farewell
                 if connection is not None and connection.evicted:
                     break
         except PenstockError as error:
@@ -119,17 +129,26 @@ class FeedResponse(StreamingResponse):
             yield form.failed(problem_of(error).body())
         if connection is not None and connection.evicted:
             self._runtime.metrics.evicted.inc()
-            yield form.named("evicted", last)
+            yield farewell
 
-    async def _all_items(self) -> AsyncIterator[list[FeedItem]]:
+    async def _all_chunks(self) -> AsyncIterator[Chunk]:
         yield self._first
-        async for items in self._feed:
-            yield items
+        async for chunk in self._chunks:
+            yield chunk
 
-    async def _rendered(self, items: list[FeedItem]) -> bytes:
-        messages = [await _message(item, self._form, self._document) for item in items]
-        self._runtime.metrics.delivered.inc(sum(isinstance(i, RecordedEvent) for i in items))
-        return b"".join(messages)
+
+async def event_chunks(feed: Feed, start: Position, form: Form, document: Document) -> Chunks:
+    """Write the items of a feed of events that began behind a position."""
+    last = start
+    async with aclosing(feed):
+        async for items in feed:
+            messages = [await _message(item, form, document) for item in items]
+            last = _last(items, last)
+            yield Chunk(
+                body=b"".join(messages),
+                farewell=form.named("evicted", last),
+                count=sum(isinstance(item, RecordedEvent) for item in items),
+            )
 
 
 def _last(items: list[FeedItem], before: Position) -> Position:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from apps.service.cloudevents import BATCH, EVENT
+from apps.service.openapi_lake import LAKE_COMPONENTS
 from apps.service.openapi_shapes import (
     COMPONENTS,
     EXPECTED,
@@ -141,6 +142,20 @@ ANSWERS: Final[dict[str, Answers]] = {
     "post /v1/subscriptions/{name}/replay-parked": Answers(
         good=_json("Replayed"), problems=("400", "404", "413")
     ),
+    "get /v1/projections": Answers(good=_json("Projections")),
+    "get /v1/projections/{projection}": Answers(good=_json("Projection"), problems=("404",)),
+    "get /v1/projections/{projection}/rows": Answers(
+        good=_json("Rows"), problems=("404", "409"), headers=("etag", "penstock-epoch")
+    ),
+    "get /v1/projections/{projection}/changes": Answers(
+        good={"200": {SSE: TEXT}}, problems=("404", "429")
+    ),
+    "get /v1/tables": Answers(good=_json("Tables")),
+    "get /v1/tables/{table}": Answers(good=_json("Table"), problems=("404",)),
+    "get /v1/epochs": Answers(good=_json("Epochs")),
+    "get /v1/epochs/{epoch}": Answers(
+        good=_json("Epoch"), problems=("404",), headers=("penstock-epoch",)
+    ),
     "get /health/live": Answers(good=_json("Live")),
     "get /health/ready": Answers(good=_json("Ready", "200", "503")),
     "get /metrics": Answers(good={"200": {"text/plain": TEXT}}),
@@ -237,7 +252,7 @@ def completed(document: dict[str, Any]) -> dict[str, Any]:
     for path, operations in APPEND_PATHS.items():
         document["paths"].setdefault(path, {}).update(operations)
     components = document.setdefault("components", {})
-    components.setdefault("schemas", {}).update(COMPONENTS)
+    components.setdefault("schemas", {}).update(COMPONENTS | LAKE_COMPONENTS)
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{}, {"token": []}]
     for path, operations in document["paths"].items():

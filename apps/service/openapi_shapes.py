@@ -31,6 +31,8 @@ PATH_PARTS: Final[dict[str, Shape]] = {
     "command": {"type": "string", "pattern": f"^{CATEGORY}$"},
     "subject": {"type": "string", "pattern": rf"^{CATEGORY}\.[A-Za-z][A-Za-z0-9_]{{0,127}}$"},
     "name": {"type": "string", "pattern": "^[a-z][a-z0-9_-]{0,62}$"},
+    "projection": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "maxLength": 255},
+    "table": {"type": "string", "pattern": r"^[A-Za-z_][^\s\x00-\x1f\x7f]*$", "maxLength": 600},
 }
 """Parts of paths, by the names that routes give them."""
 

@@ -49,6 +49,8 @@ _LINKS: Final = (
     ("/v1/categories", "categories and their numbers of streams"),
     ("/v1/streams", "streams, by name"),
     ("/v1/events", "events, by position"),
+    ("/v1/projections", "projections, and how they stand"),
+    ("/v1/tables", "the lake's tables"),
 )
 
 

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from apps.service.bodies import parse_json
 from apps.service.conditions import query_of
-from apps.service.feeds import LINES, SSE, FeedResponse
+from apps.service.feeds import LINES, SSE, Chunk, FeedResponse, event_chunks
 from apps.service.http import category_header, read_body
 from apps.service.models import json_body
 from apps.service.ndjson import (
@@ -29,7 +29,7 @@ from apps.service.render import EventData, dump, event_fragments, event_json
 from apps.service.requests import runtime_of
 from apps.service.runtime import Opened, Runtime
 from apps.service.streams import LinesResponse
-from eventstore.feed import FeedItem, follow
+from eventstore.feed import follow
 from eventstore.postgres.reading import PlainRow
 from eventstore.sizes import PAGE_BYTES, bytes_of
 from eventstore.store import Direction, EventFilter, EventPage
@@ -312,11 +312,11 @@ async def subscribe(
         filter_=filter_,
         idle_s=runtime.config.heartbeat_s,
     )
-    nothing: list[FeedItem] = []
-    first = await anext(feed, nothing)  # Refusals must come before the answer begins.
     form = LINES if wants_lines(accept) else SSE
     document = partial(event_json, data=opened.deciders) if upcast else opened.tail.document
-    return FeedResponse(runtime, form, feed, first, start, document)
+    chunks = event_chunks(feed, start, form, document)
+    first = await anext(chunks, Chunk(body=b""))  # Refusals must come before the answer begins.
+    return FeedResponse(runtime, form, chunks, first, form.named("evicted", start))
 
 
 @router.get("/events/{event_id}", summary="Read one event")

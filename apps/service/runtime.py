@@ -17,6 +17,7 @@ from apps.delivery.deliveries import Deliveries
 from apps.live_deciders import LiveDeciders
 from apps.service.admission import Admission
 from apps.service.config import ServiceConfig
+from apps.service.lake_reading import LakeReader
 from apps.service.metrics import ServiceMetrics
 from apps.service.render import event_document, event_json
 from apps.service.storage import StorageGuard
@@ -65,6 +66,7 @@ class Runtime:
         self.metrics = ServiceMetrics()
         self.admission = Admission(config.access)
         self.streams = Streams(config.clients)
+        self.lake = LakeReader(config.lake, memory_bytes=config.lookup_memory_bytes)
         self.trouble = "starting"
         self.stopping = False
         self._opened: Opened | None = None
@@ -90,6 +92,7 @@ class Runtime:
     def end_feeds(self) -> None:
         """Let subscribers go: called before the server waits for its connections to end."""
         self.stopping = True
+        self.lake.close()
         if self._opened is not None:
             self._opened.store.feed_head.close()
             self._opened.deliveries.stop()
@@ -97,6 +100,7 @@ class Runtime:
     async def stop(self) -> None:
         """Commit what is queued and close everything."""
         self.end_feeds()
+        await self.lake.stop()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)

@@ -220,6 +220,11 @@ class PostgresEventStore:
         async with self.reader("reading the head") as connection:
             return Position(await self._head_of(connection))
 
+    async def store_id(self) -> str:
+        """Return the store's id: under which the lake keeps how far it has come."""
+        async with self.reader("reading the store's id") as connection:
+            return await self._identity.of(connection)
+
     def reader(self, doing: str) -> AbstractAsyncContextManager[Connection]:
         """Lend a connection of the readers' pool; its errors become `Unavailable`."""
         return self._pool.lend(doing)

@@ -59,6 +59,10 @@ class Commit:
 def table_name(parts: list[str]) -> str:
     """Turn a name as users write it into a place in the lake."""
     text = ".".join(parts)
+    if {"", ".", ".."} & set(text.split("/")):
+        raise InvalidRequest(
+            f"{text} is not a table's name", remedy="See what there is: penstock table list"
+        )
     placed = _PLACED.fullmatch(text)
     if placed is None:
         return text if text in SINGLE else f"projection/{text}"

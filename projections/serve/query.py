@@ -30,7 +30,7 @@ from projections.log.tables import Tables, standing
 from projections.log.writer import OP, UPSERT
 from projections.runner.manifest import Manifest
 from projections.serve.lake_tables import table_name, unknown_table
-from projections.serve.versions import UNVERSIONED, EpochVersions
+from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept
 from projections.sql.tokens import why_unread
 from projections.state.layers import beyond, newest_of, tail_name
 from schemas.identifiers import duckdb_name
@@ -81,7 +81,7 @@ def ask(lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None
     except (InvalidRequest, FileNotFoundError):
         for name in names:
             if missing_file(frames[views[name]]):
-                raise _not_kept(name, versions[name]) from None
+                raise not_kept(name, versions[name]) from None
         raise
     return Answer(rows=rows, epoch=chosen, tables=versions)
 
@@ -164,7 +164,7 @@ def _standing(
         return version
     found = standing(lake.path(name), name, version, epoch)
     if found is None:
-        raise _not_kept(name, version)
+        raise not_kept(name, version)
     return DeltaVersion(found)
 
 
@@ -173,15 +173,7 @@ def _opened(lake: Lake, name: str, version: DeltaVersion | None) -> ds.Dataset:
         table = DeltaTable(lake.path(name), version=version)
         return dataset_of(table)
     except DeltaError as error:
-        raise _not_kept(name, version) from error
-
-
-def _not_kept(name: str, version: DeltaVersion | None) -> NotFound:
-    return NotFound(
-        f"version {version} of {name} is not kept any more",
-        remedy="Take a later epoch: penstock epoch list. How long versions are kept is"
-        " lake.retention_days, of large tables lake.current_retention_bytes.",
-    )
+        raise not_kept(name, version) from error
 
 
 def _run(

@@ -171,6 +171,15 @@ class EpochVersions:
         return name.startswith(("typed/", "history/", "projection/"))
 
 
+def not_kept(name: str, version: DeltaVersion | None) -> NotFound:
+    """Return the error for a version of a table whose files or log are gone."""
+    return NotFound(
+        f"version {version} of {name} is not kept any more",
+        remedy="Take a later epoch: penstock epoch list. How long versions are kept is"
+        " lake.retention_days, of large tables lake.current_retention_bytes.",
+    )
+
+
 def _held(committed: Committed) -> dict[str, Hold]:
     """Return the `current` tables that an epoch does not have, by name."""
     return held_by_name(Progress.from_json(committed.progress).held)

@@ -31,7 +31,7 @@ def routers() -> list[APIRouter]:
 
 def test_every_route_is_documented() -> None:
     routes = {
-        f"{method} {route.path}"
+        f"{method} {route.path_format}"
         for router in routers()
         for route in router.routes
         if isinstance(route, APIRoute) and route.include_in_schema

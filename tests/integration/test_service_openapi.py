@@ -16,7 +16,10 @@ from schemathesis.specs.openapi import checks as rules
 from apps.service.openapi import ANSWERS
 from tests.support.services.http import service_in_thread
 
-ENDLESS = {("GET", "/v1/events/subscribe")}
+ENDLESS = {
+    ("GET", "/v1/events/subscribe"),
+    ("GET", "/v1/projections/{projection}/changes"),
+}
 KEPT = [
     checks.not_a_server_error,
     rules.status_code_conformance,

@@ -52,7 +52,13 @@ class HandMade:
         last = self.manifest.last()
         return Epoch(last.epoch + 1 if last else 1)
 
-    def epoch(self, *, logs: Mapping[str, pa.Table] | None = None, head: int = 0) -> Epoch:
+    def epoch(
+        self,
+        *,
+        logs: Mapping[str, pa.Table] | None = None,
+        head: int = 0,
+        store: str = "store",
+    ) -> Epoch:
         """Commit an epoch; `logs` are appended, every table known so far belongs to it."""
         last, epoch = self.manifest.last(), self.next_epoch
         self.manifest.bind(Bound(epoch=epoch, run_id="t", batch_id=0, start={}, end={}))
@@ -67,7 +73,7 @@ class HandMade:
                 batch_id=0,
                 end={},
                 progress=Progress().to_json(),
-                heads={"store": head},
+                heads={store: head},
                 cuts={"shop": 100 * epoch},
                 pending_from={},
                 tables=tables,

@@ -1,0 +1,123 @@
+"""What is in the lake as JSON: commands with `--json` and the HTTP service say the same.
+
+Everything that reads the lake is imported when it is asked for: it takes seconds to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from apps.settings import Settings
+from apps.standstills import account, of_pipeline
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+
+if TYPE_CHECKING:
+    from projections.runner.manifest import Committed
+    from projections.serve.lake_tables import Commit
+
+Document = dict[str, object]
+
+
+def projection_list(settings: Settings) -> list[Document]:
+    """Return how each projection stands, and why one stands still: the pipeline says so."""
+    from projections.serve.standings import standings
+
+    found = standings(Lake.named(settings.lake))
+    state = account(settings, "pipeline") if found else None
+    causes = {
+        each.name: each.cause for each in of_pipeline(state or {}) if each.component == "projection"
+    }
+    return [
+        asdict(each) | {"behind": each.behind, "stands_still": causes.get(each.name)}
+        for each in found
+    ]
+
+
+def projection_status(settings: Settings, name: str) -> Document:
+    """Return how one projection stands, with the pipeline's last error if that is running.
+
+    Raises `NotFound`.
+    """
+    from projections.serve.standings import standing
+    from projections.sql.parse import parse_script
+
+    stands = standing(Lake.named(settings.lake), name)
+    (declared,) = parse_script(stands.text).projections
+    running = (account(settings, "pipeline") or {}).get("projections", {}).get(stands.name, {})
+    return {
+        **asdict(stands),
+        "key": declared.key,
+        "freshness_s": declared.freshness.total_seconds(),
+        "error": running.get("error"),
+    }
+
+
+def table_list(lake: Lake) -> list[Document]:
+    """Return every table at its newest version, and why one is held.
+
+    One that is held and has no files yet has nothing but `name` and `held`.
+    """
+    from projections.serve.lake_tables import list_tables
+
+    found, unreadable = list_tables(lake)
+    held = unreadable | _held(lake)
+    listed: list[Document] = [{**asdict(t), "held": held.get(t.name)} for t in found]
+    absent = sorted(held.keys() - {t.name for t in found})
+    return listed + [{"name": name, "held": held[name]} for name in absent]
+
+
+def table_shown(lake: Lake, name: str, *, commits: int) -> Document:
+    """Return one table with its newest commits. Raises `NotFound` naming the nearest."""
+    from projections.serve import lake_tables
+
+    place = lake_tables.table_name([name])
+    return {
+        **asdict(lake_tables.describe(lake, place)),
+        "held": _held(lake).get(place),
+        "commits": commit_list(lake_tables.commits(lake, place, limit=commits)),
+    }
+
+
+def commit_list(commits: Sequence[Commit]) -> list[Document]:
+    """Return a table's commits."""
+    return [asdict(each) for each in commits]
+
+
+def newest_epochs(lake: Lake, *, limit: int, before: int | None = None) -> list[Committed]:
+    """Return committed epochs, newest first, at most so many; `before`: only smaller ones."""
+    from projections.log.tables import Tables
+    from projections.runner.manifest import Manifest
+
+    manifest = Manifest(lake, Tables())
+    last = manifest.last()
+    if last is None:
+        return []
+    up_to = last.epoch if before is None else Epoch(min(last.epoch, before - 1))
+    return [*reversed(manifest.between(Epoch(max(up_to - limit, 0)), up_to))]
+
+
+def epoch_at(lake: Lake, epoch: int) -> Committed:
+    """Return one committed epoch. Raises `NotFound`."""
+    from projections.log.tables import Tables
+    from projections.runner.manifest import Manifest
+
+    return Manifest(lake, Tables()).at(Epoch(epoch))
+
+
+def epoch_document(found: Committed) -> Document:
+    """Return an epoch: offsets, heads, cuts, tables, without what only the pipeline reads."""
+    document = asdict(found)
+    del document["progress"]
+    return document
+
+
+def _held(lake: Lake) -> dict[str, str]:
+    from projections.serve.standings import held_tables
+
+    return {
+        name: f"since epoch {hold.from_epoch}: {hold.reason}"
+        for name, hold in held_tables(lake).items()
+    }

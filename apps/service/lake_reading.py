@@ -1,0 +1,126 @@
+"""The lake as the service reads it: in a few threads, beside the event loop.
+
+What reads Delta tables is loaded with the first request that needs it: a service that nobody asks
+for tables pays nothing. Lookups are answered from memory; whether the lake has moved is looked at
+beside them, so an answer may be as old as `STALE_S`, and says of which epoch it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from projections.log.layout import Lake
+
+if TYPE_CHECKING:
+    from projections.serve.keyed_rows import HeldRows
+    from projections.serve.lookups import Look, Lookups
+    from projections.serve.newest_runs import ServedVersion
+
+T = TypeVar("T")
+
+STALE_S: Final = 1.0
+"""How old an answer may be that does not ask for the newest."""
+_THREADS: Final = 4
+_LOOK_EVERY_S: Final = 0.05
+
+
+class LakeReader:
+    """Reads one lake for all requests."""
+
+    def __init__(self, root: str, *, memory_bytes: int) -> None:
+        self.lake = Lake.named(root)
+        self._memory_bytes = memory_bytes
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lake")
+        self._lookups: Lookups | None = None
+        self._last: Look | None = None
+        self._looked_at = 0.0
+        self._looking: asyncio.Task[Look] | None = None
+        self._closed = False
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Do something that takes a while in one of the threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def lookups(self) -> Lookups:
+        """Return what reads projections, loaded if need be."""
+        if self._lookups is None:
+            found = await self.call(self._load)
+            self._lookups = self._lookups or found
+        return self._lookups
+
+    async def served(
+        self, name: str, *, newest: bool = False
+    ) -> tuple[ServedVersion, HeldRows | None]:
+        """Return what is served of a projection, with its rows if they are in memory.
+
+        `newest`: as it is now, and not a moment ago. Raises `NotFound`, `Unavailable`.
+        """
+        look = await self._look(newest=newest)
+        if name not in look.projections:
+            from projections.serve.standings import unknown_projection
+
+            raise unknown_projection(name, look.projections)
+        return look.projections[name], look.rows.get(name)
+
+    async def awaited(
+        self, name: str, store: str, position: int, wait_s: float
+    ) -> tuple[ServedVersion, HeldRows | None, bool]:
+        """Wait until a projection has an event store's events up to a position.
+
+        Return what is served then, or after `wait_s`, and whether it has them.
+        """
+        lookups, loop = await self.lookups(), asyncio.get_running_loop()
+        limit = loop.time() + wait_s
+        while True:
+            served, rows = await self.served(name, newest=True)
+            applied = await self.call(partial(lookups.applied, served, store, position))
+            if applied or loop.time() >= limit or self._closed:
+                return served, rows, applied
+            await asyncio.sleep(min(_LOOK_EVERY_S, max(limit - loop.time(), 0.0)))
+
+    def close(self) -> None:
+        """Let those go who wait."""
+        self._closed = True
+
+    async def stop(self) -> None:
+        """End the threads."""
+        self.close()
+        if self._looking is not None:
+            await asyncio.gather(self._looking, return_exceptions=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _look(self, *, newest: bool) -> Look:
+        now = asyncio.get_running_loop().time()
+        if newest and self._looking is not None:
+            # That one may have begun too early.
+            await asyncio.gather(asyncio.shield(self._looking), return_exceptions=True)
+        age = now - self._looked_at
+        if self._last is not None and age <= _LOOK_EVERY_S and not newest:
+            return self._last
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._looked(), name="look at the lake")
+            self._looking.add_done_callback(self._done)
+        if self._last is not None and age <= STALE_S and not newest:
+            return self._last
+        return await asyncio.shield(self._looking)
+
+    async def _looked(self) -> Look:
+        began = asyncio.get_running_loop().time()
+        lookups = await self.lookups()
+        found = await self.call(lookups.look)
+        self._last, self._looked_at = found, began
+        return found
+
+    def _done(self, task: asyncio.Task[Look]) -> None:
+        self._looking = None
+        if not task.cancelled():
+            task.exception()  # Whoever waits has it; a look that nobody waits for is made again.
+
+    def _load(self) -> Lookups:
+        from projections.serve.lookups import Lookups
+
+        return Lookups(self.lake, most_bytes=self._memory_bytes)

@@ -1,0 +1,228 @@
+"""What changes in a projection, as server-sent events that can be resumed.
+
+    version that is served -> all rows, or differences from the version before -> Chunk -> socket
+
+A reader's place is text, as it stands in `id:`. `LAKE.v3` has all of version 3 of the table;
+`LAKE.v3.e40.n5` its first five rows, as of epoch 40; `LAKE.v3.w4.e41.n5` all of version 3, and the
+first five differences on the way to version 4, which is of epoch 41. `LAKE` tells one lake from
+another. From a place that leads nowhere the feed says `reset`, and begins with all rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from apps.service.feeds import SSE, Chunk, Chunks
+from apps.service.render import dump
+from apps.service.runtime import Runtime
+from kernel.errors import InvalidRequest, NotFound
+from kernel.positions import DeltaVersion, Epoch
+
+if TYPE_CHECKING:
+    from projections.serve.lookups import Lookups
+    from projections.serve.newest_runs import ServedVersion
+    from projections.serve.row_changes import RowChange
+
+END: Final = "end"
+_LOOK_EVERY_S: Final = 0.2
+_PLACE: Final = re.compile(
+    r"([0-9a-f]{8})\.v(\d{1,18})(?:(?:\.w(\d{1,18}))?\.e(\d{1,18})\.n(\d{1,18}))?", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedPlace:
+    """How far a reader has come; `epoch` and `done` are given amid rows or differences.
+
+    `towards` is the version that differences lead to; without it the rows of `version` are sent.
+    """
+
+    lake_id: str
+    version: DeltaVersion
+    towards: DeltaVersion | None = None
+    epoch: Epoch | None = None
+    done: int | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.lake_id}.v{self.version}"
+        if self.towards is not None:
+            text += f".w{self.towards}"
+        return text if self.done is None else f"{text}.e{self.epoch}.n{self.done}"
+
+
+def place_of(text: str) -> FeedPlace | None:
+    """Read a place; None for nothing, from which all rows are sent. Raises `InvalidRequest`."""
+    if not text:
+        return None
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise InvalidRequest(
+            f"{text[:100]!r} is no place in a feed of changes",
+            remedy=f"Send the id of the last change that you have, or `{END}`, or nothing.",
+        )
+    lake_id, version, towards, epoch, done = found.groups()
+    return FeedPlace(
+        lake_id=lake_id,
+        version=DeltaVersion(int(version)),
+        towards=None if towards is None else DeltaVersion(int(towards)),
+        epoch=None if epoch is None else Epoch(int(epoch)),
+        done=None if done is None else int(done),
+    )
+
+
+class ChangeFeed:
+    """One reader's feed of one projection."""
+
+    def __init__(self, runtime: Runtime, name: str, after: str) -> None:
+        self._runtime = runtime
+        self._name = name
+        self._from_end = after == END
+        self._place = None if self._from_end else place_of(after)
+        self._caught_up = False
+        self._told: Epoch | None = None
+        """The epoch that the reader has heard of last."""
+
+    async def chunks(self) -> Chunks:
+        """Send what the reader lacks, then what changes, without end.
+
+        The first chunk says that there is such a projection. Raises `NotFound` when there is none,
+        or not any more.
+        """
+        lookups = await self._runtime.lake.lookups()
+        served = await self._served()
+        if self._from_end:
+            self._place = _whole(served)
+        yield Chunk(body=b"", farewell=self._farewell())
+        silent_s = 0.0
+        while not self._runtime.stopping:
+            served = await self._served()
+            async for chunk in self._step(lookups, served):
+                silent_s = 0.0
+                yield chunk
+            await asyncio.sleep(_LOOK_EVERY_S)
+            silent_s += _LOOK_EVERY_S
+            if silent_s >= self._runtime.config.heartbeat_s:
+                silent_s = 0.0
+                yield Chunk(body=SSE.heartbeat)
+
+    async def _served(self) -> ServedVersion:
+        # Who is told to be caught up has all that there was when it asked.
+        served, _ = await self._runtime.lake.served(self._name, newest=not self._caught_up)
+        return served
+
+    async def _step(self, lookups: Lookups, served: ServedVersion) -> Chunks:
+        """Bring the reader to what is served."""
+        whole = _whole(served)
+        if whole is None:
+            return  # Its first run is to come.
+        if self._place is not None and self._place.lake_id != served.lake_id:
+            yield self._reset(served)
+        while self._place != whole:
+            async for chunk in self._towards(lookups, served, whole):
+                yield chunk
+        if not self._caught_up:
+            self._caught_up = True
+            yield self._named("caught-up", served.epoch)
+        elif served.epoch != self._told:
+            yield self._named("checkpoint", served.epoch)
+
+    async def _towards(self, lookups: Lookups, served: ServedVersion, whole: FeedPlace) -> Chunks:
+        """Send all rows, or one step of differences; say `reset` where neither goes on."""
+        place = self._place
+        try:
+            if place is None or (place.towards is None and place.done is not None):
+                async for chunk in self._rows(lookups, served, place):
+                    yield chunk
+                return
+            target = place.towards or whole.version
+            compare = partial(lookups.difference, served, place.version, target)
+            found = await self._runtime.lake.call(compare)
+        except NotFound:
+            found = None
+        if place is None or found is None:
+            yield self._reset(served)
+            return
+        epoch, number, total = place.epoch or served.epoch, place.done or 0, len(found)
+        end = FeedPlace(lake_id=place.lake_id, version=target)
+        async for changes in self._batches(found.after(number)):
+            messages = []
+            for change in changes:
+                number += 1
+                amid = replace(place, towards=target, epoch=epoch, done=number)
+                self._place = end if number == total else amid
+                messages.append(_message(change, self._place, epoch))
+            self._told = epoch
+            yield self._chunk(messages)
+        self._place = end
+
+    async def _rows(
+        self, lookups: Lookups, served: ServedVersion, place: FeedPlace | None
+    ) -> Chunks:
+        """Send all rows of a version behind those that the reader has."""
+        if place is None:
+            place = FeedPlace(
+                lake_id=served.lake_id,
+                version=served.version or DeltaVersion(0),
+                epoch=served.epoch,
+                done=0,
+            )
+        shown = replace(served, version=place.version, epoch=place.epoch)
+        number = place.done or 0
+        async for changes in self._batches(lookups.all_rows(shown, number)):
+            messages = []
+            for change in changes:
+                number += 1
+                self._place = replace(place, done=number)
+                messages.append(_message(change, self._place, place.epoch))
+            yield self._chunk(messages)
+        self._told = place.epoch
+        self._place = FeedPlace(lake_id=place.lake_id, version=place.version)
+
+    async def _batches(self, found: Iterator[list[RowChange]]) -> AsyncIterator[list[RowChange]]:
+        """Take from an iterator that reads files in a thread."""
+
+        def take() -> list[RowChange] | None:
+            return next(found, None)
+
+        while (batch := await self._runtime.lake.call(take)) is not None:
+            yield batch
+
+    def _reset(self, served: ServedVersion) -> Chunk:
+        """Have the reader forget all that it has."""
+        self._place, self._caught_up, self._told = None, False, served.epoch
+        return self._named("reset", served.epoch)
+
+    def _named(self, event: str, epoch: Epoch | None) -> Chunk:
+        self._told = epoch
+        place = "" if self._place is None else f"id: {self._place}\n"
+        data = dump({"epoch": epoch}).decode()
+        body = f"event: {event}\n{place}data: {data}\n\n".encode()
+        return Chunk(body=body, farewell=self._farewell())
+
+    def _chunk(self, messages: list[bytes]) -> Chunk:
+        return Chunk(body=b"".join(messages), farewell=self._farewell(), count=len(messages))
+
+    def _farewell(self) -> bytes:
+        return f"event: evicted\nid: {self._place or ''}\ndata: {{}}\n\n".encode()
+
+
+def _whole(served: ServedVersion) -> FeedPlace | None:
+    if served.version is None:
+        return None
+    return FeedPlace(lake_id=served.lake_id, version=served.version)
+
+
+def _message(change: RowChange, place: FeedPlace, epoch: Epoch | None) -> bytes:
+    document = {
+        "operation": change.operation,
+        "key": change.key,
+        "old": change.old,
+        "new": change.new,
+        "epoch": epoch,
+    }
+    return b"id: %b\ndata: %b\n\n" % (str(place).encode(), dump(document))

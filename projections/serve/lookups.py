@@ -1,0 +1,218 @@
+"""Rows of projections by key, and what changed in them, for one who asks again and again.
+
+    NewestRuns -> ServedVersion -> rows of that version, held in memory within a bound, or scanned
+                                -> Difference from an older version
+
+The newest version of what is asked for is held; with the next version only files that came are
+read. What is larger than the bound, and any older version, is read from its files.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from kernel.errors import NotFound, Unavailable
+from kernel.positions import DeltaVersion, Epoch
+from projections.log.datasets import dataset_at, dataset_of, missing_file, paths_of
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.serve.keyed_rows import HeldRows, KeyedRows, held, named, scanned, visible
+from projections.serve.newest_runs import NewestRuns, ServedVersion, not_run
+from projections.serve.row_changes import Difference, RowChange, change_of, difference
+from projections.serve.row_values import documents
+from projections.serve.versions import EpochVersions, not_kept
+
+_BATCH_ROWS = 500
+_IDLE_S = 300.0
+"""Rows that nobody asked for during so long are let go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    served: ServedVersion
+    rows: HeldRows | None
+    file_bytes: int
+    """Size of the files: a table that was too large is not tried again before it shrinks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is served at one moment; `rows` of those projections that are in memory."""
+
+    projections: Mapping[str, ServedVersion]
+    rows: Mapping[str, HeldRows]
+
+
+class Lookups:
+    """Reads projections of one lake. Safe for use from several threads."""
+
+    def __init__(self, lake: Lake, *, most_bytes: int) -> None:
+        self.lake = lake
+        self._most_bytes = most_bytes
+        self._runs = NewestRuns(lake)
+        self._looking = threading.Lock()
+        self._reading = threading.Lock()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._asked: dict[str, float] = {}
+
+    def look(self) -> Look:
+        """Return what is served now, with the rows of what was asked for lately.
+
+        Raises `Unavailable` where the lake cannot be read.
+        """
+        try:
+            with self._looking:
+                found = self._runs.look()
+        except (DeltaError, OSError) as error:
+            raise Unavailable(f"the lake {self.lake.root} cannot be read: {error}") from error
+        with self._reading:
+            for name in [*self._kept]:
+                self._bring(name, found.get(name))
+            rows = {name: kept.rows for name, kept in self._kept.items() if kept.rows is not None}
+        return Look(projections=found, rows=rows)
+
+    def applied(self, served: ServedVersion, store: str, position: int) -> bool:
+        """Say whether what is served has an event store's events up to a position."""
+        if served.epoch is None:
+            return False
+        with self._looking:
+            return self._runs.heads(served.epoch).get(store, 0) >= position
+
+    def asked_for(self, name: str) -> None:
+        """Take note that a projection's rows are wanted: they stay in memory for a while."""
+        self._asked[name] = time.monotonic()
+
+    def rows(self, served: ServedVersion) -> KeyedRows:
+        """Return the rows of a version, held from now on if it is the newest and not too large.
+
+        Raises `NotFound` before the first run, and where the version is not kept any more.
+        """
+        self.asked_for(served.name)
+        with self._reading:
+            kept = self._kept.get(served.name)
+            if kept is None or _newer(served, kept.served):
+                self._hold(served, kept)
+                kept = self._kept.get(served.name)
+            if kept is not None and kept.rows is not None and _same(kept.served, served):
+                return kept.rows
+        return scanned(self.table(served), served.key)
+
+    def rows_at(self, served: ServedVersion, epoch: Epoch) -> tuple[DeltaVersion, KeyedRows]:
+        """Return a projection's rows at an epoch that it was brought to. Raises `NotFound`."""
+        name = f"projection/{served.name}"
+        version = EpochVersions(self.lake, Tables()).at([name], epoch)[name]
+        assert version is not None
+        table = self._opened(served.name, version)
+        if missing_file(dataset_of(table)):
+            raise _gone(served.name, version)
+        return version, scanned(table, served.key)
+
+    def all_rows(self, served: ServedVersion, done: int) -> Iterator[list[RowChange]]:
+        """Yield all rows of a version behind the first `done` as new ones, file by file.
+
+        Raises `NotFound` where the version is not kept any more.
+        """
+        table = self.table(served)
+        schema = visible(table)
+        key = named(schema, served.key)
+        for path in sorted(paths_of(table)):
+            rows = dataset_at(table, [path]).scanner(columns=schema.names, batch_size=_BATCH_ROWS)
+            try:
+                for batch in rows.to_reader():
+                    skipped = min(done, batch.num_rows)
+                    done -= skipped
+                    left = documents(pa.table(batch.slice(skipped)))
+                    if left:
+                        yield [change_of(key, None, row) for row in left]
+            except FileNotFoundError as error:
+                raise _gone(served.name, served.version) from error
+
+    def difference(
+        self, served: ServedVersion, before: DeltaVersion, after: DeltaVersion
+    ) -> Difference | None:
+        """Compare two versions of a projection's table; None where the reader must begin anew."""
+        try:
+            old, new = self._opened(served.name, before), self._opened(served.name, after)
+            return difference(old, new, served.key, self._most_bytes)
+        except (NotFound, FileNotFoundError):
+            return None
+
+    def table(self, served: ServedVersion) -> DeltaTable:
+        """Open the table as it is served. Raises `NotFound`.
+
+        A compaction and a vacuum make versions that no run has noted yet: the newest one stands
+        where its writer has not gone beyond the epoch.
+        """
+        if served.version is None or served.epoch is None:
+            raise not_run(served.name)
+        path = self.lake.path(f"projection/{served.name}")
+        try:
+            return DeltaTable(path, version=served.version)
+        except DeltaError as error:
+            newest = DeltaTable(path)
+            done = newest.transaction_version(served.app_id)
+            if done is None or done > served.epoch:
+                raise _gone(served.name, served.version) from error
+            return newest
+
+    def _bring(self, name: str, served: ServedVersion | None) -> None:
+        """Hold a projection's newest rows, unless nobody has asked for them for long."""
+        idle_s = time.monotonic() - self._asked.get(name, 0.0)
+        if served is None or served.version is None or idle_s > _IDLE_S:
+            del self._kept[name]
+        elif not _same(self._kept[name].served, served):
+            try:
+                self._hold(served, self._kept[name])
+            except NotFound:
+                del self._kept[name]  # Whoever asks for it is told.
+
+    def _hold(self, served: ServedVersion, kept: _Kept | None) -> None:
+        table = self.table(served)
+        size = sum(table.get_add_actions()["size_bytes"].to_pylist())
+        too_large = kept is not None and kept.rows is None and size >= kept.file_bytes
+        before = None if kept is None else kept.rows
+        try:
+            rows = (
+                held(table, served.key, before, self._most_bytes)
+                if size <= self._most_bytes and not too_large
+                else None
+            )
+        except FileNotFoundError as error:
+            raise _gone(served.name, served.version) from error
+        self._kept[served.name] = _Kept(served=served, rows=rows, file_bytes=size)
+        self._kept.move_to_end(served.name)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Forget what was asked for longest ago until the rest keeps to the bound."""
+        total = sum(kept.rows.nbytes for kept in self._kept.values() if kept.rows is not None)
+        while total > self._most_bytes:
+            _, gone = self._kept.popitem(last=False)
+            total -= gone.rows.nbytes if gone.rows is not None else 0
+
+    def _opened(self, name: str, version: DeltaVersion) -> DeltaTable:
+        try:
+            return DeltaTable(self.lake.path(f"projection/{name}"), version=version)
+        except DeltaError as error:
+            raise _gone(name, version) from error
+
+
+def _same(one: ServedVersion, other: ServedVersion) -> bool:
+    return (one.version, one.key, one.lake_id) == (other.version, other.key, other.lake_id)
+
+
+def _newer(one: ServedVersion, other: ServedVersion) -> bool:
+    """Say whether one was served after the other: by epoch, and by version within one."""
+    return (one.epoch or 0, one.version or 0) > (other.epoch or 0, other.version or 0)
+
+
+def _gone(name: str, version: DeltaVersion | None) -> NotFound:
+    return not_kept(f"projection/{name}", version)

@@ -1,0 +1,194 @@
+"""Which version of each projection readers see now, followed commit by commit.
+
+`EpochVersions` answers for any epoch and reads the whole manifest; this keeps what the newest notes
+say and reads no more than the files that were added since, so that it can be asked again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from kernel.errors import NotFound
+from kernel.positions import DeltaVersion, Epoch
+from projections.log.datasets import dataset_at, paths_of
+from projections.log.layout import Lake
+from projections.log.storage import version_at
+from projections.log.tables import Tables
+from projections.runner.catalog import DROPPED, DeployedCatalog, Entry
+from projections.runner.catalog import PROJECTION as PROJECTION_ENTRY
+from projections.runner.manifest import COMMITTED, PROJECTION, Manifest
+from projections.sql.parse import parse_script
+
+_RUN = re.compile(r"(?P<table>projection/.+)/g\d+")
+_AGAIN_S = 5.0
+"""Whole looks at a log, in case that the version to come was made and cleaned away meanwhile."""
+_MOST_HEADS = 10_000
+_EVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedVersion:
+    """What readers of a projection see: its table's version, and the epoch that it belongs to.
+
+    `version` and `epoch` are None before its first run. `lake_id` is another one when the lake is.
+    """
+
+    name: str
+    generation: int
+    status: str
+    key: tuple[str, ...]
+    epoch: Epoch | None
+    version: DeltaVersion | None
+    lake_id: str
+
+    @property
+    def app_id(self) -> str:
+        """The writer under whose name the table's commits carry their epoch."""
+        return f"projection/{self.name}/g{self.generation}"
+
+
+@dataclass(slots=True)
+class WatchedTable:
+    """A table of which is asked often whether it has moved: one look at one file says so."""
+
+    path: str
+    table: DeltaTable | None = None
+    _looked_at: float = 0.0
+
+    def moved(self) -> bool:
+        """Say whether there is a newer version than at the last call, and take it."""
+        now = time.monotonic()
+        if self.table is None:
+            if not DeltaTable.is_deltatable(self.path):
+                return False
+            self.table, self._looked_at = DeltaTable(self.path), now
+            return True
+        before = self.table.version()
+        if version_at(self.path, before + 1) is None and now - self._looked_at < _AGAIN_S:
+            return False
+        self._looked_at = now
+        self.table.update_incremental()
+        return bool(self.table.version() != before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Note:
+    epoch: int
+    at: datetime
+    version: int
+
+
+@dataclass(slots=True)
+class NewestRuns:
+    """Follows the manifest and the catalog of one lake. For one thread at a time."""
+
+    lake: Lake
+    _manifest: WatchedTable = field(init=False)
+    _catalog: WatchedTable = field(init=False)
+    _paths: frozenset[str] = frozenset()
+    _notes: dict[str, _Note] = field(default_factory=dict)
+    _heads: dict[int, Mapping[str, int]] = field(default_factory=dict)
+    _entries: dict[str, tuple[Entry, tuple[str, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._manifest = WatchedTable(self.lake.epochs)
+        self._catalog = WatchedTable(self.lake.catalog)
+
+    def look(self) -> dict[str, ServedVersion]:
+        """Return every projection that is not dropped, by name, as it is served now."""
+        # The catalog first: a swap is noted in the manifest before the catalog tells of it.
+        if self._catalog.moved():
+            self._entries = self._deployed()
+        if self._manifest.moved():
+            self._read_notes()
+        table = self._manifest.table
+        lake_id = "" if table is None else str(table.metadata().id)[:8]
+        return {
+            name: self._served(entry, key, lake_id) for name, (entry, key) in self._entries.items()
+        }
+
+    def heads(self, epoch: Epoch) -> Mapping[str, int]:
+        """Return how far each event store was taken in by an epoch. Raises `NotFound`."""
+        if epoch not in self._heads:
+            if len(self._heads) >= _MOST_HEADS:
+                self._heads.clear()
+            self._heads[epoch] = Manifest(self.lake, Tables()).at(epoch).heads
+        return self._heads[epoch]
+
+    def _served(self, entry: Entry, key: tuple[str, ...], lake_id: str) -> ServedVersion:
+        note = self._notes.get(f"projection/{entry.name}/g{entry.generation}")
+        return ServedVersion(
+            name=entry.name,
+            generation=entry.generation,
+            status=entry.status,
+            key=key,
+            epoch=None if note is None else Epoch(note.epoch),
+            version=None if note is None else DeltaVersion(note.version),
+            lake_id=lake_id,
+        )
+
+    def _deployed(self) -> dict[str, tuple[Entry, tuple[str, ...]]]:
+        found = {}
+        for entry in DeployedCatalog(self.lake, Tables()).entries():
+            if entry.kind != PROJECTION_ENTRY or entry.status == DROPPED:
+                continue
+            known = self._entries.get(entry.name)
+            if known is not None and known[0].text == entry.text:
+                found[entry.name] = entry, known[1]
+            else:
+                (declared,) = parse_script(entry.text).projections
+                found[entry.name] = entry, tuple(declared.key)
+        return found
+
+    def _read_notes(self) -> None:
+        table = self._manifest.table
+        assert table is not None
+        paths = paths_of(table)
+        if not self._paths:
+            self._read_first()
+        else:
+            rows = dataset_at(table, paths - self._paths).to_table(
+                columns=["kind", "name", "epoch", "tables", "heads", "at"]
+            )
+            self._take(rows)
+        self._paths = paths
+
+    def _read_first(self) -> None:
+        """Read the newest note of each table; of the others, their names and epochs alone."""
+        for name, done in Manifest(self.lake, Tables()).projected().items():
+            run = _RUN.fullmatch(name)
+            if run is not None:
+                version = done.tables[run["table"]].version
+                self._notes[name] = _Note(epoch=done.epoch, at=_EVER, version=version)
+
+    def _take(self, rows: pa.Table) -> None:
+        for row in rows.filter(pc.equal(rows["kind"], COMMITTED)).to_pylist():
+            self._heads[row["epoch"]] = json.loads(row["heads"])
+        for row in rows.filter(pc.equal(rows["kind"], PROJECTION)).to_pylist():
+            run = _RUN.fullmatch(row["name"])
+            if run is None:
+                continue
+            known = self._notes.get(row["name"])
+            if known is None or (known.epoch, known.at) <= (row["epoch"], row["at"]):
+                version, _ = json.loads(row["tables"])[run["table"]]
+                note = _Note(epoch=row["epoch"], at=row["at"], version=version)
+                self._notes[row["name"]] = note
+        for epoch in sorted(self._heads)[: max(len(self._heads) - _MOST_HEADS, 0)]:
+            del self._heads[epoch]
+
+
+def not_run(name: str) -> NotFound:
+    """Return the error for a projection without a table yet."""
+    return NotFound(
+        f"the projection {name} has not taken in any epoch yet",
+        remedy=f"It has rows after its first run: penstock projection status {name}",
+    )

@@ -1,0 +1,240 @@
+"""Rows of projections by key and page, at epochs, and across swaps, rollbacks and lost versions."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from kernel.errors import InvalidRequest, NotFound
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.writer import Guard, with_op
+from projections.runner.catalog import DROPPED
+from projections.serve.keyed_rows import HIDDEN, ScannedRows
+from projections.serve.lookups import Lookups
+from projections.serve.row_values import documents, key_of
+from replay.generations import live_app
+from replay.swap import rollback, swap
+from tests.support.lake.handmade import HandMade, words
+
+MEMORY = 2**20
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> HandMade:
+    """`report` at epochs 1 to 3, each with a row more."""
+    handmade = HandMade(Lake.at(tmp_path / "a lake"))
+    handmade.deploy("report")
+    for n in (1, 2, 3):
+        epoch = handmade.epoch(head=n * 10)
+        handmade.run("report", words(*((i, f"w{i}@{n}") for i in range(1, n + 1)), epoch=n), epoch)
+    return handmade
+
+
+def merge(made: HandMade, epoch: int, rows: pa.Table, op: str = "upsert") -> None:
+    """Commit a run as the projector does: by key."""
+    app = live_app("report", 1)
+    path = made.lake.path("projection/report")
+    version = made.writer.merge(path, with_op(rows, op), Guard(app, Epoch(epoch)), keys=["id"])
+    made.note(app, {"projection/report": version}, epoch)
+
+
+def shown(lookups: Lookups, *keys: str) -> list[dict[str, object]]:
+    served = lookups.look().projections["report"]
+    rows = lookups.rows(served)
+    columns = [rows.schema.field(name) for name in rows.key]
+    return documents(rows.find([key_of(key, columns) for key in keys]))
+
+
+@pytest.mark.parametrize("memory", [MEMORY, 0])
+def test_rows_are_found_by_key_whether_they_are_held_or_scanned(
+    made: HandMade, memory: int
+) -> None:
+    lookups = Lookups(made.lake, most_bytes=memory)
+    assert shown(lookups, "2") == [{"id": 2, "word": "w2@3"}]
+    assert shown(lookups, "9") == []
+    assert {row["id"] for row in shown(lookups, "3", '{"id": 1}')} == {1, 3}
+    held = lookups.look().rows
+    assert ("report" in held) == (memory > 0)
+    assert isinstance(lookups.rows(lookups.look().projections["report"]), ScannedRows) == (
+        memory == 0
+    )
+
+
+@pytest.mark.parametrize("memory", [MEMORY, 0])
+def test_pages_go_through_all_rows_in_the_order_of_keys(made: HandMade, memory: int) -> None:
+    made.epoch(head=40)
+    merge(made, 4, words(*((i, f"w{i}") for i in range(40, 3, -1)), epoch=4))
+    lookups = Lookups(made.lake, most_bytes=memory)
+    rows = lookups.rows(lookups.look().projections["report"])
+    after, found = None, []
+    while True:
+        page = rows.page(after, 7)
+        found += page["id"].to_pylist()
+        if page.num_rows < 7:
+            break
+        after = key_of(json.dumps({"id": found[-1]}), [rows.schema.field("id")])
+    assert found == list(range(1, 41))
+    assert not HIDDEN & set(rows.schema.names)
+
+
+def test_a_new_version_is_seen_with_the_next_look_and_an_old_one_by_its_epoch(
+    made: HandMade,
+) -> None:
+    lookups = Lookups(made.lake, most_bytes=MEMORY)
+    assert shown(lookups, "1") == [{"id": 1, "word": "w1@3"}]
+    made.epoch(head=40)
+    merge(made, 4, words((1, "new"), epoch=4))
+    served = lookups.look().projections["report"]
+    assert (served.epoch, shown(lookups, "1")) == (4, [{"id": 1, "word": "new"}])
+    _, rows = lookups.rows_at(served, Epoch(2))
+    assert documents(rows.page(None, 9)) == [
+        {"id": 1, "word": "w1@2"},
+        {"id": 2, "word": "w2@2"},
+    ]
+    with pytest.raises(NotFound, match="epoch 5 is not committed"):
+        lookups.rows_at(served, Epoch(5))
+
+
+def test_what_is_committed_and_not_noted_yet_is_not_seen(made: HandMade) -> None:
+    lookups = Lookups(made.lake, most_bytes=MEMORY)
+    shown(lookups, "1")
+    made.epoch(head=40)
+    path = made.lake.path("projection/report")
+    guard = Guard(live_app("report", 1), Epoch(4))
+    made.writer.merge(path, with_op(words((1, "new"), epoch=4), "upsert"), guard, keys=["id"])
+    assert shown(lookups, "1") == [{"id": 1, "word": "w1@3"}]
+
+
+def test_a_position_is_applied_with_the_epoch_that_took_it_in(made: HandMade) -> None:
+    lookups = Lookups(made.lake, most_bytes=MEMORY)
+    served = lookups.look().projections["report"]
+    assert lookups.applied(served, "store", 30)
+    assert not lookups.applied(served, "store", 31)
+    assert not lookups.applied(served, "another", 1)
+    made.epoch(head=40)
+    assert not lookups.applied(lookups.look().projections["report"], "store", 31)
+    # A run without new input commits nothing, and notes the epoch.
+    made.note(live_app("report", 1), {"projection/report": int(served.version or 0)}, 4)
+    assert lookups.applied(lookups.look().projections["report"], "store", 40)
+
+
+def test_a_swap_and_its_rollback_are_followed(made: HandMade) -> None:
+    lookups = Lookups(made.lake, most_bytes=MEMORY)
+    assert shown(lookups, "1") == [{"id": 1, "word": "w1@3"}]
+    made.build("report", words((1, "second"), epoch=3), 3)
+    swap(made.site, "report", lambda replay: replay)
+    assert shown(lookups, "1", "2") == [{"id": 1, "word": "second"}]
+    assert lookups.look().projections["report"].generation == 2
+    rollback(made.site, "report")
+    assert shown(lookups, "1") == [{"id": 1, "word": "w1@3"}]
+    assert lookups.look().projections["report"].generation == 1
+
+
+def test_a_version_that_a_vacuum_took_is_refused_with_what_to_do(made: HandMade) -> None:
+    lookups = Lookups(made.lake, most_bytes=MEMORY)
+    served = lookups.look().projections["report"]
+    table = DeltaTable(made.lake.path("projection/report"))
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(NotFound, match="not kept any more") as refused:
+        lookups.rows_at(served, Epoch(1))
+    assert "lake.retention_days" in refused.value.remedy
+    assert shown(lookups, "3") == [{"id": 3, "word": "w3@3"}]
+
+
+def test_a_dropped_projection_and_one_without_a_run(made: HandMade) -> None:
+    lookups = Lookups(made.lake, most_bytes=MEMORY)
+    made.deploy("waiting")
+    waiting = lookups.look().projections["waiting"]
+    assert waiting.epoch is None
+    with pytest.raises(NotFound, match="has not taken in any epoch"):
+        lookups.rows(waiting)
+    shown(lookups, "1")
+    made.deployed.set_status("report", DROPPED)
+    look = lookups.look()
+    assert "report" not in look.projections
+    assert "report" not in look.rows
+
+
+def test_a_lake_that_is_not_there_yet_has_no_projections(tmp_path: Path) -> None:
+    assert Lookups(Lake.named(tmp_path / "none"), most_bytes=MEMORY).look().projections == {}
+
+
+def test_values_are_shown_as_events_show_them() -> None:
+    rows = pa.table(
+        {
+            "d": pa.array([Decimal("12.50")], pa.decimal128(10, 2)),
+            "i": pa.array([2**63 - 1], pa.int64()),
+            "nan": pa.array([float("nan")]),
+            "far": pa.array([2**60], pa.timestamp("us", "UTC")),
+            "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+            "s": pa.array([{"x": [float("inf")]}]),
+        }
+    )
+    (row,) = documents(rows)
+    assert row["d"] == Decimal("12.50")
+    assert (row["i"], row["nan"], row["m"]) == (2**63 - 1, "NaN", {"a": 1})
+    assert row["s"] == {"x": ["Infinity"]}
+    assert row["far"] == "38504-08-17T21:30:06.846976Z"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (pa.string(), "JFK", "JFK"),
+        (pa.string(), '{"other": 1}', '{"other": 1}'),
+        (pa.string(), '{"k": "JFK"}', "JFK"),
+        (pa.int64(), "-7", -7),
+        (pa.bool_(), "true", True),
+        (pa.decimal128(10, 2), "1.5", Decimal("1.50")),
+        (pa.decimal128(10, 2), '{"k": 1.5}', Decimal("1.50")),
+        (pa.date32(), "2013-01-31", date(2013, 1, 31)),
+        (
+            pa.timestamp("us", "UTC"),
+            "2013-01-31T12:00:00Z",
+            datetime(2013, 1, 31, 12, tzinfo=UTC),
+        ),
+        (
+            pa.timestamp("us"),
+            "2013-01-31T12:00:00",
+            datetime(2013, 1, 31, 12, tzinfo=UTC).replace(tzinfo=None),
+        ),
+        (pa.binary(), base64.b64encode(b"\xff").decode(), b"\xff"),
+    ],
+)
+def test_keys_are_read_as_rows_show_them(kind: pa.DataType, text: str, value: object) -> None:
+    assert [each.as_py() for each in key_of(text, [pa.field("k", kind)]).values] == [value]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.int64(), "1.0"),
+        (pa.int64(), "9" * 30),
+        (pa.int64(), '{"k": null}'),
+        (pa.int64(), '{"k": [1]}'),
+        (pa.bool_(), "yes"),
+        (pa.decimal128(10, 2), "1.555"),
+        (pa.timestamp("us", "UTC"), "2013-01-31T12:00:00"),
+        (pa.string(), '{"k": 5}'),
+        (pa.binary(), "é"),
+    ],
+)
+def test_a_key_that_the_column_cannot_have_is_refused(kind: pa.DataType, text: str) -> None:
+    with pytest.raises(InvalidRequest, match="is no value of k"):
+        key_of(text, [pa.field("k", kind)])
+
+
+def test_a_key_of_several_columns_is_an_object() -> None:
+    columns = [pa.field("origin", pa.string()), pa.field("hour", pa.int64())]
+    found = key_of('{"hour": 5, "origin": "JFK"}', columns)
+    assert [each.as_py() for each in found.values] == ["JFK", 5]
+    with pytest.raises(InvalidRequest, match="does not name"):
+        key_of("JFK", columns)
