@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from apps.topics import KafkaTopics
@@ -25,6 +26,7 @@ from projections.state.installs import SKIP, Entry, InstallBook
 
 EVENTS = "events"
 _KEY = "skips"
+NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 class Skip(NamedTuple):
@@ -92,8 +94,13 @@ class Gap:
         return f"{self.topic}/{self.partition} lacks {self.first - self.next} records"
 
 
-def source_of(topic: str, prefix: str) -> str:
-    """Return the source that a topic belongs to; the event store's is `outbox`."""
+def source_of(topic: str, prefix: str, owners: Mapping[str, str] = NOBODY) -> str:
+    """Return the source that a topic belongs to; the event store's is `outbox`.
+
+    `owners` has the declared sources of external topics.
+    """
+    if topic in owners:
+        return owners[topic]
     name = topic.removeprefix(prefix).partition(".")[0]
     return OUTBOX if name == EVENTS else name
 
@@ -160,8 +167,10 @@ def _pass_into(
         topics[skip.topic] = now[skip.topic]
 
 
-def gaps_of(going_on: Standing, kept: Kept, prefix: str) -> dict[str, list[Gap]]:
-    """Return the gaps of each source, in the order of topic and partition."""
+def gaps_of(
+    going_on: Standing, kept: Kept, prefix: str, owners: Mapping[str, str] = NOBODY
+) -> dict[str, list[Gap]]:
+    """Return the gaps of each source, in the order of topic and partition; see `source_of`."""
     found: dict[str, list[Gap]] = {}
     for topic, places in sorted(going_on.offsets.items()):
         if topic not in kept.first and topic not in kept.gone:
@@ -182,7 +191,7 @@ def gaps_of(going_on: Standing, kept: Kept, prefix: str) -> dict[str, list[Gap]]
                 was=was,
                 now=now,
             )
-            found.setdefault(source_of(topic, prefix), []).append(gap)
+            found.setdefault(source_of(topic, prefix, owners), []).append(gap)
     return found
 
 
@@ -192,6 +201,7 @@ def kept_by(
     read: Standing,
     captures: Mapping[str, Collection[str]],
     prefix: str,
+    owners: Mapping[str, str] = NOBODY,
 ) -> Kept:
     """Ask the broker for what it has of every topic that matches.
 
@@ -206,7 +216,11 @@ def kept_by(
         first=topics.earliest(partitions),
         ends=topics.ends(partitions),
         topics={topic: now[topic] for topic in partitions if topic in now},
-        gone=frozenset(t for t in expected if t not in now and _matters(t, captures, prefix)),
+        gone=frozenset(
+            topic
+            for topic in expected
+            if topic not in now and (topic in owners or _matters(topic, captures, prefix))
+        ),
     )
 
 
@@ -217,11 +231,12 @@ def look(
     book: InstallBook,
     captures: Mapping[str, Collection[str]],
     prefix: str,
+    owners: Mapping[str, str] = NOBODY,
 ) -> dict[str, list[Gap]]:
     """Ask the broker for the gaps of every topic that matches."""
     read = standing_of(last)
-    kept = kept_by(topics, pattern, read, captures, prefix)
-    return gaps_of(next_offsets(read, skips_of(book), kept.topics), kept, prefix)
+    kept = kept_by(topics, pattern, read, captures, prefix, owners)
+    return gaps_of(next_offsets(read, skips_of(book), kept.topics), kept, prefix, owners)
 
 
 def skip(book: InstallBook, source: str, gaps: Iterable[Gap]) -> int:

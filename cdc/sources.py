@@ -44,7 +44,7 @@ from kernel.errors import InvalidRequest, Misconfigured
 SECRETS = Path(".penstock/secrets")
 OUTBOX = "outbox"
 """The event store's own source, which no file declares."""
-RESERVED = frozenset({"events", OUTBOX})
+RESERVED = frozenset({"events", "topics", OUTBOX})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 # It is part of a connector property's name: no other characters survive that.
@@ -127,7 +127,7 @@ def declare(
     if not _NAME.fullmatch(name) or name in RESERVED:
         raise InvalidRequest(
             f"{name!r} cannot name a source",
-            remedy="Use a-z, 0-9 and _, first a letter, at most 31; not: events, outbox.",
+            remedy="Use a-z, 0-9 and _, first a letter, at most 31; not: events, outbox, topics.",
         )
     if not tables:
         raise InvalidRequest("no tables", remedy="Name them: --tables public.a,public.b")

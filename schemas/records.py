@@ -167,6 +167,23 @@ class SnapshotEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRecord:
+    """One record of an external topic, as it is: `CREATE SOURCE` says what its bytes mean.
+
+    `own_time` is false where `event_time` is the record's Kafka timestamp. `schema_id` is that of
+    a value in Avro.
+    """
+
+    source: str
+    event_time: datetime
+    own_time: bool
+    schema_id: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
     """A record that cannot be used, with where and why. It goes to quarantine with its bytes.
 
@@ -188,5 +205,6 @@ Decoded = (
     | TransactionBegin
     | TransactionEnd
     | SnapshotEnd
+    | TopicRecord
     | Rejected
 )

@@ -21,11 +21,12 @@ from projections.log.tables import Tables
 from projections.log.typed import TypedTables
 from projections.run.dataflow import MEMORY_BYTES
 from projections.runner.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
-from projections.runner.derived import Brought, DerivedTables, within_budget
+from projections.runner.derived import Brought, DerivedTables
 from projections.runner.derived_holds import held_input
 from projections.runner.manifest import Manifest
 from projections.runner.projector import Projector, Run
 from projections.runner.relations import LakeCatalog
+from projections.runner.step_budget import within_budget
 from projections.runner.targets import live_target
 from projections.runner.views import DeltaFrames
 from projections.sql.declared import DeclaredCatalog

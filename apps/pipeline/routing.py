@@ -11,25 +11,30 @@ from cdc.decode import ChangeDecoder
 from cdc.sources import OUTBOX
 from eventstore.decode import EventDecoder
 from projections.log.decode import Decoder
+from projections.log.topic_decoder import TopicDecoder
 from projections.runner.catalog import Deployment
 from schemas.registry import ConfluentRegistry
+from schemas.topic_records import TopicShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRouter:
     """Finds the decoder of a topic. Picklable: it travels to Spark's workers.
 
-    `captures` maps a captured source to the columns that hold its tables' event time. Topics of the
-    sources `without` are not read.
+    `captures` maps a captured source to the columns that hold its tables' event time. `external`
+    are the topics of declared sources, by name. Topics of the sources `without` are not read.
     """
 
     prefix: str
     registry_url: str
     captures: Mapping[str, Mapping[str, str]]
+    external: Mapping[str, TopicShape] = field(default_factory=dict)
     without: frozenset[str] = field(default=frozenset())
 
     def decoder(self, topic: str) -> Decoder | None:
         """Return the decoder of a topic; None for one that nothing claims."""
+        if topic in self.external:
+            return TopicDecoder(self.external[topic], ConfluentRegistry(self.registry_url))
         name = topic.removeprefix(self.prefix)
         source, _, _ = name.partition(".")
         if source == EVENTS:
@@ -50,7 +55,18 @@ class TopicRouter:
         """
         names = {OUTBOX: EVENTS} | {name: name for name in sorted(self.captures)}
         read = [re.escape(topics) for name, topics in names.items() if name not in self.without]
-        return f"^{re.escape(self.prefix)}({'|'.join(read)})\\..+$"
+        own = [f"{re.escape(self.prefix)}({'|'.join(read)})\\..+"] if read else []
+        others = [
+            re.escape(topic)
+            for topic, shape in sorted(self.external.items())
+            if shape.source not in self.without
+        ]
+        return f"^({'|'.join([*own, *others])})$"
+
+    @property
+    def owners(self) -> dict[str, str]:
+        """Return the declared sources of external topics, by topic."""
+        return {topic: shape.source for topic, shape in self.external.items()}
 
     def leaving_out(self, sources: Collection[str]) -> TopicRouter:
         """Return a router that does not read these sources; `outbox` is the event store's."""
@@ -60,4 +76,9 @@ class TopicRouter:
 def router_of(deployment: Deployment, *, prefix: str, registry_url: str) -> TopicRouter:
     """Return the router for what is deployed."""
     captures = {name: deployment.event_times(name) for name in deployment.captures}
-    return TopicRouter(prefix=prefix, registry_url=registry_url, captures=captures)
+    return TopicRouter(
+        prefix=prefix,
+        registry_url=registry_url,
+        captures=captures,
+        external={shape.topic: shape for shape in deployment.topics.values()},
+    )

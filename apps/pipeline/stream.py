@@ -128,7 +128,7 @@ class IngestRun:
         bound = manifest.unfinished()
         if bound is None:
             return None
-        left_out = [t for t in bound.end if source_of(t, self._prefix) in self._without]
+        left_out = [t for t in bound.end if source_of(t, *self._told) in self._without]
         start = {t: at for t, at in self._still_there(bound).items() if t not in left_out}
         end = {t: {p: bound.end[t][p] for p in places} for t, places in start.items()}
         if end:
@@ -145,10 +145,10 @@ class IngestRun:
 
         Raises `Unavailable` while there is no topic to read.
         """
-        read, pattern, prefix = standing_of(self._ingest.last), self._router.pattern(), self._prefix
-        kept = kept_by(self._topics, pattern, read, self._captures, prefix)
+        read, pattern, told = standing_of(self._ingest.last), self._router.pattern(), self._told
+        kept = kept_by(self._topics, pattern, read, self._captures, *told)
         going_on = next_offsets(read, self._skips, kept.topics)
-        self.gaps, self._topic_ids = gaps_of(going_on, kept, prefix), dict(kept.topics)
+        self.gaps, self._topic_ids = gaps_of(going_on, kept, *told), dict(kept.topics)
         router = self._router.leaving_out({*self.gaps, *self._without})
         self._start = {
             topic: {p: going_on.offsets.get(topic, {}).get(p, at) for p, at in places.items()}
@@ -201,7 +201,7 @@ class IngestRun:
     def recovered(self) -> bool:
         """Whether the gaps are not those any more that were there at the start; asks the broker."""
         pattern, last = self._router.pattern(), self._ingest.last
-        now = look(self._topics, pattern, last, self._book, self._captures, self._prefix)
+        now = look(self._topics, pattern, last, self._book, self._captures, *self._told)
         return now != self.gaps
 
     @property
@@ -234,8 +234,9 @@ class IngestRun:
             query.stop()
 
     @property
-    def _prefix(self) -> str:
-        return self._router.prefix
+    def _told(self) -> tuple[str, Mapping[str, str]]:
+        """What tells of a topic whose it is: see `gaps.source_of`."""
+        return self._router.prefix, self._router.owners
 
     @property
     def _checkpoint(self) -> Path:
@@ -357,7 +358,7 @@ class IngestRun:
         )
         were = {**standing_of(self._ingest.last).topics, **bound.topics}
         start = next_offsets(Standing(offsets=bound.start, topics=were), self._skips, now)
-        gaps = gaps_of(start, kept, self._prefix)
+        gaps = gaps_of(start, kept, *self._told)
         allowed: dict[str, dict[str, int]] = {
             topic: dict(places)
             for topic, places in start.offsets.items()

@@ -23,6 +23,7 @@ from projections.log.frames import (
     IGNORED,
     MESSAGE,
     MESSAGES_TABLE,
+    RECORD,
     REJECTED,
     SCHEMA_TABLE,
     SNAPSHOT_END,
@@ -38,6 +39,7 @@ from schemas.records import (
     Rejected,
     SnapshotEnd,
     SourceMessage,
+    TopicRecord,
     TransactionBegin,
     TransactionEnd,
 )
@@ -145,6 +147,8 @@ def row_of(record: KafkaRecord, decoded: Decoded | None) -> Row:
             return place | _change(decoded)
         case SourceMessage():
             return place | _message(decoded)
+        case TopicRecord():
+            return place | _record(decoded)
         case TransactionBegin():
             return place | {
                 "kind": TRANSACTION_BEGIN,
@@ -222,6 +226,20 @@ def _change(change: Change) -> Row:
         "key_schema_id": change.key_schema_id,
         "key": change.key,
         "value": change.value,
+    }
+
+
+def _record(record: TopicRecord) -> Row:
+    return {
+        "kind": RECORD,
+        "source": record.source,
+        "table": record.source,
+        "event_time": record.event_time,
+        "own_time": record.own_time,
+        "schema_id": record.schema_id,
+        "key": record.key,
+        "value": record.value,
+        "metadata": _hex_headers(record.headers),
     }
 
 

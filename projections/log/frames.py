@@ -16,6 +16,7 @@ MESSAGE = "message"
 TRANSACTION_BEGIN = "begin"
 TRANSACTION_END = "end"
 SNAPSHOT_END = "snapshot"
+RECORD = "record"
 REJECTED = "rejected"
 IGNORED = "ignored"
 
@@ -55,6 +56,7 @@ DECODED = pa.schema(
         ("commit_order", pa.int64()),
         ("total_order", pa.int64()),
         ("snapshot", pa.bool_()),
+        ("own_time", pa.bool_()),
         ("counts", pa.string()),
         ("schema_id", pa.int32()),
         ("key_schema_id", pa.int32()),
@@ -122,6 +124,26 @@ CHANGES = pa.schema(
 is the source's order (`projections/log/order.py`). END rows have table `_transactions`, ends of
 snapshots `_snapshots`, DDL of the source `_schema` (operation `m`)."""
 
+TOPICS = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("topic_id", pa.string()),
+        ("kafka_time", UTC_MICROS),
+        ("event_time", UTC_MICROS),
+        ("own_time", pa.bool_()),
+        ("schema_id", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.string()),
+        *_ARRIVAL,
+    ]
+)
+"""`log/topics/<source>`: the records of the external topic of a declared source, as they are.
+
+One row for each (`topic_id`, `partition`, `offset`): a topic that is deleted and made again has
+another id. `headers` is a JSON object of hexadecimal values. `own_time` is false where `event_time`
+is the Kafka timestamp, because the record's own column has no time."""
+
 QUARANTINE = pa.schema(
     [
         ("epoch", pa.int64()),
@@ -142,7 +164,12 @@ QUARANTINE = pa.schema(
 """`quarantine/records`. `headers` is a JSON object of hexadecimal values. `source` and `table` are
 those of `schemas.records.Rejected`: rows of before they were noted have none."""
 
-LOGGED = {"log/events": EVENTS, "log/changes": CHANGES, "quarantine": QUARANTINE}
+LOGGED = {
+    "log/events": EVENTS,
+    "log/changes": CHANGES,
+    "log/topics": TOPICS,
+    "quarantine": QUARANTINE,
+}
 """Columns of the tables of the log, by the folder that they lie in."""
 
 OUTCOMES = pa.schema(

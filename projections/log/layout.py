@@ -21,7 +21,7 @@ _OF_CAPTURED = (
     "history/",
     "typed/",
 )
-_OF_INGEST = ("log/changes/", "log/events/", "current/")
+_OF_INGEST = ("log/changes/", "log/events/", "log/topics/", "current/")
 LOCAL = "file"
 OBJECT_STORES = ("s3",)
 
@@ -127,6 +127,11 @@ def events_log(store_id: str) -> str:
 def changes_log(source: str) -> str:
     """Name the log of one captured source."""
     return f"log/changes/{source}"
+
+
+def topics_log(source: str) -> str:
+    """Name the log of the external topic of a declared source."""
+    return f"log/topics/{source}"
 
 
 def current_name(source: str, table: str) -> str:

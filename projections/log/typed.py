@@ -28,12 +28,15 @@ from projections.log.executor_tasks import Executors
 from projections.log.layout import Lake, events_log
 from projections.log.rewriting import fit
 from projections.log.tables import TableAt, Tables
+from projections.log.topic_rows import Ends, TopicRows
 from projections.log.typed_changes import TypedChanges
 from projections.log.typed_columns import EPOCH, Visible, Wanted, every
 from projections.log.typed_tasks import TypedFiles
+from projections.log.typed_topics import TypedTopics
 from projections.log.writer import ArrowWriter, Guard, reached
 from projections.state.large import LARGE_ROWS, LogRows
 from schemas.registry import SchemaLookup
+from schemas.topic_records import TopicShape
 from schemas.widening import event_type
 
 
@@ -55,6 +58,7 @@ class TypedTables:
         self._writer = ArrowWriter(tables)
         self._schemas = schemas
         self._executors = executors or Executors()
+        self._topics = TypedTopics(lake, tables)
         self.add_changes = TypedChanges(lake, tables, schemas, executors=executors).add
 
     def add_events(
@@ -92,6 +96,10 @@ class TypedTables:
                 with attempts.of(name):
                     attempts.done[name] = self._append(name, own, visible, epoch)
         return attempts
+
+    def add_topic(self, shape: TopicShape, ends: Ends | None, up_to: Epoch) -> TableAt | None:
+        """Append the records of an external topic up to an epoch; see `TypedTopics.add`."""
+        return self._topics.add(TopicRows(shape, self._schemas, ends), up_to)
 
     def _add_many(
         self, rows: LogRows, visible: Visible, epoch: Epoch, wanted: Wanted, attempts: Attempts

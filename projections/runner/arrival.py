@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
 from projections.log.frames import IGNORED, QUARANTINE, REJECTED
-from projections.runner.log_rows import Kept, change_rows, event_rows, quarantine_rows
+from projections.runner.log_rows import Kept, change_rows, event_rows, quarantine_rows, record_rows
 from projections.runner.progress import Lateness, Progress
 from projections.runner.seen_events import SeenEvents, content_of, events_at
 from projections.runner.sorter import Released, Sorter
@@ -37,6 +38,7 @@ class Arrival:
 
     events: dict[str, pa.Table] = field(default_factory=dict)
     changes: dict[str, pa.Table] = field(default_factory=dict)
+    records: dict[str, pa.Table] = field(default_factory=dict)
     quarantined: pa.Table = field(default_factory=QUARANTINE.empty_table)
     repeated: dict[str, pa.Table] = field(default_factory=dict)
     staged: dict[str, list[AddAction]] = field(default_factory=dict)
@@ -61,13 +63,14 @@ def sort_out(
     partitions: Mapping[str, int],
     now: datetime,
     released: Released | None = None,
+    ids: Mapping[str, str] = MappingProxyType({}),
 ) -> Arrival:
     """Split a decoded batch into the rows of each log table, advancing `progress`.
 
     `before` is the progress of epoch E-1, by which duplicates and lateness are judged: the verdict
     does not depend on how rows are spread over one batch. `partitions` says how many each topic
-    has. Rows keep the order of their partition. `released` are rows that were in quarantine.
-    Raises `StoreDiverged` when the batch has two events of one position.
+    has, `ids` what Kafka calls it. Rows keep the order of their partition. `released` are rows that
+    were in quarantine. Raises `StoreDiverged` when the batch has two events of one position.
     """
     ordered = decoded.sort_by(
         [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
@@ -84,6 +87,9 @@ def sort_out(
     return Arrival(
         events={s: event_rows(ordered, kept, epoch, now) for s, kept in sorter.events.items()},
         changes={s: change_rows(ordered, kept, epoch, now) for s, kept in sorter.changes.items()},
+        records={
+            s: record_rows(ordered, kept, epoch, now, ids) for s, kept in sorter.records.items()
+        },
         quarantined=quarantine_rows(rejected, epoch, now),
         repeated={s: ordered.take(rows) for s, rows in sorter.repeated.items()},
         recorded_us=[recorded_us(ordered, kept) for kept in sorter.events.values()],

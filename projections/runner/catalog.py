@@ -23,8 +23,10 @@ from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable, parse_tables
 from projections.sql.lineage import readers_of
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
+from projections.sql.topics import log_of, shape_of
 from schemas.incarnations import Incarnation, parse_incarnation
 from schemas.lake_columns import captured_columns
+from schemas.topic_records import TopicShape
 
 SCHEMA = pa.schema(
     [
@@ -82,6 +84,15 @@ class Deployment:
             for table, captured in tables.items()
         }
 
+    @property
+    def topics(self) -> dict[str, TopicShape]:
+        """The declared sources that read an external topic, by name, and what they say of it."""
+        return {
+            name: shape
+            for name, source in self.sources.items()
+            if (shape := shape_of(source)) is not None
+        }
+
     def captured(self, source: str, table: str) -> CapturedTable | None:
         """Return what is declared for a captured table; None when it is not captured (any more)."""
         return self.captures.get(source, {}).get(table)
@@ -98,7 +109,7 @@ class Deployment:
     def lateness(self, name: str, default: timedelta) -> timedelta:
         """Return how late rows of an input (`events.flight`, `shop.public.orders`) may be."""
         for source in self.sources.values():
-            if source.on == name and source.lateness is not None:
+            if name in (source.on, log_of(source)) and source.lateness is not None:
                 return source.lateness
         return default
 
@@ -119,6 +130,7 @@ class DeployedCatalog:
         self._lake = lake
         self._tables = tables
         self._ledger = Ledger(lake.catalog, tables, SCHEMA, "catalog")
+        self._known: Deployment | None = None
 
     def entries(self) -> list[Entry]:
         """Return the newest entry of each kind and name, in the order of their first deployment."""
@@ -183,6 +195,8 @@ class DeployedCatalog:
     def deployment(self) -> Deployment:
         """Return everything that is deployed and not dropped."""
         version = self.version()
+        if self._known is not None and self._known.version == version:
+            return self._known
         live = [entry for entry in self.entries() if entry.status != DROPPED]
         sources: dict[str, SourceDecl] = {}
         projections: dict[str, tuple[Entry, ProjectionDecl]] = {}
@@ -194,10 +208,11 @@ class DeployedCatalog:
             projections |= {decl.name: (entry, decl) for decl in script.projections}
         captures = {e.name: parse_tables(e.text) for e in live if e.kind == CAPTURE}
         slots = {e.name: parse_incarnation(e.text) for e in live if e.kind == SLOT}
-        return Deployment(
+        self._known = Deployment(
             version=version,
             captures=captures,
             slots=slots,
             sources=sources,
             projections=projections,
         )
+        return self._known

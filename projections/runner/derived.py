@@ -26,11 +26,14 @@ from projections.log.layout import Lake, current_name
 from projections.log.tables import TableAt, Tables, greatest
 from projections.log.typed import TypedTables
 from projections.log.typed_columns import Visible, Wanted
+from projections.log.typed_topics import typed_topic
 from projections.runner.catalog import DeployedCatalog
 from projections.runner.derived_holds import covered, free, in_quarantine, own_hold, wanted_beside
+from projections.runner.derived_topics import DerivedTopics
 from projections.runner.manifest import TYPED, Committed, Manifest, Projected
 from projections.runner.progress import Progress
 from projections.runner.retries import Retries
+from projections.runner.step_budget import within_budget
 from projections.runner.views import DeltaFrames, Range
 from projections.state.held import NO_ORDER, Hold, failure_hold
 from projections.state.history import HistoryOf, HistoryTables, history_column, outgrown
@@ -38,9 +41,6 @@ from projections.state.installing import generation_root
 from projections.state.installs import Install, InstallBook
 from projections.state.typed_installs import TypedInstalls
 
-MAX_ROWS_PER_STEP = 60_000
-"""Derived tables are brought forward by at most about this many log rows at a time."""
-MAX_EPOCHS_PER_STEP = 2_000
 LATE_EVENTS = ("released", "reclaimed")
 """What an epoch counts that may have logged events of positions that readers have passed."""
 BOUNDED_BYTES = 32 * 2**20
@@ -80,6 +80,7 @@ class DerivedTables:
         self._frames = frames
         self._copied = TypedInstalls(lake, tables)
         self._deployed = DeployedCatalog(lake, tables)
+        self._topics = DerivedTopics(typed, self._deployed)
         self._book = InstallBook(lake, tables)
         self._brought: Brought | None = None
         self._retries = Retries()
@@ -131,6 +132,7 @@ class DerivedTables:
             self._bring_typed(attempts, before, before.epoch, up_to, partial(free, tuple(held)))
             self._took(attempts, Epoch(before.epoch + 1), made, held)
             failpoints.hit(failpoints.TYPED_AFTER_APPEND)
+        self._bring_topics(before, up_to, made, held)
         first = Epoch(min(before.epoch + 1, up_to.epoch))
         for history in histories:
             self._bring_history(history, first, up_to.epoch, made, held)
@@ -172,7 +174,8 @@ class DerivedTables:
             return
         others = self._manifest.at(before.epoch)
         for name, hold in before.held.items():
-            if not name.startswith("typed/") or not self._retries.due(name):
+            own = name.startswith("typed/") and not name.startswith(typed_topic(""))
+            if not own or not self._retries.due(name):
                 continue
             if not self._tried(name, hold):
                 continue
@@ -199,7 +202,7 @@ class DerivedTables:
                 there = self._tables.open(self._lake.path(name)) is not None
             if name not in brought.tables or not there:
                 return True
-        return False
+        return self._topics.lacks({*brought.tables, *brought.held})
 
     def _bring_typed(
         self,
@@ -245,6 +248,16 @@ class DerivedTables:
                     wanted=partial(wanted_beside, wanted, failed),
                 )
                 attempts.take(found)
+
+    def _bring_topics(
+        self, before: Brought, up_to: Committed, made: dict[str, TableAt], held: dict[str, Hold]
+    ) -> None:
+        moved = up_to.epoch > before.epoch
+        found = self._topics.bring(up_to.epoch, made, held, moved=moved, due=self._retries.due)
+        for name in found.done:
+            held.pop(name, None)
+            self._retries.forget(name)
+        self._took(found, Epoch(before.epoch + 1), made, held)
 
     def _bring_installs(
         self, attempts: Attempts, installs: Sequence[tuple[Install, Epoch]], wanted: Wanted
@@ -325,9 +338,8 @@ class DerivedTables:
         truncates = self._lake.path(history.truncates) if history.truncates else None
         newest = max(self._newest(typed), self._newest(truncates) if truncates else 0)
         anew = stored is None or outgrown(schema_of(stored), schema_of(source))
-        if newest <= done and not (anew and stored):
-            version = stored.version() if stored else 0
-            return TableAt(version=version, as_of_epoch=epoch) if stored else None
+        if newest <= done and stored is not None and not anew:
+            return TableAt(version=stored.version(), as_of_epoch=epoch)
         after = 0 if anew else done
         within = Range(column="_epoch", lower=after + 1, upper=epoch + 1)
         incoming = self._frames.frame(typed, within)
@@ -377,18 +389,6 @@ class DerivedTables:
             return None
         frame = self._frames.frame(path, within)
         return frame.filter(frame["table"] == history.table) if frame is not None else None
-
-
-def within_budget(manifest: Manifest, after: Epoch, last: Committed) -> Committed:
-    """Return the epoch up to which one step brings derived tables: at most `last`."""
-    rows, chosen = 0, last
-    until = Epoch(min(last.epoch, after + MAX_EPOCHS_PER_STEP))
-    for epoch in manifest.between(after, until):
-        rows += epoch.counts.get("events", 0) + epoch.counts.get("changes", 0)
-        chosen = epoch
-        if rows >= MAX_ROWS_PER_STEP:
-            break
-    return chosen
 
 
 def _begun(source: str, installs: Sequence[tuple[Install, Epoch]]) -> int:

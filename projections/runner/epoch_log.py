@@ -14,7 +14,7 @@ from kernel.positions import Epoch
 from projections.log.adoption import append_files
 from projections.log.attempt_files import remove_left
 from projections.log.frames import AVRO_SCHEMAS, LOGGED
-from projections.log.layout import Lake, changes_log, events_log
+from projections.log.layout import Lake, changes_log, events_log, topics_log
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
 from projections.runner.arrival import Arrival
@@ -64,6 +64,7 @@ class EpochLog:
         at: dict[str, TableAt] = {}
         logs = {events_log(store): rows for store, rows in arrival.events.items()}
         logs |= {changes_log(source): rows for source, rows in arrival.changes.items()}
+        logs |= {topics_log(source): rows for source, rows in arrival.records.items()}
         for name in dict.fromkeys([*logs, *arrival.staged]):
             if name != QUARANTINED:
                 version = self._add(name, logs.get(name), arrival, epoch)

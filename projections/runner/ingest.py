@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from kernel import failpoints
 from kernel.errors import TooLarge
-from kernel.positions import Epoch, Offsets
+from kernel.positions import Epoch, Offsets, TopicId
 from projections.log.layout import Lake, current_name
 from projections.log.tables import TableAt, Tables
 from projections.runner.arrival import Arrival, says_something, sort_out
@@ -232,6 +232,7 @@ class Ingest:
             limits=self._progress.watermarks.limits(self._lateness),
             positions=self._progress.positions,
             moved=self._widened(bound),
+            ids=self._topic_ids(bound),
         )
 
     def _sorted_out(
@@ -263,6 +264,7 @@ class Ingest:
             partitions=partitions,
             now=datetime.now(UTC),
             released=released,
+            ids=self._topic_ids(bound),
         )
         compare(arrival.repeated)
         return arrival
@@ -276,8 +278,14 @@ class Ingest:
         return without_moved(decoded, topics, self._progress.marks, logged)
 
     def _widened(self, bound: Bound) -> frozenset[str]:
-        known = {**(self._last.topics if self._last else {}), **bound.topics}
-        return widened(bound.end, known)
+        return widened(bound.end, self._topics(bound))
+
+    def _topics(self, bound: Bound) -> dict[str, TopicId]:
+        """Return the topics that the offsets of this epoch belong to."""
+        return {**(self._last.topics if self._last else {}), **bound.topics}
+
+    def _topic_ids(self, bound: Bound) -> dict[str, str]:
+        return {topic: each.id for topic, each in self._topics(bound).items()}
 
     def _read(self, bound: Bound) -> Offsets:
         """Return the offsets up to which Kafka has been read with this epoch."""
@@ -360,7 +368,7 @@ class Ingest:
             timings_ms=dict(watch.steps),
             at=datetime.now(UTC),
             installs=bound.installs or (),
-            topics={**(self._last.topics if self._last else {}), **bound.topics},
+            topics=self._topics(bound),
         )
 
 

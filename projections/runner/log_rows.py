@@ -15,6 +15,7 @@ from projections.log.frames import (
     QUARANTINE,
     SNAPSHOT_END,
     SNAPSHOTS_TABLE,
+    TOPICS,
     TRANSACTION_END,
     TRANSACTIONS_TABLE,
     UTC_MICROS,
@@ -71,6 +72,15 @@ def change_rows(ordered: pa.Table, kept: Kept, epoch: int, now: datetime) -> pa.
         others = pa.array([kept.orders.get(place) for place in range(rows.num_rows)], pa.int64())
         stamps["commit_order"] = pc.coalesce(others, rows["commit_order"])
     return _shaped(rows, CHANGES, stamps)
+
+
+def record_rows(
+    ordered: pa.Table, kept: Kept, epoch: int, now: datetime, ids: Mapping[str, str]
+) -> pa.Table:
+    """Return rows of the log of an external topic; `ids` are those that Kafka gave to topics."""
+    rows = ordered.take(pa.array(kept.rows, pa.int64())).rename_columns({"metadata": "headers"})
+    named = pa.array([ids.get(topic) for topic in rows["topic"].to_pylist()], pa.string())
+    return _shaped(rows, TOPICS, _stamps(kept, epoch, now) | {"topic_id": named})
 
 
 def quarantine_rows(rejected: pa.Table, epoch: int, now: datetime) -> pa.Table:

@@ -28,15 +28,16 @@ from projections.log.frames import (
     DECODED,
     EVENT,
     MESSAGE,
+    RECORD,
     REJECTED,
     SCHEMA_TABLE,
     SNAPSHOT_END,
     TRANSACTION_END,
 )
 from projections.log.intervals import IntervalSet
-from projections.log.layout import Lake, changes_log, events_log
+from projections.log.layout import Lake, changes_log, events_log, topics_log
 from projections.log.storage import make_folder
-from projections.runner.log_rows import Kept, change_rows, event_rows, quarantine_rows
+from projections.runner.log_rows import Kept, change_rows, event_rows, quarantine_rows, record_rows
 
 QUARANTINED = "quarantine/records"
 GROUP_ROWS = 2**16
@@ -85,8 +86,8 @@ class Facts:
     """What executors must know in order to write an epoch's rows as they will be.
 
     `limits` are those of `Watermarks`, `positions` the events seen before this epoch, by store.
-    `moved` are the topics whose changes may come once more in another partition. `attempt` tells
-    this attempt at the epoch from others.
+    `moved` are the topics whose changes may come once more in another partition. `ids` is what
+    Kafka calls each topic. `attempt` tells this attempt at the epoch from others.
     """
 
     lake: Lake
@@ -96,6 +97,7 @@ class Facts:
     limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     positions: Mapping[str, IntervalSet] = field(default_factory=dict)
     moved: frozenset[str] = frozenset()
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
@@ -246,6 +248,10 @@ def _logged(rows: pa.Table, facts: Facts) -> Iterator[Logged]:
     for store, places in _grouped(rows["source"], _true(pc.equal(kinds, EVENT))):
         logged = event_rows(rows, _judged(rows, places, facts, "events."), facts.epoch, facts.now)
         yield from _partitioned(events_log(store), logged, places)
+    for source, places in _grouped(rows["source"], _true(pc.equal(kinds, RECORD))):
+        kept = _judged(rows, places, facts, "topics.")
+        logged = record_rows(rows, kept, facts.epoch, facts.now, facts.ids)
+        yield topics_log(source), None, logged, places
     rejected = _true(pc.equal(kinds, REJECTED))
     if len(rejected):
         taken = quarantine_rows(rows.take(pa.array(rejected)), facts.epoch, facts.now)
@@ -264,7 +270,7 @@ def _judged(rows: pa.Table, places: npt.NDArray[np.int64], facts: Facts, begin: 
     """Keep rows, with the verdicts on their lateness: those of `Sorter`, for many at once."""
     watermarks = np.full(rows.num_rows, None, object)
     late = np.zeros(rows.num_rows, bool)
-    facts_of = pc.is_in(rows["kind"], pa.array([CHANGE, EVENT]))
+    facts_of = pc.is_in(rows["kind"], pa.array([CHANGE, EVENT, RECORD]))
     judged = places[facts_of.to_numpy()[places]]
     times = pc.fill_null(rows["event_time"].cast(pa.int64()), 0).to_numpy()
     copied = pc.fill_null(rows["snapshot"], False).to_numpy()

@@ -26,6 +26,7 @@ from projections.log.frames import (
     EVENT,
     MESSAGE,
     OUTCOMES,
+    RECORD,
     REJECTED,
     TRANSACTIONS_TABLE,
 )
@@ -292,7 +293,7 @@ class Quarantine:
         )
 
 
-_FACTS: Collection[str] = (CHANGE, MESSAGE, EVENT, "end", "snapshot")
+_FACTS: Collection[str] = (CHANGE, MESSAGE, EVENT, RECORD, "end", "snapshot")
 
 
 def _place(record: dict[str, Any]) -> tuple[object, ...]:

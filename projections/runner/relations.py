@@ -12,13 +12,19 @@ from pyspark.sql.pandas.types import from_arrow_type
 from projections.log.datasets import schema_of
 from projections.log.layout import Lake
 from projections.log.tables import Tables, earliest
+from projections.log.topic_rows import TIMESTAMP, TopicRows
 from projections.log.typed_columns import EVENT_COLUMNS, truncates_name
+from projections.log.typed_topics import typed_topic
 from projections.runner.catalog import Deployment
 from projections.sql.catalog import Column, Relation
 from projections.sql.parse import ProjectionDecl
+from projections.sql.topics import TOPICS
 from projections.state.history import NOT_COLUMNS, HistoryOf, history_column
+from schemas.registry import MemoryRegistry
+from schemas.topic_records import TopicShape
 
 HIDDEN = NOT_COLUMNS - {"committed_at"}
+NO_SCHEMAS = MemoryRegistry()
 
 
 class LakeCatalog:
@@ -43,6 +49,7 @@ class LakeCatalog:
         self._typed = frozenset(typed)
         self._keys = deployment.keys()
         self._fields = fields
+        self._topics = {f"{TOPICS}.{name}": shape for name, shape in deployment.topics.items()}
 
     @property
     def declared(self) -> Mapping[str, ProjectionDecl]:
@@ -58,7 +65,8 @@ class LakeCatalog:
     def stream(self, name: str) -> Relation | None:
         """Return a log by the name of a category, an event type or a captured table."""
         columns: dict[str, str] = {}
-        for schema in self._schemas(name):
+        topic = self._topics.get(name)
+        for schema in self._schemas(name) or ([] if topic is None else [_declared(topic)]):
             for item in schema:
                 if item.name not in HIDDEN:
                     columns.setdefault(item.name, _spark_type(item.type))
@@ -72,7 +80,7 @@ class LakeCatalog:
             name=name,
             columns=tuple(Column(name=n, type=t) for n, t in columns.items()),
             key=("event_id",) if event else (),
-            event_time="occurred_at" if event else "committed_at",
+            event_time="occurred_at" if event else _time_of(topic),
         )
 
     def history(self, name: str) -> Relation | None:
@@ -109,6 +117,9 @@ class LakeCatalog:
 
     def history_of(self, name: str) -> HistoryOf | None:
         """Return how the history table of a relation is kept."""
+        topic = self._topics.get(f"{TOPICS}.{name}")
+        if topic is not None:
+            return None if not topic.key else _kept_by_records(topic)
         declared = self._deployment.sources.get(name)
         on = declared.on if declared is not None else name
         if on is None or f"typed/{on}" not in self._typed or on not in self._keys:
@@ -156,6 +167,33 @@ class LakeCatalog:
             ]
             return found + registered
         return found
+
+
+def _time_of(topic: TopicShape | None) -> str:
+    """Return the column with the event time of a log that has no events of the store."""
+    return "committed_at" if topic is None else topic.event_time or TIMESTAMP
+
+
+def _declared(topic: TopicShape) -> pa.Schema:
+    """Return the columns of a topic of which no record was read yet, as far as they are declared.
+
+    Nothing of it is in Avro, so that no schema is looked up.
+    """
+    if not topic.columns:
+        return pa.schema([])
+    return TopicRows(topic, NO_SCHEMAS).empty().schema
+
+
+def _kept_by_records(topic: TopicShape) -> HistoryOf:
+    """Return how the versions of a topic's keys are kept: each record is one, or ends its key."""
+    return HistoryOf(
+        name=f"history/{topic.source}",
+        typed=typed_topic(topic.source),
+        key=topic.key,
+        identity=topic.key,
+        by_row=True,
+        records=True,
+    )
 
 
 def retyped(stored: pa.Schema, shape: pa.Schema) -> list[str]:

@@ -22,6 +22,7 @@ from projections.log.frames import (
     EVENT,
     IGNORED,
     MESSAGE,
+    RECORD,
     REJECTED,
     SCHEMA_TABLE,
     SNAPSHOT_END,
@@ -82,8 +83,8 @@ class Sorter:
     """Decides row by row; keeps places, not rows.
 
     A batch comes in slices: rows of a partition in their order, partitions in theirs. `events`,
-    `changes` and `repeated` have places within the last slice. `doubled` are the positions of which
-    this batch has several events, which the caller compares with one another.
+    `changes`, `records` and `repeated` have places within the last slice. `doubled` are the
+    positions of which this batch has several events, which the caller compares with one another.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Sorter:
         self._partitions = partitions
         self.events: dict[str, Kept] = {}
         self.changes: dict[str, Kept] = {}
+        self.records: dict[str, Kept] = {}
         self.repeated: dict[str, list[int]] = {}
         self.doubled: dict[str, set[int]] = {}
         self.schema_ids: set[int] = set()
@@ -110,7 +112,7 @@ class Sorter:
 
     def begin(self) -> None:
         """Forget the places that were kept of the slice before."""
-        self.events, self.changes, self.repeated = {}, {}, {}
+        self.events, self.changes, self.records, self.repeated = {}, {}, {}, {}
 
     def take_slice(self, ordered: pa.Table) -> None:
         """Take the next rows, in their order, but for those that were rejected."""
@@ -168,6 +170,8 @@ class Sorter:
                 self._change(index, row)
             case "message":
                 self._message(index, row)
+            case "record":
+                self._record(index, row)
             case "begin":
                 self._progress.cut(row.source).begin(row.transaction_id)
                 self.counts[IGNORED] += 1
@@ -196,6 +200,12 @@ class Sorter:
             self.repeated.setdefault(row.source, []).append(index)
         else:
             self.doubled.setdefault(row.source, set()).add(row.position)
+
+    def _record(self, index: int, row: _Row) -> None:
+        """A record of an external topic is as new as its offset: the manifest has those read."""
+        self.counts["records"] += 1
+        kept = self.records.setdefault(row.source, Kept())
+        kept.add(index, *self._verdict(f"topics.{row.source}", row))
 
     def _change(self, index: int, row: _Row) -> None:
         self.counts["changes_read"] += 1
@@ -296,6 +306,9 @@ class Sorter:
             kept = self.events.setdefault(row.source, Kept())
             kept.add(index, *self._verdict(f"events.{row.table}", row))
             return
+        if row.kind == RECORD:
+            self._record(index, row)
+            return
         cut, own = self._progress.cut(row.source), MESSAGES if row.kind == MESSAGE else row.table
         if row.kind == TRANSACTION_END:
             counts = json.loads(row.counts)
@@ -344,7 +357,7 @@ def _rows(ordered: pa.Table) -> Iterator[_Row]:
 
 
 def _schema_ids(ordered: pa.Table) -> set[int]:
-    facts = ordered.filter(pc.is_in(ordered["kind"], pa.array([EVENT, CHANGE, MESSAGE])))
+    facts = ordered.filter(pc.is_in(ordered["kind"], pa.array([EVENT, CHANGE, MESSAGE, RECORD])))
     ids = set(facts["schema_id"].unique().to_pylist())
     ids |= set(facts["key_schema_id"].unique().to_pylist())
     return ids - {None}

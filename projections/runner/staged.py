@@ -25,7 +25,7 @@ from projections.log.executor_tasks import WrittenFile
 from projections.log.frames import REJECTED
 from projections.log.layout import Lake, events_log
 from projections.runner.arrival import Arrival, recorded_us
-from projections.runner.log_rows import Kept, change_rows, event_rows
+from projections.runner.log_rows import Kept, change_rows, event_rows, record_rows
 from projections.runner.log_task import (
     DECIDING,
     FILE,
@@ -180,7 +180,7 @@ def sort_staged(
         judged = ordered.filter(pc.invert(left_out)) if len(moved) else ordered
         sorter.take_slice(judged)
         compare({store: judged.take(rows) for store, rows in sorter.repeated.items()})
-        kept = [*sorter.events.values(), *sorter.changes.values()]
+        kept = [*sorter.events.values(), *sorter.changes.values(), *sorter.records.values()]
         verdicts.note(ordered, judged, kept)
         times += [recorded_us(judged, each) for each in sorter.events.values()]
     sorter.begin()
@@ -198,6 +198,10 @@ def sort_staged(
         events={s: event_rows(rows, k, facts.epoch, facts.now) for s, k in sorter.events.items()},
         changes={
             s: change_rows(rows, k, facts.epoch, facts.now) for s, k in sorter.changes.items()
+        },
+        records={
+            s: record_rows(rows, k, facts.epoch, facts.now, facts.ids)
+            for s, k in sorter.records.items()
         },
         staged=verdicts.additions(),
         recorded_us=[*times, *(recorded_us(rows, kept) for kept in sorter.events.values())],
@@ -310,7 +314,7 @@ def remove_attempts(lake: Lake) -> None:
 
 def tables_of(lake: Lake) -> list[str]:
     """Return the names of the tables that executors write files of."""
-    folders = ("log/changes", "log/events")
+    folders = ("log/changes", "log/events", "log/topics")
     found = [
         lake.name_at(f"{folder}/{entry}")
         for folder in folders

@@ -48,6 +48,11 @@ def uncertified(tree: Node) -> str | None:
     return None
 
 
+def uncertified_in(node: exp.Expr, columns: tuple[Column, ...]) -> str | None:
+    """Name the first part of an expression that the small executor may not compute."""
+    return _uncertified(node, _typing(columns))
+
+
 def has_simple_type(kind: str) -> bool:
     """Say whether both engines hold, compare and order values of a type alike."""
     return kind in _SIMPLE or _DECIMAL.fullmatch(kind) is not None

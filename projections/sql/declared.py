@@ -13,6 +13,7 @@ from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog, Column, Relation
 from projections.sql.parse import ProjectionDecl, SourceDecl
 from projections.sql.plan import plan
+from projections.sql.topics import log_of
 
 
 class DeclaredCatalog:
@@ -39,7 +40,7 @@ class DeclaredCatalog:
         """Return a declared source's log, or one of the catalog beneath."""
         source = self._declared(name)
         if source is None or source.on is None:
-            return self._under.stream(name)
+            return self._under.stream(name if source is None else log_of(source) or name)
         return _declare(source, self._under.stream(source.on))
 
     def history(self, name: str) -> Relation | None:
@@ -89,14 +90,7 @@ class DeclaredCatalog:
         return Relation(name=decl.name, columns=tuple(columns), key=made.key, event_time=None)
 
     def _declared(self, name: str) -> SourceDecl | None:
-        source = self._sources.get(name)
-        if source is not None and source.on is None:
-            raise InvalidRequest(
-                f"source {name} reads the external topic {source.topic!r}, which is not ingested",
-                remedy="Publish the records as events and read STREAM events.<category>, or "
-                "capture a table and declare CREATE SOURCE name ON <source>.<table>.",
-            )
-        return source
+        return self._sources.get(name)
 
 
 def _declare(source: SourceDecl, under: Relation | None) -> Relation | None:

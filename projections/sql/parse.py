@@ -21,6 +21,7 @@ from projections.sql.match_clause import MatchClause, without_matches
 from projections.sql.options import Options, OptionValue
 from projections.sql.places import Script as Text
 from projections.sql.tokens import Cursor, parsed, retyped, split, tokenized
+from projections.sql.topics import check_topic
 
 DEFAULT_FRESHNESS = timedelta(seconds=1)
 SOURCE_FORM = (
@@ -148,9 +149,10 @@ def _source(cursor: Cursor, tokens: list[Token]) -> SourceDecl:
             of="a source on events" if on_events else "a source on a table",
         )
     else:
-        columns = declared_columns(cursor)
+        bare = bool(cursor.rest) and cursor.rest[0].text.upper() == "WITH"
+        columns = () if bare else declared_columns(cursor)
         given = _options(cursor, opt.TOPIC_OPTIONS, of="a source on a topic")
-        _check_topic(cursor.script, given, {column.lower() for column, _ in columns}, at)
+        check_topic(cursor.script, given, columns, at)
     if cursor.rest:
         raise cursor.refusal(f"expected the end of the statement, found {cursor.found()}")
     return SourceDecl(
@@ -262,29 +264,6 @@ def declared_columns(cursor: Cursor) -> tuple[tuple[str, str], ...]:
             break
     cursor.expect(")")
     return tuple(columns)
-
-
-def _check_topic(script: Text, given: Options, columns: set[str], at: int) -> None:
-    if given.text("topic") is None or given.text("format") is None:
-        raise script.refusal(
-            "a source on a topic needs the options topic and format",
-            at=at,
-            fix=f"Write WITH (topic = '…', format = '{opt.FORMATS[0]}').",
-        )
-    if given.text("format") not in opt.FORMATS:
-        raise script.refusal(
-            f"format = '{given.text('format')}' is not known",
-            at=given.place("format", at),
-            fix=f"Formats: {', '.join(opt.FORMATS)}.",
-        )
-    for option in ("key", "event_time", "sequence", "identity"):
-        for column in given.columns(option):
-            if column.lower() not in columns:
-                raise script.refusal(
-                    f"{option} = {column}: the source declares no such column",
-                    at=given.place(option, at),
-                    fix=f"Declared columns: {', '.join(sorted(columns))}.",
-                )
 
 
 def _options(cursor: Cursor, known: tuple[str, ...], *, of: str) -> Options:

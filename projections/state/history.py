@@ -39,7 +39,7 @@ from projections.log.tables import TableAt, Tables
 from projections.log.writer import OP, ArrowWriter, Guard
 from projections.state.change_versions import LINKS, touched_by_changes, versions_by_change
 from projections.state.quoting import equal, listed
-from projections.state.row_versions import versions_by_row
+from projections.state.row_versions import versions_by_record, versions_by_row
 from schemas.identifiers import spark_name
 from schemas.lake_columns import STAMPS
 
@@ -71,8 +71,9 @@ class HistoryOf:
     """How one history table is kept.
 
     `identity` is the source's primary key. `key` differs from it, or `event_time` is set, when the
-    history was declared; then rows are versions of `key` (see the module). `truncates` names the
-    table of the source's TRUNCATEs and `table` the one of its tables that this is about.
+    history was declared; then rows are versions of `key` (see the module). `records`: they are
+    records of a topic, which nothing replaces or retracts. `truncates` names the table of the
+    source's TRUNCATEs and `table` the one of its tables that this is about.
     """
 
     name: str
@@ -81,6 +82,7 @@ class HistoryOf:
     identity: tuple[str, ...]
     by_row: bool
     truncates: str | None = None
+    records: bool = False
     table: str = ""
 
 
@@ -129,12 +131,7 @@ class HistoryTables:
             truncates = incoming.limit(0)
         truncates.createOrReplaceTempView("history_truncates")
         self._spark.sql(_touched(history)).createOrReplaceTempView("history_old")
-        versions = (
-            versions_by_row(history.key, history.identity, columns)
-            if history.by_row
-            else versions_by_change(history.key, columns)
-        )
-        self._spark.sql(versions).createOrReplaceTempView("history_versions")
+        self._spark.sql(_versions(history, columns)).createOrReplaceTempView("history_versions")
         rows = self._spark.sql(_difference(history, (*columns, *links), epoch))
         path, guard = self._lake.path(history.name), Guard(history.name, epoch)
         if stored is None:
@@ -183,6 +180,15 @@ def _own_names_free(incoming: DataFrame) -> DataFrame:
         if name not in incoming.columns:
             incoming = incoming.withColumn(name, functions.lit(None).cast(kind))
     return incoming
+
+
+def _versions(history: HistoryOf, columns: Sequence[str]) -> str:
+    """Select the versions of the touched keys."""
+    if history.records:
+        return versions_by_record(history.key, columns)
+    if history.by_row:
+        return versions_by_row(history.key, history.identity, columns)
+    return versions_by_change(history.key, columns)
 
 
 def _touched(history: HistoryOf) -> str:

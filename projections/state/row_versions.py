@@ -7,6 +7,28 @@ from collections.abc import Sequence
 from projections.state.quoting import equal, listed
 
 
+def versions_by_record(key: Sequence[str], columns: Sequence[str]) -> str:
+    """Select the versions of the touched keys, of records that are never replaced or retracted.
+
+    Reads `history_in` and `history_old`. A record that ends its key (`_operation` is `d`) is a
+    version in which nothing holds. Of several at one moment the last in order counts.
+    """
+    data = listed(columns)
+    keys = listed(key)
+    return f"""
+        SELECT {data}, valid_from, _deleted, _seq_hi, _seq_lo,
+               lead(valid_from) OVER (PARTITION BY {keys} ORDER BY valid_from) AS valid_to
+        FROM (
+          SELECT *, row_number() OVER (
+            PARTITION BY {keys}, valid_from ORDER BY _seq_hi DESC, _seq_lo DESC) AS __n
+          FROM (
+            SELECT {data}, _time AS valid_from, _operation = 'd' AS _deleted, _seq_hi, _seq_lo
+            FROM history_in WHERE NOT _late
+            UNION ALL
+            SELECT {data}, valid_from, _deleted, _seq_hi, _seq_lo FROM history_old))
+        WHERE __n = 1"""
+
+
 def versions_by_row(key: Sequence[str], identity: Sequence[str], columns: Sequence[str]) -> str:
     """Select the versions of the touched keys: replace, move or retract what a row held before.
 

@@ -27,7 +27,7 @@ def test_a_topic_is_read_with_all_its_options() -> None:
     source = parse_script(
         """-- ships
         CREATE SOURCE ship_event (
-          tracking_number BIGINT, occurred_at TIMESTAMP, at STRUCT<x: INT, y: DECIMAL(10, 2)>
+          tracking_number BIGINT, occurred_at TIMESTAMP, at DECIMAL(10, 2)
         ) WITH (topic = 'ship-events', format = csv, event_time = occurred_at,
           KEY = 'tracking_number', lateness = '10 minutes', idle_timeout = '30 seconds',
           sequence = occurred_at, deleted = 'at IS NULL',
@@ -38,7 +38,7 @@ def test_a_topic_is_read_with_all_its_options() -> None:
     assert source.columns == (
         ("tracking_number", "BIGINT"),
         ("occurred_at", "TIMESTAMP"),
-        ("at", "STRUCT<x: INT, y: DECIMAL(10, 2)>"),
+        ("at", "DECIMAL(10, 2)"),
     )
     assert (source.topic, source.format) == ("ship-events", "csv")
     assert (source.key, source.event_time) == (("tracking_number",), "occurred_at")
@@ -140,6 +140,37 @@ REFUSED = [
         "format = 'xml' is not known",
     ),
     ("CREATE SOURCE s (a FOO) WITH (topic = t, format = csv)", (1, 20), "'FOO' is no type"),
+    (
+        "CREATE SOURCE s (a ARRAY<INT>) WITH (topic = t, format = json)",
+        (1, 1),
+        "a: ARRAY<INT> is no type of a topic's column",
+    ),
+    ("CREATE SOURCE s WITH (topic = t, format = json)", (1, 1), "a topic in json needs columns"),
+    (
+        "CREATE SOURCE s (kafka_offset INT) WITH (topic = t, format = json)",
+        (1, 1),
+        "one of Penstock's own",
+    ),
+    (
+        "CREATE SOURCE s (a INT) WITH (topic = t, format = json,\n event_time = a)",
+        (2, 15),
+        "it is INT, not a time",
+    ),
+    (
+        "CREATE SOURCE s (a STRING) WITH (topic = t, format = json,\n sequence = a)",
+        (2, 13),
+        "STRING has no order",
+    ),
+    (
+        "CREATE SOURCE s (a INT) WITH (topic = t, format = json,\n deleted = 'b = 1')",
+        (2, 12),
+        "the source declares no column b",
+    ),
+    (
+        "CREATE SOURCE s (a INT) WITH (topic = t, format = json,\n deleted = 'a + 1')",
+        (2, 12),
+        "neither true nor false",
+    ),
     (
         "CREATE SOURCE s (a INT, A INT) WITH (topic = t, format = csv)",
         (1, 25),

@@ -376,13 +376,16 @@ def test_what_is_not_delivered_yet_is_not_silently_dropped(options: str, reason:
         made(f"SELECT flight {FROM}", options=options)
 
 
-def test_an_external_topic_is_declared_but_not_read_yet() -> None:
+def test_an_external_topic_is_the_stream_of_its_name() -> None:
     script = parse_script(
         "CREATE SOURCE s (k INT) WITH (topic = t, format = json);"
         "CREATE PROJECTION p WITH (key = k) AS SELECT k FROM STREAM s"
     )
-    with pytest.raises(InvalidRequest, match="external topic 't'"):
-        plan(script.projections[0], DeclaredCatalog(CATALOG, script.sources))
+    columns = (Column(name="k", type="INT"),)
+    topic = Relation(name="topics.s", columns=columns, key=(), event_time="kafka_timestamp")
+    known = MemoryCatalog(streams={"topics.s": topic})
+    made = plan(script.projections[0], DeclaredCatalog(known, script.sources))
+    assert [each.name for each in made.inputs] == ["topics.s"]
 
 
 def test_a_declared_source_must_fit_its_table() -> None:

@@ -1,0 +1,50 @@
+"""`deleted = '…'` of a source on a topic: which of its records end their key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from kernel.errors import InvalidRequest
+from projections.sql.catalog import Column
+from projections.sql.certified import uncertified_in
+from projections.sql.duckdb_text import DuckText
+from projections.sql.expressions import check
+from projections.sql.places import Script, nearest
+from projections.sql.tokens import parsed, tokenized
+from projections.sql.tree import column
+from projections.sql.types import normal, type_of
+
+
+def ending_text(condition: str, columns: Sequence[tuple[str, str]]) -> str:
+    """Return a condition over declared columns, (name, Spark type), as DuckDB writes it.
+
+    It is computed in this process for every record, so that only what is certified may stand in
+    it. Raises `InvalidRequest`.
+    """
+    script = Script(origin="deleted", text=f"SELECT {condition}")
+    query = parsed(script, tokenized(script))
+    items = query.expressions if isinstance(query, exp.Select) else []
+    rest = [name for name, part in query.args.items() if part and name != "expressions"]
+    if len(items) != 1 or rest or isinstance(items[0], exp.Alias):
+        raise InvalidRequest("it is no condition")
+    check(script, items[0], at=0, aggregates=False)
+    known = {name.lower(): Column(name=name, type=normal(kind)) for name, kind in columns}
+
+    def resolved(found: exp.Expr) -> exp.Expr:
+        if not isinstance(found, exp.Column):
+            return found
+        if len(found.parts) > 1 or found.name.lower() not in known:
+            hint = nearest(found.name, known)
+            raise InvalidRequest(f"the source declares no column {found.name}{hint}")
+        return column(known[found.name.lower()].name)
+
+    flat = items[0].transform(resolved)
+    kind = type_of(flat, lambda found: known[found.name.lower()].type)
+    if kind != "BOOLEAN":
+        raise InvalidRequest(f"it is {kind or 'of no known type'}, neither true nor false")
+    refused = uncertified_in(flat, tuple(known.values()))
+    if refused is not None:
+        raise InvalidRequest(f"it cannot be computed record by record: {refused}")
+    return DuckText().expression(flat, tuple(known.values()))
