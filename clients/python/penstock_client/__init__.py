@@ -54,6 +54,7 @@ from penstock_client.model import (
     StreamPage,
     StreamSummary,
 )
+from penstock_client.projections import FoundRow, RowChange, RowPage, RowsCaughtUp, RowsReset
 from penstock_client.retry import Retry
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "Entity",
     "Event",
     "EventPage",
+    "FoundRow",
     "Given",
     "GroupDiffers",
     "Health",
@@ -89,6 +91,10 @@ __all__ = [
     "QueryItem",
     "Refused",
     "Retry",
+    "RowChange",
+    "RowPage",
+    "RowsCaughtUp",
+    "RowsReset",
     "Schema",
     "SchemaCheck",
     "SchemaViolation",

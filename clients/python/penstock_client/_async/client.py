@@ -12,11 +12,13 @@ from uuid import UUID
 import httpx
 
 from penstock_client._async.connection import AsyncConnection
+from penstock_client._async.feed import SILENCE_S
 from penstock_client._async.groups import AsyncGroup, AsyncGroups
+from penstock_client._async.projections import AsyncProjection
 from penstock_client._async.reading import PAGE, all_events, stream_events
 from penstock_client._async.schemas import AsyncSchemas
 from penstock_client._async.streams import AsyncStreams
-from penstock_client._async.subscription import SILENCE_S, AsyncSubscription
+from penstock_client._async.subscription import AsyncSubscription
 from penstock_client.access import found_token
 from penstock_client.errors import Refused
 from penstock_client.model import (
@@ -268,6 +270,10 @@ class AsyncPenstock:
     def group(self, name: str, *, consumer: str | None = None) -> AsyncGroup:
         """Be a consumer of a persistent subscription; by default one with a name of its own."""
         return AsyncGroup(self._connection, name, consumer)
+
+    def projection(self, name: str) -> AsyncProjection:
+        """Read a projection's rows, and what changes in them."""
+        return AsyncProjection(self._connection, name)
 
     async def command(
         self,

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 
 from penstock_client._async.connection import AsyncConnection
-from penstock_client.errors import PenstockError, Unavailable, error_of
-from penstock_client.lines import Lines, Message, Messages
+from penstock_client._async.feed import SILENCE_S, AsyncFeed
+from penstock_client.lines import Message
 from penstock_client.model import CaughtUp, Event
-from penstock_client.wire import event_of, load
-
-SILENCE_S = 45.0
-"""A feed is dead after so long without a byte: the service gives a sign each 15 seconds."""
+from penstock_client.wire import event_of
 
 
-class AsyncSubscription:
+class AsyncSubscription(AsyncFeed[Event | CaughtUp]):
     """Events behind a position, in order, each once, without end; `CaughtUp` in between.
 
     A broken connection is made again from the last position, with growing waits; `CaughtUp` comes
@@ -33,11 +28,9 @@ class AsyncSubscription:
         filters: Mapping[str, str],
         silence_s: float = SILENCE_S,
     ) -> None:
-        self._connection = connection
+        super().__init__(connection, "/v1/events/subscribe", silence_s=silence_s)
         self._after = after
         self._filters = filters
-        self._silence_s = silence_s
-        self._feed = self._items()
 
     @property
     def position(self) -> int | None:
@@ -47,52 +40,10 @@ class AsyncSubscription:
         """
         return self._after if isinstance(self._after, int) else None
 
-    def __aiter__(self) -> Self:
-        return self
+    def _asked(self) -> Mapping[str, Any]:
+        return {"after": self._after, **self._filters}
 
-    async def __anext__(self) -> Event | CaughtUp:
-        return await self._feed.__anext__()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """End it and give its connection back."""
-        await self._feed.aclose()
-
-    async def _items(self) -> AsyncGenerator[Event | CaughtUp, None]:
-        failures = 0
-        while True:
-            error: PenstockError = Unavailable("the feed ended", remedy="It is opened again.")
-            try:
-                async with aclosing(self._messages()) as messages:
-                    async for message in messages:
-                        failures = 0
-                        item = self._taken(message)
-                        if item is not None:
-                            yield item
-            except PenstockError as caught:
-                if not caught.worth_a_retry:
-                    raise
-                error = caught
-            failures += 1
-            if failures >= self._connection.retry.reconnects:
-                raise error
-            await self._connection.pause(failures, error)
-
-    def _taken(self, message: Message) -> Event | CaughtUp | None:
-        """Note the position of a message; return what the caller is to see of it."""
-        if not message.data:
-            return None
-        document: Any = load(message.data)
+    def _taken(self, message: Message, document: Any) -> Event | CaughtUp | None:
         known = self._after if isinstance(self._after, int) else -1
         if message.event == "":
             event = event_of(document)
@@ -103,20 +54,4 @@ class AsyncSubscription:
         if message.event in ("caught-up", "checkpoint"):
             self._after = max(known, int(document["position"]))
             return CaughtUp(position=self._after) if message.event == "caught-up" else None
-        if message.event == "failed":
-            raise error_of(int(document["status"]), message.data, {})
         return None
-
-    async def _messages(self) -> AsyncGenerator[Message, None]:
-        lines, messages = Lines(), Messages()
-        async with self._connection.pieces(
-            "/v1/events/subscribe",
-            params={"after": self._after, **self._filters},
-            headers={"accept": "text/event-stream"},
-            silence_s=self._silence_s,
-        ) as (_, pieces):
-            async for piece in pieces:
-                for line in lines.feed(piece):
-                    message = messages.feed(line)
-                    if message is not None:
-                        yield message

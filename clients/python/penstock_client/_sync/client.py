@@ -13,11 +13,13 @@ from uuid import UUID
 import httpx
 
 from penstock_client._sync.connection import Connection
+from penstock_client._sync.feed import SILENCE_S
 from penstock_client._sync.groups import Group, Groups
+from penstock_client._sync.projections import Projection
 from penstock_client._sync.reading import PAGE, all_events, stream_events
 from penstock_client._sync.schemas import Schemas
 from penstock_client._sync.streams import Streams
-from penstock_client._sync.subscription import SILENCE_S, Subscription
+from penstock_client._sync.subscription import Subscription
 from penstock_client.access import found_token
 from penstock_client.errors import Refused
 from penstock_client.model import (
@@ -265,6 +267,10 @@ class Penstock:
     def group(self, name: str, *, consumer: str | None = None) -> Group:
         """Be a consumer of a persistent subscription; by default one with a name of its own."""
         return Group(self._connection, name, consumer)
+
+    def projection(self, name: str) -> Projection:
+        """Read a projection's rows, and what changes in them."""
+        return Projection(self._connection, name)
 
     def command(
         self,

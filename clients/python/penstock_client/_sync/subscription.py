@@ -3,22 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import closing
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 
 from penstock_client._sync.connection import Connection
-from penstock_client.errors import PenstockError, Unavailable, error_of
-from penstock_client.lines import Lines, Message, Messages
+from penstock_client._sync.feed import SILENCE_S, Feed
+from penstock_client.lines import Message
 from penstock_client.model import CaughtUp, Event
-from penstock_client.wire import event_of, load
-
-SILENCE_S = 45.0
-"""A feed is dead after so long without a byte: the service gives a sign each 15 seconds."""
+from penstock_client.wire import event_of
 
 
-class Subscription:
+class Subscription(Feed[Event | CaughtUp]):
     """Events behind a position, in order, each once, without end; `CaughtUp` in between.
 
     A broken connection is made again from the last position, with growing waits; `CaughtUp` comes
@@ -34,11 +29,9 @@ class Subscription:
         filters: Mapping[str, str],
         silence_s: float = SILENCE_S,
     ) -> None:
-        self._connection = connection
+        super().__init__(connection, "/v1/events/subscribe", silence_s=silence_s)
         self._after = after
         self._filters = filters
-        self._silence_s = silence_s
-        self._feed = self._items()
 
     @property
     def position(self) -> int | None:
@@ -48,52 +41,10 @@ class Subscription:
         """
         return self._after if isinstance(self._after, int) else None
 
-    def __iter__(self) -> Self:
-        return self
+    def _asked(self) -> Mapping[str, Any]:
+        return {"after": self._after, **self._filters}
 
-    def __next__(self) -> Event | CaughtUp:
-        return self._feed.__next__()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End it and give its connection back."""
-        self._feed.close()
-
-    def _items(self) -> Generator[Event | CaughtUp, None, None]:
-        failures = 0
-        while True:
-            error: PenstockError = Unavailable("the feed ended", remedy="It is opened again.")
-            try:
-                with closing(self._messages()) as messages:
-                    for message in messages:
-                        failures = 0
-                        item = self._taken(message)
-                        if item is not None:
-                            yield item
-            except PenstockError as caught:
-                if not caught.worth_a_retry:
-                    raise
-                error = caught
-            failures += 1
-            if failures >= self._connection.retry.reconnects:
-                raise error
-            self._connection.pause(failures, error)
-
-    def _taken(self, message: Message) -> Event | CaughtUp | None:
-        """Note the position of a message; return what the caller is to see of it."""
-        if not message.data:
-            return None
-        document: Any = load(message.data)
+    def _taken(self, message: Message, document: Any) -> Event | CaughtUp | None:
         known = self._after if isinstance(self._after, int) else -1
         if message.event == "":
             event = event_of(document)
@@ -104,20 +55,4 @@ class Subscription:
         if message.event in ("caught-up", "checkpoint"):
             self._after = max(known, int(document["position"]))
             return CaughtUp(position=self._after) if message.event == "caught-up" else None
-        if message.event == "failed":
-            raise error_of(int(document["status"]), message.data, {})
         return None
-
-    def _messages(self) -> Generator[Message, None, None]:
-        lines, messages = Lines(), Messages()
-        with self._connection.pieces(
-            "/v1/events/subscribe",
-            params={"after": self._after, **self._filters},
-            headers={"accept": "text/event-stream"},
-            silence_s=self._silence_s,
-        ) as (_, pieces):
-            for piece in pieces:
-                for line in lines.feed(piece):
-                    message = messages.feed(line)
-                    if message is not None:
-                        yield message

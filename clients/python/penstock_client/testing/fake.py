@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from penstock_client.retry import Retry
 from penstock_client.testing.deciders import FakeDecider, MemoryDeciders
 from penstock_client.testing.groups import MemoryGroups
 from penstock_client.testing.memory import MemoryStore
+from penstock_client.testing.projections import MemoryProjections
 from penstock_client.testing.requests import gives_nothing, problem, waits_s
 from penstock_client.testing.routes import Routes
 from penstock_client.testing.schemas import MemorySchemas
@@ -43,12 +44,14 @@ class FakePenstock(httpx.BaseTransport, httpx.AsyncBaseTransport):
     ) -> None:
         registered = MemorySchemas(schemas)
         self._store = MemoryStore(registered.check, now)
+        self._projections = MemoryProjections()
         self._routes = Routes(
             self._store,
             registered,
             MemoryStreams(self._store),
             MemoryGroups(self._store, now),
             MemoryDeciders(self._store, deciders or {}),
+            self._projections,
         )
         self._faults: list[tuple[PenstockError | httpx.TransportError, bool]] = []
 
@@ -72,6 +75,12 @@ class FakePenstock(httpx.BaseTransport, httpx.AsyncBaseTransport):
         A `PenstockError` is answered as its problem; a transport error breaks the connection.
         """
         self._faults.extend([(error, after_effect)] * times)
+
+    def put_rows(
+        self, projection: str, *, key: Iterable[str], rows: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """Let a projection have these rows, as of a new epoch. No SQL is run here."""
+        self._projections.put(projection, key, rows)
 
     def break_feeds(self) -> None:
         """Break the connection of every open subscription."""

@@ -22,6 +22,7 @@ from penstock_client.testing.deciders import MemoryDeciders
 from penstock_client.testing.feeds import Feed
 from penstock_client.testing.groups import MemoryGroups
 from penstock_client.testing.memory import MemoryStore, Wanted
+from penstock_client.testing.projections import MemoryProjections
 from penstock_client.testing.requests import body_of, problem, reply, whole
 from penstock_client.testing.schemas import MemorySchemas
 from penstock_client.testing.streams import MemoryStreams
@@ -40,6 +41,7 @@ class Routes:
         streams: MemoryStreams,
         groups: MemoryGroups,
         deciders: MemoryDeciders,
+        projections: MemoryProjections,
     ) -> None:
         self._store = store
         self._schemas = schemas
@@ -75,6 +77,8 @@ class Routes:
             ("POST", "/v1/subscriptions/{name}/replay-parked", groups.replay_parked),
             ("POST", "/v1/commands/{category}/{id}/{command}", deciders.command),
             ("GET", "/v1/entities/{category}/{id}", deciders.entity),
+            ("GET", "/v1/projections/{name}", projections.show),
+            ("GET", "/v1/projections/{name}/rows", projections.rows),
             ("GET", "/health/ready", self._ready),
         ):
             self.add(method, path, respond)
