@@ -21,10 +21,19 @@ from apps.standstills import Standstill, account, standing_still
 from cdc import sources
 from cdc.database import connected
 from kernel.errors import Unavailable
-from kernel.positions import Epoch, Lsn, lsn_from_text
+from kernel.positions import Epoch, Lsn, Offsets, lsn_from_text
 from projections.log.layout import Lake
 from projections.log.rows import SmallTables
-from projections.serve.standings import CAPTURE, PROJECTION, TYPED, Newest, live, newest, runs
+from projections.serve.standings import (
+    CAPTURE,
+    PROJECTION,
+    SOURCE,
+    TYPED,
+    Newest,
+    live,
+    newest,
+    runs,
+)
 from projections.state.held import hold_line, release_command, retry_command
 
 POLL_S = 0.2
@@ -47,11 +56,16 @@ class StoreHeads(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What must be in the tables: positions up to `head`, transactions up to each source's LSN."""
+    """What must be in the tables: positions up to `head`, transactions up to each source's LSN.
+
+    `ends` is where external topics ended, `topics` says which source reads each of them.
+    """
 
     store: str | None
     head: int
     cuts: Mapping[str, Lsn]
+    ends: Offsets = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +126,13 @@ class Waiting:
             cut = last.cuts.get(source, 0) if last is not None else 0
             if cut < lsn:
                 missing.append(f"source {source}: {lsn - cut:,} bytes of WAL")
+        taken = last.ends if last is not None else {}
+        for topic, ends in self.goal.ends.items():
+            read = taken.get(topic, {})
+            behind = sum(max(0, end - read.get(place, 0)) for place, end in ends.items())
+            if behind:
+                source = self.goal.topics[topic]
+                missing.append(f"source {source}: {behind:,} records of topic {topic}")
         held = last.held if last is not None else {}
         missing += [
             f"{hold_line(source, table, hold)} (release: {release_command(source, table, hold)})"
@@ -156,7 +177,21 @@ def goal_of(settings: Settings) -> Goal:
             found = database.execute(_MESSAGE).fetchone()
             assert found is not None
             cuts[source.name] = lsn_from_text(str(found["lsn"]))
-    return Goal(store=store, head=head, cuts=cuts)
+    ends, topics = _external(settings) if live(lake, SmallTables(), SOURCE) else ({}, {})
+    return Goal(store=store, head=head, cuts=cuts, ends=ends, topics=topics)
+
+
+def _external(settings: Settings) -> tuple[Offsets, dict[str, str]]:
+    """Return where external topics end, and the sources that read them.
+
+    To read declarations takes seconds to load, which nobody without any pays for.
+    """
+    from apps.topic_sources import declared_topics, ends_of
+    from apps.topics import KafkaTopics
+
+    declared = declared_topics(settings)
+    ends = ends_of(KafkaTopics(settings.required("kafka.bootstrap")), declared) if declared else {}
+    return ends, {shape.topic: name for name, shape in declared.items()}
 
 
 def wait(settings: Settings, *, timeout_s: float, show: Callable[[Behind], None]) -> CaughtUp:

@@ -17,6 +17,8 @@ from projections.sql.plan import plan
 from replay.planning import next_generation
 from replay.subject import Site
 
+EVENTS = "events"
+"""Begins the names of the event store's topics, behind the workspace's prefix."""
 _UNKNOWN_INPUT = re.compile(r"there is no (log|table|table with versions) named ")
 """How the planner refuses an input that nothing has been written to yet."""
 
@@ -58,9 +60,15 @@ def lake_catalog(site: Site) -> LakeCatalog:
 
 
 def apply(
-    site: Site, sources: Sequence[SourceDecl], projections: Sequence[ProjectionDecl]
+    site: Site,
+    sources: Sequence[SourceDecl],
+    projections: Sequence[ProjectionDecl],
+    *,
+    prefix: str = "",
 ) -> list[Deployed]:
     """Deploy statements in one commit; the same again changes nothing.
+
+    `prefix` begins the names of the workspace's own topics.
 
     Raises `Conflict` for a statement that would change the rows of something deployed,
     `InvalidRequest` for a query that cannot be compiled. Nothing is deployed then.
@@ -68,6 +76,7 @@ def apply(
     before = {(e.kind, e.name): e for e in site.deployed.entries()}
     results: list[Deployed] = []
     changed: list[Entry] = []
+    _check_topics(site, sources, before, prefix)
     for source in sources:
         entry, outcome = _source_entry(source, before.get((SOURCE, source.name)))
         results.append(_result(entry, outcome, None))
@@ -89,14 +98,21 @@ def apply(
 
 def _source_entry(source: SourceDecl, before: Entry | None) -> tuple[Entry, Outcome]:
     fresh = Entry(kind=SOURCE, name=source.name, generation=1, status=LIVE, text=source.text)
-    if before is None or before.status == DROPPED:
+    if before is None:
         return fresh, Outcome.CREATED
     old = next(iter(parse_script(before.text).sources))
+    if before.status == DROPPED:
+        if source.topic and old.topic and old.topic != source.topic:
+            raise Conflict(
+                f"the log of source {source.name} has the records of topic {old.topic}",
+                remedy="Declare it under another name, and read that one.",
+            )
+        return fresh, Outcome.CREATED
     if _rows_of(old) != _rows_of(source):
         raise Conflict(
             f"source {source.name} is deployed with another input, key or event time: histories "
             "and projections were made from that",
-            remedy="Declare it under another name, and read that one.",
+            remedy=_another_declaration(source),
         )
     same = (old.lateness, old.idle_timeout) == (source.lateness, source.idle_timeout)
     return (before, Outcome.UNCHANGED) if same else (fresh, Outcome.CHANGED)
@@ -106,12 +122,48 @@ def _rows_of(source: SourceDecl) -> Mapping[str, object]:
     """What the rows of a source's tables depend on."""
     return {
         "on": source.on,
+        "topic": (source.topic, source.format, source.columns),
         "key": source.key,
         "event_time": source.event_time,
         "sequence": source.sequence,
         "deleted": source.deleted,
         "identity": source.identity,
     }
+
+
+def _another_declaration(source: SourceDecl) -> str:
+    if source.topic is None:
+        return "Declare it under another name, and read that one."
+    return (
+        f"Drop what reads it, then the source: penstock source remove {source.name} --yes; declared"
+        " again, its rows are made anew from the log."
+    )
+
+
+def _check_topics(
+    site: Site, sources: Sequence[SourceDecl], before: Mapping[tuple[str, str], Entry], prefix: str
+) -> None:
+    """Refuse a topic that is the workspace's own, and one that another source reads or has read."""
+    captured = site.deployed.deployment().captures
+    owners: dict[str, str] = {}
+    for (kind, name), entry in before.items():
+        if kind == SOURCE and (topic := next(iter(parse_script(entry.text).sources)).topic):
+            owners[topic] = name
+    for source in sources:
+        if source.topic is None:
+            continue
+        own, _, rest = source.topic.removeprefix(prefix).partition(".")
+        if source.topic.startswith(prefix) and rest and (own == EVENTS or own in captured):
+            raise Conflict(
+                f"topic {source.topic} is one of the workspace's own",
+                remedy=f"Read it as it is: FROM STREAM {own}.…",
+            )
+        if owners.setdefault(source.topic, source.name) != source.name:
+            other = owners[source.topic]
+            raise Conflict(
+                f"topic {source.topic} is in the log of source {other}",
+                remedy=f"Read that one: FROM STREAM {other}; or declare {other} again.",
+            )
 
 
 def _projection_entry(

@@ -6,20 +6,25 @@ from dataclasses import asdict
 
 from apps import capture
 from apps.settings import Settings
+from apps.topic_sources import topic_states
 from cdc import declarations, sources
 from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient
 
 
 def source_documents(settings: Settings) -> list[dict[str, object]]:
-    """Ask Connect and every database; those that are taken away in part come last."""
+    """Ask Connect, every database and Kafka; those that are taken away in part come last.
+
+    Sources on external topics have the fields of `topic_sources.TopicState`.
+    """
     declared = sources.load_all(settings.workspace)
     with ConnectClient(settings.required("connect.url")) as connect:
         found = [
             {**source_document(capture.status(settings, each, connect)), "tables": each.tables}
             for each in declared
         ]
-    return [*found, *declarations.leaving_documents(settings.workspace)]
+    external = [asdict(each) for each in topic_states(settings)]
+    return [*found, *external, *declarations.leaving_documents(settings.workspace)]
 
 
 def source_document(state: CaptureStatus) -> dict[str, object]:

@@ -42,8 +42,13 @@ def apply(files: Files, workspace: WorkspaceOption = None, as_json: JsonOption =
     declared = read_files(files)
     for error in declared.refused:
         raise error
-    site = site_of(settings.load(workspace))
-    found = deployment.apply(site, declared.sources, declared.projections)
+    workplace = settings.load(workspace)
+    found = deployment.apply(
+        site_of(workplace),
+        declared.sources,
+        declared.projections,
+        prefix=workplace.text("kafka.topic_prefix"),
+    )
     rows = [[d.kind, d.name, d.outcome.value, d.waits] for d in found]
     headings = ["kind", "name", "outcome", "waits for"]
     nothing = "the files declare nothing; a projection begins with CREATE PROJECTION"

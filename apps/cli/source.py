@@ -14,7 +14,7 @@ import typer
 
 from apps import settings, standstills
 from apps.calls import asked
-from apps.cli import source_add, verification
+from apps.cli import source_add, source_topics, verification
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed, table
@@ -45,7 +45,9 @@ def register(app: typer.Typer) -> None:
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List the declared sources, what each does, and what of it stands still."""
     found = settings.load(workspace)
-    documents = _documents(found)
+    told = _documents(found)
+    external = [each for each in told if "topic" in each]
+    documents = [each for each in told if "topic" not in each]
     standing = standstills.standing_still(found) if documents else []
     still = {each["source"]: standstills.of_source(standing, each["source"]) for each in documents}
     for each in documents:
@@ -53,7 +55,8 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
     nothing = "no database is captured; capture one: penstock source add NAME --dsn DSN --tables …"
     rows = [(*_row(each), _still_cell(still[each["source"]])) for each in documents]
     text = table((*_HEADINGS, "stands still"), rows, nothing=nothing)
-    emit({"sources": documents}, as_json=as_json, text=text)
+    text += f"\n{source_topics.page(external)}" if external else ""
+    emit({"sources": documents, "topics": external}, as_json=as_json, text=text)
 
 
 def _documents(found: settings.Settings) -> list[dict[str, Any]]:
@@ -81,6 +84,10 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     from cdc import sources
 
     found = settings.load(workspace)
+    topic = source_topics.topic_state(found, name)
+    if topic is not None:
+        source_topics.show(topic, as_json=as_json)
+        return
     source = sources.load(found.workspace, name)
     # What follows takes seconds to load, which a wrong name does not pay for.
     from apps import capture, gaps
@@ -190,12 +197,17 @@ def resnapshot(
     Readers see the old rows until the new ones replace them in one commit. The log keeps what it
     has. What happened to the source between two slots is in no log: the copy shows its result.
     `outbox` stands for the event store's own: all its events are sent again, and those that the
-    log has are dropped.
+    log has are dropped. Of a source on an external topic, reading goes on at the first record that
+    Kafka has: those that it lost are in no log.
     """
     from cdc import sources
     from cdc.sources import OUTBOX
 
     found = settings.load(workspace)
+    topic = source_topics.topic_state(found, name)
+    if topic is not None:
+        source_topics.pass_over(found, topic, yes=yes, as_json=as_json)
+        return
     chosen = [each.strip() for each in (tables or "").split(",") if each.strip()]
     source = None if name == OUTBOX else sources.load(found.workspace, name)
     if not yes:
@@ -226,11 +238,15 @@ def remove(
     """Stop capturing: drop connector, slot, publication, event triggers. Topics and tables stay.
 
     What cannot be reached is named (exit code 6); the same command again takes it away. What
-    belongs to another role stays, and is named with the statement that drops it.
+    belongs to another role stays, and is named with the statement that drops it. A source on an
+    external topic is not read any more; while a projection reads it, that is refused.
     """
+    found = settings.load(workspace)
+    if source_topics.is_declared(found, name):
+        source_topics.drop(found, name, yes=yes, as_json=as_json)
+        return
     from apps import capture
 
-    found = settings.load(workspace)
     source = capture.removable(found, name)
     if not yes:
         what = f"This drops connector, slot and publication of {name}: later changes are lost."

@@ -24,10 +24,11 @@ from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
 from apps.pipeline.snapshots import TableCopier
-from apps.pipeline.source_lag import SourceHeads
+from apps.pipeline.source_lag import SourceHeads, SourceLag
 from apps.pipeline.space import SpaceGuard
 from apps.pipeline.stream import IngestRun
 from apps.pipeline.stuck_sources import StuckSources, poisoned
+from apps.pipeline.topic_lag import TopicHeads
 from apps.pipeline.verifying import Verifying
 from apps.settings import Settings
 from apps.standstills import cause_and_fix
@@ -58,8 +59,7 @@ from schemas.registry import ConfluentRegistry
 
 log = logging.getLogger("penstock.pipeline")
 
-IDLE_S = 0.1
-_GAP_LOOKS = 20
+IDLE_S, _GAP_LOOKS = 0.1, 20
 PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -117,6 +117,7 @@ class Pipeline:
             large=large,
         )
         self._sources = SourceHeads(settings, self._topics)
+        self._topic_heads = TopicHeads(self._topics)
         self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
         self._copier = TableCopier(settings, self._lake, self._registry, metrics=metrics.copies)
         self._projecting = Projecting(
@@ -190,7 +191,7 @@ class Pipeline:
             "copies": dict(self._copier.states),
             "slot_alarms": self._keeper.alarms,
             "verify": self._verifying.states,
-            "sources": {name: asdict(lag) for name, lag in self._sources.lags.items()},
+            "sources": {name: asdict(lag) for name, lag in self._lags().items()},
             "epoch": self._last.epoch if self._last else 0,
             "held": held | self._projecting.held(),
             "quarantine": quarantine,
@@ -210,6 +211,7 @@ class Pipeline:
         self._projecting.follow(self._spark)
         deployment = self._deployed.deployment()
         self._captures = tuple(deployment.captures)
+        self._topic_heads.declared = deployment.topics
         current = CurrentTables(
             self._lake,
             self._tables,
@@ -379,9 +381,14 @@ class Pipeline:
         self._metrics.lag_seconds.labels(store).set(seconds)
 
     def _watch_sources(self, last: Committed | None) -> None:
-        """Measure how far each captured source is ahead of the tables."""
-        for name, lag in self._sources.look(self._captures, last).items():
+        """Measure how far each source is ahead of the tables."""
+        self._sources.look(self._captures, last)
+        self._topic_heads.look(last)
+        for name, lag in self._lags().items():
             self._metrics.source_lag(name, lag)
+
+    def _lags(self) -> dict[str, SourceLag]:
+        return {**self._sources.lags, **self._topic_heads.lags}
 
 
 def _keeps_deleted(deployment: Deployment, source: str, table: str) -> bool:

@@ -15,13 +15,13 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from kernel.errors import Conflict
+from kernel.errors import Conflict, NotFound
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
 from projections.log.ledger import Ledger
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable, parse_tables
-from projections.sql.lineage import readers_of
+from projections.sql.lineage import readers_of, readers_of_source
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from projections.sql.topics import log_of, shape_of
 from schemas.incarnations import Incarnation, parse_incarnation
@@ -186,6 +186,23 @@ class DeployedCatalog:
         if before.status != status:
             self.put([changed])
         return changed
+
+    def drop_source(self, name: str) -> None:
+        """Take a declared source out. What was read stays.
+
+        Raises `NotFound`, and `Conflict` where projections read it.
+        """
+        deployment = self.deployment()
+        if name not in deployment.sources:
+            raise NotFound(f"no source {name} is declared", remedy="penstock source list")
+        readers = readers_of_source(name, deployment.declared.values())
+        if readers:
+            raise Conflict(
+                f"{', '.join(readers)} read the source {name}",
+                remedy=f"Drop what reads it first: penstock projection drop {readers[0]} --yes",
+            )
+        known = {(each.kind, each.name): each for each in self.entries()}
+        self.put([replace(known[SOURCE, name], status=DROPPED)])
 
     def version(self) -> int:
         """Return the catalog's table version; -1 before anything was deployed. Cheap."""

@@ -18,6 +18,8 @@ from schemas.identifiers import GOES_ON
 
 SINGLE = ("epochs", "catalog", "replays", "verifications")
 """Tables at the lake's root: the manifest, what is deployed, what was replayed and verified."""
+TOPICS = "topics"
+"""What the typed table of an external topic is called beneath `typed`: `topics.pings`."""
 _LOG_FOLDER = "_delta_log"
 _DEEPEST = 3
 _MERGED = (
@@ -66,6 +68,8 @@ def table_name(parts: list[str]) -> str:
     placed = _PLACED.fullmatch(text)
     if placed is None:
         return text if text in SINGLE else f"projection/{text}"
+    if placed["kind"] == TOPICS:
+        return f"typed/{TOPICS}.{placed['rest']}"
     if placed["kind"] not in KINDS:
         raise InvalidRequest(
             f"{text} is not a table's name: {placed['kind']} is not one of {', '.join(KINDS)}",

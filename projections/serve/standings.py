@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernel.errors import NotFound
+from kernel.positions import Offsets
 from projections.log.layout import Lake
 from projections.log.rows import SmallTables
 from projections.serve.lake_tables import row_count
@@ -23,7 +24,8 @@ SELECT name, generation, status, text FROM (
 """
 _LAST = "SELECT max(epoch) AS epoch FROM rows WHERE kind = 'committed'"
 _NEWEST = """
-SELECT epoch, heads, cuts, progress FROM rows WHERE kind = 'committed' AND epoch = {epoch}
+SELECT epoch, heads, cuts, progress, end_offsets FROM rows
+WHERE kind = 'committed' AND epoch = {epoch}
 """
 _LIVE = """
 SELECT name, generation FROM (
@@ -38,7 +40,7 @@ SELECT name, epoch, held FROM (
 ) WHERE age = 1
 """
 
-CAPTURE, PROJECTION = "capture", "projection"
+CAPTURE, PROJECTION, SOURCE = "capture", "projection", "source"
 """Kinds of the catalog, as `projections.runner.catalog` names them."""
 TYPED = "typed"
 """The run of typed tables and histories, as `projections.runner.manifest` names it."""
@@ -64,12 +66,16 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
-    """The newest committed epoch: heads of stores, cuts of sources, the tables that it holds."""
+    """The newest committed epoch: heads of stores, cuts of sources, the tables that it holds.
+
+    `ends` is up to where it has read each topic.
+    """
 
     epoch: int
     heads: Mapping[str, int]
     cuts: Mapping[str, int]
     held: Held
+    ends: Offsets = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,7 @@ def newest(lake: Lake, tables: SmallTables) -> Newest | None:
         heads=json.loads(str(row["heads"])),
         cuts=json.loads(str(row["cuts"])),
         held=held_from_json(json.loads(str(row["progress"])).get("held")),
+        ends=json.loads(str(row["end_offsets"])),
     )
 
 

@@ -15,6 +15,15 @@ def readers_of(name: str, projections: Iterable[ProjectionDecl]) -> list[str]:
     return sorted(decl.name for decl in projections if name in _tables_named(decl.query))
 
 
+def readers_of_source(name: str, projections: Iterable[ProjectionDecl]) -> list[str]:
+    """Return the projections whose queries name a declared source, as a stream or as a table."""
+    return sorted(
+        decl.name
+        for decl in projections
+        if any(len(t.parts) == 1 and t.name == name for t in decl.query.find_all(exp.Table))
+    )
+
+
 def read_by(plan: Plan) -> tuple[str, ...]:
     """Return the other projections that a plan reads."""
     return tuple(one.name for one in plan.inputs if one.kind is InputKind.PROJECTION)

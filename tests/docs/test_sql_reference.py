@@ -75,6 +75,7 @@ def test_statements_of_the_page_are_planned(lake_tables: LakeCatalog) -> None:
     assert {one.name for one in plans if one.strategy is Strategy.REGIONS} == several
     assert {one.name for one in plans} - several == {
         "flight_status",
+        "hottest",
         "departure_weather",
         "carrier_delays",
     }

@@ -52,6 +52,7 @@ def made(tmp_path: Path) -> HandMade:
         (["current", "shop.public.orders"], CURRENT),
         (["current/shop.public.orders"], CURRENT),
         (["typed", "events", "thing", "told"], TYPED),
+        (["topics", "pings"], "typed/topics.pings"),
         (["log", "events/0b0f"], "log/events/0b0f"),
         (["quarantine", "records"], "quarantine/records"),
         (["epochs"], "epochs"),

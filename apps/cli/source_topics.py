@@ -1,0 +1,86 @@
+"""Sources on external topics in `penstock source …`: `CREATE SOURCE` declares them, not `add`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from apps.cli.output import emit, refuse_unconfirmed, table
+from apps.settings import Settings
+from kernel.errors import EXIT_UNHEALTHY
+from projections.log.layout import Lake
+
+if TYPE_CHECKING:
+    from apps.topic_sources import TopicState
+
+_HEADINGS = ("source", "topic", "format", "state", "records", "behind", "quarantined")
+
+
+def is_declared(found: Settings, name: str) -> bool:
+    """Say whether a source on an external topic has that name. Asks no broker."""
+    if not _any_declared(found):
+        return False
+    from apps import topic_sources
+
+    return name in topic_sources.declared_topics(found)
+
+
+def topic_state(found: Settings, name: str) -> TopicState | None:
+    """Describe one source on an external topic; None where no such source has that name."""
+    if not is_declared(found, name):
+        return None
+    from apps import topic_sources
+
+    return next(each for each in topic_sources.topic_states(found) if each.source == name)
+
+
+def _any_declared(found: Settings) -> bool:
+    from projections.log.rows import SmallTables
+    from projections.serve.standings import SOURCE, live
+
+    return bool(live(Lake.named(found.lake), SmallTables(), SOURCE))
+
+
+def page(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of such sources."""
+    return table(_HEADINGS, [[each[name] for name in _HEADINGS] for each in documents])
+
+
+def show(topic: TopicState, *, as_json: bool) -> None:
+    """Show one; exit code 5 when records are gone that it has not read."""
+    said = (("cause: ", topic.cause), ("  fix: ", topic.fix))
+    lines = [page([asdict(topic)]), *(label + text for label, text in said if text is not None)]
+    emit(asdict(topic), as_json=as_json, text="\n".join(lines))
+    if topic.fix is not None:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def pass_over(found: Settings, topic: TopicState, *, yes: bool, as_json: bool) -> None:
+    """Let reading go on behind records that Kafka lost."""
+    if not yes:
+        what = f"This gives up the records of topic {topic.topic} that Kafka does not have any more"
+        command = f"penstock source resnapshot {topic.source} --yes"
+        refuse_unconfirmed(what, command, as_json=as_json, passes=topic.topic)
+    from apps import topic_sources
+
+    declared = topic_sources.declared_topics(found)[topic.source]
+    lost = topic_sources.pass_over(found, declared)
+    said = "; ".join(map(str, lost)) or "nothing is missing"
+    document = {"source": topic.source, "passed": [asdict(gap) for gap in lost]}
+    emit(document, as_json=as_json, text=f"{topic.source}: {said}")
+
+
+def drop(found: Settings, name: str, *, yes: bool, as_json: bool) -> None:
+    """Stop reading a topic; refused while a projection reads it."""
+    if not yes:
+        what = f"{name} would not be read any more; its log and its tables stay"
+        command = f"penstock source remove {name} --yes"
+        refuse_unconfirmed(what, command, as_json=as_json, removes=name)
+    from projections.log.tables import Tables
+    from projections.runner.catalog import DeployedCatalog
+
+    DeployedCatalog(Lake.at(found.lake), Tables()).drop_source(name)
+    emit({"removed": name, "whole": True}, as_json=as_json, text=f"{name} is removed")

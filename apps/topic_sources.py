@@ -1,0 +1,115 @@
+"""Declared sources on external topics: how each stands, and what people may decide about it.
+
+The topics are on the broker of the workspace (`kafka.bootstrap`), and are read with its settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from apps import gaps
+from apps.settings import Settings
+from apps.topics import KafkaTopics
+from kernel.positions import Offsets
+from projections.log.layout import Lake, topics_log
+from projections.log.tables import Tables
+from projections.runner.catalog import DeployedCatalog
+from projections.runner.manifest import Committed, Manifest, first_progress
+from projections.serve.lake_tables import row_count
+from projections.state.installs import InstallBook
+from schemas.topic_records import TopicShape
+
+RUNS, WAITS, GAP = "runs", "waits", "gap"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """How the source of a topic stands: records in its log, behind it, and in quarantine."""
+
+    source: str
+    topic: str
+    format: str
+    state: str
+    records: int
+    behind: int
+    quarantined: int
+    cause: str | None = None
+    fix: str | None = None
+
+
+def declared_topics(settings: Settings) -> Mapping[str, TopicShape]:
+    """Return the deployed sources on external topics, by name."""
+    return DeployedCatalog(Lake.named(settings.lake), Tables()).deployment().topics
+
+
+def topic_states(settings: Settings) -> list[TopicState]:
+    """Describe the sources on external topics. Raises `Unavailable` when Kafka does not answer."""
+    declared = declared_topics(settings)
+    if not declared:
+        return []
+    lake, tables = Lake.named(settings.lake), Tables()
+    last = Manifest(lake, tables).last()
+    topics = KafkaTopics(settings.required("kafka.bootstrap"))
+    ends = ends_of(topics, declared)
+    return [_state(settings, shape, last, ends, lake) for shape in declared.values()]
+
+
+def ends_of(topics: KafkaTopics, declared: Mapping[str, TopicShape]) -> Offsets:
+    """Return where the topics of sources end now; those that are not there yet are left out."""
+    names = sorted(re.escape(shape.topic) for shape in declared.values())
+    there = topics.matching("|".join(names)) if names else {}
+    return topics.ends({topic: parts for topic, parts in there.items() if parts})
+
+
+def records_behind(ends: Mapping[str, int], taken: Mapping[str, int]) -> int:
+    """Count the offsets of a topic that no epoch has yet."""
+    return sum(max(0, end - taken.get(partition, 0)) for partition, end in ends.items())
+
+
+def missing(settings: Settings, shape: TopicShape) -> list[gaps.Gap]:
+    """Return what Kafka lost of a topic before it was read."""
+    lake, tables = Lake.named(settings.lake), Tables()
+    found = gaps.look(
+        KafkaTopics(settings.required("kafka.bootstrap")),
+        re.escape(shape.topic),
+        Manifest(lake, tables).last(),
+        InstallBook(lake, tables),
+        {},
+        settings.text("kafka.topic_prefix"),
+        {shape.topic: shape.source},
+    )
+    return found.get(shape.source, [])
+
+
+def pass_over(settings: Settings, shape: TopicShape) -> list[gaps.Gap]:
+    """Note that reading may go on at the first records that Kafka has; return what is passed."""
+    lost = missing(settings, shape)
+    if lost:
+        gaps.skip(InstallBook(Lake.at(settings.lake), Tables()), shape.source, lost)
+    return lost
+
+
+def _state(
+    settings: Settings, shape: TopicShape, last: Committed | None, ends: Offsets, lake: Lake
+) -> TopicState:
+    taken = last.end.get(shape.topic, {}) if last is not None else {}
+    waits = first_progress(last).quarantine.get(shape.topic)
+    lost = missing(settings, shape)
+    state, cause, fix = RUNS, None, None
+    if lost:
+        state, cause, fix = GAP, gaps.reason(lost), gaps.remedy(shape.source)
+    elif shape.topic not in ends:
+        state, cause = WAITS, f"there is no topic {shape.topic} yet"
+    return TopicState(
+        source=shape.source,
+        topic=shape.topic,
+        format=shape.format,
+        state=state,
+        records=row_count(lake, topics_log(shape.source)),
+        behind=records_behind(ends.get(shape.topic, {}), taken),
+        quarantined=0 if waits is None else waits.records,
+        cause=cause,
+        fix=fix,
+    )

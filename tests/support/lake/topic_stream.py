@@ -1,0 +1,143 @@
+"""An external topic on the broker, and the stream that reads what statements declare of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.sql import SparkSession
+
+from apps.deployment import apply
+from apps.pipeline.projecting import Projecting
+from apps.pipeline.routing import router_of
+from apps.pipeline.stream import IngestRun
+from apps.settings import Settings
+from apps.topics import KafkaTopics
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.catalog import DeployedCatalog
+from projections.runner.executor import Executor, ExecutorChoice
+from projections.runner.manifest import Committed
+from projections.sql.parse import parse_script
+from projections.state.installs import InstallBook
+from replay.subject import Site
+from schemas.registry import ConfluentRegistry
+from tests.support.lake.feeding import Epochs, create_topic
+from tests.support.services.waiting import until
+
+
+@dataclass
+class TopicStream:
+    """A lake with declared sources, run after run, as a pipeline's process makes them."""
+
+    stack: Settings
+    spark: SparkSession
+    lake: Lake
+    prefix: str
+    folder: Path
+    made: list[Committed] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bootstrap = self.stack.required("kafka.bootstrap")
+        self.registry = ConfluentRegistry(self.stack.required("registry.url"))
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        self._producer = Producer({"bootstrap.servers": self.bootstrap})
+        self.projecting = Projecting(self.spark, self.lake, self.registry, on_run=lambda *_: None)
+
+    def deploy(self, text: str) -> None:
+        """Deploy statements, as `penstock projection apply` does."""
+        script = parse_script(text)
+        apply(Site(lake=self.lake), script.sources, script.projections, prefix=self.prefix)
+
+    def epochs(self, executor: Executor = Executor.DRIVER) -> Epochs:
+        """Return what makes epochs of the topics step by step."""
+        deployment = DeployedCatalog(self.lake, Tables()).deployment()
+        router = router_of(deployment, prefix=self.prefix, registry_url=self.registry.url)
+        return Epochs(self.spark, self.lake, router, self.bootstrap, executor=executor)
+
+    def run(self) -> IngestRun:
+        """Return a run of a new process that reads nothing yet."""
+        epochs = self.epochs()
+        run = IngestRun(
+            self.spark,
+            KafkaTopics(self.bootstrap),
+            epochs.router,
+            epochs.ingest,
+            InstallBook(self.lake, epochs.tables),
+            captures={},
+            without=(),
+            checkpoints=self.folder / "checkpoints",
+            max_records=10_000,
+            executor=ExecutorChoice(asked=Executor.AUTO, driver_bytes=2**25),
+            before_epoch=lambda: None,
+            after_epoch=self.made.append,
+            after_rest=lambda _: None,
+        )
+        run.finish_unfinished(epochs.manifest)
+        return run
+
+    def make(self, topic: str, partitions: int = 1) -> None:
+        """Make a topic."""
+        create_topic(self.bootstrap, topic, partitions)
+
+    def widen(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions."""
+        for future in self.admin.create_partitions([NewPartitions(topic, partitions)]).values():
+            future.result(timeout=30)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, and wait until the broker has forgotten it."""
+        for future in self.admin.delete_topics([topic]).values():
+            future.result(timeout=30)
+        topics = KafkaTopics(self.bootstrap)
+        until(lambda: not topics.ids([topic]), "the topic is gone")
+
+    def send(
+        self,
+        topic: str,
+        values: Sequence[bytes | Mapping[str, Any] | None],
+        *,
+        key: bytes | None = None,
+        partition: int = 0,
+    ) -> None:
+        """Produce records, mappings as JSON, and wait until the broker has them."""
+        for value in values:
+            sent = json.dumps(value).encode() if isinstance(value, Mapping) else value
+            self._producer.produce(topic, sent, key, partition)
+        assert self._producer.flush(30) == 0
+
+    def read(self, run: IngestRun, records: int) -> None:
+        """Wait until epochs have logged or refused so many records in all."""
+
+        def done() -> bool:
+            logged = (
+                e.counts.get(kind, 0) for e in self.made for kind in ("records", "quarantined")
+            )
+            return sum(logged) >= records or run.error is not None
+
+        until(done, f"{records} records are read")
+        assert run.error is None
+
+    def project(self) -> None:
+        """Bring everything derived to the newest epoch."""
+        while self.projecting.step():
+            pass
+
+    def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
+        """Return rows of a table of the lake, sorted."""
+        found = Tables().read(self.lake.path(name), columns=list(columns))
+        return [] if found is None else sorted(tuple(row.values()) for row in found.to_pylist())
+
+    def until_projected(self, done: Callable[[], bool], what: str) -> None:
+        """Bring everything derived forward until something holds."""
+
+        def look() -> bool:
+            self.projecting.step()
+            return done()
+
+        until(look, what)
