@@ -28,7 +28,13 @@ MOST_COMMITS = 2_000
 _LOG = "delta.logRetentionDuration"
 _REMOVED = "delta.deletedFileRetentionDuration"
 _MINUTES = (24 * 60, 4 * 60, 60, 15)
-_LEAST = {"current/_tail/": 15, "current/": 60, "log/changes/": 15, "log/events/": 15}
+_LEAST = {
+    "current/_tail/": 15,
+    "current/": 60,
+    "log/changes/": 15,
+    "log/events/": 15,
+    "log/topics/": 15,
+}
 """How many minutes at least, by the beginning of a table's name; the first that fits counts."""
 _LONGER = 150
 """So much longer the log knows which files were removed. The vacuum runs once an hour."""
