@@ -25,6 +25,7 @@ from deltalake.transaction import AddAction
 from kernel.errors import LeaseLost
 from projections.log.busy import shorten
 from projections.log.datasets import files_at, location_of, schema_of
+from projections.log.exactness import refuse_other_types
 from projections.log.storage import make_folder
 from projections.log.writer import Guard, reached, write_error
 
@@ -188,7 +189,8 @@ def commit_staged(
     """Make staged files part of a table: one commit, which carries the guard (`app`, `version`).
 
     Columns that the table lacks are added before. A guard that the table has makes it do nothing.
-    Raises `LeaseLost` when somebody else commits under the same app id.
+    Raises `LeaseLost` when somebody else commits under the same app id, and `Incompatible` where a
+    file has a column in another type than the table.
     """
     table.update_incremental()
     done = table.transaction_version(app)
@@ -202,6 +204,7 @@ def commit_staged(
             write_deltalake(table, empty, mode="append", schema_mode="merge")
             table.update_incremental()
             known = schema_of(table)
+        refuse_other_types(known, schema, table.table_uri)
     try:
         table.create_write_transaction(
             [*adds],

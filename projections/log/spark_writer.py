@@ -15,12 +15,15 @@ from delta.tables import DeltaTable as SparkDeltaTable
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import DeltaVersion
 from projections.log.datasets import location_of, schema_of
+from projections.log.driver import FEW_ROWS, collected
+from projections.log.exactness import NAMES, Inexact, in_question, of_other_types, refusal
 from projections.log.sessions import session_beside
 from projections.log.tables import Tables
 from projections.log.writer import DELETE, OP, UPSERT, Guard, reached
@@ -45,6 +48,9 @@ class SparkWriter:
     ) -> DeltaVersion:
         """Append rows; see `TableWriter`."""
         table = self._tables.ensure(path, _columns(rows), partition_by=partition_by)
+        if reached(table, guard):
+            return DeltaVersion(table.version())
+        rows = _as_stored(table, rows)
         return self._write(table, rows, guard, mode="append", options={"mergeSchema": "true"})
 
     def overwrite(self, path: str, rows: DataFrame, guard: Guard) -> DeltaVersion:
@@ -67,6 +73,7 @@ class SparkWriter:
         table = self._tables.ensure(path, _columns(rows.drop(OP)))
         if reached(table, guard):
             return DeltaVersion(table.version())
+        rows = _as_stored(table, rows)
         token = uuid.uuid4().hex
         # The guard of a MERGE is taken from the session: it must not leak into other writes.
         session = session_beside(self._spark)
@@ -173,6 +180,52 @@ def _merge(
         .whenNotMatchedInsert(condition=upsert, values=columns)
         .execute()
     )
+
+
+def _as_stored(table: DeltaTable, rows: DataFrame) -> DataFrame:
+    """Return rows in the types that the table's columns have.
+
+    Raises `Incompatible` where that would change values. The rows are computed for it only where
+    their types do not say it. Spark itself refuses an append of other types, whatever the values,
+    and a MERGE cuts off what a type cannot hold.
+    """
+    stored, own = schema_of(table), _columns(rows)
+    if names := in_question(stored, own):
+        columns = rows.select(*map(spark_name, names))
+        changed = columns.mapInArrow(Inexact(stored), from_arrow_schema(NAMES)).limit(1)
+        for name in collected(changed, FEW_ROWS)["name"].to_pylist():
+            raise refusal(stored, own, name, table.table_uri)
+    kinds = from_arrow_schema(stored)
+    others = of_other_types(stored, own)
+    if not others:
+        return rows
+    return rows.select(
+        *(
+            _cast(rows[spark_name(item.name)], item.dataType, kinds[item.name].dataType).alias(
+                item.name
+            )
+            if item.name in others
+            else rows[spark_name(item.name)]
+            for item in rows.schema
+        )
+    )
+
+
+def _cast(column: Column, own: DataType, kind: DataType) -> Column:
+    """Return values as another type. Fields that it lacks stay as they are."""
+    match own, kind:
+        case StructType(), StructType():
+            kinds = {item.name: item.dataType for item in (*own, *kind)}
+            fields = [
+                _cast(column.getField(item.name), item.dataType, kinds[item.name]).alias(item.name)
+                for item in own
+            ]
+            return functions.when(column.isNotNull(), functions.struct(*fields))
+        case ArrayType(), ArrayType():
+            inner = own.elementType, kind.elementType
+            return functions.transform(column, lambda item: _cast(item, *inner))
+        case _:
+            return column.cast(kind)
 
 
 def _columns(rows: DataFrame) -> pa.Schema:

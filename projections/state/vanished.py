@@ -18,6 +18,7 @@ from kernel.positions import Epoch
 from projections.log.adoption import StagedFiles, commit_staged
 from projections.log.datasets import dataset_of, for_duckdb, schema_of
 from projections.log.layout import Lake
+from projections.log.rewriting import fit
 from projections.log.tables import Tables
 from projections.log.writer import Guard, reached
 from projections.state.installs import Install
@@ -92,6 +93,9 @@ class Vanished:
         marked = keys.append_column(
             INSTALL, pa.array([self._install.id] * keys.num_rows, pa.string())
         )
+        self._tables.ensure(self._path, marked.schema)
+        # The keys may have another type by now than at an install before.
+        marked = fit(self._tables, self._path, marked)
         table = self._tables.ensure(self._path, marked.schema)
         write_deltalake(table, marked, mode="append", schema_mode="merge")
 

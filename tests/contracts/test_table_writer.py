@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
-from kernel.errors import LeaseLost
+from kernel.errors import Incompatible, LeaseLost
 from kernel.positions import Epoch
 from projections.log.spark_writer import SparkWriter
 from projections.log.tables import TABLE_SETTINGS, Tables
-from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, TableWriter
+from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, TableWriter, with_op
 
 SCHEMA = pa.schema(
     [
@@ -32,6 +33,35 @@ SCHEMA = pa.schema(
 AT = datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC)
 WRITERS = ("arrow", "spark")
 CASES = (("arrow", "folder"), ("spark", "folder"), ("arrow", "s3"))
+
+MOMENT = pa.timestamp("us", "UTC")
+LOST = [
+    (pa.int32(), 1, pa.float64(), 1.75),
+    (pa.int32(), 1, pa.int64(), 2**40),
+    (pa.int64(), 1, pa.decimal128(20, 4), Decimal("1.7555")),
+    (pa.decimal128(10, 2), Decimal("1.00"), pa.decimal128(20, 4), Decimal("1.7555")),
+    (pa.float64(), 1.5, pa.int64(), 2**53 + 1),
+    (pa.float64(), 1.5, pa.decimal128(20, 2), Decimal("123456789012345678.91")),
+    (pa.float32(), 1.5, pa.float64(), 0.1),
+    (pa.date32(), 1, MOMENT, datetime(2013, 1, 1, 5, tzinfo=UTC)),
+    (pa.int64(), 1, pa.string(), "one"),
+    (pa.int64(), 1, pa.string(), "007"),
+    (pa.struct([("a", pa.int32())]), {"a": 1}, pa.struct([("a", pa.float64())]), {"a": 1.75}),
+    (pa.list_(pa.int32()), [1], pa.list_(pa.float64()), [1.75]),
+]
+"""A stored column's type and a value in it, and rows' type with a value that is lost in it."""
+HELD = [
+    (pa.int64(), 1, pa.int32(), 2),
+    (pa.int32(), 1, pa.int64(), 2),
+    (pa.float64(), 1.5, pa.int32(), 2),
+    (pa.float64(), 1.5, pa.decimal128(20, 2), Decimal("2.5")),
+    (pa.float32(), 1.5, pa.float64(), 2.5),
+    (pa.int32(), 1, pa.null(), None),
+    (pa.string(), "a", pa.large_string(), "b"),
+    (pa.decimal128(20, 4), Decimal("1.7555"), pa.decimal128(10, 2), Decimal("2.50")),
+    (pa.struct([("a", pa.int64())]), {"a": 1}, pa.struct([("a", pa.int32())]), {"a": 2}),
+    (pa.list_(pa.int64()), [1], pa.list_(pa.int32()), [2]),
+]
 
 Row = tuple[int, str | None, int]
 
@@ -208,6 +238,46 @@ def test_a_merged_row_replaces_the_stored_one_whole(writer: Subject, path: str) 
     assert rows is not None
     kept = {row["id"]: (row["name"], row["x"]) for row in rows.to_pylist()}
     assert kept == {1: ("A", None), 2: ("b", 2.5)}
+
+
+def columns_of(number: int, kinds: Sequence[pa.DataType], values: Sequence[object]) -> pa.Table:
+    """One row: its number, and values of these types in columns x0, x1 …"""
+    arrays = [pa.array([value], kind) for kind, value in zip(kinds, values, strict=True)]
+    names = [f"x{place}" for place in range(len(arrays))]
+    return pa.table([pa.array([number], pa.int64()), *arrays], names=["id", *names])
+
+
+@pytest.mark.parametrize("how", ["append", "merge"])
+def test_values_that_a_column_does_not_hold_are_refused(
+    writer: Subject, path: str, how: str
+) -> None:
+    kinds, firsts, others, values = zip(*LOST, strict=True)
+    writer.append(path, columns_of(1, kinds, firsts), 1)
+    more = columns_of(2, others, values)
+    write = writer.append if how == "append" else writer.merge
+    for place in range(len(LOST)):
+        rows = more.select(["id", f"x{place}"])
+        rows = rows if how == "append" else with_op(rows, UPSERT)
+        with pytest.raises(Incompatible, match=f"column x{place} of .* as they are") as refused:
+            write(path, rows, 2)
+        assert "penstock replay apply" in str(refused.value.remedy)
+    kept = Tables().read(path)
+    assert kept is not None
+    assert kept.to_pylist() == columns_of(1, kinds, firsts).to_pylist()
+    assert writer.reached(path) == 1
+
+
+def test_values_of_another_type_that_a_column_holds_are_stored(writer: Subject, path: str) -> None:
+    kinds, firsts, others, values = zip(*HELD, strict=True)
+    wanted = [columns_of(1, kinds, firsts), *(columns_of(n, others, values) for n in (2, 3))]
+    writer.append(path, wanted[0], 1)
+    writer.append(path, wanted[1], 2)
+    writer.merge(path, with_op(wanted[2], UPSERT), 3)
+    rows = Tables().read(path)
+    assert rows is not None
+    kept = sorted(rows.to_pylist(), key=lambda row: row["id"])
+    assert kept == [row for each in wanted for row in each.to_pylist()]
+    assert [rows.schema.field(f"x{place}").type for place in range(len(kinds))] == [*kinds]
 
 
 def test_overwrite_replaces_rows_and_columns(writer: Subject, path: str) -> None:
