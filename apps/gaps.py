@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 from apps.topics import KafkaTopics
 from cdc.sources import OUTBOX
+from kernel.errors import Unavailable
 from kernel.positions import Offsets, TopicId
-from projections.runner.manifest import Committed
+from projections.runner.manifest import Bound, Committed
 from projections.state.installs import SKIP, Entry, InstallBook
 
 EVENTS = "events"
@@ -259,3 +260,43 @@ def _matters(topic: str, captures: Mapping[str, Collection[str]], prefix: str) -
 
 def _id(topics: Mapping[str, TopicId], name: str) -> str:
     return topics[name].id if name in topics else ""
+
+
+def still_there(
+    bound: Bound,
+    last: Committed | None,
+    skips: Iterable[Skip],
+    topics: KafkaTopics,
+    owned: tuple[str, Mapping[str, str]],
+) -> Offsets:
+    """Return the offsets at which what is left of a bound epoch can be read again.
+
+    `owned` is what tells of a topic whose it is: see `source_of`. Raises `Unavailable` when
+    Kafka does not have its records any more.
+    """
+    now = topics.ids(bound.end)
+    there = {topic: [int(p) for p in bound.end[topic]] for topic in now}
+    gone = bound.end.keys() - now.keys()
+    kept = Kept(first=topics.earliest(there), ends=bound.end, topics=now, gone=frozenset(gone))
+    were = {**standing_of(last).topics, **bound.topics}
+    start = next_offsets(Standing(offsets=bound.start, topics=were), skips, now)
+    allowed: dict[str, dict[str, int]] = {
+        topic: dict(places)
+        for topic, places in start.offsets.items()
+        # Of a topic that another took the place of nothing can be read, after a recovery.
+        if start.topics.get(topic) == were.get(topic)
+    }
+    for source, lost in gaps_of(start, kept, *owned).items():
+        for gap in lost:
+            if gap.next < gap.end:
+                raise Unavailable(
+                    f"epoch {bound.epoch} of {source} is bound to records that are {reason(lost)}",
+                    remedy=remedy(source),
+                )
+            # A recovery lets it skip further than this epoch goes: nothing of it is read.
+            allowed[gap.topic][gap.partition] = gap.end
+    unread = {
+        topic: {p: at for p, at in places.items() if at < bound.end[topic][p]}
+        for topic, places in allowed.items()
+    }
+    return {topic: places for topic, places in unread.items() if places}

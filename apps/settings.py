@@ -69,6 +69,8 @@ DEFAULTS: Mapping[str, object] = {
     "pipeline.driver_memory": "1536m",
     "pipeline.state_memory_bytes": 256 * 1024**2,
     "pipeline.lateness_seconds": 600,
+    "pipeline.standstill_seconds": 60,
+    "pipeline.standstill_end_seconds": 900,
     "capture.slot_alarm_bytes": 2 * 1024**3,
     "capture.copy_readers": 2,
     "verify.rows_per_second": 2_000,

@@ -14,7 +14,8 @@ from typing import Any
 from apps.calls import asked
 from apps.settings import Settings
 
-_FIX = " | fix: "
+FIX = " | fix: "
+"""Stands between a cause and the command that mends it, where both are one text."""
 _LOGS = "penstock logs pipeline"
 _BEGIN_S, _PAUSE_S = 5.0, 0.1
 _MOVING = ("running", "waiting", "starting")
@@ -31,7 +32,7 @@ class Standstill:
     lasting: bool = False
 
     def __str__(self) -> str:
-        return f"{self.component} {self.name} stands still: {self.cause}{_FIX}{self.command}"
+        return f"{self.component} {self.name} stands still: {self.cause}{FIX}{self.command}"
 
     def document(self) -> dict[str, object]:
         """Return it for JSON."""
@@ -40,7 +41,7 @@ class Standstill:
 
 def cause_and_fix(error: Exception, *, most: int) -> str:
     """Say what went wrong, in at most so many characters, and what mends it: as is read here."""
-    return f"{str(error)[:most]}{_FIX}{getattr(error, 'remedy', _LOGS)}"
+    return f"{str(error)[:most]}{FIX}{getattr(error, 'remedy', _LOGS)}"
 
 
 def standing_still(settings: Settings) -> list[Standstill]:
@@ -105,8 +106,10 @@ def _parts(state: Mapping[str, Any]) -> Iterator[Standstill]:
     for part in ("ingest", "projecting"):
         own = state.get(part, {})
         if own.get("state", "running") not in _MOVING:
-            lasting = own["state"] in ("failed", "paused")
+            lasting = own["state"] in ("failed", "paused", "stalled")
             yield _told(part, part, own.get("reason") or own["state"], _LOGS, lasting=lasting)
+    for name, trouble in state.get("loops", {}).items():
+        yield _told("loop", name, trouble, _LOGS)
     for name, trouble in state.get("upkeep", {}).items():
         yield _told("upkeep", name, trouble, _LOGS)
     for name, trouble in state.get("lag_unknown", {}).items():
@@ -157,7 +160,7 @@ def _sources(state: Mapping[str, Any]) -> Iterator[Standstill]:
 def _told(
     component: str, name: str, said: str, command: str, *, lasting: bool = False
 ) -> Standstill:
-    cause, _, fix = said.partition(_FIX)
+    cause, _, fix = said.partition(FIX)
     return Standstill(
         component=component, name=name, cause=cause, command=fix or command, lasting=lasting
     )

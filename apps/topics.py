@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kernel.errors import Unavailable
@@ -53,6 +59,10 @@ class KafkaTopics:
         """Return the next offset of each partition."""
         return retrying(lambda: self._offsets(topics, OffsetSpec.latest()), backoff=_PATIENCE)
 
+    def readable_ends(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
+        """Return of each partition where readers of committed records come to its end."""
+        return self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+
     def _ids(self, names: Collection[str]) -> dict[str, TopicId]:
         found: dict[str, TopicId] = {}
         asked = self._admin.describe_topics(
@@ -70,14 +80,19 @@ class KafkaTopics:
         return found
 
     def _offsets(
-        self, topics: Mapping[str, list[int]], spec: OffsetSpec
+        self,
+        topics: Mapping[str, list[int]],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[str, dict[str, int]]:
         wanted = {TopicPartition(t, p): spec for t, parts in topics.items() for p in parts}
         found: dict[str, dict[str, int]] = {}
         if not wanted:
             return found
         try:
-            for place, future in self._admin.list_offsets(wanted).items():
+            for place, future in self._admin.list_offsets(
+                wanted, isolation_level=isolation
+            ).items():
                 offset = future.result(timeout=TIMEOUT_S).offset
                 found.setdefault(place.topic, {})[str(place.partition)] = offset
         except (KafkaException, TimeoutError) as error:

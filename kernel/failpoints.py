@@ -14,6 +14,8 @@ import os
 import signal
 import threading
 
+from kernel import loops
+
 EPOCH_BEFORE_BIND = "epoch.before_bind"
 EPOCH_AFTER_BIND = "epoch.after_bind"
 EPOCH_AFTER_SCHEMAS = "epoch.after_schemas"
@@ -109,7 +111,8 @@ def arm_from_environment(text: str | None = None) -> None:
 
 
 def hit(name: str) -> None:
-    """Pass a failpoint: return at once unless a test armed it."""
+    """Pass a failpoint: return at once unless a test armed it. It is a step of the loop at work."""
+    loops.passed(name)
     if not _armed:
         return
     with _lock:

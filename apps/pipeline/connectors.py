@@ -26,6 +26,7 @@ from cdc.database import connected
 from cdc.scope import fingerprint
 from cdc.sources import OUTBOX, Source, load_all
 from kernel.errors import NotFound, PenstockError, Unavailable
+from kernel.loops import Loop
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import CAPTURE, DROPPED, DeployedCatalog
@@ -65,12 +66,16 @@ class ConnectorKeeper:
         self._wait: dict[str, float] = {}
         self._sources: tuple[Source, ...] = ()
         self.states: dict[str, str] = {}
+        self.loop = Loop("connectors")
 
     def run(self, stop: threading.Event) -> None:
         """Look after connectors until `stop` is set."""
         while not stop.is_set():
             try:
-                with ConnectClient(self._settings.required("connect.url")) as connect:
+                with (
+                    self.loop.working("a look at the connectors"),
+                    ConnectClient(self._settings.required("connect.url")) as connect,
+                ):
                     self.look(connect)
                 self.states.pop(LOOKS, None)
             except Exception as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -116,7 +117,9 @@ class CopyRun:
                 failure.note(error)
 
         readers = [
-            threading.Thread(target=work, name=f"copy-{number}", daemon=True)
+            threading.Thread(
+                target=copy_context().run, args=(work,), name=f"copy-{number}", daemon=True
+            )
             for number in range(self._readers)
         ]
         for reader in readers:

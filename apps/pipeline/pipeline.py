@@ -10,31 +10,34 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from apps.gaps import told
 from apps.pipeline.connectors import ConnectorKeeper
+from apps.pipeline.health import PartState, waiting_in
 from apps.pipeline.kafka import IngestBroker, decode_again
+from apps.pipeline.lag import LagWatch, StoreHeads
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
 from apps.pipeline.snapshots import TableCopier
-from apps.pipeline.source_lag import SourceHeads, SourceLag
+from apps.pipeline.source_lag import SourceHeads
 from apps.pipeline.space import SpaceGuard
 from apps.pipeline.stream import IngestRun
 from apps.pipeline.stuck_sources import StuckSources, poisoned
 from apps.pipeline.topic_lag import TopicHeads
 from apps.pipeline.verifying import Verifying
+from apps.pipeline.watchdog import Signs, Watchdog, spark_signs, watchdog_of
 from apps.settings import Settings
 from apps.standstills import cause_and_fix
 from apps.topics import KafkaTopics
 from cdc.sources import OUTBOX
 from kernel.errors import Retry, StoreDiverged, Unavailable, retry_directive
+from kernel.loops import Loop, passed
 from kernel.positions import Offsets
 from projections.log.compaction import Upkeep
 from projections.log.executor_tasks import SparkTasks
@@ -45,12 +48,11 @@ from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog, Deployment
 from projections.runner.executor import Executor, ExecutorChoice
 from projections.runner.ingest import Ingest
-from projections.runner.manifest import Committed, Manifest, first_progress
+from projections.runner.manifest import Committed, Manifest
 from projections.runner.projector import Run
 from projections.runner.retention import derived_names, forget_epochs
 from projections.runner.retries import Patience
 from projections.state.current import CurrentTables
-from projections.state.held import hold_document
 from projections.state.installs import InstallBook
 from projections.state.merging import MergeBeside
 from projections.state.staged_images import SparkStagedMerge
@@ -59,24 +61,10 @@ from schemas.registry import ConfluentRegistry
 
 log = logging.getLogger("penstock.pipeline")
 
+PROJECTIONS = "projections"
+"""What their loop, its pool and its jobs are called in Spark."""
 IDLE_S, _GAP_LOOKS = 0.1, 20
 PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
-
-
-class StoreHeads(Protocol):
-    """Reads how far the event store itself has come, so that lag is never understated."""
-
-    def lag(self, heads: Mapping[str, int]) -> tuple[str, int, float]:
-        """Return (store, events behind, age in seconds of the oldest one missing)."""
-        ...
-
-
-@dataclass(slots=True)
-class PartState:
-    """State of one thread: running, waiting, paused, failed; and why."""
-
-    state: str = "starting"
-    reason: str | None = None
 
 
 class Pipeline:
@@ -88,7 +76,6 @@ class Pipeline:
         self._spark = spark
         self._settings = settings
         self._metrics = metrics
-        self._heads = heads
         self._lake = Lake.at(settings.lake)
         self._registry = ConfluentRegistry(settings.required("registry.url"))
         self._tables = Tables(owned=self._lake.written_by_ingest)
@@ -116,8 +103,8 @@ class Pipeline:
             prune=partial(forget_epochs, self._lake, retention=retention),
             large=large,
         )
-        self._sources = SourceHeads(settings, self._topics)
         self._topic_heads = TopicHeads(self._topics)
+        self._lag = LagWatch(heads, SourceHeads(settings, self._topics), self._topic_heads, metrics)
         self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
         self._copier = TableCopier(settings, self._lake, self._registry, metrics=metrics.copies)
         self._projecting = Projecting(
@@ -133,26 +120,26 @@ class Pipeline:
         self._stop = threading.Event()
         self._patience = Patience()
         self._stuck = StuckSources()
-        self._captures: tuple[str, ...] = ()
-        self._lag_unknown: dict[str, str] = {}
         self._last: Committed | None = None
+        self._ingest_loop, self._topology_loop = Loop("ingest"), Loop("topology")
+        self._projections_loop = Loop(PROJECTIONS)
+        self._reading: IngestRun | None = None
+        self._watchdog = self._watching()
         self.ingest = PartState()
         self.projections = PartState()
 
     def run(self) -> None:
         """Run until `stop`: ingest here, projections and lag in threads of their own."""
         workers = [
-            threading.Thread(target=self._project, name="projections", daemon=True),
-            threading.Thread(target=self._watch_lag, name="lag", daemon=True),
-            threading.Thread(
-                target=self._keeper.run, args=(self._stop,), name="connectors", daemon=True
-            ),
-            threading.Thread(
-                target=self._copier.run, args=(self._stop,), name="copies", daemon=True
-            ),
-            threading.Thread(
-                target=self._verifying.run, args=(self._stop,), name="verify", daemon=True
-            ),
+            threading.Thread(target=work, args=(self._stop,), name=name, daemon=True)
+            for name, work in {
+                PROJECTIONS: self._project,
+                "lag": self._lag.run,
+                "connectors": self._keeper.run,
+                "copies": self._copier.run,
+                "verify": self._verifying.run,
+                "watchdog": self._watchdog.run,
+            }.items()
         ]
         for worker in workers:
             worker.start()
@@ -172,6 +159,22 @@ class Pipeline:
         self._upkeep.close()
         self.ingest = PartState("stopped")
 
+    def _watching(self) -> Watchdog:
+        """Return the watchdog over all loops of this process."""
+        return watchdog_of(
+            self._settings,
+            vital={
+                self._ingest_loop: self._signs,
+                self._topology_loop: Signs,
+                self._projections_loop: lambda: spark_signs(self._spark, PROJECTIONS),
+            },
+            others=[each.loop for each in (self._lag, self._keeper, self._copier, self._verifying)],
+            slow=[self._upkeep.loop],
+        )
+
+    def _signs(self) -> Signs:
+        return Signs() if self._reading is None else self._reading.signs()
+
     def stop(self) -> None:
         """Ask for an end between two epochs."""
         self._stop.set()
@@ -181,23 +184,24 @@ class Pipeline:
         return self.ingest.state in ("running", "waiting", "paused"), self._state()
 
     def _state(self) -> dict[str, object]:
-        states = self._projecting.states.values()
+        states, still = self._projecting.states.values(), dict(self._watchdog.still)
         held, quarantine = waiting_in(self._last)
         return {
-            "ingest": {"state": self.ingest.state, "reason": self.ingest.reason},
-            "projecting": {"state": self.projections.state, "reason": self.projections.reason},
+            "ingest": self.ingest.shown(still.pop("ingest", still.pop("topology", None))),
+            "projecting": self.projections.shown(still.pop(PROJECTIONS, None)),
+            "loops": still,
             "connectors": dict(self._keeper.states),
             "failing": dict(self._keeper.failing),
             "copies": dict(self._copier.states),
             "slot_alarms": self._keeper.alarms,
             "verify": self._verifying.states,
-            "sources": {name: asdict(lag) for name, lag in self._lags().items()},
+            "sources": {name: asdict(lag) for name, lag in self._lag.lags.items()},
             "epoch": self._last.epoch if self._last else 0,
             "held": held | self._projecting.held(),
             "quarantine": quarantine,
             "stuck": self._stuck.reasons() | self._diverged,
             "upkeep": dict(self._upkeep.troubles),
-            "lag_unknown": dict(self._lag_unknown),
+            "lag_unknown": dict(self._lag.unknown),
             "gaps": self.gaps,
             "projections": {
                 s.name: {"epoch": s.epoch, "error": s.error, "run_ms": s.last_ms} for s in states
@@ -210,7 +214,7 @@ class Pipeline:
         fit_to_cores(self._spark, self._settings.spark())
         self._projecting.follow(self._spark)
         deployment = self._deployed.deployment()
-        self._captures = tuple(deployment.captures)
+        self._lag.captures = tuple(deployment.captures)
         self._topic_heads.declared = deployment.topics
         current = CurrentTables(
             self._lake,
@@ -227,7 +231,8 @@ class Pipeline:
         finally:
             current.close()
 
-    def _run_ingest(self, deployment: Deployment, current: CurrentTables) -> bool:
+    def _prepared(self, deployment: Deployment, current: CurrentTables) -> tuple[Ingest, IngestRun]:
+        """Return a run that can start: what a crash left unfinished is finished."""
         router = router_of(
             deployment,
             prefix=self._settings.text("kafka.topic_prefix"),
@@ -248,7 +253,7 @@ class Pipeline:
             patience=self._patience,
             redecode=lambda records: decode_again(records, router),
         )
-        self._last = ingest.last
+        self._note(ingest.last)
         if ingest.last is not None:
             self._upkeep.committed(ingest.last.tables)
         run = IngestRun(
@@ -262,19 +267,26 @@ class Pipeline:
             checkpoints=self._settings.state_dir / "checkpoints",
             max_records=self._settings.number("pipeline.max_records_per_epoch"),
             executor=self._executor,
+            loop=self._ingest_loop,
             before_epoch=self._wait_for_space,
             after_epoch=self._committed,
             after_rest=self._rested,
         )
         run.finish_unfinished(self._manifest)
+        return ingest, run
+
+    def _run_ingest(self, deployment: Deployment, current: CurrentTables) -> bool:
+        with self._ingest_loop.working("the begin of a run"):
+            ingest, run = self._prepared(deployment, current)
         try:
-            run.start()
+            with self._ingest_loop.working("the start of the stream"):
+                run.start()
         except Unavailable as waiting:
             self.gaps = told(run.gaps)
             self.ingest = PartState("waiting", waiting.message)
             self._stop.wait(IDLE_S * 5)
             return True
-        self.ingest, self.gaps = PartState("running"), told(run.gaps)
+        self.ingest, self.gaps, self._reading = PartState("running"), told(run.gaps), run
         self._watch(run, ingest, deployment)
         if run.active:
             run.stop()
@@ -285,16 +297,18 @@ class Pipeline:
     def _watch(self, run: IngestRun, ingest: Ingest, deployment: Deployment) -> None:
         """Look at what a run waits for, until it ends or has to: the topology changed, say."""
         looks = 0
-        while run.active and not self._stop.is_set() and not self._moved(deployment):
+        while run.active and not self._stop.is_set():
             looks += 1
-            if run.gaps and looks % _GAP_LOOKS == 0 and run.recovered():
-                break
-            run.decide()
-            held = ingest.waiting_for()
-            stuck = ingest.stuck() | {s: poisoned(t) for s, t in ingest.poisoned().items()}
-            self._stuck.look(held, ingest.last.cuts if ingest.last else {}, stuck)
+            with self._topology_loop.working("a look at what is to be read"):
+                recovered = run.gaps and looks % _GAP_LOOKS == 0 and run.recovered()
+                if recovered or self._moved(deployment):
+                    break
+                held = ingest.waiting_for()
+                stuck = ingest.stuck() | {s: poisoned(t) for s, t in ingest.poisoned().items()}
+                self._stuck.look(held, ingest.last.cuts if ingest.last else {}, stuck)
             if self.ingest.state == "running":
                 self.ingest.reason = "; ".join(f"{s}: {r}" for s, r in held.items()) or None
+            run.decide()
             time.sleep(IDLE_S)
 
     def _moved(self, deployment: Deployment) -> bool:
@@ -311,13 +325,15 @@ class Pipeline:
             self._diverged[OUTBOX] = f"{error.message} | fix: {error.remedy}"
             again = True
         reason = cause_and_fix(error, most=800)
+        if not again:
+            reason = f"{reason} Then: penstock restart pipeline"
         self.ingest = PartState("restarting" if again else "failed", reason)
         self._metrics.restarts.inc()
         log.error("ingest ended: %s", self.ingest.reason, exc_info=error)
         return again
 
     def _committed(self, done: Committed) -> None:
-        self._last = done
+        self._note(done)
         self._upkeep.committed(done.tables)
         self._metrics.committed(done)
         log.info(
@@ -330,7 +346,10 @@ class Pipeline:
     def _rested(self, read: Offsets) -> None:
         """Count a batch that said nothing as read, for lag: the manifest has it one epoch later."""
         if self._last is not None:
-            self._last = replace(self._last, end={**self._last.end, **read})
+            self._note(replace(self._last, end={**self._last.end, **read}))
+
+    def _note(self, last: Committed | None) -> None:
+        self._last = self._lag.last = last
 
     def _ran(self, name: str, run: Run) -> None:
         self._metrics.projection_seconds.labels(name).observe(run.milliseconds / 1000)
@@ -340,68 +359,31 @@ class Pipeline:
         """Pause while the lake's disk is below its reserve; the reason stands in the health."""
         while (shortage := self._space.shortage()) is not None and not self._stop.is_set():
             self.ingest = PartState("paused", shortage)
+            passed("a pause for lack of room")
             self._stop.wait(1.0)
         if self.ingest.state == "paused":
             self.ingest = PartState("running")
 
-    def _project(self) -> None:
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", "projections")
+    def _project(self, stop: threading.Event) -> None:
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", PROJECTIONS)
+        self._spark.sparkContext.setJobGroup(PROJECTIONS, PROJECTIONS)
         failures = 0
-        while not self._stop.is_set():
+        while not stop.is_set():
             try:
-                busy = self._projecting.step()
+                with self._projections_loop.working("a look at what is due"):
+                    busy = self._projecting.step()
                 self.projections = PartState("running")
                 failures = 0
             except Exception as error:
                 self.projections = PartState("restarting", cause_and_fix(error, most=500))
                 log.error("projections: %s", self.projections.reason, exc_info=error)
-                self._stop.wait(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+                stop.wait(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
                 failures += 1
                 continue
             if not busy:
-                self._stop.wait(IDLE_S)
-
-    def _watch_lag(self) -> None:
-        while not self._stop.wait(1.0):
-            for name, watch in (("sources", self._watch_sources), ("store", self._watch_store)):
-                try:
-                    watch(self._last)
-                    self._lag_unknown.pop(name, None)
-                except Exception as error:
-                    # Without this thread the gauges would show their last, low values for ever.
-                    self._lag_unknown[name] = cause_and_fix(error, most=500)
-                    expected = isinstance(error, Unavailable)
-                    log.warning("lag unknown: %s", error, exc_info=not expected)
-        self._sources.close()
-
-    def _watch_store(self, last: Committed | None) -> None:
-        """Measure how far the event store is ahead of the tables."""
-        store, events, seconds = self._heads.lag(last.heads if last else {})
-        self._metrics.lag_events.labels(store).set(events)
-        self._metrics.lag_seconds.labels(store).set(seconds)
-
-    def _watch_sources(self, last: Committed | None) -> None:
-        """Measure how far each source is ahead of the tables."""
-        self._sources.look(self._captures, last)
-        self._topic_heads.look(last)
-        for name, lag in self._lags().items():
-            self._metrics.source_lag(name, lag)
-
-    def _lags(self) -> dict[str, SourceLag]:
-        return {**self._sources.lags, **self._topic_heads.lags}
+                stop.wait(IDLE_S)
 
 
 def _keeps_deleted(deployment: Deployment, source: str, table: str) -> bool:
     captured = deployment.captured(source, table)
     return captured is not None and captured.soft_deletes
-
-
-def waiting_in(last: Committed | None) -> tuple[dict[str, dict[str, object]], dict[str, int]]:
-    """Return the tables that stand still, with cause and command, and what is in quarantine."""
-    progress = first_progress(last)
-    held = {
-        f"{source}.{table}": hold_document(source, table, hold)
-        for source, tables in progress.held.items()
-        for table, hold in tables.items()
-    }
-    return held, {topic: waits.records for topic, waits in progress.quarantine.items()}

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from apps.deployment import waits_for_input
 from apps.pipeline.event_fields import EventFields
 from kernel.errors import PenstockError
+from kernel.loops import passed
 from kernel.positions import Epoch
 from projections.log.attempts import Attempts
 from projections.log.compaction import LargeCompaction, compact
@@ -193,6 +194,7 @@ class Projecting:
     ) -> bool:
         up_to = brought.epoch
         entry, decl = deployment.projections[name]
+        passed(f"projection {name}")
         state = self.states.setdefault(name, ProjectionState(name))
         if entry.status != LIVE or state.epoch >= up_to:
             return False

@@ -37,6 +37,7 @@ from cdc.snapshot.copying import copied_columns, prepare
 from cdc.snapshot.slot import Exported, exported_snapshot, mark
 from cdc.sources import COPY, Source, load_all
 from kernel import failpoints
+from kernel.loops import Loop
 from kernel.positions import lsn_from_text
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -111,14 +112,16 @@ class TableCopier:
         self._metrics = metrics
         self._space = SpaceGuard(lake.root, reserve_bytes=settings.number("storage.min_free_bytes"))
         self._tidied = time.monotonic()
+        self.loop = Loop("copies")
 
     def run(self, stop: threading.Event) -> None:
         """Copy what is wanted until `stop` is set."""
         self._stop = stop
         while not stop.is_set():
             try:
-                self.look()
-                self._tidy()
+                with self.loop.working("a look at wanted copies"):
+                    self.look()
+                    self._tidy()
                 self.states.pop(FILES, None)
             except Exception as error:
                 self.states[FILES] = f"waits: {cause_and_fix(error, most=800)}"

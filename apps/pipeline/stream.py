@@ -13,6 +13,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,17 +23,15 @@ from pyspark.sql.streaming import StreamingQuery
 
 from apps.gaps import (
     Gap,
-    Kept,
-    Standing,
     gaps_of,
     kept_by,
     look,
     next_offsets,
     reason,
-    remedy,
     skips_of,
     source_of,
     standing_of,
+    still_there,
 )
 from apps.pipeline.kafka import (
     decode_records,
@@ -42,8 +41,10 @@ from apps.pipeline.kafka import (
     stream_records,
 )
 from apps.pipeline.routing import TopicRouter
+from apps.pipeline.watchdog import Signs, spark_signs
 from apps.topics import KafkaTopics
 from kernel.errors import TooLarge, Unavailable
+from kernel.loops import Loop
 from kernel.positions import Offsets, TopicId
 from projections.log.frames import DECODED
 from projections.log.side_by_side import Many
@@ -93,6 +94,7 @@ class IngestRun:
         checkpoints: Path,
         max_records: int,
         executor: ExecutorChoice,
+        loop: Loop,
         before_epoch: Callable[[], None],
         after_epoch: Callable[[Committed], None],
         after_rest: Callable[[Offsets], None],
@@ -110,6 +112,7 @@ class IngestRun:
         self._checkpoints = checkpoints
         self._max_records = max_records
         self._executor = executor
+        self._loop = loop
         self._before_epoch = before_epoch
         self._after_epoch = after_epoch
         self._after_rest = after_rest
@@ -118,6 +121,7 @@ class IngestRun:
         self._stopping = False
         self._error: BaseException | None = None
         self._start: Offsets = {}
+        self._taken: Offsets = {}
         self._query: StreamingQuery | None = None
 
     def finish_unfinished(self, manifest: Manifest) -> Committed | None:
@@ -128,8 +132,9 @@ class IngestRun:
         bound = manifest.unfinished()
         if bound is None:
             return None
+        there = still_there(bound, self._ingest.last, self._skips, self._topics, self._told)
         left_out = [t for t in bound.end if source_of(t, *self._told) in self._without]
-        start = {t: at for t, at in self._still_there(bound).items() if t not in left_out}
+        start = {t: at for t, at in there.items() if t not in left_out}
         end = {t: {p: bound.end[t][p] for p in places} for t, places in start.items()}
         if end:
             records = read_records(self._spark, self._topics.bootstrap, start, end)
@@ -160,6 +165,7 @@ class IngestRun:
                 [*(reason(gaps) for gaps in self.gaps.values()), *map(_not_read, self._without)]
             )
             raise Unavailable(gone or f"no topic matches {pattern} yet")
+        self._taken = self._start
         for old in self._checkpoints.glob("*"):
             shutil.rmtree(old, ignore_errors=True)
         records = stream_records(
@@ -170,7 +176,7 @@ class IngestRun:
             max_records=self._max_records,
         )
         self._query = (
-            records.writeStream.foreachBatch(self._batch)
+            records.writeStream.foreachBatch(self._at_work)
             .option("checkpointLocation", self._checkpoint.as_uri())
             # The next batch begins when the last one is through: a fixed beat would be waited for.
             .trigger(processingTime="0 seconds")
@@ -181,7 +187,7 @@ class IngestRun:
         """Make an epoch of decisions that wait, where nothing else is to be read just now."""
         if not self._ingest.undecided():
             return
-        with self._busy:
+        with self._loop.working("a decision"), self._busy:
             if self._stopping or self._error is not None or not self._ingest.undecided():
                 return
             try:
@@ -228,10 +234,11 @@ class IngestRun:
         waits for ever for a batch that has just begun and waits for `busy`.
         """
         self._stopping = True
-        with self._busy:
-            query = self._query  # No batch is amid its epoch; one that begins now ends at once.
-        if query is not None:
-            query.stop()
+        with self._loop.working("the end of a run"):
+            with self._busy:
+                query = self._query  # No batch is amid its epoch; one that begins now ends at once.
+            if query is not None:
+                query.stop()
 
     @property
     def _told(self) -> tuple[str, Mapping[str, str]]:
@@ -241,6 +248,25 @@ class IngestRun:
     @property
     def _checkpoint(self) -> Path:
         return self._checkpoints / self._run_id
+
+    def unread(self) -> int:
+        """Return how many records of known partitions no batch has taken yet; asks the broker."""
+        taken = self._taken
+        ends = self._topics.readable_ends({t: [int(p) for p in at] for t, at in taken.items()})
+        return records_between(taken, ends) if taken is self._taken else 0
+
+    def signs(self) -> Signs:
+        """Say what waits for this run, and how far Spark is with what it does for it."""
+        query = self._query
+        if query is None or not query.isActive:
+            return Signs()
+        unread = self.unread()
+        signs = spark_signs(self._spark, str(query.runId), None)
+        return replace(signs, waits=f"{unread} records wait in Kafka") if unread > 0 else signs
+
+    def _at_work(self, records: DataFrame, batch_id: int) -> None:
+        with self._loop.working("the begin of a batch"):
+            self._batch(records, batch_id)
 
     def _batch(self, records: DataFrame, batch_id: int) -> None:
         with self._busy:
@@ -255,6 +281,7 @@ class IngestRun:
                 # Spark wraps what a callback raises in text: keep the error itself.
                 self._error = error
                 raise
+        self._taken = {**self._taken, **bound.end}
         if done is None:
             self._after_rest(bound.end)
         else:
@@ -347,39 +374,6 @@ class IngestRun:
         noted = {**self._topic_ids, **going_on.topics}
         changed = {t: noted[t] for t in end if t in noted and noted[t] != read.topics.get(t)}
         return going_on.offsets, changed
-
-    def _still_there(self, bound: Bound) -> Offsets:
-        """Return the offsets at which what is left of a bound epoch can be read again."""
-        now = self._topics.ids(bound.end)
-        there = {topic: [int(p) for p in bound.end[topic]] for topic in now}
-        gone = bound.end.keys() - now.keys()
-        kept = Kept(
-            first=self._topics.earliest(there), ends=bound.end, topics=now, gone=frozenset(gone)
-        )
-        were = {**standing_of(self._ingest.last).topics, **bound.topics}
-        start = next_offsets(Standing(offsets=bound.start, topics=were), self._skips, now)
-        gaps = gaps_of(start, kept, *self._told)
-        allowed: dict[str, dict[str, int]] = {
-            topic: dict(places)
-            for topic, places in start.offsets.items()
-            # Of a topic that another took the place of nothing can be read, after a recovery.
-            if start.topics.get(topic) == were.get(topic)
-        }
-        for source, lost in gaps.items():
-            for gap in lost:
-                if gap.next < gap.end:
-                    raise Unavailable(
-                        f"epoch {bound.epoch} of {source} is bound to records that are"
-                        f" {reason(lost)}",
-                        remedy=remedy(source),
-                    )
-                # A recovery lets it skip further than this epoch goes: nothing of it is read.
-                allowed[gap.topic][gap.partition] = gap.end
-        unread = {
-            topic: {p: at for p, at in places.items() if at < bound.end[topic][p]}
-            for topic, places in allowed.items()
-        }
-        return {topic: places for topic, places in unread.items() if places}
 
     def _planned(self, batch_id: int) -> Offsets:
         """Return the end offsets of a batch, from the checkpoint that the stream writes here.

@@ -31,6 +31,7 @@ from apps.verification.rounds import (
 )
 from cdc.sources import Source, load_all
 from kernel.errors import InvalidRequest, NotFound, PenstockError
+from kernel.loops import Loop
 from kernel.positions import Lsn, lsn_to_text
 from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
@@ -116,6 +117,7 @@ class Verifying:
         self._rounds: dict[str, SourceRounds] = {}
         self._away: dict[str, _Away] = {}
         self._turn = ""
+        self.loop = Loop("verify")
 
     @property
     def states(self) -> dict[str, object]:
@@ -141,7 +143,8 @@ class Verifying:
         rate = self._settings.number("verify.rows_per_second")
         while rate > 0 and not stop.is_set():
             began = time.monotonic()
-            rows, busy_s = self.step()
+            with self.loop.working("a range to compare"):
+                rows, busy_s = self.step()
             pause = max(rows / rate, busy_s * self._rest) if rows or busy_s else IDLE_S
             stop.wait(max(pause - (time.monotonic() - began - busy_s), 0.1))
 

@@ -30,6 +30,7 @@ from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel.errors import LeaseLost
+from kernel.loops import Loop, passed
 from projections.log.attempts import Attempts
 from projections.log.busy import kept_for
 from projections.log.layout import Lake
@@ -255,6 +256,7 @@ class Upkeep:
         self._large = large
         self.troubles: dict[str, str] = {}
         """What could not be done the last time, by the kind of work or the table."""
+        self.loop = Loop("upkeep")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -282,7 +284,8 @@ class Upkeep:
                     continue
                 done[work] = time.monotonic()
                 try:
-                    work()
+                    with self.loop.working(work.__name__.strip("_")):
+                        work()
                 except Exception as error:
                     # Nothing depends on it: it is tried again when it is due again.
                     log.warning("upkeep: %s", error, exc_info=error)
@@ -338,6 +341,7 @@ class Upkeep:
     def _of(self, name: str) -> Iterator[None]:
         """Keep an error of the block as that of one table: the others are looked after."""
         attempts = Attempts()
+        passed(f"upkeep of {name}")
         with attempts.of(name):
             yield
             self.troubles.pop(name, None)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 
 import pyarrow as pa
@@ -237,8 +238,8 @@ class CurrentTables:
                     elif len(folds) == 1:
                         attempts.done |= self.fold(source, table, rows, epoch, evolution)
                     else:
-                        work = (source, table, rows, epoch, evolution)
-                        started[table] = pool.submit(self.fold, *work)
+                        fold = partial(self.fold, source, table, rows, epoch, evolution)
+                        started[table] = pool.submit(copy_context().run, fold)
         for table, each in started.items():
             with attempts.of(table):
                 attempts.done |= each.result()

@@ -13,10 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from apps.pipeline.source_lag import SourceHeads, SourceLag
 from apps.pipeline.stream import IngestRun
+from apps.pipeline.watchdog import Watchdog, Watched
 from apps.settings import Settings, load
 from apps.topics import KafkaTopics
 from cdc import sources
 from cdc.database import split_password
+from kernel import failpoints
+from kernel.loops import Loop
 from kernel.positions import Offsets, covers
 from projections.log.layout import Lake
 from projections.runner.executor import Executor, ExecutorChoice
@@ -45,6 +48,7 @@ class Stream:
     made: list[Committed] = field(default_factory=list)
     rested: list[Offsets] = field(default_factory=list)
     last: Committed | None = None
+    loop: Loop = field(default_factory=lambda: Loop("ingest"))
 
     def begin(self) -> IngestRun:
         """Start a run as a new process does: what the one before had in memory is lost."""
@@ -68,6 +72,7 @@ class Stream:
             checkpoints=self.folder / "checkpoints",
             max_records=10_000,
             executor=ExecutorChoice(asked=Executor.AUTO, driver_bytes=2**25),
+            loop=self.loop,
             before_epoch=lambda: None,
             after_epoch=self._committed,
             after_rest=self._rested,
@@ -175,6 +180,60 @@ def test_a_batch_that_begins_while_its_run_is_stopped_does_not_hold_it(
     stopping.join(60)
     assert not stopping.is_alive(), "the run ends"
     assert run.error is None
+
+
+def test_an_epoch_that_hangs_is_seen_and_one_that_gets_on_is_not(stream: Stream) -> None:
+    run = stream.begin()
+    stream.beat(run)
+    watchdog = Watchdog(
+        [Watched(loop=stream.loop, bound_s=0.3, probe=run.signs)], end_after_s=0, end=pytest.fail
+    )
+
+    def still() -> dict[str, str]:
+        watchdog.probe()
+        watchdog.look()
+        return watchdog.still
+
+    until(lambda: run.unread() == 0, "all is read")
+    assert not still(), "whoever rests stands where it should"
+    failpoints.arm(failpoints.EPOCH_AFTER_LOG, "hold")
+    try:
+        stream.notes.execute("INSERT INTO note VALUES (2, 'two')")
+        until(lambda: "ingest" in still(), "the epoch stands still")
+        assert f"since {failpoints.EPOCH_AFTER_LOG}" in still()["ingest"]
+    finally:
+        failpoints.disarm()
+    stream.wait(run, lambda: not still() and run.unread() == 0, "the epoch gets on")
+    run.stop()
+
+
+def test_records_that_nobody_reads_are_seen(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, let_go = stream.prepared(), threading.Event()
+    at_work = run._at_work
+
+    def late(records: DataFrame, batch_id: int) -> None:
+        assert let_go.wait(120)
+        at_work(records, batch_id)
+
+    monkeypatch.setattr(run, "_at_work", late)
+    run.start()
+    watchdog = Watchdog(
+        [Watched(loop=stream.loop, bound_s=0.3, probe=run.signs)], end_after_s=0, end=pytest.fail
+    )
+
+    def still() -> str:
+        watchdog.probe()
+        watchdog.look()
+        return watchdog.still.get("ingest", "")
+
+    try:
+        until(lambda: "records wait in Kafka" in still(), "they are said to wait")
+    finally:
+        let_go.set()
+    stream.wait(run, lambda: not still() and run.unread() == 0, "they are read")
+    run.stop()
 
 
 def test_an_idle_source_in_a_busy_database_is_not_said_to_lag(

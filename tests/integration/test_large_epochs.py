@@ -14,6 +14,7 @@ from apps.pipeline.stream import IngestRun
 from apps.settings import Settings
 from apps.topics import KafkaTopics
 from kernel.errors import TooLarge
+from kernel.loops import Loop
 from projections.log.attempt_files import stem_of
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -108,6 +109,7 @@ def test_a_backlog_goes_by_executors_and_what_comes_then_by_the_driver(
         checkpoints=tmp_path / "checkpoints",
         max_records=10_000,
         executor=choice,
+        loop=Loop("ingest"),
         before_epoch=lambda: None,
         after_epoch=made.append,
         after_rest=lambda _: None,

@@ -19,6 +19,7 @@ from apps.settings import Settings
 from apps.topics import KafkaTopics
 from cdc.connect import ConnectClient
 from kernel.errors import StoreDiverged, Unavailable
+from kernel.loops import Loop
 from projections.log.layout import Lake, changes_log
 from projections.log.tables import Tables
 from projections.runner.executor import Executor, ExecutorChoice
@@ -57,6 +58,7 @@ class Runs:
             checkpoints=self.scratch,
             max_records=1_000,
             executor=ExecutorChoice(asked=Executor.AUTO, driver_bytes=2**25),
+            loop=Loop("ingest"),
             before_epoch=lambda: None,
             after_epoch=lambda _: None,
             after_rest=lambda _: None,

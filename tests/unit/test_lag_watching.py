@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from apps import topics
+from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
-from apps.pipeline.pipeline import Pipeline
 from apps.pipeline.source_lag import SourceHeads, _Source
 from apps.settings import load
 from apps.topics import KafkaTopics
@@ -23,7 +23,9 @@ from kernel.retry import Backoff
 class SilentAdmin:
     """A broker that takes a question and never answers it."""
 
-    def list_offsets(self, wanted: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
+    def list_offsets(
+        self, wanted: dict[TopicPartition, Any], *, isolation_level: object
+    ) -> dict[TopicPartition, Any]:
         return {place: Future[Any]() for place in wanted}
 
 
@@ -99,14 +101,11 @@ class Now(threading.Event):
 
 
 def test_the_thread_that_measures_lag_survives_every_error() -> None:
-    pipeline = cast(Any, Pipeline.__new__(Pipeline))
-    pipeline._stop, pipeline._last, pipeline._captures = Now(), None, ()
-    pipeline._heads = FailingHeads(pipeline._stop)
-    pipeline._sources = FailingSources()
-    pipeline._metrics = PipelineMetrics()
-    pipeline._lag_unknown = {}
-    pipeline._watch_lag()
-    assert pipeline._heads.calls == 3
-    assert pipeline._sources.closed
-    assert "nobody thought of this" in pipeline._lag_unknown["sources"]
-    assert pipeline._metrics.lag_events.labels("main")._value.get() == 7
+    stop, sources, metrics = Now(), FailingSources(), PipelineMetrics()
+    heads = FailingHeads(stop)
+    watch = LagWatch(heads, cast(Any, sources), cast(Any, sources), metrics)
+    watch.run(stop)
+    assert heads.calls == 3
+    assert sources.closed
+    assert "nobody thought of this" in watch.unknown["sources"]
+    assert metrics.lag_events.labels("main")._value.get() == 7

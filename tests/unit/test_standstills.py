@@ -22,8 +22,8 @@ from apps.access import Access
 from apps.cli import build
 from apps.pipeline.connectors import FILES
 from apps.pipeline.endpoint import serve
+from apps.pipeline.health import waiting_in
 from apps.pipeline.metrics import PipelineMetrics
-from apps.pipeline.pipeline import waiting_in
 from apps.pipeline.projecting import held_documents
 from apps.pipeline.stuck_sources import STUCK_AFTER_S, StuckSources, poisoned
 from apps.pipeline.verifying import Verifying, VerifyMetrics
@@ -52,6 +52,7 @@ STOPPED: dict[str, dict[str, Any]] = {
     "copy": {"copies": {"shop": f"waits: {WHY}"}},
     "slot": {"slot_alarms": {"shop": WHY}},
     "verification": {"verify": {"shop": WHY}},
+    "loop": {"loops": {"connectors": WHY}},
     "upkeep": {"upkeep": {"epochs": WHY}},
     "lag": {"lag_unknown": {"store": WHY}},
     "delivery": {"deliveries": [{"name": "mail", "state": "failing", "reason": WHY}]},

@@ -1,0 +1,33 @@
+"""Parts of what the pipeline says of itself (`/health/ready`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from projections.runner.manifest import Committed, first_progress
+from projections.state.held import hold_document
+
+
+@dataclass(slots=True)
+class PartState:
+    """State of one thread: running, waiting, paused, failed; and why."""
+
+    state: str = "starting"
+    reason: str | None = None
+
+    def shown(self, still: str | None) -> dict[str, str | None]:
+        """Return it for the health. `still`: why the watchdog says that the part stands still."""
+        if still is not None:
+            return {"state": "stalled", "reason": still}
+        return {"state": self.state, "reason": self.reason}
+
+
+def waiting_in(last: Committed | None) -> tuple[dict[str, dict[str, object]], dict[str, int]]:
+    """Return the tables that stand still, with cause and command, and what is in quarantine."""
+    progress = first_progress(last)
+    held = {
+        f"{source}.{table}": hold_document(source, table, hold)
+        for source, tables in progress.held.items()
+        for table, hold in tables.items()
+    }
+    return held, {topic: waits.records for topic, waits in progress.quarantine.items()}

@@ -1,0 +1,184 @@
+"""Loops that stand still although they should move: seen, said at every door, and ended at last."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass, field
+
+import pytest
+
+from apps.pipeline.health import PartState
+from apps.pipeline.watchdog import EXIT_STANDSTILL, Signs, Watchdog, Watched
+from apps.standstills import of_pipeline
+from kernel import failpoints
+from kernel.loops import Loop, passed
+from tests.support.services.waiting import until
+
+HELD = failpoints.EPOCH_AFTER_FOLD
+
+
+@dataclass
+class World:
+    """A clock, a loop, and its watchdog."""
+
+    at: float = 100.0
+    signs: Signs = field(default_factory=Signs)
+    ended: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.loop = Loop("ingest", now=lambda: self.at)
+        self.other = Loop("copies", now=lambda: self.at)
+        self.watchdog = Watchdog(
+            [
+                Watched(loop=self.loop, bound_s=60, vital=True, probe=lambda: self.signs),
+                Watched(loop=self.other, bound_s=60),
+            ],
+            end_after_s=900,
+            end=self.ended.append,
+        )
+
+    def after(self, seconds: float) -> dict[str, str]:
+        """Let time pass and look."""
+        self.at += seconds
+        self.watchdog.look()
+        return self.watchdog.still
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def held() -> Iterator[str]:
+    """A failpoint at which whoever comes by is held until the end of the test."""
+    failpoints.arm(HELD, "hold")
+    yield HELD
+    failpoints.disarm()
+
+
+def test_whoever_rests_stands_where_it_should(world: World) -> None:
+    with world.loop.working("an epoch"):
+        pass
+    assert not world.after(10_000)
+    assert not world.ended
+
+
+def test_work_that_does_not_get_on_is_named_with_its_step_and_the_next_command(
+    world: World,
+) -> None:
+    with world.loop.working("an epoch"):
+        assert not world.after(59)
+        passed("epoch.after_bind")
+        assert not world.after(59)
+        said = world.after(2)["ingest"]
+        assert said.startswith("ingest has not moved on for 61 s, since epoch.after_bind | fix: ")
+        passed("epoch.after_log")
+        assert not world.after(1)
+
+
+def test_a_thread_that_is_held_at_a_failpoint_stands_still_there(world: World, held: str) -> None:
+    def epoch() -> None:
+        with world.loop.working("an epoch"):
+            failpoints.hit(held)
+
+    thread = threading.Thread(target=epoch, daemon=True)
+    thread.start()
+    until(lambda: f"since {held}" in world.after(61).get("ingest", ""), "it is seen", deadline_s=20)
+    failpoints.disarm()
+    thread.join(20)
+    assert not world.after(61)
+
+
+def test_work_that_other_threads_do_for_a_loop_moves_it_on(world: World) -> None:
+    with world.loop.working("an epoch"), ThreadPoolExecutor(1) as pool:
+        world.at += 50
+        pool.submit(copy_context().run, passed, "a table").result()
+        assert not world.after(50)
+        pool.submit(passed, "something else").result()
+        assert "since a table" in world.after(50)["ingest"]
+
+
+def test_what_waits_while_nothing_is_done_counts_from_when_it_was_seen(world: World) -> None:
+    assert not world.after(10_000)
+    world.signs = Signs(waits="12 records wait in Kafka")
+    world.watchdog.probe()
+    assert not world.after(59)
+    world.watchdog.probe()
+    assert "while 12 records wait in Kafka" in world.after(2)["ingest"]
+    world.signs = Signs()
+    world.watchdog.probe()
+    assert not world.after(10_000)
+
+
+def test_progress_that_is_seen_from_outside_is_progress(world: World) -> None:
+    with world.loop.working("a step on executors"):
+        for tasks in range(5):
+            world.signs = Signs(progress=tasks)
+            world.watchdog.probe()
+            assert not world.after(50)
+        world.watchdog.probe()
+        assert world.after(50)
+
+
+def test_a_probe_that_fails_is_no_progress(world: World) -> None:
+    def nobody_answers() -> Signs:
+        raise RuntimeError("nobody answers")
+
+    watched = [Watched(loop=world.loop, bound_s=60, probe=nobody_answers)]
+    world.watchdog = Watchdog(watched, end_after_s=0)
+    with world.loop.working("an epoch"):
+        world.watchdog.probe()
+        assert world.after(10_000)
+
+
+def test_the_process_ends_for_a_vital_loop_alone(world: World) -> None:
+    with world.other.working("a copy"):
+        assert world.after(10_000).keys() == {"copies"}
+        assert not world.ended
+        with world.loop.working("an epoch"):
+            world.after(899)
+            assert not world.ended
+            world.after(2)
+            assert len(world.ended) == 1
+
+
+def test_a_part_that_stands_still_is_told_with_its_command(world: World) -> None:
+    with world.loop.working("an epoch"), world.other.working("a copy"):
+        still = dict(world.after(100))
+    state = {"ingest": PartState("running").shown(still.pop("ingest")), "loops": still}
+    ingest, copies = of_pipeline(state)
+    assert (ingest.component, ingest.command) == ("ingest", "penstock restart pipeline")
+    assert ingest.lasting, "whoever waits is told at once"
+    assert (copies.component, copies.name) == ("loop", "copies")
+    assert copies.cause == "copies has not moved on for 100 s, since a copy"
+
+
+def test_a_process_that_is_ended_leaves_the_stacks_of_its_threads() -> None:
+    program = f"""
+import threading
+from apps.pipeline.watchdog import Watchdog, Watched
+from kernel import failpoints
+from kernel.loops import Loop
+loop = Loop("ingest")
+failpoints.arm({HELD!r}, "hold")
+
+def epoch_of_this_test():
+    with loop.working("an epoch"):
+        failpoints.hit({HELD!r})
+
+threading.Thread(target=epoch_of_this_test, daemon=True).start()
+watched = [Watched(loop=loop, bound_s=0.01, vital=True)]
+Watchdog(watched, end_after_s=0.02).run(threading.Event())
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == EXIT_STANDSTILL
+    assert "in epoch_of_this_test" in ran.stderr
+    assert f"since {HELD}" in ran.stderr
