@@ -72,13 +72,15 @@ class Goal:
 class CaughtUp:
     """The epoch that has it all, 0 where nothing was ever recorded.
 
-    `tables`: derived tables and projections that reached it.
+    `tables`: derived tables and projections that reached it; `waiting`: projections that do not
+    yet, because they wait for their own trigger, each with the reason.
     """
 
     epoch: Epoch
     head: int
     tables: tuple[str, ...]
     waited_s: float
+    waiting: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +115,17 @@ class Waiting:
             # is no epoch to wait for.
             self._epoch = Epoch(last.epoch if last is not None else 0)
         reached, missing = self._missing_tables(lake, self._epoch)
-        if missing:
-            return Behind(missing=missing, events=0, seconds=0.0)
-        return CaughtUp(epoch=self._epoch, head=self.goal.head, tables=reached, waited_s=0.0)
+        waiting = by_design(pipeline_state(self.settings), self._epoch) if missing else {}
+        rest = {name: line for name, line in missing.items() if name not in waiting}
+        if rest:
+            return Behind(missing=tuple(rest.values()), events=0, seconds=0.0)
+        return CaughtUp(
+            epoch=self._epoch,
+            head=self.goal.head,
+            tables=tuple(name for name in reached if name not in missing),
+            waited_s=0.0,
+            waiting={name: waiting[name] for name in missing},
+        )
 
     def _missing_input(self, last: Newest | None) -> tuple[str, ...]:
         missing = []
@@ -141,22 +151,22 @@ class Waiting:
         ]
         return tuple(missing)
 
-    def _missing_tables(self, lake: Lake, epoch: Epoch) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _missing_tables(self, lake: Lake, epoch: Epoch) -> tuple[tuple[str, ...], dict[str, str]]:
         noted = runs(lake, self.tables)
         wanted = {"typed tables": TYPED}
         for name, generation in live(lake, self.tables, PROJECTION).items():
             wanted[f"projection {name}"] = f"projection/{name}/g{generation}"
         held = noted[TYPED].held if TYPED in noted else {}
-        missing = [
-            f"{name} is held since epoch {hold.from_epoch}: {hold.reason}"
+        missing = {
+            name: f"{name} is held since epoch {hold.from_epoch}: {hold.reason}"
             f" (release: {retry_command(name, hold)})"
             for name, hold in held.items()
-        ]
+        }
         for shown, name in wanted.items():
             done = noted[name].epoch if name in noted else 0
             if done < epoch:
-                missing.append(f"{shown}: epoch {done} of {epoch}")
-        return tuple(wanted), tuple(missing)
+                missing[shown] = f"{shown}: epoch {done} of {epoch}"
+        return tuple(wanted), missing
 
 
 def goal_of(settings: Settings) -> Goal:
@@ -211,7 +221,11 @@ def _awaited(waiting: Waiting, *, timeout_s: float, show: Callable[[Behind], Non
         waited_s = time.monotonic() - started
         if isinstance(found, CaughtUp):
             return CaughtUp(
-                epoch=found.epoch, head=found.head, tables=found.tables, waited_s=waited_s
+                epoch=found.epoch,
+                head=found.head,
+                tables=found.tables,
+                waited_s=waited_s,
+                waiting=found.waiting,
             )
         still = standing_still(settings) if waited_s >= look_at_s else []
         if still:
@@ -233,6 +247,16 @@ def _awaited(waiting: Waiting, *, timeout_s: float, show: Callable[[Behind], Non
 def pipeline_state(settings: Settings) -> Mapping[str, Any] | None:
     """Return what the pipeline says of itself; None when it does not answer."""
     return account(settings, "pipeline")
+
+
+def by_design(state: Mapping[str, Any] | None, epoch: Epoch) -> dict[str, str]:
+    """Return the projections that wait for their own trigger at an epoch or later, and why."""
+    known = (state or {}).get("projections", {})
+    return {
+        f"projection {name}": str(each["trigger"])
+        for name, each in known.items()
+        if each.get("trigger") and each.get("asked", 0) >= epoch
+    }
 
 
 def _refuse_standstill(still: Sequence[Standstill]) -> None:

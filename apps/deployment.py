@@ -114,8 +114,13 @@ def _source_entry(source: SourceDecl, before: Entry | None) -> tuple[Entry, Outc
             "and projections were made from that",
             remedy=_another_declaration(source),
         )
-    same = (old.lateness, old.idle_timeout) == (source.lateness, source.idle_timeout)
+    same = _terms_of(old) == _terms_of(source)
     return (before, Outcome.UNCHANGED) if same else (fresh, Outcome.CHANGED)
+
+
+def _terms_of(source: SourceDecl) -> tuple[object, ...]:
+    """What may be declared anew: which rows are late from now on."""
+    return source.lateness, source.closed_after, source.idle_timeout
 
 
 def _rows_of(source: SourceDecl) -> Mapping[str, object]:

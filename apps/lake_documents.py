@@ -52,6 +52,7 @@ def projection_status(settings: Settings, name: str) -> Document:
         "key": declared.key,
         "freshness_s": declared.freshness.total_seconds(),
         "error": running.get("error"),
+        "waits": running.get("trigger") or running.get("waits"),
     }
 
 

@@ -20,6 +20,7 @@ from kernel.positions import Epoch
 from projections.log.writer import Guard
 from projections.sql.plan import Plan
 from projections.sql.tree import (
+    Final,
     Grouped,
     Join,
     JoinKind,
@@ -178,6 +179,8 @@ def _carried(node: Node, name: str) -> bool:
         case Map():
             made = next(each.expression for each in node.outputs if each.name == name)
             return all(_carried(node.input, c.name) for c in made.find_all(exp.Column))
+        case Final():
+            return _carried(node.input, name)
         case Windowed():
             known = {each.name for each in node.input.columns}
             return _carried(node.input, name if name in known else node.time)

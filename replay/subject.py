@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import pyarrow as pa
 
@@ -18,7 +19,7 @@ from projections.runner.derived_holds import covered, holds_on
 from projections.runner.manifest import TYPED, Manifest, Projected
 from projections.runner.region_runs import input_tables as tables_of_plan
 from projections.runner.region_runs import table_of
-from projections.runner.relations import LakeCatalog
+from projections.runner.relations import LATENESS, LakeCatalog
 from projections.runner.targets import Target
 from projections.serve.standings import unknown_projection
 from projections.sql.catalog import Column
@@ -33,11 +34,13 @@ from replay.generations import build_app, generation_name, live_app, version_bef
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """A lake to replay in. `fields`: columns of registered event types, as the live runner has
-    them; without a registry those of types that occurred are enough for most projections."""
+    them; without a registry those of types that occurred are enough for most projections.
+    `lateness`: of inputs that declare none."""
 
     lake: Lake
     tables: Tables = field(default_factory=Tables)
     fields: Mapping[str, pa.Schema] = field(default_factory=dict)
+    lateness: timedelta = LATENESS
 
     @property
     def manifest(self) -> Manifest:
@@ -82,6 +85,7 @@ def subject_of(site: Site, name: str, text: str | None = None) -> Subject:
         deployment,
         typed=[*_typed_tables(site, typed)],
         fields=site.fields,
+        lateness=site.lateness,
     )
     return Subject(
         entry=entry, decl=decl, plan=_planned(decl, deployment, catalog), catalog=catalog

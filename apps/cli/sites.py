@@ -20,7 +20,11 @@ def site_of(found: Settings, *, fields: bool = True) -> Site:
     # Commands import this module for their help too, which should not pay for what reads the lake.
     from replay.subject import Site
 
-    return Site(lake=Lake.named(found.lake), fields=_fields(found) if fields else {})
+    return Site(
+        lake=Lake.named(found.lake),
+        fields=_fields(found) if fields else {},
+        lateness=found.lateness,
+    )
 
 
 def _fields(found: Settings) -> Mapping[str, pa.Schema]:

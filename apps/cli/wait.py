@@ -37,7 +37,8 @@ def wait(
 ) -> None:
     """Wait until events and captured rows that were committed by now are in all tables.
 
-    Exit code 5 when the time is over, naming what is behind. Paused projections are not waited for.
+    Exit code 5 when the time is over, naming what is behind. Paused projections are not waited for,
+    nor are those that wait for their own trigger: they are named.
     """
     # Reading the lake takes a second to load, which `--help` should not pay.
     from apps.caught_up import wait as wait_until
@@ -45,7 +46,8 @@ def wait(
     del caught_up  # there is nothing else to wait for in this version
     done = wait_until(settings.load(workspace), timeout_s=timeout, show=_shower())
     text = f"caught up at epoch {done.epoch}, position {done.head}, after {done.waited_s:.1f} s"
-    emit(asdict(done), as_json=as_json, text=text)
+    lines = [text, *(f"{name} {reason}" for name, reason in done.waiting.items())]
+    emit(asdict(done), as_json=as_json, text="\n".join(lines))
 
 
 def _shower() -> Callable[[Behind], None]:

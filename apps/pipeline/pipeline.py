@@ -115,6 +115,7 @@ class Pipeline:
             state_memory_bytes=settings.number("pipeline.state_memory_bytes"),
             executors=self._executors,
             large=large,
+            lateness=settings.lateness,
         )
         self._verifying = Verifying(settings, self._registry, metrics.verify)
         self._stop = threading.Event()
@@ -203,9 +204,7 @@ class Pipeline:
             "upkeep": dict(self._upkeep.troubles),
             "lag_unknown": dict(self._lag.unknown),
             "gaps": self.gaps,
-            "projections": {
-                s.name: {"epoch": s.epoch, "error": s.error, "run_ms": s.last_ms} for s in states
-            },
+            "projections": {s.name: s.document() for s in states},
         }
 
     def _one_run(self) -> bool:
@@ -243,7 +242,7 @@ class Pipeline:
             self._tables,
             self._manifest,
             self._registry,
-            lateness=lambda name: deployment.lateness(name, self._settings.lateness),
+            lateness=lambda name: deployment.closed_after(name, self._settings.lateness),
             broker=IngestBroker(
                 self._topics,
                 group=f"penstock.{self._settings.name}.ingest",

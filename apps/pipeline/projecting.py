@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
 from apps.deployment import waits_for_input
 from apps.pipeline.event_fields import EventFields
+from apps.pipeline.triggering import Triggering
 from kernel.errors import PenstockError
 from kernel.loops import passed
 from kernel.positions import Epoch
@@ -26,7 +28,7 @@ from projections.runner.derived import Brought, DerivedTables
 from projections.runner.derived_holds import held_input
 from projections.runner.manifest import Manifest
 from projections.runner.projector import Projector, Run
-from projections.runner.relations import LakeCatalog
+from projections.runner.relations import LATENESS, LakeCatalog
 from projections.runner.step_budget import within_budget
 from projections.runner.targets import live_target
 from projections.runner.views import DeltaFrames
@@ -46,7 +48,11 @@ TYPED_EVERY_S = 2.0
 
 @dataclass(slots=True)
 class ProjectionState:
-    """What the status shows of one projection."""
+    """What the status shows of one projection.
+
+    By design `waits` are final rows, and `trigger` is what the projection waits for at the epoch
+    `asked` before it runs.
+    """
 
     name: str
     epoch: int = 0
@@ -55,6 +61,30 @@ class ProjectionState:
     runs: int = 0
     last_ms: float = 0.0
     due_at: float = 0.0
+    waits: str | None = None
+    trigger: str | None = None
+    asked: int = 0
+
+    def document(self) -> dict[str, object]:
+        """Return what the pipeline says of it."""
+        return {
+            "epoch": self.epoch,
+            "error": self.error,
+            "run_ms": self.last_ms,
+            "waits": self.waits,
+            "trigger": self.trigger,
+            "asked": self.asked,
+        }
+
+
+def final_rows_wait(run: Run) -> str:
+    """Say of final rows up to which moment they were given out, and how many wait."""
+    ended = run.ended_us
+    if ended is None:
+        return "final rows wait: not every input has brought a row yet"
+    until = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ended)).isoformat()
+    rows = "" if run.waiting is None else f", {run.waiting} wait"
+    return f"final rows are out up to {until}{rows}"
 
 
 def held_documents(derived: DerivedTables) -> dict[str, dict[str, object]]:
@@ -84,6 +114,7 @@ class Projecting:
         state_memory_bytes: int = MEMORY_BYTES,
         executors: Executors | None = None,
         large: LargeCompaction | None = None,
+        lateness: timedelta = LATENESS,
     ) -> None:
         # Handles and temporary views of its own: ingest works in another thread.
         tables = Tables()
@@ -107,7 +138,9 @@ class Projecting:
         )
         self._on_run = on_run
         self._large = large
+        self._lateness = lateness
         self._fields = EventFields(registry)
+        self._triggering = Triggering(lake, tables)
         self._settled = (-2, -2)
         self._steps = 0
         self._typed_at = 0.0
@@ -152,7 +185,9 @@ class Projecting:
         ran = False
         reads = {name: read_by(made) for name, made in plans.items()}
         # Whoever is due is computed from what others have at this very epoch: they run before.
-        due = with_what_they_read(filter(self._due, plans), reads)
+        waits = self._waiting(plans, reads, deployment, catalog, brought.epoch)
+        wanted = (name for name in plans if self._due(name) and name not in waits)
+        due = with_what_they_read(wanted, reads)
         for name in in_order(reads):
             if name in due:
                 ran |= self._run(name, plans[name], deployment, catalog, brought)
@@ -160,6 +195,30 @@ class Projecting:
             # Nothing can change before the manifest or the catalog does.
             self._settled = seen
         return behind or ran
+
+    def _waiting(
+        self,
+        plans: Mapping[str, Plan],
+        reads: Mapping[str, Collection[str]],
+        deployment: Deployment,
+        catalog: LakeCatalog,
+        up_to: Epoch,
+    ) -> dict[str, str]:
+        """Say of projections that wait for a trigger what for, here and in their state."""
+        declared = deployment.declared
+        triggers = {n: t for n in plans if (t := declared[n].trigger) is not None}
+        cursors: dict[str, Epoch] = {}
+        for name in triggers:
+            target = live_target(self._lake, name, deployment.projections[name][0].generation)
+            noted = self._manifest.noted(target.app_id)
+            if noted is not None and self._projector.cursor(target) is not None:
+                cursors[name] = Epoch(max(noted, self.states[name].epoch))
+        waits = self._triggering.waiting(plans, reads, triggers, cursors, catalog, up_to)
+        for name in plans:
+            state = self.states[name]
+            state.trigger = waits.get(name)
+            state.asked = up_to
+        return waits
 
     def _typed_due(self) -> bool:
         """Say whether to bring typed tables forward that nothing reads just now: now and then."""
@@ -179,10 +238,15 @@ class Projecting:
 
     def _all_at(self, epoch: Epoch, deployment: Deployment) -> bool:
         return all(
-            self.states[name].epoch >= epoch or self.states[name].held
+            self.states[name].epoch >= epoch or self.states[name].held or self._rests(name)
             for name, (entry, _) in deployment.projections.items()
             if entry.status == LIVE
         )
+
+    def _rests(self, name: str) -> bool:
+        """Say whether a projection waits for rows to come, so that time alone changes nothing."""
+        waits = self.states[name].trigger
+        return waits is not None and "every " not in waits
 
     def _run(
         self,
@@ -219,7 +283,9 @@ class Projecting:
             state.error = f"{type(error).__name__}: {str(error)[:500]}"
             return False
         state.epoch, state.error, state.last_ms = up_to, None, run.milliseconds
+        state.waits = final_rows_wait(run) if made.final else None
         state.runs += 1
+        self._triggering.written(name)
         self._on_run(name, run)
         return True
 
@@ -269,6 +335,7 @@ class Projecting:
             gone = set(self.states) - set(self._deployment.projections)
             for name in gone:
                 del self.states[name]
+                self._triggering.forget(name)
             for state in self.states.values():
                 state.epoch, state.due_at = 0, 0.0
             self._projector.keep_only(
@@ -286,4 +353,5 @@ class Projecting:
             deployment,
             typed=[name for name in brought.tables if name.startswith("typed/")],
             fields=self._fields.columns(),
+            lateness=self._lateness,
         )

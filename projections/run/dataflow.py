@@ -21,6 +21,7 @@ from duckdb.func import FunctionNullHandling, PythonUDFType
 from kernel.errors import ContractViolation, TooLarge
 from projections.run.matcher import matcher_of
 from projections.run.operators import (
+    FinalOperator,
     JoinOperator,
     Operator,
     RecomputedOperator,
@@ -31,8 +32,9 @@ from projections.sql.batch import keyed, listed, mapped, names, united, windowed
 from projections.sql.catalog import Column
 from projections.sql.duckdb_text import duckdb_type
 from projections.sql.match_text import given_columns, matcher_name, physical, taken_columns
-from projections.sql.shape import ORDER
+from projections.sql.shape import NOTHING_ENDED, ORDER
 from projections.sql.tree import (
+    Final,
     Grouped,
     Join,
     Map,
@@ -69,6 +71,7 @@ class Dataflow:
         self._tree = tree
         self._make_matchers()
         self._operators: list[Operator] = []
+        self._finals: list[FinalOperator] = []
         for scan in scans(tree):
             self._make_input(scan)
         self._changes = self._changes_of(tree)
@@ -86,6 +89,16 @@ class Dataflow:
         with self._within_memory():
             for part in rows:
                 self._insert(scan.view, part.select([*names(scan), *ORDER]), weight=weight)
+
+    def pass_watermark(self, watermark_us: int | None) -> None:
+        """Take the watermark of the next round, in microseconds since 1970; None before any."""
+        for each in self._finals:
+            each.pass_watermark(NOTHING_ENDED if watermark_us is None else watermark_us)
+
+    @property
+    def waiting(self) -> int:
+        """How many rows wait for the watermark to pass their end."""
+        return sum(each.waiting for each in self._finals)
 
     def round(self) -> pa.Table:
         """Let the inputs' changes through all operators; return the rows that came and went.
@@ -211,6 +224,11 @@ class Dataflow:
                 return self._started(JoinOperator(self._connection, number, node, left, right))
             case Newest() if node.unique:
                 return keyed(node, self._changes_of(node.input), TEXT, _MORE)
+            case Final():
+                below = self._changes_of(node.input)
+                made = FinalOperator(self._connection, len(self._operators), node, below)
+                self._finals.append(made)
+                return self._started(made)
             case Grouped() | Sessions() | Over() | Match() | Newest():
                 below = self._changes_of(node.input)
                 number = len(self._operators)

@@ -13,10 +13,10 @@ from typing import Protocol
 
 import duckdb
 
-from projections.run.regions import TEXT, Recomputed, region_of
+from projections.run.regions import TEXT, region_of
 from projections.sql.batch import join_condition, joined, names, over_rows
-from projections.sql.shape import ORDER
-from projections.sql.tree import Join, JoinKind, Node
+from projections.sql.shape import END, NOTHING_ENDED, ORDER
+from projections.sql.tree import Final, Join, JoinKind, Node, Recomputed
 
 SMALL_ROWS = 20_000
 """So many rows are read over sooner than they are looked through for pairs that cancel out."""
@@ -188,6 +188,58 @@ class RecomputedOperator:
         """See `Operator`."""
         self._tables.compact("rows", self._input)
         self._tables.compact("given", self._output)
+
+
+class FinalOperator:
+    """Holds rows back until the watermark has passed their end.
+
+    A row that ended before goes through at once, and so does its being taken back. The watermark
+    is an input like any other, with changes of its own: what it passes is given out.
+    """
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, number: int, node: Final, input_changes: str
+    ) -> None:
+        self._tables = _Tables(connection, number)
+        self._connection = connection
+        self._input_changes = input_changes
+        self._columns = all_columns(node)
+        self._watermark_us = NOTHING_ENDED
+        self.changes = self._tables.name("changed")
+
+    def pass_watermark(self, watermark_us: int) -> None:
+        """Take the watermark of the next round. It never goes back: what is out stays out."""
+        self._watermark_us = max(self._watermark_us, watermark_us)
+
+    @property
+    def waiting(self) -> int:
+        """Return how many rows are held back."""
+        table = self._tables.name("waiting")
+        found = self._connection.execute(f"SELECT coalesce(sum(_w), 0) FROM {table}").fetchall()
+        return int(found[0][0])
+
+    def start(self) -> None:
+        """See `Operator`."""
+        self._tables.stored("waiting", consolidated(self._input_changes, self._columns))
+        self._tables.fresh("changed", f"FROM {self._tables.name('waiting')}")
+
+    def step(self) -> None:
+        """See `Operator`."""
+        held = f"FROM {self._tables.name('waiting')} UNION ALL SELECT {self._columns}, _w FROM "
+        self._tables.fresh(
+            "held", consolidated(f"{held}({self._input_changes}) AS c", self._columns)
+        )
+        ended = f"{END} <= {self._watermark_us}"
+        self._tables.fresh("changed", f"FROM {self._tables.name('held')} WHERE {ended}")
+
+    def keep(self) -> None:
+        """See `Operator`."""
+        rest = f"{END} IS NULL OR {END} > {self._watermark_us}"
+        waiting, held = self._tables.name("waiting"), self._tables.name("held")
+        self._connection.execute(f"CREATE OR REPLACE TABLE {waiting} AS FROM {held} WHERE {rest}")
+
+    def compact(self) -> None:
+        """See `Operator`."""
 
 
 class JoinOperator:

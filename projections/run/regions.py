@@ -13,10 +13,16 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from projections.sql.duckdb_text import DuckText
-from projections.sql.tree import WINDOW_END, WINDOW_START, Grouped, Match, Newest, Over, Sessions
-
-Recomputed = Grouped | Sessions | Over | Match | Newest
-"""Operators whose results are computed again, region by region."""
+from projections.sql.tree import (
+    WINDOW_END,
+    WINDOW_START,
+    Grouped,
+    Match,
+    Newest,
+    Over,
+    Recomputed,
+    Sessions,
+)
 
 TEXT = DuckText()
 

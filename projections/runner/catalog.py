@@ -107,11 +107,28 @@ class Deployment:
         ]
 
     def lateness(self, name: str, default: timedelta) -> timedelta:
-        """Return how late rows of an input (`events.flight`, `shop.public.orders`) may be."""
+        """Return how late rows of an input (`events.flight`, `shop.public.orders`) may be.
+
+        Results that ended before that are final.
+        """
         for source in self.sources.values():
             if name in (source.on, log_of(source)) and source.lateness is not None:
                 return source.lateness
         return default
+
+    def closed_after(self, name: str, default: timedelta) -> timedelta:
+        """Return how late rows of an input may be and still correct results by themselves."""
+        for source in self.sources.values():
+            if name in (source.on, log_of(source)) and source.closed_after is not None:
+                return max(source.closed_after, self.lateness(name, default))
+        return self.lateness(name, default)
+
+    def idle_timeout(self, name: str) -> timedelta | None:
+        """Return how long a silent input is waited for; None for ever."""
+        for source in self.sources.values():
+            if name in (source.on, log_of(source)) and source.idle_timeout is not None:
+                return source.idle_timeout
+        return None
 
     def event_times(self, capture: str) -> dict[str, str]:
         """Return, for tables of a captured source, the columns that hold their event time."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +42,7 @@ from projections.log.writer import (
     with_op,
 )
 from projections.run.dataflow import MEMORY_BYTES
+from projections.runner.final_rows import FinalRows
 from projections.runner.manifest import Manifest, Projected
 from projections.runner.matchers import register_matchers
 from projections.runner.region_runs import Reading, RegionRuns, input_tables, shape_of, table_of
@@ -60,13 +61,19 @@ BOUNDED_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one run did."""
+    """What one run did.
+
+    Of final rows `ended_us` is the watermark, in microseconds since 1970, up to which they were
+    given out, and `waiting` how many wait for it; None where that is not known.
+    """
 
     table: TableAt
     rows: int
     deleted: int
     whole: bool
     milliseconds: float
+    ended_us: int | None = None
+    waiting: int | None = None
 
 
 class Projector:
@@ -92,12 +99,14 @@ class Projector:
         self._bounded_bytes = bounded_bytes
         self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes)
         self._read: dict[str, dict[str, int]] = {}
+        self._final = FinalRows(manifest)
 
     def keep_only(self, targets: Iterable[Target]) -> None:
         """Forget what is held in memory of all targets but these."""
         kept = {target.app_id for target in targets}
         self._regions.keep_only(kept)
         self._read = {name: read for name, read in self._read.items() if name in kept}
+        self._final.keep_only(kept)
 
     def cursor(self, target: Target) -> Epoch | None:
         """Return the epoch up to which a target has taken input; None before its first run."""
@@ -123,11 +132,13 @@ class Projector:
         moved = bool(others) and self._read.get(target.app_id) != others
         again = cursor == up_to and moved
         if cursor is not None and cursor >= up_to and not again:
-            run = self._nothing(target, cursor, started)
+            ended = self._final.watermark(plan, target, catalog, cursor)
+            run = replace(self._nothing(target, cursor, started), ended_us=ended)
             if cursor == up_to:
                 # A crash may have come between this epoch's commit and its note.
                 self._note(target, run)
             return run
+        moved = moved or self._final.passes(plan, target, catalog, up_to)
         if cursor is not None and not moved and not self._anything_new(plan, catalog, cursor):
             # Nothing to commit: the table at this version is also the one of `up_to`.
             run = self._nothing(target, up_to, started)
@@ -149,10 +160,12 @@ class Projector:
     ) -> Run:
         """Commit what a target lacks of an epoch."""
         started = time.perf_counter()
+        ended = self._final.watermark(plan, target, catalog, guard.epoch)
         changes = self._mergeable(plan, target, catalog, cursor, guard.epoch)
         if changes is None:
             version, rows = self._write_whole(plan, target, catalog, guard)
-            return _run(TableAt(version=version, as_of_epoch=guard.epoch), rows, 0, True, started)
+            run = _run(TableAt(version=version, as_of_epoch=guard.epoch), rows, 0, True, started)
+            return replace(run, ended_us=ended)
         failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
         if guard.again and changes.num_rows == 0:
             run = self._nothing(target, guard.epoch, started)
@@ -168,7 +181,8 @@ class Projector:
             table = TableAt(version=version, as_of_epoch=guard.epoch)
             run = _run(table, changes.num_rows - gone, gone, False, started)
         self._regions.committed(target.app_id, run.table.version)
-        return run
+        waiting = self._regions.waiting(target.app_id) if plan.final else None
+        return replace(run, ended_us=ended, waiting=waiting)
 
     def _nothing(self, target: Target, epoch: Epoch, started: float) -> Run:
         """Return a run that changed nothing."""
@@ -199,7 +213,8 @@ class Projector:
                 epoch=epoch,
                 name=target.app_id,
                 tables={target.name: run.table},
-                counts={"rows": run.rows, "deleted": run.deleted},
+                counts={"rows": run.rows, "deleted": run.deleted}
+                | self._final.counts(target, run.ended_us),
                 timings_ms={"run": run.milliseconds},
             ),
             # Rows of an epoch that was noted changed with those of another projection.
@@ -228,7 +243,7 @@ class Projector:
             frame = self._visible(item, target, plan, catalog, up_to, ())
             frame.createOrReplaceTempView(item.view)
         register_matchers(self._spark, plan.tree)
-        return self._spark.sql(plan.rows_sql)
+        return self._spark.sql(plan.rows_at(self._final.watermark(plan, target, catalog, up_to)))
 
     def _anything_new(self, plan: Plan, catalog: LakeCatalog, after: Epoch) -> bool:
         """Say, from file statistics alone, whether any input has rows newer than an epoch."""
@@ -268,6 +283,7 @@ class Projector:
                 path=target.path,
                 include_late=target.include_late,
                 versions=dict(target.versions),
+                watermark_us=self._final.watermark(plan, target, catalog, up_to),
             )
             return _stamped(self._regions.changes(reading, up_to), up_to)
         new = Range(column="_epoch", lower=after + 1, upper=up_to + 1)

@@ -69,6 +69,7 @@ class Reading:
     path: str
     include_late: bool
     versions: dict[str, int]
+    watermark_us: int | None = None
 
     @property
     def identity(self) -> str:
@@ -112,6 +113,7 @@ class RegionRuns:
             )
             self._under_way = (reading.app_id, held)
             self._fed(held, tree, reading, up_to)
+        held.dataflow.pass_watermark(reading.watermark_us)
         if fresh and table is not None:
             rows = held.dataflow.begin(_stored(table, tree))
         else:
@@ -126,6 +128,11 @@ class RegionRuns:
             held.version = version
             self._held[app_id] = held
             self._under_way = None
+
+    def waiting(self, app_id: str) -> int:
+        """Return how many rows of a target wait for the watermark to pass their end."""
+        held = self._held.get(app_id)
+        return 0 if held is None else held.dataflow.waiting
 
     def keep_only(self, app_ids: Iterable[str]) -> None:
         """Forget all dataflows but those of some targets."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
@@ -16,13 +16,16 @@ from projections.log.topic_rows import TIMESTAMP, TopicRows
 from projections.log.typed_columns import EVENT_COLUMNS, truncates_name
 from projections.log.typed_topics import typed_topic
 from projections.runner.catalog import Deployment
+from projections.runner.watermark import StreamTerms
 from projections.sql.catalog import Column, Relation
 from projections.sql.parse import ProjectionDecl
-from projections.sql.topics import TOPICS
+from projections.sql.topics import TOPICS, log_of
 from projections.state.history import NOT_COLUMNS, HistoryOf, history_column
 from schemas.registry import MemoryRegistry
 from schemas.topic_records import TopicShape
 
+LATENESS = timedelta(minutes=10)
+"""How late rows may be where nothing says otherwise: the default of pipeline.lateness_seconds."""
 HIDDEN = NOT_COLUMNS - {"committed_at"}
 NO_SCHEMAS = MemoryRegistry()
 
@@ -31,7 +34,7 @@ class LakeCatalog:
     """Answers the planner from typed tables.
 
     `typed` names those that exist; `fields` gives the columns of event types that are registered
-    but did not occur yet, by `<category>.<type>`.
+    but did not occur yet, by `<category>.<type>`. `lateness` is that of inputs that declare none.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class LakeCatalog:
         *,
         typed: Iterable[str],
         fields: Mapping[str, pa.Schema],
+        lateness: timedelta = LATENESS,
     ) -> None:
         self._lake = lake
         self._tables = tables
@@ -50,6 +54,7 @@ class LakeCatalog:
         self._keys = deployment.keys()
         self._fields = fields
         self._topics = {f"{TOPICS}.{name}": shape for name, shape in deployment.topics.items()}
+        self._lateness = lateness
 
     @property
     def declared(self) -> Mapping[str, ProjectionDecl]:
@@ -81,6 +86,17 @@ class LakeCatalog:
             columns=tuple(Column(name=n, type=t) for n, t in columns.items()),
             key=("event_id",) if event else (),
             event_time="occurred_at" if event else _time_of(topic),
+        )
+
+    def terms(self, name: str) -> StreamTerms:
+        """Return what counts as late in a stream, by the name by which a plan reads it."""
+        declared = self._deployment.sources.get(name)
+        on = name if declared is None else declared.on or log_of(declared) or name
+        on = ".".join(on.split(".")[:2]) if on.startswith("events.") else on
+        return StreamTerms(
+            name=on,
+            lateness=self._deployment.lateness(on, self._lateness),
+            idle_timeout=self._deployment.idle_timeout(on),
         )
 
     def history(self, name: str) -> Relation | None:

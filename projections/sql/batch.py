@@ -14,12 +14,13 @@ from sqlglot import exp
 
 from projections.sql.catalog import Column
 from projections.sql.match_text import matches
-from projections.sql.shape import ORDER, InputKind
+from projections.sql.shape import END, ORDER, WATERMARK, InputKind
 from projections.sql.tree import (
     RANKS,
     WINDOW_END,
     WINDOW_START,
     Call,
+    Final,
     Function,
     Grouped,
     Join,
@@ -156,6 +157,8 @@ def whole(node: Node, dialect: Dialect) -> str:
             return united(node, [whole(each, dialect) for each in node.inputs], dialect)
         case Join():
             return joined(node, whole(node.left, dialect), whole(node.right, dialect), dialect)
+        case Final():
+            return ended(node, whole(node.input, dialect), dialect)
         case Map() | Windowed() | Grouped() | Sessions() | Over() | Match() | Newest():
             return over_rows(node, dialect)(whole(node.input, dialect))
         case _:
@@ -283,6 +286,12 @@ def join_condition(node: Join, dialect: Dialect) -> str:
     parts = [f"l.{dialect.name(ours)} = r.{dialect.name(theirs)}" for ours, theirs in node.pairs]
     parts += [f"({dialect.expression(part, columns)})" for part in node.rest]
     return " AND ".join(parts)
+
+
+def ended(node: Final, rows: str, dialect: Dialect) -> str:
+    """Write the query of a `Final`; the watermark is put in where it is known."""
+    columns = f"{listed(dialect, names(node))}, {', '.join(ORDER)}"
+    return f"SELECT {columns} FROM ({rows}) AS x WHERE {END} <= {WATERMARK}"
 
 
 def _calls(node: Grouped | Sessions, dialect: Dialect) -> str:

@@ -27,8 +27,9 @@ TOUCHED_KEYS = "all rows of the touched keys"
 TOUCHED_REGIONS = "rows of the touched regions"
 EVERYTHING = "everything, at every run"
 _LATE_GROUPS = (
-    "late rows: within the source's lateness they correct results at once; later ones stay in the "
-    "log and wait for: penstock replay --include-late"
+    "late rows: until the source's closed_after (its lateness, where that is not declared) they "
+    "correct results at once; later ones stay in the log and wait for: penstock replay "
+    "--include-late"
 )
 _LATE_ROWS = "late rows: take part whenever they come; the latest event time wins"
 
@@ -90,6 +91,18 @@ def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple
             "chosen, it is the one with the greatest values, from the first column to the last"
         )
     return tuple(notes)
+
+
+def notes_of_end(tree: Newest) -> tuple[str, ...]:
+    """Say of final rows what they wait for, and what is done about rows that come later."""
+    streams = dict.fromkeys(s.name for s in scans(tree) if s.kind is InputKind.STREAM)
+    return (
+        "a row is given out when its end is at or before the watermark: the least, over "
+        f"{', '.join(streams)}, of the greatest event time that every partition has brought, minus "
+        "the lateness; a stream that is silent for its idle_timeout is not waited for",
+        "a row that was given out is corrected by rows that come later all the same, until their "
+        "closed_after, and by tables that change; each correction is a row of corrections/NAME",
+    )
 
 
 def _latest_of(right: Node) -> list[str]:

@@ -9,20 +9,22 @@ from datetime import timedelta
 
 from projections.sql.durations import FORM, parse_duration
 from projections.sql.places import Script, nearest
+from projections.sql.triggers import trigger_of
 
 TOPIC_OPTIONS = (
     "topic",
     "format",
     "event_time",
     "lateness",
+    "closed_after",
     "idle_timeout",
     "key",
     "sequence",
     "deleted",
     "identity",
 )
-TABLE_OPTIONS = ("key", "event_time", "lateness", "idle_timeout")
-EVENT_OPTIONS = ("lateness", "idle_timeout")
+TABLE_OPTIONS = ("key", "event_time", "lateness", "closed_after", "idle_timeout")
+EVENT_OPTIONS = ("lateness", "closed_after", "idle_timeout")
 PROJECTION_OPTIONS = ("key", "freshness", "emit", "sink")
 FORMATS = ("avro", "json", "csv")
 
@@ -82,6 +84,19 @@ class Options:
             )
         return length
 
+    def closed_after(self) -> timedelta | None:
+        """Return how late a row may be and still correct results; not less than `lateness`."""
+        closed, lateness = self.duration("closed_after"), self.duration("lateness")
+        if closed is not None and lateness is not None and closed < lateness:
+            value = self._values["closed_after"]
+            raise self._script.refusal(
+                f"closed_after = '{value.text}' is less than the lateness",
+                at=value.at,
+                fix="Rows that are in time correct results: write closed_after as long as the "
+                "lateness, or longer.",
+            )
+        return closed
+
     def columns(self, name: str) -> tuple[str, ...]:
         """Return an option as a list of column names, `'a, b'`; empty when it is absent."""
         value = self._values.get(name)
@@ -127,4 +142,14 @@ class Options:
                 "'when <expression>'.",
             )
         words = " ".join(value.text.split())
-        return words if words.lower().startswith("when ") else words.lower()
+        if words.lower().startswith("when "):
+            return words
+        try:
+            trigger_of(words.lower())
+        except ValueError:
+            raise self._script.refusal(
+                f"emit = '{value.text}': {words[6:]} is no length of time",
+                at=value.at,
+                fix="Write how often the table may be written: emit = 'every 5 seconds'.",
+            ) from None
+        return words.lower()

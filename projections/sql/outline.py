@@ -7,6 +7,7 @@ from projections.sql.durations import in_words_us
 from projections.sql.shape import InputKind
 from projections.sql.tree import (
     WINDOW_START,
+    Final,
     Grouped,
     Join,
     Map,
@@ -14,11 +15,17 @@ from projections.sql.tree import (
     Newest,
     Node,
     Over,
+    Recomputed,
     Scan,
     Sessions,
     UnionAll,
     Windowed,
     inputs_of,
+)
+
+_OF_FINAL = (
+    "final rows | region: the rows whose end the watermark passes; needs these rows | state: the "
+    "rows that wait for that"
 )
 
 
@@ -51,15 +58,23 @@ def _described(node: Node) -> str | None:
                 f"{kind} join | region: the left rows that a changed right row is paired with; "
                 "needs the right rows of their keys | state: the rows of both sides"
             )
+        case Final():
+            return _OF_FINAL
+        case Grouped() | Newest() | Sessions() | Match() | Over():
+            return _described_with_region(node)
+
+
+def _described_with_region(node: Recomputed) -> str:
+    """Describe a node that is computed again, region by region."""
+    match node:
         case Grouped():
             where = ", by window" if WINDOW_START in node.keys else ""
             return f"groups{where} | region: {_region(node)} | {_state(node)}"
-        case Newest() if node.unique:
-            return f"one row of each {', '.join(node.keys)}, by itself"
         case Newest():
-            return f"newest row of each {', '.join(node.keys)} | region: {_region(node)} | " + (
-                _state(node)
-            )
+            keys = ", ".join(node.keys)
+            if node.unique:
+                return f"one row of each {keys}, by itself"
+            return f"newest row of each {keys} | region: {_region(node)} | {_state(node)}"
         case Sessions():
             gap = in_words_us(node.gap_us)
             return f"sessions with a gap of {gap} | region: {_region(node)} | {_state(node)}"
@@ -71,7 +86,7 @@ def _described(node: Node) -> str | None:
             return f"{functions} over rows | region: {_region(node)} | {_state(node)}"
 
 
-def _state(node: Grouped | Newest | Sessions | Over | Match) -> str:
+def _state(node: Recomputed) -> str:
     columns = len(node.input.columns)
     return f"state: its input ({columns} columns) and what it gave out"
 
@@ -80,7 +95,7 @@ def _columns(columns: tuple[Column, ...]) -> str:
     return ", ".join(each.name for each in columns) or "no columns"
 
 
-def _region(node: Grouped | Newest | Sessions | Over | Match) -> str:
+def _region(node: Recomputed) -> str:
     match node:
         case Grouped() if WINDOW_START in node.keys:
             return "the groups and windows that a row is in; needs their rows"

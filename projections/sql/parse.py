@@ -22,6 +22,7 @@ from projections.sql.options import Options, OptionValue
 from projections.sql.places import Script as Text
 from projections.sql.tokens import Cursor, parsed, retyped, split, tokenized
 from projections.sql.topics import check_topic
+from projections.sql.triggers import Trigger, trigger_of
 
 DEFAULT_FRESHNESS = timedelta(seconds=1)
 SOURCE_FORM = (
@@ -37,8 +38,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 class SourceDecl:
     """A `CREATE SOURCE` statement. Either `on` names what it refines, or `topic` is external.
 
-    `columns` are (name, Spark type) of an external topic. `key`, `event_time`, `lateness` and
-    `idle_timeout` are empty or None where the statement leaves the defaults.
+    `columns` are (name, Spark type) of an external topic. `key`, `event_time`, `lateness`,
+    `closed_after` and `idle_timeout` are empty or None where the statement leaves the defaults.
     """
 
     name: str
@@ -49,6 +50,7 @@ class SourceDecl:
     key: tuple[str, ...]
     event_time: str | None
     lateness: timedelta | None
+    closed_after: timedelta | None
     idle_timeout: timedelta | None
     sequence: tuple[str, ...]
     deleted: str | None
@@ -68,8 +70,8 @@ class ProjectionDecl:
     """A `CREATE PROJECTION` statement; its query is parsed, not yet planned.
 
     `fingerprint` names what the rows depend on (name, key, query without comments, spaces and the
-    case of keywords, and the condition of emit): freshness, sink and any other emit may change
-    without a new generation.
+    case of keywords, and emit where it says which rows there are): freshness, sink and any other
+    emit may change without a new generation.
     """
 
     name: str
@@ -90,6 +92,16 @@ class ProjectionDecl:
     def when(self) -> str | None:
         """The condition of `emit = 'when …'` on the rows of the table; None for any other."""
         return self.emit[5:] if self.emit.lower().startswith("when ") else None
+
+    @property
+    def trigger(self) -> Trigger | None:
+        """What bounds how often the table is written; None where only the freshness does."""
+        return trigger_of(self.emit) if self.when is None else None
+
+    @property
+    def final(self) -> bool:
+        """Whether rows are given out once the watermark has passed their end."""
+        return self.emit == "final"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +176,7 @@ def _source(cursor: Cursor, tokens: list[Token]) -> SourceDecl:
         key=given.columns("key"),
         event_time=given.column("event_time"),
         lateness=given.duration("lateness"),
+        closed_after=given.closed_after(),
         idle_timeout=given.duration("idle_timeout"),
         sequence=given.columns("sequence"),
         deleted=given.text("deleted"),
@@ -345,7 +358,7 @@ def _fingerprint(name: str, key: tuple[str, ...], body: list[Token], emit: str) 
         else ["", token.text.upper()]
         for token in body
     ]
-    if emit.lower().startswith("when "):
+    if emit == "final" or emit.lower().startswith("when "):
         words.append(["", emit])
     normal = json.dumps([name, list(key), words], ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(normal.encode()).hexdigest()[:32]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -22,6 +23,7 @@ from projections.sql.explain import (
     TOUCHED_REGIONS,
     cost_of,
     notes_of,
+    notes_of_end,
     notes_of_steps,
 )
 from projections.sql.expressions import same_text, unwrapped
@@ -31,6 +33,7 @@ from projections.sql.query import Output, Query, read_query
 from projections.sql.reading import read_tree, several_steps
 from projections.sql.scope import WINDOW_COLUMNS
 from projections.sql.shape import (
+    END,
     Input,
     InputKind,
     Plan,
@@ -52,7 +55,13 @@ SEMANTICS = 1
 def plan(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     """Compile a projection. Raises `InvalidRequest` with place, reason and a form that works."""
     _check_delivery(decl)
-    if decl.when is not None or several_steps(decl.query):
+    made = _planned(decl, catalog)
+    notes = made.notes if decl.trigger is None else (*made.notes, decl.trigger.note)
+    return replace(made, notes=notes)
+
+
+def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
+    if decl.final or decl.when is not None or several_steps(decl.query):
         return _several(decl, catalog)
     query = read_query(decl, catalog)
     key = _key(decl, query)
@@ -111,7 +120,7 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     return Plan(
         name=decl.name,
         key=tree.keys,
-        columns=tree.columns,
+        columns=tuple(each for each in tree.columns if each.name != END),
         inputs=tuple(
             Input(kind=each.kind, name=each.name, view=each.view, time_bounds=None)
             for each in scans(tree)
@@ -131,19 +140,14 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
                 if decl.when is None
                 else (f"the table has the rows whose newest values satisfy: {decl.when}",)
             ),
+            *(notes_of_end(tree) if decl.final else ()),
         ),
         tree=tree,
+        final=decl.final,
     )
 
 
 def _check_delivery(decl: ProjectionDecl) -> None:
-    if decl.emit != "changes" and decl.when is None:
-        raise decl.script.refusal(
-            f"emit = '{decl.emit}' is not compiled yet",
-            at=decl.offset,
-            fix="Write emit = 'changes' or leave it out: every change is published. Write emit = "
-            "'when <condition>' for the rows for which it holds.",
-        )
     if decl.sink is not None:
         raise decl.script.refusal(
             f"sink = '{decl.sink}' is not delivered yet",

@@ -14,8 +14,10 @@ from sqlglot import exp
 
 from projections.sql.formulas import columns_of
 from projections.sql.resolving import used
+from projections.sql.shape import END
 from projections.sql.tree import (
     Computed,
+    Final,
     Grouped,
     Join,
     Map,
@@ -68,6 +70,8 @@ def _with(node: Node, needed: Set[str]) -> Node:
             return _match(node, needed)
         case Join():
             return _join(node, needed)
+        case Final():
+            return replace(node, input=_exactly(node.input, {*needed, END}))
         case Newest():
             newest = replace(node, input=_exactly(node.input, needed))
             return replace(newest, unique=one_row_of_each_key(newest))

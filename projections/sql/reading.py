@@ -16,6 +16,7 @@ from projections.sql import joins
 from projections.sql.catalog import Catalog, Relation
 from projections.sql.emission import emitted
 from projections.sql.expressions import conjuncts, has_aggregate
+from projections.sql.finality import final
 from projections.sql.grouping import grouped
 from projections.sql.inputs import source_at
 from projections.sql.match_clause import MatchClause, clause_of
@@ -81,6 +82,8 @@ def read_tree(decl: ProjectionDecl, catalog: Catalog) -> Newest:
                 f"{', '.join(known.values())}.",
             )
     newest = Newest(input=node, keys=tuple(known[name.lower()] for name in decl.key))
+    if decl.final:
+        return final(decl, newest)
     return newest if decl.when is None else emitted(decl, decl.when, newest)
 
 

@@ -16,6 +16,12 @@ HIDDEN_STREAM = ("_epoch", "_time", "_seq_hi", "_seq_lo")
 HIDDEN_TABLE = (*HIDDEN_STREAM, "_deleted")
 ORDER = ("_time", "_seq_hi", "_seq_lo")
 """Order of the rows of one stream: event time, then the source's own sequence."""
+END = "_end"
+"""The column with the end of a final row, in microseconds since 1970: hidden, as `_epoch` is."""
+WATERMARK = "{watermark}"
+"""Stands in a query of final rows for the watermark, in microseconds since 1970."""
+NOTHING_ENDED = -(2**62)
+"""The watermark before there is one."""
 
 
 class InputKind(StrEnum):
@@ -79,6 +85,7 @@ class Plan:
     `rows_sql` computes all rows from the whole inputs: the rebuild, and the oracle of P6.
     `tree` is the plan of a query of several steps, None for one that its SQL says all about.
     `stateful`: a row depends on several facts, so rows closed as late must be left out.
+    `final`: rows are given out when the watermark has passed their end; see `rows_at`.
     """
 
     name: str
@@ -95,3 +102,9 @@ class Plan:
     cost: str
     notes: tuple[str, ...]
     tree: Newest | None = field(default=None, repr=False, compare=False)
+    final: bool = False
+
+    def rows_at(self, watermark_us: int | None) -> str:
+        """Return `rows_sql` as it is at a watermark, which final rows alone depend on."""
+        us = NOTHING_ENDED if watermark_us is None else watermark_us
+        return self.rows_sql.replace(WATERMARK, str(us)) if self.final else self.rows_sql

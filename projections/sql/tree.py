@@ -281,7 +281,23 @@ class Newest:
         return self.input.columns
 
 
-Node = Scan | Map | Windowed | UnionAll | Grouped | Sessions | Over | Match | Join | Newest
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Final:
+    """The rows whose end, the column `END`, the watermark has passed."""
+
+    input: Node
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the input's columns."""
+        return self.input.columns
+
+
+Node = Scan | Map | Windowed | UnionAll | Grouped | Sessions | Over | Match | Join | Newest | Final
+
+
+Recomputed = Grouped | Sessions | Over | Match | Newest
+"""Nodes whose results are computed again, region by region."""
 
 
 def inputs_of(node: Node) -> tuple[Node, ...]:

@@ -14,6 +14,7 @@ from projections.sql.shape import InputKind
 from projections.sql.tree import (
     WINDOW_END,
     WINDOW_START,
+    Final,
     Grouped,
     Join,
     JoinKind,
@@ -44,6 +45,8 @@ def _identified(node: Node, named: Set[str]) -> bool:
             return _identified(node.input, frozenset(passed))
         case Sessions():
             return {*node.keys} <= named and bool(named & {WINDOW_START, WINDOW_END})
+        case Final():
+            return _identified(node.input, named)
         case Newest():
             return {*node.keys} <= named
         case Grouped():

@@ -16,6 +16,7 @@ import pyarrow as pa
 from projections.log.frames import UTC_MICROS
 from projections.log.typed_columns import EVENT_COLUMNS
 from projections.run.dataflow import arrow_type
+from projections.runner.progress import micros
 from projections.sql.catalog import Column, Relation
 from projections.sql.parse import SourceDecl
 from projections.sql.places import Script, nearest
@@ -157,7 +158,7 @@ class Arrivals:
         time = self._time(decl, row, at)
         name = ".".join(decl.name.split(".")[:2]) if decl.events else decl.name
         mark = self._seen.get(name)
-        late = mark is not None and time < mark - self._lateness(name)
+        late = mark is not None and time < mark - self._closed_after(name)
         self._seen[name] = time if mark is None else max(mark, time)
         self._clock = time if self._clock is None else max(self._clock, time)
         if decl.events:
@@ -202,9 +203,10 @@ class Arrivals:
         ]
         return named[0] if named else COMMITTED_AT
 
-    def _lateness(self, name: str) -> timedelta:
-        own = [each.lateness for each in self.holdings.sources if each.on == name and each.lateness]
-        return own[0] if own else self.lateness
+    def _closed_after(self, name: str) -> timedelta:
+        lateness = self.holdings.lateness(name, self.lateness)
+        own = [s.closed_after for s in self.holdings.sources if s.on == name and s.closed_after]
+        return max([lateness, *own])
 
 
 def _place(row: Row) -> int:
@@ -219,6 +221,28 @@ class Holdings:
 
     inputs: Mapping[str, InputDecl]
     sources: Sequence[SourceDecl]
+
+    def lateness(self, name: str, default: timedelta) -> timedelta:
+        """Return how late rows of a category or a table may be."""
+        own = [each.lateness for each in self.sources if each.on == name and each.lateness]
+        return own[0] if own else default
+
+    def ended_us(
+        self, scans: Sequence[Scan], facts: Sequence[Fact], default: timedelta
+    ) -> int | None:
+        """Return the moment up to which streams have brought what is in time, as the runner does.
+
+        In microseconds since 1970; None while one of them has given nothing.
+        """
+        ended = []
+        for scan in scans:
+            source = self._source(scan.name)
+            on = source.on if source is not None and source.on else scan.name
+            on = ".".join(on.split(".")[:2]) if on.startswith("events.") else on
+            own = [f.time for f in facts if f.input == on or f.input.startswith(f"{on}.")]
+            ended.append(max(own) - self.lateness(on, default) if own else None)
+        known = [micros(each) for each in ended if each is not None]
+        return min(known) if known and len(known) == len(ended) else None
 
     def touched(self, scan: Scan, facts: Sequence[Fact]) -> list[Fact]:
         """Return the facts that an input is made of."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from projections.sql.plan import plan
 from projections.sql.pruning import pruned
 from projections.sql.reading import read_tree
 from projections.sql.shape import InputKind, Plan
-from projections.sql.tree import Newest, scans
+from projections.sql.tree import Newest, Scan, scans
 from projections.trial.differences import Difference, differences
 from projections.trial.inputs import Arrivals, Fact, GivenCatalog, Holdings, Row, input_rows
 from projections.trial.literals import value_of
@@ -64,16 +64,24 @@ class _Subject:
     small: bool
     reads: dict[str, _Subject]
 
+    @property
+    def streams(self) -> list[Scan]:
+        """Its streams, whose watermark final rows wait for."""
+        return [scan for scan in scans(self.tree) if scan.kind is InputKind.STREAM]
+
 
 class _Table:
     """A projection's table, kept over facts that come in epochs."""
 
-    def __init__(self, subject: _Subject, holdings: Holdings) -> None:
+    def __init__(self, subject: _Subject, holdings: Holdings, lateness: timedelta) -> None:
         self._subject = subject
         self._holdings = holdings
+        self._lateness = lateness
         self._dataflow = Dataflow(subject.tree)
         self._rows: dict[tuple[object, ...], Row] = {}
-        self._reads = {name: _Table(each, holdings) for name, each in subject.reads.items()}
+        self._reads = {
+            name: _Table(each, holdings, lateness) for name, each in subject.reads.items()
+        }
         self.taken: list[Fact] = []
 
     @property
@@ -103,6 +111,9 @@ class _Table:
                 went = self._holdings.rows(scan, before, stateful=stateful)
             self._dataflow.add(scan, [came])
             self._dataflow.add(scan, [went], weight=-1)
+        self._dataflow.pass_watermark(
+            self._holdings.ended_us(self._subject.streams, self.taken, self._lateness)
+        )
         changes = self._dataflow.round().to_pylist()
         for row in sorted(changes, key=lambda each: int(each["_w"])):
             weight = row.pop("_w")
@@ -196,13 +207,13 @@ class _Stage:
             return self._whole(subject, facts)
         if way == ROW_BY_ROW:
             if name not in gradual:
-                gradual[name] = _Table(subject, self._holdings)
+                gradual[name] = _Table(subject, self._holdings, self._lateness)
             table = gradual[name]
             for fact in facts[len(table.taken) :]:
                 table.take([fact])
             return table.rows
         epochs = [facts] if way == ONE_BATCH else _shuffled(facts)
-        fresh = _Table(subject, self._holdings)
+        fresh = _Table(subject, self._holdings, self._lateness)
         try:
             for epoch in epochs:
                 fresh.take(epoch)
@@ -218,7 +229,9 @@ class _Stage:
             else self._holdings.rows(scan, facts, stateful=stateful)
             for scan in scans(subject.tree)
         }
-        rows: list[Row] = self._on_spark(subject.plan, views).to_pylist()
+        ended = self._holdings.ended_us(subject.streams, facts, self._lateness)
+        made = replace(subject.plan, rows_sql=subject.plan.rows_at(ended))
+        rows: list[Row] = self._on_spark(made, views).to_pylist()
         return [row for row in rows if all(row[name] is not None for name in subject.plan.key)]
 
     def _subject(self, name: str, at: int) -> _Subject:

@@ -1,4 +1,4 @@
-"""`emit = 'when …'`: which conditions there are, and what they change."""
+"""What `emit` makes of a query: conditions, rows that are final, and what has no end."""
 
 from __future__ import annotations
 
@@ -52,3 +52,63 @@ def test_another_condition_is_another_generation() -> None:
         planned(plain).fingerprint
         == planned(plain.replace("key = 'carrier'", "key = carrier, emit = 'changes'")).fingerprint
     )
+
+
+FINAL = "CREATE PROJECTION q WITH (key = '{}', emit = 'final') AS SELECT {}"
+FROM = "FROM STREAM events.flight.departed"
+HOUR = "TUMBLE(occurred_at, '1 hour')"
+LATER = "b.flight = a.flight AND b.occurred_at > a.occurred_at"
+
+
+@pytest.mark.parametrize(
+    ("key", "query", "said", "fix"),
+    [
+        ("flight", f"flight, delay {FROM}", "each row stands by itself", "Leave emit out"),
+        ("n", f"carrier AS n, COUNT(*) AS m {FROM} GROUP BY carrier", "never ends", "TUMBLE"),
+        (
+            "carrier, window_end",
+            f"carrier, window_end, COUNT(*) AS n {FROM} GROUP BY carrier, "
+            "TUMBLE(timestamp_micros(position), '1 hour')",
+            "is not the time by which rows of its stream are late",
+            "TUMBLE(occurred_at",
+        ),
+        (
+            "position",
+            f"position, LEAD(delay) OVER (PARTITION BY flight ORDER BY occurred_at) AS n {FROM}",
+            "OVER reads rows that may come at any time",
+            "CURRENT ROW",
+        ),
+        (
+            "position",
+            f"a.position {FROM} a LEFT ANTI JOIN STREAM events.flight.departed b ON {LATER}",
+            "waits for another stream without a bound",
+            "<= a.occurred_at + INTERVAL",
+        ),
+        (
+            "carrier",
+            "carrier, COUNT(*) AS n FROM airlines GROUP BY carrier",
+            "never ends",
+            "TUMBLE",
+        ),
+    ],
+)
+def test_what_has_no_end_is_refused_with_a_form_that_works(
+    key: str, query: str, said: str, fix: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        planned(FINAL.format(key, query))
+    assert said in refused.value.message
+    assert ":4:" in refused.value.message
+    assert fix in refused.value.remedy
+
+
+def test_final_rows_are_another_generation_and_say_what_they_wait_for() -> None:
+    text = FINAL.format(
+        "carrier, window_end", f"carrier, window_end {FROM} GROUP BY carrier, {HOUR}"
+    )
+    made = planned(text)
+    assert made.fingerprint != planned(text.replace(", emit = 'final'", "")).fingerprint
+    assert [each.name for each in made.columns] == ["carrier", "window_end"]
+    assert any("the lateness" in note and "events.flight.departed" in note for note in made.notes)
+    assert "<= 17" in made.rows_at(17)
+    assert made.rows_at(None) != made.rows_at(17)

@@ -138,7 +138,7 @@ def test_the_fingerprint_follows_the_inputs_but_not_freshness() -> None:
 def test_explain_says_what_is_kept_and_what_late_rows_do() -> None:
     found = made(f"SELECT carrier, SUM(distance) AS total {FROM} GROUP BY carrier", key="carrier")
     text = page(found)
-    for part in ("late rows: within", "ascending order", "all rows of the touched keys", "in_0"):
+    for part in ("late rows: until", "ascending order", "all rows of the touched keys", "in_0"):
         assert part in text
     answer = json.loads(json.dumps(document(found)))
     assert answer["affected_sql"] == found.affected_sql
@@ -367,7 +367,6 @@ def test_a_key_that_does_not_hold_is_refused(query: str, key: str, reason: str, 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (", emit = 'final'", "emit = 'final' is not compiled yet"),
         (", sink = 'topic:x'", "sink = 'topic:x' is not delivered yet"),
     ],
 )

@@ -58,6 +58,7 @@ class HandMade:
         logs: Mapping[str, pa.Table] | None = None,
         head: int = 0,
         store: str = "store",
+        progress: Progress | None = None,
     ) -> Epoch:
         """Commit an epoch; `logs` are appended, every table known so far belongs to it."""
         last, epoch = self.manifest.last(), self.next_epoch
@@ -72,7 +73,7 @@ class HandMade:
                 run_id="t",
                 batch_id=0,
                 end={},
-                progress=Progress().to_json(),
+                progress=(progress or Progress()).to_json(),
                 heads={store: head},
                 cuts={"shop": 100 * epoch},
                 pending_from={},

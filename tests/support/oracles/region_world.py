@@ -66,16 +66,18 @@ class Kept:
     def close(self) -> None:
         self._dataflow.close()
 
-    def epoch(self, before: World, now: World) -> None:
+    def epoch(self, before: World, now: World, watermark_us: int | None = None) -> None:
         """Take in what is in a world and was not before."""
         self._feed(before, now)
+        self._dataflow.pass_watermark(watermark_us)
         self._apply(self._dataflow.round())
 
-    def forget(self, now: World) -> None:
+    def forget(self, now: World, watermark_us: int | None = None) -> None:
         """Lose the state, and begin anew with the table as it is and everything up to now."""
         self._dataflow.close()
         self._dataflow = Dataflow(self._tree)
         self._feed(now.until(0), now)
+        self._dataflow.pass_watermark(watermark_us)
         shape = pa.schema([(c.name, arrow_type(c)) for c in self._tree.columns])
         stored = pa.Table.from_pylist([zoned(row) for row in self.rows.values()], shape)
         self._apply(self._dataflow.begin([stored]))

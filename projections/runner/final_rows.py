@@ -1,0 +1,73 @@
+"""Up to which moment final rows are given out, target by target.
+
+The moment never goes back: what was given out stays out, also where a stream that was idle goes on
+with old rows. It is in the manifest's note of every run. A new generation begins with that of those
+before it, so that a rebuild has the rows that the table has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kernel.positions import Epoch
+from projections.runner.manifest import Manifest
+from projections.runner.relations import LakeCatalog
+from projections.runner.targets import Target
+from projections.runner.watermark import ended_up_to, greater
+from projections.sql.shape import InputKind, Plan
+
+ENDED = "ended_us"
+"""Name in a note's counts of the moment, in microseconds since 1970."""
+
+
+class FinalRows:
+    """Knows the watermarks of targets whose rows are final. For one thread."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._noted: dict[str, int | None] = {}
+        self._asked: tuple[str, Epoch, int | None] | None = None
+
+    def keep_only(self, app_ids: Collection[str]) -> None:
+        """Forget all targets but some."""
+        self._noted = {name: us for name, us in self._noted.items() if name in app_ids}
+        self._asked = None
+
+    def passes(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> bool:
+        """Say whether rows may end at an epoch that had not ended when the target was written."""
+        if not plan.final:
+            return False
+        return self.watermark(plan, target, catalog, up_to) != self.before(plan, target, up_to)
+
+    def watermark(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch
+    ) -> int | None:
+        """Return the moment up to which rows are final at an epoch; None before there is one."""
+        if not plan.final:
+            return None
+        if self._asked is None or self._asked[:2] != (target.app_id, up_to):
+            streams = [one.name for one in plan.inputs if one.kind is InputKind.STREAM]
+            now = ended_up_to(self._manifest, up_to, map(catalog.terms, streams))
+            known = greater(now, self.before(plan, target, up_to))
+            self._asked = target.app_id, up_to, known
+        return self._asked[2]
+
+    def before(self, plan: Plan, target: Target, up_to: Epoch) -> int | None:
+        """Return the moment at which a target, or a generation before it, was written last."""
+        if target.app_id in self._noted or not plan.final:
+            return self._noted.get(target.app_id)
+        of_projection = f"projection/{plan.name}/"
+        found = [
+            run.counts[ENDED]
+            for name, run in self._manifest.projected().items()
+            if name.startswith(of_projection) and ENDED in run.counts and run.epoch <= up_to
+        ]
+        self._noted[target.app_id] = max(found, default=None)
+        return self._noted[target.app_id]
+
+    def counts(self, target: Target, ended_us: int | None) -> dict[str, int]:
+        """Return what a run's note says of it, and take note of that here."""
+        if ended_us is not None:
+            self._noted[target.app_id] = ended_us
+        known = self._noted.get(target.app_id)
+        return {} if known is None else {ENDED: known}

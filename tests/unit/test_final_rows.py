@@ -1,0 +1,226 @@
+"""Final rows by the pipeline's own loop: what waits, what is out, what a restart makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from apps.pipeline.projecting import Projecting
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.typed_columns import EVENT_COLUMNS
+from projections.log.writer import Guard
+from projections.runner.catalog import LIVE, PROJECTION, SOURCE, Entry
+from projections.runner.manifest import Committed
+from projections.runner.progress import Progress, Watermarks, micros
+from projections.runner.projector import Projector
+from projections.runner.watermark import StreamTerms, ended_up_to
+from replay.generations import live_app
+from replay.subject import generation_target, subject_of
+from schemas.registry import MemoryRegistry
+from tests.support.lake.handmade import HandMade, NoSpark
+
+TYPED = "typed/events.visit.seen"
+START = datetime(2013, 1, 1, tzinfo=UTC)
+MOMENT = pa.timestamp("us", "UTC")
+SEEN = pa.schema(
+    [
+        ("person", pa.string()),
+        *EVENT_COLUMNS,
+        ("_epoch", pa.int64()),
+        ("_late", pa.bool_()),
+        ("_time", MOMENT),
+        ("_seq_hi", pa.int64()),
+        ("_seq_lo", pa.int64()),
+    ]
+)
+SOURCES = (
+    "CREATE SOURCE visits ON events.visit WITH (lateness = '10 minutes', closed_after = '1 day');"
+)
+HOURS = """
+CREATE PROJECTION hours WITH (key = 'window_end', emit = 'final') AS
+SELECT window_end, COUNT(*) AS n FROM STREAM events.visit GROUP BY TUMBLE(occurred_at, '1 hour');
+"""
+SHAPE = pa.schema(
+    [("window_end", MOMENT), ("n", pa.int64()), ("_end", pa.int64()), ("_epoch", pa.int64())]
+)
+
+
+class Hours:
+    """A lake with visits, and a final projection that counts them by the hour."""
+
+    def __init__(self, place: Path) -> None:
+        self.lake = Lake.at(place)
+        self.made = HandMade(self.lake)
+        self.progress = Progress()
+        self.position = 0
+        kinds = {"visits": (SOURCE, SOURCES), "hours": (PROJECTION, HOURS)}
+        self.made.deployed.put(
+            [
+                Entry(kind=kind, name=name, generation=1, status=LIVE, text=text)
+                for name, (kind, text) in kinds.items()
+            ]
+        )
+        self.made.run("hours", SHAPE.empty_table(), 0)
+        self.restart()
+
+    def restart(self) -> None:
+        self.projecting = Projecting(NoSpark(), self.lake, MemoryRegistry(), on_run=lambda *_: None)
+
+    def seen(self, *minutes: int) -> Epoch:
+        """Commit an epoch with visits, and do a step of the loop."""
+        rows = []
+        for minute in minutes:
+            self.position += 1
+            at = START + timedelta(minutes=minute)
+            self.progress.watermarks.note("events.visit", "v/0", micros(at), partitions=1)
+            rows.append(
+                {name: None for name in SEEN.names}
+                | {"person": "p", "occurred_at": at, "_epoch": self.made.next_epoch}
+                | {"_late": False, "_time": at, "_seq_hi": self.position, "_seq_lo": 0}
+            )
+        epoch = self.made.epoch(progress=self.progress)
+        self.made.derive({TYPED: pa.Table.from_pylist(rows, SEEN)}, epoch)
+        if "hours" in self.projecting.states:
+            self.projecting.states["hours"].due_at = 0.0
+        self.projecting.step()
+        assert self.projecting.states["hours"].error is None
+        return epoch
+
+    @property
+    def rows(self) -> dict[int, int]:
+        """How many visits are out, by the hour at which they end."""
+        table = DeltaTable(self.lake.path("projection/hours")).to_pyarrow_table()
+        ends = [(end - START) // timedelta(hours=1) for end in table["window_end"].to_pylist()]
+        return dict(zip(ends, table["n"].to_pylist(), strict=True))
+
+
+@pytest.fixture
+def hours(tmp_path: Path) -> Hours:
+    return Hours(tmp_path)
+
+
+def test_p6_a_window_is_out_when_the_watermark_has_passed_its_end(hours: Hours) -> None:
+    hours.seen(5, 69)
+    assert hours.rows == {}
+    assert hours.projecting.states["hours"].waits == (
+        "final rows are out up to 2013-01-01T00:59:00+00:00, 2 wait"
+    )
+    hours.seen(7, 70)
+    assert hours.rows == {1: 2}
+    hours.seen(8)
+    assert hours.rows == {1: 3}, "a late row corrects what was given out"
+    hours.seen(129)
+    assert hours.rows == {1: 3}
+
+
+def test_a_restart_and_rows_of_an_idle_hour_change_nothing(hours: Hours) -> None:
+    hours.seen(5, 70, 75)
+    hours.restart()
+    hours.seen(9)
+    assert hours.rows == {1: 2}
+    before = DeltaTable(hours.lake.path("projection/hours")).version()
+    hours.restart()
+    hours.seen()
+    assert DeltaTable(hours.lake.path("projection/hours")).version() == before
+
+
+def test_a_watermark_that_goes_back_takes_nothing_back(hours: Hours) -> None:
+    hours.seen(5, 70)
+    assert hours.rows == {1: 1}
+    # Another partition begins with old rows.
+    hours.progress.watermarks.note("events.visit", "v/1", micros(START), partitions=2)
+    hours.restart()
+    hours.seen(80)
+    assert hours.rows == {1: 1}
+
+
+def test_a_rebuild_begins_with_the_watermark_of_the_table_it_replaces(hours: Hours) -> None:
+    hours.seen(5, 70)
+    hours.progress.watermarks.note("events.visit", "v/1", micros(START), partitions=2)
+    epoch = hours.seen(80)
+    site = hours.made.site
+    subject = subject_of(site, "hours")
+    target = generation_target(site, subject, 2, epoch, include_late=False)
+    path = hours.lake.path("projection/hours/_gen/2")
+    app = target.app_id
+    hours.made.writer.overwrite(path, SHAPE.empty_table(), _guard(app))
+    projector = Projector(NoSpark(), hours.lake, site.tables, site.manifest)
+    run = projector.run(subject.plan, target, subject.catalog, epoch)
+    live = site.manifest.projected()[live_app("hours", 1)]
+    assert run.ended_us == live.counts["ended_us"] == micros(START + timedelta(hours=1))
+    built = DeltaTable(path).to_pyarrow_table().select(["window_end", "n"])
+    assert built.to_pylist() == [{"window_end": START + timedelta(hours=1), "n": 1}]
+
+
+def _guard(app: str) -> Guard:
+    return Guard(app, Epoch(0))
+
+
+@dataclass
+class Noted:
+    """Epochs as the manifest has them, with times that a test chooses."""
+
+    epochs: list[Committed]
+
+    def at(self, epoch: int) -> Committed:
+        return self.epochs[epoch - 1]
+
+    def between(self, after: int, up_to: int) -> list[Committed]:
+        return self.epochs[after:up_to]
+
+
+def committed(number: int, seconds: int, **seen: dict[str, int]) -> Committed:
+    marks = Watermarks(seen=dict(seen), partitions={name: 2 for name in seen})
+    return Committed(
+        epoch=Epoch(number),
+        run_id="t",
+        batch_id=0,
+        end={},
+        progress=Progress(watermarks=marks).to_json(),
+        heads={},
+        cuts={},
+        pending_from={},
+        tables={},
+        counts={},
+        timings_ms={},
+        at=START + timedelta(seconds=seconds),
+    )
+
+
+def ended(epochs: list[Committed], *terms: StreamTerms) -> int | None:
+    manifest = Noted(epochs)
+    assert isinstance(manifest, Noted)
+    return ended_up_to(manifest, epochs[-1].epoch, terms)
+
+
+def term(name: str, idle_s: int | None = None, lateness_us: int = 0) -> StreamTerms:
+    timeout = None if idle_s is None else timedelta(seconds=idle_s)
+    return StreamTerms(
+        name=name, lateness=timedelta(microseconds=lateness_us), idle_timeout=timeout
+    )
+
+
+def test_of_partitions_and_streams_the_least_counts() -> None:
+    one = committed(1, 0, a={"0": 50, "1": 40}, b={"0": 30})
+    assert ended([one], term("a")) == 40
+    assert ended([one], term("a", lateness_us=7)) == 33
+    assert ended([one], term("b")) is None, "a partition was not heard of"
+    assert ended([one], term("a"), term("b")) is None
+    assert ended([one], term("a"), term("c")) is None
+
+
+def test_what_is_idle_is_not_waited_for() -> None:
+    first = committed(1, 0, a={"0": 10, "1": 40}, b={"0": 30, "1": 35})
+    later = committed(2, 20, a={"0": 10, "1": 90}, b={"0": 30, "1": 35})
+    assert ended([first, later], term("a"), term("b")) == 10
+    assert ended([first, later], term("a", 20), term("b", 20)) == 90
+    assert ended([first, later], term("a", 21), term("b", 21)) == 10, "not for so long yet"
+    assert ended([first, later], term("a", 20), term("b")) == 30, "b is waited for"
+    rests = committed(3, 60, a={"0": 10, "1": 90}, b={"0": 30, "1": 35})
+    assert ended([first, later, rests], term("a", 20), term("b", 20)) == 90
