@@ -114,17 +114,17 @@ class Waiting:
             # What comes later is not this call's concern. Where nothing was ever recorded there
             # is no epoch to wait for.
             self._epoch = Epoch(last.epoch if last is not None else 0)
-        reached, missing = self._missing_tables(lake, self._epoch)
-        waiting = by_design(pipeline_state(self.settings), self._epoch) if missing else {}
-        rest = {name: line for name, line in missing.items() if name not in waiting}
+        reached, lacking = self._missing_tables(lake, self._epoch)
+        waiting = by_design(pipeline_state(self.settings), self._epoch) if lacking else {}
+        rest = {name: line for name, line in lacking.items() if name not in waiting}
         if rest:
             return Behind(missing=tuple(rest.values()), events=0, seconds=0.0)
         return CaughtUp(
             epoch=self._epoch,
             head=self.goal.head,
-            tables=tuple(name for name in reached if name not in missing),
+            tables=tuple(name for name in reached if name not in lacking),
             waited_s=0.0,
-            waiting={name: waiting[name] for name in missing},
+            waiting={name: waiting[name] for name in lacking},
         )
 
     def _missing_input(self, last: Newest | None) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -20,7 +21,15 @@ from projections.sql import options as opt
 from projections.sql.match_clause import MatchClause, without_matches
 from projections.sql.options import Options, OptionValue
 from projections.sql.places import Script as Text
-from projections.sql.tokens import Cursor, parsed, retyped, split, tokenized
+from projections.sql.spellings import Spellings
+from projections.sql.tokens import (
+    Cursor,
+    parsed,
+    split,
+    tokenized,
+    with_sessions,
+    with_streams,
+)
 from projections.sql.topics import check_topic
 from projections.sql.triggers import Trigger, trigger_of
 
@@ -120,21 +129,32 @@ def parse_script(text: str, *, origin: str = "<sql>") -> Script:
     script = Text(origin=origin, text=text)
     sources: dict[str, SourceDecl] = {}
     projections: dict[str, ProjectionDecl] = {}
-    for tokens in split(tokenized(script)):
-        cursor = Cursor(script, tokens, form=f"{SOURCE_FORM}  or  {PROJECTION_FORM}")
+    for text_of_it, tokens in _statements(script):
+        cursor = Cursor(text_of_it, tokens, form=f"{SOURCE_FORM}  or  {PROJECTION_FORM}")
         cursor.expect("CREATE")
         at = cursor.at
         if cursor.take("SOURCE"):
             source = _source(cursor, tokens)
-            _once(script, source.name, sources, at)
+            _once(text_of_it, source.name, sources, at)
             sources[source.name] = source
         elif cursor.take("PROJECTION"):
             projection = _projection(cursor, tokens)
-            _once(script, projection.name, projections, at)
+            _once(text_of_it, projection.name, projections, at)
             projections[projection.name] = projection
         else:
             raise cursor.refusal(f"expected SOURCE or PROJECTION, found {cursor.found()}")
     return Script(sources=tuple(sources.values()), projections=tuple(projections.values()))
+
+
+def _statements(script: Text) -> Iterator[tuple[Text, list[Token]]]:
+    """Yield the statements of a text, those in other spellings in the dialect's own words."""
+    spellings = Spellings(script=script)
+    for tokens in split(tokenized(script)):
+        other = spellings.respelled(tokens)
+        if other is None:
+            yield script, tokens
+        elif other.text:
+            yield other, tokenized(other)
 
 
 def _once(script: Text, name: str, seen: object, at: int) -> None:
@@ -214,7 +234,7 @@ def _projection(cursor: Cursor, tokens: list[Token]) -> ProjectionDecl:
         query=_query(cursor.script, plain),
         matches=tuple(matches),
         text=_text_of(cursor.script, tokens),
-        fingerprint=_fingerprint(name, key, _with_streams(body), given.emit()),
+        fingerprint=_fingerprint(name, key, with_streams(body), given.emit()),
         script=cursor.script,
         offset=at,
         key_at=given.place("key", at),
@@ -307,7 +327,7 @@ def _query(script: Text, body: list[Token]) -> exp.Expr:
         raise script.refusal(
             f"expected SELECT, found {body[0].text!r}", at=body[0].start, fix=PROJECTION_FORM
         )
-    query = parsed(script, _with_sessions(_with_streams(body)))
+    query = parsed(script, with_sessions(with_streams(body)))
     if not isinstance(query, exp.Select | exp.Union | exp.Subquery):
         raise script.refusal(
             f"a projection is a SELECT, found {type(query).__name__.upper()}",
@@ -315,35 +335,6 @@ def _query(script: Text, body: list[Token]) -> exp.Expr:
             fix="Write AS SELECT …, or several with UNION ALL between them.",
         )
     return query
-
-
-def _with_sessions(body: list[Token]) -> list[Token]:
-    """Read SESSION before a bracket as the name of a function, as TUMBLE and HOP are."""
-    following: list[Token | None] = [*body[1:], None]
-    return [
-        retyped(token, TokenType.VAR)
-        if token.token_type is TokenType.SESSION
-        and after is not None
-        and after.token_type is TokenType.L_PAREN
-        else token
-        for token, after in zip(body, following, strict=True)
-    ]
-
-
-def _with_streams(body: list[Token]) -> list[Token]:
-    """Mark the word STREAM after FROM and JOIN; elsewhere `stream` stays a name (events have it).
-
-    `FROM stream s` therefore reads the log `s`; a table called stream stands in backquotes.
-    """
-    marked, before = [], None
-    for index, token in enumerate(body):
-        opens = before in (TokenType.FROM, TokenType.JOIN)
-        names = index + 1 < len(body) and body[index + 1].token_type is not TokenType.ALIAS
-        before = token.token_type
-        if opens and names and before is TokenType.VAR and token.text.upper() == "STREAM":
-            token = retyped(token, TokenType.STREAM)
-        marked.append(token)
-    return marked
 
 
 def _text_of(script: Text, tokens: list[Token]) -> str:

@@ -5,21 +5,41 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 
 
+class Piece(NamedTuple):
+    """A part of a text that was made of another one, at `at` of that; `same` as it stands there."""
+
+    text: str
+    at: int
+    same: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A whole text and its name, to turn offsets into lines and columns (both from 1)."""
+    """A whole text and its name, to turn offsets into lines and columns (both from 1).
+
+    A text that was made of another one, `written`, consists of `pieces`: its places are in that.
+    """
 
     origin: str
     text: str = field(repr=False)
+    pieces: tuple[Piece, ...] = field(default=(), repr=False, compare=False)
+    written: Script | None = field(default=None, repr=False, compare=False)
 
     def place(self, offset: int) -> tuple[int, int]:
         """Return line and column of a character offset."""
+        if self.written is not None:
+            for piece in self.pieces:
+                if offset < len(piece.text) or piece is self.pieces[-1]:
+                    inside = min(offset, len(piece.text)) if piece.same else 0
+                    return self.written.place(piece.at + inside)
+                offset -= len(piece.text)
         before = self.text[: max(0, min(offset, len(self.text)))]
         return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 

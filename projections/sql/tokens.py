@@ -75,6 +75,35 @@ def retyped(token: Token, kind: TokenType) -> Token:
     return Token(kind, token.text, token.line, token.col, token.start, token.end, token.comments)
 
 
+def with_sessions(body: list[Token]) -> list[Token]:
+    """Read SESSION before a bracket as the name of a function, as TUMBLE and HOP are."""
+    following: list[Token | None] = [*body[1:], None]
+    return [
+        retyped(token, TokenType.VAR)
+        if token.token_type is TokenType.SESSION
+        and after is not None
+        and after.token_type is TokenType.L_PAREN
+        else token
+        for token, after in zip(body, following, strict=True)
+    ]
+
+
+def with_streams(body: list[Token]) -> list[Token]:
+    """Mark the word STREAM after FROM and JOIN; elsewhere `stream` stays a name (events have it).
+
+    `FROM stream s` therefore reads the log `s`; a table called stream stands in backquotes.
+    """
+    marked, before = [], None
+    for index, token in enumerate(body):
+        opens = before in (TokenType.FROM, TokenType.JOIN)
+        names = index + 1 < len(body) and body[index + 1].token_type is not TokenType.ALIAS
+        before = token.token_type
+        if opens and names and before is TokenType.VAR and token.text.upper() == "STREAM":
+            token = retyped(token, TokenType.STREAM)
+        marked.append(token)
+    return marked
+
+
 def join_doubled_quotes(script: Script, tokens: Sequence[Token]) -> list[Token]:
     """Read `'it''s'` as Spark does, as one string with a quote inside.
 

@@ -71,7 +71,7 @@ def test_statements_of_the_page_are_planned(lake_tables: LakeCatalog) -> None:
     plans = [plan(decl, catalog) for decl in script.projections]
     several = {"visits", "late_departures", "worst_departures", "turnarounds"}
     several |= {"tens_of_delays", "names_seen", "sudden_delays", "troubled_carriers"}
-    several |= {"hourly_departures", "never_departed"}
+    several |= {"hourly_departures", "never_departed", "carrierreport"}
     several |= {"winds", "departures_now", "worst_hours", "calm_places"}
     assert {one.name for one in plans if one.strategy is Strategy.REGIONS} == several
     assert {one.name for one in plans} - several == {

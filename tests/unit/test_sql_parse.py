@@ -129,7 +129,7 @@ def test_durations_read_as_they_are_written() -> None:
 
 REFUSED = [
     ("DROP PROJECTION p", (1, 1), "expected CREATE, found 'DROP'"),
-    ("CREATE TABLE t", (1, 8), "expected SOURCE or PROJECTION, found 'TABLE'"),
+    ("CREATE INDEX t", (1, 8), "expected SOURCE or PROJECTION, found 'INDEX'"),
     ("CREATE SOURCE s ON weather", (1, 20), "ON weather names no captured table"),
     ("CREATE SOURCE s ON events.a.b", (1, 20), "lateness belongs to a whole category"),
     ("CREATE SOURCE s ON events.a WITH (key = x)", (1, 35), "a source on events has no option key"),

@@ -1,0 +1,221 @@
+"""Statements as Flink spells them: `CREATE TABLE … WITH`, `CREATE VIEW`, `INSERT INTO … SELECT`.
+
+Each is written anew as the statement of the dialect that means the same: a table becomes a source
+or the name of a log, a view a query of WITH, an insertion a projection. What is kept and deployed
+is that text; a refusal names the place in the text as it was written.
+
+A table is known in its own script alone. One with the connector `projection` is written by an
+insertion, all others are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+from sqlglot.tokens import Token
+
+from projections.sql.match_clause import without_matches
+from projections.sql.options import OptionValue
+from projections.sql.places import Piece, Script
+from projections.sql.tables import CONNECTORS, Table, read_table, with_options
+from projections.sql.tokens import Cursor, parsed, with_sessions, with_streams
+
+_VIEW_FORM = "CREATE [TEMPORARY] VIEW name AS SELECT …;"
+_INSERT_FORM = "INSERT INTO name SELECT …;"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """A declared view. `reads` are the views that it reads, each after those it reads itself."""
+
+    written: str
+    pieces: Sequence[Piece]
+    reads: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Spellings:
+    """Writes the statements of one script anew, in their order."""
+
+    script: Script
+    _tables: dict[str, Table] = field(default_factory=dict)
+    _views: dict[str, _View] = field(default_factory=dict)
+
+    def respelled(self, tokens: list[Token]) -> Script | None:
+        """Return a statement in the dialect's own words; an empty text where it needs none.
+
+        None for a statement that is in these words already.
+        """
+        words = [token.text.upper() for token in tokens[:4]]
+        if words[:2] == ["CREATE", "TABLE"]:
+            return self._table(tokens)
+        if words[:2] == ["CREATE", "VIEW"] or words[:3] == ["CREATE", "TEMPORARY", "VIEW"]:
+            return self._view(tokens)
+        if words[:2] == ["INSERT", "INTO"]:
+            return self._insertion(tokens)
+        return None
+
+    def _table(self, tokens: list[Token]) -> Script:
+        table = read_table(self.script, tokens)
+        self._once(table.written, table.at)
+        self._tables[table.name] = table
+        return self._at(table.source, table.at)
+
+    def _once(self, written: str, at: int) -> None:
+        if written.lower() in self._tables or written.lower() in self._views:
+            raise self.script.refusal(
+                f"{written} is declared twice", at=at, fix="Give every table and view its own name."
+            )
+
+    def _view(self, tokens: list[Token]) -> Script:
+        cursor = Cursor(self.script, tokens, form=_VIEW_FORM)
+        cursor.expect("CREATE")
+        cursor.take("TEMPORARY")
+        cursor.expect("VIEW")
+        at = cursor.at
+        name = cursor.name("the name of a view")
+        self._once(name, at)
+        cursor.expect("AS")
+        if not cursor.rest:
+            raise cursor.refusal("expected a SELECT after AS")
+        pieces, query = self._pieces(list(cursor.rest))
+        reads = tuple(self._views_read(query))
+        self._views[name.lower()] = _View(written=name, pieces=pieces, reads=reads)
+        return self._at("", at)
+
+    def _insertion(self, tokens: list[Token]) -> Script:
+        cursor = Cursor(self.script, tokens, form=_INSERT_FORM)
+        cursor.expect("INSERT")
+        cursor.expect("INTO")
+        at = cursor.at
+        written = cursor.name("the name of a table")
+        target = self._tables.get(written.lower())
+        if target is not None and target.read is not None:
+            raise self.script.refusal(
+                f"{written} is read, and cannot be written",
+                at=at,
+                fix=f"Insert into another name, or declare it: CREATE TABLE {written} (…) WITH "
+                "('connector' = 'projection').",
+            )
+        if not cursor.rest:
+            raise cursor.refusal("expected a SELECT")
+        pieces, query = self._pieces(list(cursor.rest))
+        options = dict(target.options) if target is not None else {}
+        if target is not None:
+            self._check_columns(target, query, written, at)
+        if "key" not in options:
+            options["key"] = OptionValue(text=self._groups(query, written, at), at=at)
+        rest = [each for each in CONNECTORS["projection"] if each in options]
+        head = f"CREATE PROJECTION {written.lower()}{with_options(options, rest)} AS\n"
+        self._tables[written.lower()] = Table(
+            written=written, at=at, options={}, read=written.lower()
+        )
+        return _spliced(self.script, [Piece(head, at, False), *self._with_views(query, pieces)])
+
+    def _check_columns(self, target: Table, query: exp.Expr, written: str, at: int) -> None:
+        select = query.find(exp.Select)
+        given = [] if select is None else [each.alias_or_name for each in select.expressions]
+        if target.columns and [*map(str.lower, given)] != [*map(str.lower, target.columns)]:
+            raise self.script.refusal(
+                f"{written} has the columns {', '.join(target.columns)}, and the SELECT gives "
+                f"{', '.join(given) or 'none'}",
+                at=at,
+                fix="Give the SELECT's columns these names, in this order: SELECT x AS name, ….",
+            )
+
+    def _groups(self, query: exp.Expr, written: str, at: int) -> str:
+        """Return the columns of the result that a query is grouped by: they are the key."""
+        group = query.args.get("group")
+        names = []
+        for each in group.expressions if group is not None else ():
+            found = [
+                item.alias_or_name
+                for item in query.expressions
+                if item.unalias().sql() == each.sql() or item.alias_or_name == each.sql()
+            ]
+            names += found[:1]
+        if group is None or len(names) < len(group.expressions):
+            raise self.script.refusal(
+                f"nothing says which columns identify a row of {written}",
+                at=at,
+                fix=f"Declare its key: CREATE TABLE {written} (…, PRIMARY KEY (column) NOT "
+                "ENFORCED) WITH ('connector' = 'projection').",
+            )
+        return ", ".join(names)
+
+    def _with_views(self, query: exp.Expr, pieces: Sequence[Piece]) -> list[Piece]:
+        """Put the views that a query reads before it, as queries of WITH."""
+        needed = self._views_read(query)
+        if not needed:
+            return list(pieces)
+        found = [Piece("WITH ", pieces[0].at, False)]
+        for name in needed:
+            view = self._views[name]
+            at = view.pieces[0].at
+            found += [Piece(f"{view.written} AS (", at, False), *view.pieces]
+            found.append(Piece("), ", at, False))
+        first = pieces[0]
+        if query.args.get("with_") is not None:
+            # The query has names of its own: they follow.
+            cut = len("WITH")
+            return [*found, Piece(first.text[cut:], first.at + cut, True), *pieces[1:]]
+        found[-1] = Piece(") ", first.at, False)
+        return [*found, *pieces]
+
+    def _views_read(self, query: exp.Expr) -> list[str]:
+        """Return the views that a query reads, those that others read before them."""
+        needed: dict[str, None] = {}
+        for name in (each.name.lower() for each in _named_alone(query)):
+            if name in self._views:
+                needed |= dict.fromkeys([*self._views[name].reads, name])
+        return list(needed)
+
+    def _pieces(self, body: list[Token]) -> tuple[list[Piece], exp.Expr]:
+        """Return a query's text with the declared tables' own names put in."""
+        plain, _ = without_matches(self.script, body)
+        query = parsed(self.script, with_sessions(with_streams(plain)))
+        text, pieces, done = self.script.text, [], body[0].start
+        for table in sorted(_named_alone(query), key=_start):
+            known = self._tables.get(table.name.lower())
+            if known is None or table.name.lower() in _ctes(query):
+                continue
+            if known.read is None:
+                raise self.script.refusal(
+                    f"{table.name} is written by an insertion that comes later",
+                    at=_start(table),
+                    fix="Write the insertion before what reads it.",
+                )
+            start, end = _start(table), int(table.this.meta["end"]) + 1
+            pieces.append(Piece(text[done:start], done, True))
+            alias = "" if table.alias else known.alias
+            pieces.append(Piece(f"{known.read}{alias}", start, False))
+            done = end
+        pieces.append(Piece(text[done : body[-1].end + 1], done, True))
+        return pieces, query
+
+    def _at(self, text: str, at: int) -> Script:
+        return _spliced(self.script, [Piece(text, at, False)])
+
+
+def _spliced(script: Script, pieces: Sequence[Piece]) -> Script:
+    text = "".join(piece.text for piece in pieces)
+    return Script(origin=script.origin, text=text, pieces=tuple(pieces), written=script)
+
+
+def _ctes(query: exp.Expr) -> set[str]:
+    return {each.alias.lower() for each in query.find_all(exp.CTE)}
+
+
+def _named_alone(query: exp.Expr) -> list[exp.Table]:
+    """Return the tables of a query that are named by one word."""
+    return [
+        each
+        for each in query.find_all(exp.Table)
+        if len(each.parts) == 1 and not isinstance(each.parent, exp.Stream)
+    ]
+
+
+def _start(table: exp.Expr) -> int:
+    return int(table.this.meta.get("start", 0))

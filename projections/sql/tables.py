@@ -1,0 +1,247 @@
+"""`CREATE TABLE … WITH ('connector' = …)` as Flink spells it: what the table stands for.
+
+Tables of the connectors `events`, `capture` and `kafka` are read, those of `projection` are
+written by an insertion.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sqlglot.tokens import Token
+
+from projections.sql.options import OptionValue
+from projections.sql.places import Script, nearest
+from projections.sql.tokens import Cursor
+from schemas.identifiers import spark_name
+
+TABLE_FORM = (
+    "CREATE TABLE name (column TYPE, …, PRIMARY KEY (column) NOT ENFORCED, WATERMARK FOR column AS "
+    "column - INTERVAL '5' SECOND) WITH ('connector' = '…', …);"
+)
+_LATENESS = ("lateness", "closed_after", "idle_timeout")
+CONNECTORS: Mapping[str, tuple[str, ...]] = {
+    "events": ("category", "type", *_LATENESS),
+    "capture": ("table", "key", "event_time", *_LATENESS),
+    "kafka": (
+        "topic",
+        "format",
+        "key",
+        "event_time",
+        "sequence",
+        "deleted",
+        "identity",
+        *_LATENESS,
+    ),
+    "projection": ("key", "freshness", "emit"),
+}
+"""Connectors and their options."""
+_NEEDED = {"events": ("category",), "capture": ("table",), "kafka": ("topic", "format")}
+_MOMENT = re.compile(r"TIMESTAMP(_LTZ)?\s*\(\s*\d\s*\)", re.IGNORECASE)
+_DELAY = re.compile(r"\s*-\s*INTERVAL\s*'(\d+)'\s*(SECOND|MINUTE|HOUR|DAY)S?\s*", re.IGNORECASE)
+_NOT_OF_TYPE = re.compile(r"\s+(NOT\s+NULL|NULL|COMMENT\s+'[^']*')", re.IGNORECASE)
+_FIXES = {
+    "properties": "Leave it out: the brokers are those of the workspace (kafka.bootstrap_servers).",
+    "scan": "Leave it out: a topic is read from its beginning, once.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A declared table.
+
+    `source` is the statement that it is in the dialect, empty where it needs none. `read` is what
+    stands for it in FROM, None for one that is written; `alias` goes behind that where the query
+    names none.
+    """
+
+    written: str
+    at: int
+    options: Mapping[str, OptionValue]
+    columns: tuple[str, ...] = ()
+    read: str | None = None
+    alias: str = ""
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its source or projection."""
+        return self.written.lower()
+
+
+def read_table(script: Script, tokens: list[Token]) -> Table:
+    """Read a `CREATE TABLE`. Raises `InvalidRequest` with its place."""
+    cursor = Cursor(script, tokens, form=TABLE_FORM)
+    cursor.expect("CREATE")
+    cursor.expect("TABLE")
+    at = cursor.at
+    written = cursor.name("the name of a table")
+    body = _Body(cursor=cursor)
+    body.read()
+    options = _options(cursor)
+    connector = _connector(script, written, options, at)
+    known = CONNECTORS[connector]
+    for name, found in body.found.items():
+        if name in known:
+            options.setdefault(name, OptionValue(text=found, at=at))
+    for name, value in options.items():
+        if name not in (*known, "connector"):
+            raise script.refusal(
+                f"connector {connector} has no option {name}{nearest(name, known)}",
+                at=value.at,
+                fix=_FIXES.get(name.partition(".")[0]) or f"Options of it: {', '.join(known)}.",
+            )
+    for name in _NEEDED.get(connector, ()):
+        if name not in options:
+            raise script.refusal(
+                f"table {written}: connector {connector} needs the option {name}",
+                at=at,
+                fix=f"Write '{name}' = '…'.",
+            )
+    return _standing_for(Table(written=written, at=at, options=options), connector, body)
+
+
+def _connector(script: Script, written: str, options: Mapping[str, OptionValue], at: int) -> str:
+    given, known = options.get("connector"), ", ".join(CONNECTORS)
+    if given is None:
+        raise script.refusal(
+            f"table {written} names no connector",
+            at=at,
+            fix=f"Write WITH ('connector' = '…', …); connectors: {known}.",
+        )
+    if given.text not in CONNECTORS:
+        raise script.refusal(
+            f"connector = '{given.text}' is not known",
+            at=given.at,
+            fix=f"Connectors: {known}. Events that are appended to Penstock are 'events', tables "
+            "of a captured database 'capture', records of a Kafka topic 'kafka'; what is written "
+            "is a 'projection'.",
+        )
+    return given.text
+
+
+def _standing_for(table: Table, connector: str, body: _Body) -> Table:
+    options, name = table.options, table.name
+    rest = [each for each in CONNECTORS[connector] if each in options]
+    made = replace(table, columns=tuple(column for column, _ in body.columns))
+    match connector:
+        case "events":
+            log = f"events.{options['category'].text}"
+            kind = f".{options['type'].text}" if "type" in options else ""
+            rest = [each for each in rest if each in _LATENESS]
+            source = f"CREATE SOURCE {name} ON {log}{with_options(options, rest)}" if rest else ""
+            read = f"STREAM {log}{kind}"
+            return replace(made, read=read, alias=f" {table.written}", source=source)
+        case "capture":
+            rest.remove("table")
+            head = f"CREATE SOURCE {name} ON {options['table'].text}"
+            return replace(made, read=name, source=f"{head}{with_options(options, rest)}")
+        case "kafka":
+            columns = ", ".join(f"{spark_name(column)} {kind}" for column, kind in body.columns)
+            source = f"CREATE SOURCE {name} ({columns}){with_options(options, rest)}"
+            return replace(made, read=name if "key" in options else f"STREAM {name}", source=source)
+        case _:
+            return made
+
+
+@dataclass(slots=True, kw_only=True)
+class _Body:
+    """What stands in the brackets of CREATE TABLE. `found` are options that follow from it."""
+
+    cursor: Cursor
+    columns: list[tuple[str, str]] = field(default_factory=list)
+    found: dict[str, str] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """Pass the brackets. Raises `InvalidRequest`."""
+        cursor = self.cursor
+        cursor.expect("(")
+        while True:
+            if cursor.take("WATERMARK"):
+                self._watermark()
+            elif cursor.take("PRIMARY KEY"):
+                self._key()
+            else:
+                self._column()
+            if not cursor.take(","):
+                break
+        cursor.expect(")")
+
+    def _column(self) -> None:
+        cursor, at = self.cursor, self.cursor.at
+        name = cursor.name("a column's name")
+        written = cursor.until_comma()
+        kind = _MOMENT.sub("TIMESTAMP", _NOT_OF_TYPE.sub("", written)).strip()
+        if written.upper().startswith("AS ") or "METADATA" in written.upper().split():
+            raise cursor.script.refusal(
+                f"column {name} is computed",
+                at=at,
+                fix="Declare the columns that rows have, and compute in SELECT.",
+            )
+        self.columns.append((name, kind))
+
+    def _key(self) -> None:
+        cursor = self.cursor
+        cursor.expect("(")
+        names = [cursor.name("a column's name")]
+        while cursor.take(","):
+            names.append(cursor.name("a column's name"))
+        cursor.expect(")")
+        if cursor.take("NOT"):
+            cursor.expect("ENFORCED")
+        self.found["key"] = ", ".join(names)
+
+    def _watermark(self) -> None:
+        cursor = self.cursor
+        cursor.expect("FOR")
+        name = cursor.name("a column's name")
+        cursor.expect("AS")
+        at = cursor.at
+        written = cursor.until_comma()
+        delay = written.replace("`", "").strip()[len(name) :]
+        found = _DELAY.fullmatch(delay)
+        if not written.replace("`", "").strip().startswith(name) or (delay and not found):
+            raise cursor.script.refusal(
+                f"the watermark {written} is none",
+                at=at,
+                fix=f"Write WATERMARK FOR {name} AS {name} - INTERVAL '5' SECOND.",
+            )
+        self.found["event_time"] = name
+        self.found["lateness"] = f"{found[1]} {found[2].lower()}s" if found else "0 seconds"
+
+
+def _options(cursor: Cursor) -> dict[str, OptionValue]:
+    cursor.expect("WITH")
+    cursor.expect("(")
+    found: dict[str, OptionValue] = {}
+    while not cursor.take(")"):
+        at = cursor.at
+        name = cursor.string() or cursor.dotted("an option's name")
+        if name in found:
+            raise cursor.script.refusal(
+                f"option {name} is given twice", at=at, fix="Give each option once."
+            )
+        cursor.expect("=")
+        value_at = cursor.at
+        text = cursor.string()
+        if text is None:
+            text = cursor.name("a quoted string")
+        found[name] = OptionValue(text=text, at=value_at)
+        if not cursor.take(","):
+            cursor.expect(")")
+            break
+    if cursor.rest:
+        raise cursor.refusal(f"expected the end of the statement, found {cursor.found()}")
+    return found
+
+
+def with_options(options: Mapping[str, OptionValue], names: Iterable[str]) -> str:
+    """Write some options as the dialect does."""
+    parts = [f"{name} = '{_quoted(options[name].text)}'" for name in names]
+    return f" WITH ({', '.join(parts)})" if parts else ""
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")

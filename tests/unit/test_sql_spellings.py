@@ -1,0 +1,109 @@
+"""Statements as Flink spells them become those of the dialect, with places of their own text."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel.errors import InvalidRequest
+from projections.sql.parse import Script, parse_script
+
+CLICKS = "CREATE TABLE Clicks (u STRING, at TIMESTAMP(3)) WITH ('connector' = 'events', "
+EVENTS = CLICKS + "'category' = 'click');\n"
+USERS = (
+    "CREATE TABLE Users (id BIGINT NOT NULL COMMENT 'it', PRIMARY KEY (id) NOT ENFORCED)\n"
+    "WITH ('connector' = 'capture', 'table' = 'shop.public.users');\n"
+)
+COUNTED = "INSERT INTO Counted SELECT u, COUNT(*) AS n FROM Clicks GROUP BY u;"
+
+
+def read(text: str) -> Script:
+    return parse_script(text, origin="job.sql")
+
+
+def texts(text: str) -> list[str]:
+    script = read(text)
+    return [each.text for each in (*script.sources, *script.projections)]
+
+
+def test_a_log_is_read_as_a_stream_and_the_groups_are_the_key() -> None:
+    assert texts(EVENTS + COUNTED) == [
+        "CREATE PROJECTION counted WITH (key = 'u') AS\n"
+        "SELECT u, COUNT(*) AS n FROM STREAM events.click Clicks GROUP BY u"
+    ]
+
+
+def test_a_watermark_and_a_key_become_options() -> None:
+    topic = (
+        "CREATE TABLE Rides (`ride` BIGINT, at TIMESTAMP_LTZ(3), WATERMARK FOR at AS at - INTERVAL "
+        "'5' MINUTES, PRIMARY KEY (ride) NOT ENFORCED) WITH ('connector' = 'kafka', "
+        "'topic' = 'rides', 'format' = 'csv');"
+    )
+    (source,) = read(topic).sources
+    assert source.columns == (("ride", "BIGINT"), ("at", "TIMESTAMP"))
+    assert (source.name, source.topic, source.format) == ("rides", "rides", "csv")
+    assert (source.key, source.event_time) == (("ride",), "at")
+    assert source.lateness is not None
+    assert source.lateness.total_seconds() == 300
+    assert texts(EVENTS.replace("(3))", "(3), WATERMARK FOR at AS at)"))[0] == (
+        "CREATE SOURCE clicks ON events.click WITH (lateness = '0 seconds')"
+    )
+    assert texts(USERS) == ["CREATE SOURCE users ON shop.public.users WITH (key = 'id')"]
+
+
+def test_views_become_queries_of_with() -> None:
+    views = (
+        "CREATE VIEW loud AS SELECT u FROM Clicks WHERE u <> 'it''s';"
+        "CREATE TEMPORARY VIEW louder AS SELECT u FROM loud; CREATE VIEW unread AS SELECT 1 AS x;"
+    )
+    inserted = "INSERT INTO counted SELECT u, COUNT(*) AS n FROM louder GROUP BY u"
+    assert texts(EVENTS + views + inserted)[0].split("\n")[1] == (
+        "WITH loud AS (SELECT u FROM STREAM events.click Clicks WHERE u <> 'it''s'), "
+        "louder AS (SELECT u FROM loud) SELECT u, COUNT(*) AS n FROM louder GROUP BY u"
+    )
+    own = inserted.replace("SELECT", "WITH x AS (SELECT u FROM loud) SELECT").replace("louder", "x")
+    assert texts(EVENTS + views + own)[0].split("\n")[1].startswith("WITH loud AS (")
+    assert "),  x AS (SELECT u FROM loud) SELECT" in texts(EVENTS + views + own)[0]
+
+
+def test_a_table_that_is_written_says_its_key_and_how_often() -> None:
+    sink = (
+        "CREATE TABLE Counted (u STRING, n BIGINT) WITH ('connector' = 'projection', 'key' = 'u', "
+        "'emit' = 'every 1 minute', 'freshness' = '5 seconds');"
+    )
+    (made,) = read(EVENTS + sink + COUNTED).projections
+    assert (made.name, made.key, made.emit) == ("counted", ("u",), "every 1 minute")
+    chained = "INSERT INTO Best SELECT u, MAX(n) AS n FROM Counted GROUP BY u"
+    assert "FROM counted GROUP BY" in texts(EVENTS + sink + COUNTED + chained)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        (CLICKS.replace("events", "kinesis") + "'a' = 'b')", (1, 69), "'kinesis' is not known"),
+        ("CREATE TABLE t (a INT) WITH ()", (1, 14), "names no connector"),
+        (CLICKS + "'categories' = 'x')", (1, 94), "no option categories; did you mean category"),
+        (CLICKS.rstrip(", ") + ")", (1, 14), "needs the option category"),
+        ("CREATE TABLE t (a AS b) WITH ()", (1, 17), "column a is computed"),
+        ("CREATE TABLE t (a INT, WATERMARK FOR a AS b) WITH ()", (1, 43), "watermark b is none"),
+        (EVENTS + EVENTS, (2, 14), "Clicks is declared twice"),
+        (EVENTS + "INSERT INTO Clicks SELECT 1 AS x", (2, 13), "is read, and cannot be written"),
+        (EVENTS + "INSERT INTO x SELECT u FROM Clicks", (2, 13), "which columns identify a row"),
+        (EVENTS + "INSERT INTO x\nSELECT u, n + FROM Clicks GROUP BY u", (3, 15), "cannot be read"),
+        (EVENTS + "INSERT INTO É SELECT u FROM Clicks GROUP BY u", (2, 13), "cannot name"),
+    ],
+)
+def test_what_is_refused_is_refused_at_its_place(
+    text: str, place: tuple[int, int], said: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read(text)
+    assert said in refused.value.message
+    assert refused.value.message.startswith(f"job.sql:{place[0]}:{place[1]}: ")
+    assert refused.value.remedy
+
+
+def test_options_of_other_engines_are_refused_with_what_to_do() -> None:
+    text = CLICKS.replace("events", "kafka") + "'properties.bootstrap.servers' = 'x:9092')"
+    with pytest.raises(InvalidRequest) as refused:
+        read(text)
+    assert "the brokers are those of the workspace" in refused.value.remedy
