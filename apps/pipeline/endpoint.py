@@ -144,5 +144,11 @@ def serve(
     the others do: reasons quote databases, connectors and queries.
     """
     server = Endpoint((host, port), access, metrics, health, sources)
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever,
+        # A stop waits for as long as this.
+        kwargs={"poll_interval": 0.1},
+        name="metrics",
+        daemon=True,
+    ).start()
     return server

@@ -28,7 +28,7 @@ from penstock_client import (
     UnknownType,
     VersionConflict,
 )
-from tests.clients.worlds import WORLDS, Body, World, opened
+from tests.clients.worlds import ONE_OF_EACH, Body, World, opened
 
 Run = Callable[..., None]
 ORDER = {
@@ -38,7 +38,7 @@ ORDER = {
 }
 
 
-@pytest.fixture(params=WORLDS)
+@pytest.fixture(params=ONE_OF_EACH)
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Run a coroutine function in a fresh world."""
     dsn = request.getfixturevalue("postgres_dsn") if "server" in request.param else None

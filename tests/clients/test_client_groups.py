@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from penstock_client import Delivery, Given, GroupDiffers, NewEvent, NotFound, Refused, Terms
-from tests.clients.worlds import WORLDS, Body, World, opened
+from tests.clients.worlds import ONE_OF_EACH, Body, World, opened
 
 Run = Callable[[Body], None]
 AT_ONCE = Terms(backoff_s=0)
 
 
-@pytest.fixture(params=WORLDS)
+@pytest.fixture(params=ONE_OF_EACH)
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Run a coroutine function in a fresh world."""
     dsn = request.getfixturevalue("postgres_dsn") if "server" in request.param else None

@@ -13,12 +13,36 @@ import pytest
 
 from tests.architecture.tree import ROOT
 from tests.support.services.http import service_in_thread
+from tests.support.store.postgres import Cluster, database
+
+BODY_BYTES = 20_000
 
 
 @pytest.fixture
 def http(postgres_dsn: str) -> Iterator[httpx.Client]:
-    with service_in_thread(postgres_dsn, max_body_bytes=20_000) as client:
+    with service_in_thread(postgres_dsn, max_body_bytes=BODY_BYTES) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def shared(postgres_cluster: Cluster) -> Iterator[httpx.Client]:
+    """One service for all tests that do not depend on what others wrote."""
+    with (
+        database(postgres_cluster) as dsn,
+        service_in_thread(dsn, max_body_bytes=BODY_BYTES) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def stream() -> str:
+    """A stream of this test's own."""
+    return f"order-{uuid.uuid4().hex}"
+
+
+def head(http: httpx.Client) -> int:
+    position: int = http.get("/v1/events").json()["head"]
+    return position
 
 
 def event(data: object | None = None, **more: object) -> dict[str, object]:
@@ -91,11 +115,11 @@ def test_a_retry_gets_the_first_answer_even_when_the_schema_has_moved_on(
     problem(http.post("/v1/streams/order-1", json=asked), 409, "id-reused")
 
 
-def test_versions_conflict_with_expected_and_actual(http: httpx.Client) -> None:
-    absent = problem(post(http, "order-1", expected_version=3), 409, "version-conflict")
+def test_versions_conflict_with_expected_and_actual(shared: httpx.Client, stream: str) -> None:
+    absent = problem(post(shared, stream, expected_version=3), 409, "version-conflict")
     assert (absent["expected"], absent["actual"]) == (3, None)
-    post(http, "order-1")
-    present = problem(post(http, "order-1", expected_version="no_stream"), 409, "version-conflict")
+    post(shared, stream)
+    present = problem(post(shared, stream, expected_version="no_stream"), 409, "version-conflict")
     assert (present["expected"], present["actual"]) == ("no_stream", 0)
 
 
@@ -110,16 +134,18 @@ def test_versions_conflict_with_expected_and_actual(http: httpx.Client) -> None:
         ({"if-match": "*", "if-none-match": "*"}, 422),
     ],
 )
-def test_conditional_headers(http: httpx.Client, headers: dict[str, str], status: int) -> None:
-    post(http, "order-1")
-    answer = http.post("/v1/streams/order-1", json={"events": [event()]}, headers=headers)
+def test_conditional_headers(
+    shared: httpx.Client, stream: str, headers: dict[str, str], status: int
+) -> None:
+    post(shared, stream)
+    answer = shared.post(f"/v1/streams/{stream}", json={"events": [event()]}, headers=headers)
     assert answer.status_code == status
     if status == 412:
         problem(answer, 412, "version-conflict")
 
 
-def test_a_condition_twice_is_refused(http: httpx.Client) -> None:
-    answer = http.post(
+def test_a_condition_twice_is_refused(shared: httpx.Client) -> None:
+    answer = shared.post(
         "/v1/streams/order-1",
         json={"events": [event()], "expected_version": 0},
         headers={"if-match": '"0"'},
@@ -166,34 +192,34 @@ def test_several_streams_are_all_or_nothing(http: httpx.Client) -> None:
     ],
 )
 def test_malformed_requests_are_refused_by_place(
-    http: httpx.Client, path: str, body: object, complaint: str
+    shared: httpx.Client, path: str, body: object, complaint: str
 ) -> None:
-    document = problem(http.post(f"/v1/{path}", json=body), 422, "invalid-request")
+    before = head(shared)
+    document = problem(shared.post(f"/v1/{path}", json=body), 422, "invalid-request")
     assert complaint in document["detail"]
-    assert http.get("/v1/events").json()["head"] == 0
+    assert head(shared) == before
 
 
 JSON = {"content-type": "application/json"}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"events": [nul]}', b"\xff\xfe", b'"\\ud800"'])
-def test_broken_json_is_a_bad_request(http: httpx.Client, body: bytes) -> None:
-    problem(http.post("/v1/streams/order-1", content=body, headers=JSON), 400, "malformed-body")
-    problem(http.post("/v1/schemas", content=body, headers=JSON), 400, "malformed-body")
+def test_broken_json_is_a_bad_request(shared: httpx.Client, body: bytes) -> None:
+    problem(shared.post("/v1/streams/order-1", content=body, headers=JSON), 400, "malformed-body")
+    problem(shared.post("/v1/schemas", content=body, headers=JSON), 400, "malformed-body")
 
 
-def test_a_large_body_is_refused_with_the_remedy(http: httpx.Client) -> None:
+def test_a_large_body_is_refused_with_the_remedy(shared: httpx.Client, stream: str) -> None:
+    path = f"/v1/streams/{stream}"
     large = json.dumps({"events": [event({"text": "x" * 30_000})]}).encode()
-    declared = problem(
-        http.post("/v1/streams/order-1", content=large, headers=JSON), 413, "body-too-large"
-    )
+    declared = problem(shared.post(path, content=large, headers=JSON), 413, "body-too-large")
     assert "service.max_body_bytes" in declared["remedy"]
 
     def chunks() -> Iterator[bytes]:
         yield large
 
-    problem(http.post("/v1/streams/order-1", content=chunks(), headers=JSON), 413, "body-too-large")
-    assert post(http, "order-1").status_code == 201
+    problem(shared.post(path, content=chunks(), headers=JSON), 413, "body-too-large")
+    assert post(shared, stream).status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -209,13 +235,13 @@ def test_a_large_body_is_refused_with_the_remedy(http: httpx.Client) -> None:
         ("/v1/schemas/order.unknown", 404),
     ],
 )
-def test_reads_refuse_by_problem(http: httpx.Client, path: str, status: int) -> None:
+def test_reads_refuse_by_problem(shared: httpx.Client, path: str, status: int) -> None:
     kind = {404: "not-found", 422: "invalid-request"}[status]
-    problem(http.get(path), status, kind)
+    problem(shared.get(path), status, kind)
 
 
-def test_a_wrong_method_is_refused_by_problem(http: httpx.Client) -> None:
-    answer = http.put("/v1/streams/order-1", json={})
+def test_a_wrong_method_is_refused_by_problem(shared: httpx.Client) -> None:
+    answer = shared.put("/v1/streams/order-1", json={})
     problem(answer, 405, "method-not-allowed")
     assert "allow" in answer.headers
 
@@ -233,14 +259,14 @@ def test_pages_and_filters(http: httpx.Client) -> None:
     assert [e["position"] for e in prefix["events"]] == [5]
 
 
-def test_a_stream_backwards(http: httpx.Client) -> None:
-    post(http, "order-1", *[event({"total": n}) for n in range(5)])
-    page = http.get("/v1/streams/order-1", params={"direction": "backward", "limit": 2}).json()
+def test_a_stream_backwards(shared: httpx.Client, stream: str) -> None:
+    post(shared, stream, *[event({"total": n}) for n in range(5)])
+    page = shared.get(f"/v1/streams/{stream}", params={"direction": "backward", "limit": 2}).json()
     assert [e["data"]["total"] for e in page["events"]] == [4, 3]
 
 
-def test_the_openapi_document_names_every_route(http: httpx.Client) -> None:
-    document = http.get("/openapi.json").json()
+def test_the_openapi_document_names_every_route(shared: httpx.Client) -> None:
+    document = shared.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     described = {f"{method} {path}" for path, ops in document["paths"].items() for method in ops}
     page = (ROOT / "docs/reference/http.md").read_text()

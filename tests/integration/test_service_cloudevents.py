@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tests.support.services.http import service_in_thread
+from tests.support.store.postgres import Cluster, database
 
 EVENT = "application/cloudevents+json"
 BATCH = "application/cloudevents-batch+json"
@@ -22,6 +23,14 @@ BATCH = "application/cloudevents-batch+json"
 def http(postgres_dsn: str) -> Iterator[httpx.Client]:
     with service_in_thread(postgres_dsn) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def refusing(postgres_cluster: Cluster) -> Iterator[httpx.Client]:
+    """One service for all that is refused: its store stays empty."""
+    with database(postgres_cluster) as dsn, service_in_thread(dsn) as client:
+        yield client
+        assert client.get("/v1/events").json()["head"] == 0
 
 
 def cloud_event(**more: Any) -> dict[str, Any]:
@@ -245,12 +254,12 @@ def test_lists_are_given_as_batches(http: httpx.Client) -> None:
     ],
 )
 def test_what_is_no_cloud_event_is_refused_by_place(
-    http: httpx.Client, document: object, complaint: str
+    refusing: httpx.Client, document: object, complaint: str
 ) -> None:
-    answer = post(http, document)
+    answer = post(refusing, document)
     assert (answer.status_code, answer.json()["type"]) == (422, "invalid-request")
     assert complaint in answer.json()["detail"]
-    assert http.get("/v1/streams/order-1").status_code == 404
+    assert refusing.get("/v1/streams/order-1").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -261,8 +270,8 @@ def test_what_is_no_cloud_event_is_refused_by_place(
         (cloud_event(data_base64="AAAA"), EVENT),
     ],
 )
-def test_other_formats_are_refused(http: httpx.Client, document: object, media: str) -> None:
-    answer = post(http, document, media=media)
+def test_other_formats_are_refused(refusing: httpx.Client, document: object, media: str) -> None:
+    answer = post(refusing, document, media=media)
     assert (answer.status_code, answer.json()["type"]) == (415, "unsupported-media-type")
 
 

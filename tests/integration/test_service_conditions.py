@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.support.services.http import service_in_thread
+from tests.support.store.postgres import Cluster, database
 
 COURSES, STUDENTS, PLACES, COURSES_EACH = 4, 10, 3, 2
 
@@ -19,6 +20,13 @@ COURSES, STUDENTS, PLACES, COURSES_EACH = 4, 10, 3, 2
 @pytest.fixture
 def http(postgres_dsn: str) -> Iterator[httpx.Client]:
     with service_in_thread(postgres_dsn) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def refusing(postgres_cluster: Cluster) -> Iterator[httpx.Client]:
+    """One service for all that is refused: its store stays empty."""
+    with database(postgres_cluster) as dsn, service_in_thread(dsn) as client:
         yield client
 
 
@@ -143,15 +151,15 @@ def test_a_retry_of_a_conditional_append_gets_its_first_answer(http: httpx.Clien
     ],
 )
 def test_a_condition_of_no_use_is_refused_by_place(
-    http: httpx.Client, condition: object, complaint: str
+    refusing: httpx.Client, condition: object, complaint: str
 ) -> None:
-    answer = append(http, "order-1", {"type": "placed", "data": {"n": 1}}, condition)
+    answer = append(refusing, "order-1", {"type": "placed", "data": {"n": 1}}, condition)
     assert answer.status_code == 422, answer.text
     assert complaint in answer.json()["detail"]
-    assert http.get("/v1/events").json()["head"] == 0
+    assert refusing.get("/v1/events").json()["head"] == 0
 
 
-def test_a_condition_of_another_store_is_refused(http: httpx.Client) -> None:
+def test_a_condition_of_another_store_is_refused(refusing: httpx.Client) -> None:
     event: dict[str, object] = {"type": "placed", "data": {"n": 1}}
-    answer = append(http, "order-1", event, {"tags": ["a"], "after": 7})
+    answer = append(refusing, "order-1", event, {"tags": ["a"], "after": 7})
     assert (answer.status_code, answer.json()["type"]) == (409, "beyond-head")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.services.http import service_in_thread
 from tests.support.services.waiting import until
+from tests.support.store.postgres import Cluster, database
 
 AT = "/v1/subscriptions"
 
@@ -19,6 +20,14 @@ AT = "/v1/subscriptions"
 @pytest.fixture
 def http(postgres_dsn: str) -> Iterator[httpx.Client]:
     with service_in_thread(postgres_dsn) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def refusing(postgres_cluster: Cluster) -> Iterator[httpx.Client]:
+    """One service for all that is refused, with an empty store and a subscription."""
+    with database(postgres_cluster) as dsn, service_in_thread(dsn) as client:
+        assert client.put(f"{AT}/g", json={}).status_code == 201
         yield client
 
 
@@ -116,10 +125,9 @@ def test_waiting_ends_with_the_service(postgres_dsn: str) -> None:
     ],
 )
 def test_requests_that_are_refused(
-    http: httpx.Client, method: str, path: str, body: object, status: int, problem: str
+    refusing: httpx.Client, method: str, path: str, body: object, status: int, problem: str
 ) -> None:
-    http.put(f"{AT}/g", json={})
-    answer = http.request(method, f"{AT}/{path}", json=body)
+    answer = refusing.request(method, f"{AT}/{path}", json=body)
     assert (answer.status_code, answer.json()["type"]) == (status, problem), answer.text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import uuid
 from collections.abc import Iterator
 from http.client import HTTPResponse
 from typing import Any
@@ -12,13 +13,15 @@ import orjson
 import pytest
 
 from tests.support.services.http import service_in_thread
+from tests.support.store.postgres import Cluster, database
 
 EVENT = {"events": [{"type": "placed", "data": {"n": 1}}]}
 
 
-@pytest.fixture
-def http(postgres_dsn: str) -> Iterator[httpx.Client]:
-    with service_in_thread(postgres_dsn) as client:
+@pytest.fixture(scope="module")
+def http(postgres_cluster: Cluster) -> Iterator[httpx.Client]:
+    """One service for all: each test writes streams of its own."""
+    with database(postgres_cluster) as dsn, service_in_thread(dsn) as client:
         # The first event makes the type's schema: what follows needs nobody else.
         assert client.post("/v1/streams/order-first", json=EVENT).status_code == 201
         yield client
@@ -55,28 +58,34 @@ class Connection:
 
 
 @pytest.fixture
+def stream() -> str:
+    """A stream of this test's own, not made yet."""
+    return f"order-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
 def connection(http: httpx.Client) -> Iterator[Connection]:
     made = Connection(http)
     yield made
     made.socket.close()
 
 
-def test_requests_in_one_packet_are_answered_in_order(connection: Connection) -> None:
-    requests = [wire(f"/v1/streams/order-{n}", EVENT) for n in range(10)]
+def test_requests_in_one_packet_are_answered_in_order(connection: Connection, stream: str) -> None:
+    requests = [wire(f"/v1/streams/{stream}-{n}", EVENT) for n in range(10)]
     requests.insert(5, b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
     requests.insert(3, wire("/v1/streams/order-bad", {"events": []}))
     connection.send(b"".join(requests))
     answers = [connection.answer() for _ in requests]
     streams = [body.get("stream") for _, _, body in answers]
-    assert streams[:3] == ["order-0", "order-1", "order-2"]
+    assert streams[:3] == [f"{stream}-{n}" for n in range(3)]
     assert [answers[3][0], answers[6][0]] == [422, 200]
-    assert streams[7:] == [f"order-{n}" for n in range(5, 10)]
+    assert streams[7:] == [f"{stream}-{n}" for n in range(5, 10)]
     positions = [body["first_position"] for _, _, body in answers if "stream" in body]
     assert positions == sorted(positions)
 
 
-def test_a_request_in_many_pieces_is_one_request(connection: Connection) -> None:
-    request = wire("/v1/streams/order-1", EVENT)
+def test_a_request_in_many_pieces_is_one_request(connection: Connection, stream: str) -> None:
+    request = wire(f"/v1/streams/{stream}", EVENT)
     connection.send(*(request[at : at + 7] for at in range(0, len(request), 7)))
     status, headers, body = connection.answer()
     assert (status, headers["etag"], body["last_version"]) == (201, '"0"', 0)
@@ -93,10 +102,10 @@ def test_the_connection_is_closed_when_asked_for(connection: Connection) -> None
 @pytest.mark.parametrize(
     ("path", "document", "headers", "status"),
     [
-        ("/v1/streams/order-first", EVENT | {"expected_version": 0}, {}, 201),
-        ("/v1/streams/order-first", EVENT | {"expected_version": 7}, {}, 409),
-        ("/v1/streams/order-first", EVENT, {"if_match": '"7"'}, 412),
-        ("/v1/streams/order-first", EVENT, {"if_match": '"0"'}, 201),
+        ("/v1/streams/{first}", EVENT | {"expected_version": 0}, {}, 201),
+        ("/v1/streams/{first}", EVENT | {"expected_version": 7}, {}, 409),
+        ("/v1/streams/{first}", EVENT, {"if_match": '"7"'}, 412),
+        ("/v1/streams/{first}", EVENT, {"if_match": '"0"'}, 201),
         ("/v1/streams/order%2D%C3%A4", EVENT, {}, 201),
         ("/v1/streams/order-1%2Fmetadata", EVENT, {}, 405),
         ("/v1/streams/order-1?x=1", EVENT, {}, 400),
@@ -113,9 +122,16 @@ def test_the_connection_is_closed_when_asked_for(connection: Connection) -> None
     ],
 )
 def test_every_kind_of_append_is_answered_as_the_contract_says(
-    connection: Connection, path: str, document: Any, headers: dict[str, str], status: int
+    http: httpx.Client,
+    connection: Connection,
+    stream: str,
+    path: str,
+    document: Any,
+    headers: dict[str, str],
+    status: int,
 ) -> None:
-    connection.send(wire(path, document, **headers))
+    assert http.post(f"/v1/streams/{stream}", json=EVENT).status_code == 201
+    connection.send(wire(path.format(first=stream), document, **headers))
     found, _, body = connection.answer()
     assert found == status, body
     # The connection is good for more.
@@ -123,28 +139,33 @@ def test_every_kind_of_append_is_answered_as_the_contract_says(
     assert connection.answer()[0] == 201
 
 
-def test_bodies_of_any_size_and_without_a_length_arrive(connection: Connection) -> None:
+def test_bodies_of_any_size_and_without_a_length_arrive(
+    connection: Connection, stream: str
+) -> None:
+    path = f"/v1/streams/{stream}"
     for size in (60_000, 65_600, 200_000):
         event = {"events": [{"type": "noted", "data": {"text": "x" * size}}]}
-        connection.send(wire("/v1/streams/order-1", event))
+        connection.send(wire(path, event))
         assert connection.answer()[0] == 201
     body = orjson.dumps(EVENT)
     connection.send(
-        b"POST /v1/streams/order-1 HTTP/1.1\r\nhost: localhost\r\n"
+        b"POST %b HTTP/1.1\r\nhost: localhost\r\n"
         b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-        b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        b"%x\r\n%b\r\n0\r\n\r\n" % (path.encode(), len(body), body)
     )
     assert connection.answer()[2]["last_version"] == 3
 
 
-def test_a_client_that_hangs_up_loses_only_its_answer(http: httpx.Client) -> None:
+def test_a_client_that_hangs_up_loses_only_its_answer(http: httpx.Client, stream: str) -> None:
+    before = http.get("/v1/events").json()["head"]
     for n in range(20):
         gone = Connection(http)
-        gone.send(wire(f"/v1/streams/order-{n}", EVENT))
+        gone.send(wire(f"/v1/streams/{stream}-{n}", EVENT))
         gone.socket.close()
-    assert http.post("/v1/streams/order-last", json=EVENT).status_code == 201
-    page = http.get("/v1/events").json()
-    assert [event["position"] for event in page["events"]] == list(range(1, page["head"] + 1))
+    assert http.post(f"/v1/streams/{stream}", json=EVENT).status_code == 201
+    page = http.get("/v1/events", params={"after": before}).json()
+    expected = list(range(before + 1, page["head"] + 1))
+    assert [event["position"] for event in page["events"]] == expected
 
 
 def test_a_token_is_asked_for_on_the_short_way_too(postgres_dsn: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ from apps.service.connections import ClientLimits
 from apps.service.ndjson import PAGE
 from eventstore.postgres.reading import LOOK
 from tests.support.services.http import service_in_thread
+from tests.support.store.postgres import Cluster, database
 
 LINES = {"accept": "application/x-ndjson"}
 COUNT = 2 * PAGE + 500
@@ -58,6 +61,35 @@ def refused(answer: httpx.Response, status: int, kind: str) -> str:
     assert (answer.status_code, answer.json()["type"]) == (status, kind), answer.text
     detail: str = answer.json()["detail"]
     return detail
+
+
+@pytest.fixture(scope="module")
+def services(postgres_cluster: Cluster) -> Iterator[Callable[[bool], httpx.Client]]:
+    """Make each service of four events once, for all tests that only read: a fixture with
+    parameters is made again each time that another one was used in between."""
+    with ExitStack() as after:
+
+        @cache
+        def service(deep: bool) -> httpx.Client:
+            dsn = after.enter_context(database(postgres_cluster))
+            client = after.enter_context(service_in_thread(dsn))
+            post(client, "order-1", [placed(1, tags=["a:1", "b:1"])])
+            post(client, "cart-1", [placed(2, tags=["b:1"])])
+            post(client, "cart-1", [{"type": "emptied", "data": {}, "tags": ["a:1"]}])
+            post(client, "order-2", [placed(3)])
+            if deep:
+                bury(client, dsn)
+            return client
+
+        yield service
+
+
+@pytest.fixture(params=[False, True], ids=["near the head", "deep in history"])
+def four_events(
+    request: pytest.FixtureRequest, services: Callable[[bool], httpx.Client]
+) -> httpx.Client:
+    """A service that is only read: its four events are its last, or lie deep in history."""
+    return services(request.param)
 
 
 def test_lines_are_the_documents_of_pages(http: httpx.Client) -> None:
@@ -119,21 +151,12 @@ def test_a_page_has_a_limit_and_lines_have_none(http: httpx.Client) -> None:
         ({"tag": "a:1", "category": "none"}, []),
     ],
 )
-@pytest.mark.parametrize("deep", [False, True], ids=["near the head", "deep in history"])
-def test_filters(
-    http: httpx.Client, postgres_dsn: str, query: dict[str, str], expected: list[int], deep: bool
-) -> None:
+def test_filters(four_events: httpx.Client, query: dict[str, str], expected: list[int]) -> None:
     """The same answer by looking at everything and by index."""
-    post(http, "order-1", [placed(1, tags=["a:1", "b:1"])])
-    post(http, "cart-1", [placed(2, tags=["b:1"])])
-    post(http, "cart-1", [{"type": "emptied", "data": {}, "tags": ["a:1"]}])
-    post(http, "order-2", [placed(3)])
-    if deep:
-        bury(http, postgres_dsn)
-    page = http.get("/v1/events", params=query).json()
+    page = four_events.get("/v1/events", params=query).json()
     assert [e["position"] for e in page["events"]] == expected
     assert page["next_after"] == page["head"]
-    assert lines(http.get("/v1/events", params=query, headers=LINES)) == page["events"]
+    assert lines(four_events.get("/v1/events", params=query, headers=LINES)) == page["events"]
 
 
 def bury(http: httpx.Client, dsn: str) -> None:
@@ -151,17 +174,9 @@ def bury(http: httpx.Client, dsn: str) -> None:
     post(http, "tail-1", [placed(0, tags=["t:1"], type="tailed")])
 
 
-@pytest.mark.parametrize("deep", [False, True], ids=["near the head", "deep in history"])
-def test_queries_by_types_and_tags(http: httpx.Client, postgres_dsn: str, deep: bool) -> None:
-    post(http, "order-1", [placed(1, tags=["a:1", "b:1"])])
-    post(http, "cart-1", [placed(2, tags=["b:1"])])
-    post(http, "cart-1", [{"type": "emptied", "data": {}, "tags": ["a:1"]}])
-    post(http, "order-2", [placed(3)])
-    if deep:
-        bury(http, postgres_dsn)
-
+def test_queries_by_types_and_tags(four_events: httpx.Client) -> None:
     def found(*items: dict[str, Any], **more: Any) -> list[int]:
-        answer = http.post("/v1/events/query", json={"query": list(items)} | more)
+        answer = four_events.post("/v1/events/query", json={"query": list(items)} | more)
         assert answer.status_code == 200, answer.text
         if "limit" not in more:
             assert answer.json()["next_after"] == answer.json()["head"]
@@ -204,9 +219,10 @@ def test_the_head_of_a_query_is_what_a_condition_goes_by(http: httpx.Client) -> 
     ],
 )
 def test_malformed_queries_are_refused_by_place(
-    http: httpx.Client, body: object, complaint: str
+    services: Callable[[bool], httpx.Client], body: object, complaint: str
 ) -> None:
-    assert complaint in refused(http.post("/v1/events/query", json=body), 422, "invalid-request")
+    answer = services(False).post("/v1/events/query", json=body)
+    assert complaint in refused(answer, 422, "invalid-request")
 
 
 def test_one_event_longer_than_its_schema_does_not_spoil_the_page(

@@ -10,6 +10,7 @@ import pytest
 
 from apps.service.limits import BodyLimits
 from tests.support.services.http import service_in_thread
+from tests.support.store.postgres import Cluster, database
 
 LIMITS = BodyLimits(events=5, event_bytes=2_000, json_depth=8, tags=3)
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -20,6 +21,19 @@ OTHER_TRACE = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
 def http(postgres_dsn: str) -> Iterator[httpx.Client]:
     with service_in_thread(postgres_dsn, limits=LIMITS) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def shared(postgres_cluster: Cluster) -> Iterator[httpx.Client]:
+    """One service for all tests that do not depend on what others wrote."""
+    with database(postgres_cluster) as dsn, service_in_thread(dsn, limits=LIMITS) as client:
+        yield client
+
+
+@pytest.fixture
+def stream() -> str:
+    """A stream of this test's own."""
+    return f"order-{uuid.uuid4().hex}"
 
 
 def event(**more: object) -> dict[str, object]:
@@ -67,25 +81,26 @@ def nested(depth: int) -> dict[str, object]:
     ids=["events", "tags", "depth", "bytes"],
 )
 def test_a_request_at_its_limit_passes_and_one_above_does_not(
-    http: httpx.Client, fits: list[object], excess: list[object], status: int, kind: str
+    shared: httpx.Client, fits: list[object], excess: list[object], status: int, kind: str
 ) -> None:
-    refused = post(http, *excess)
+    before = head(shared)
+    refused = post(shared, *excess)
     assert (refused.status_code, refused.json()["type"]) == (status, kind), refused.text
     assert "service.max_" in refused.json()["remedy"] or "Tag with" in refused.json()["remedy"]
-    assert head(http) == 0
-    assert post(http, *fits).status_code == 201
+    assert head(shared) == before
+    assert post(shared, *fits).status_code == 201
 
 
-def test_the_limit_of_events_counts_all_streams_of_a_request(http: httpx.Client) -> None:
+def test_the_limit_of_events_counts_all_streams_of_a_request(shared: httpx.Client) -> None:
     appends = [{"stream": f"order-{n}", "events": [event()] * 2} for n in range(3)]
-    refused = http.post("/v1/append", json={"appends": appends})
+    refused = shared.post("/v1/append", json={"appends": appends})
     assert refused.status_code == 422
-    assert http.post("/v1/append", json={"appends": appends[:2]}).status_code == 201
+    assert shared.post("/v1/append", json={"appends": appends[:2]}).status_code == 201
 
 
-def test_depth_is_not_measured_by_brackets_in_texts(http: httpx.Client) -> None:
+def test_depth_is_not_measured_by_brackets_in_texts(shared: httpx.Client) -> None:
     tricky = {"text": '[{"' * 50 + "\\", "more": "]}" * 50}
-    assert post(http, event(data=tricky)).status_code == 201
+    assert post(shared, event(data=tricky)).status_code == 201
 
 
 def test_a_key_makes_a_request_happen_once(http: httpx.Client) -> None:
@@ -111,12 +126,14 @@ def test_a_key_makes_a_request_happen_once(http: httpx.Client) -> None:
     ids=["data", "fewer", "more", "type", "tags"],
 )
 def test_the_same_key_with_other_content_is_refused(
-    http: httpx.Client, events: list[object]
+    shared: httpx.Client, stream: str, events: list[object]
 ) -> None:
-    assert post(http, event(), event(), idempotency_key="k-1").status_code == 201
-    refused = post(http, *events, idempotency_key="k-1")
+    before = head(shared)
+    first = post(shared, event(), event(), stream=stream, idempotency_key="k-1")
+    assert first.status_code == 201
+    refused = post(shared, *events, stream=stream, idempotency_key="k-1")
     assert (refused.status_code, refused.json()["type"]) == (409, "id-reused")
-    assert head(http) == 2
+    assert head(shared) == before + 2
 
 
 def test_a_key_over_several_streams(http: httpx.Client) -> None:
@@ -136,8 +153,8 @@ def test_an_id_of_ones_own_beats_the_key(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "schl\u00fcssel"])
-def test_a_key_of_no_use_is_refused(http: httpx.Client, key: str) -> None:
-    answer = http.post(
+def test_a_key_of_no_use_is_refused(shared: httpx.Client, key: str) -> None:
+    answer = shared.post(
         "/v1/streams/order-1",
         json={"events": [event()]},
         headers=[(b"idempotency-key", key.encode("latin-1"))],

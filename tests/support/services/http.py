@@ -96,7 +96,10 @@ class ServiceProcess:
                 stdout=log,
                 stderr=log,
             )
-        until(self._ready, f"the service is ready, see {self.log}", deadline_s=60)
+        with httpx.Client(base_url=self.url, verify=False) as client:
+            until(
+                lambda: self._ready(client), f"the service is ready, see {self.log}", deadline_s=60
+            )
 
     def ended(self) -> bool:
         """Return whether the process is gone."""
@@ -116,9 +119,9 @@ class ServiceProcess:
         self._process = None
         return code
 
-    def _ready(self) -> bool:
+    def _ready(self, client: httpx.Client) -> bool:
         assert not self.ended(), self.log.read_text()
         try:
-            return httpx.get(f"{self.url}/health/ready", verify=False).status_code == 200
+            return client.get("/health/ready").status_code == 200
         except httpx.TransportError:
             return False

@@ -2,18 +2,24 @@
 
 A pytest plugin module. All tests of what a run starts once (the warm stack, Spark, the S3 store,
 the whole stack) go to one worker, so that each of these is started once. Every other file is a
-group of its own: its fixtures are made once, too. The largest group is given out first. Without
-workers nothing of this has an effect.
+group of its own: its fixtures are made once, too. Groups are given out in the order of their first
+tests: the shared one, then folders whose files take long, then those of quick ones, so that no
+worker is left with a long file while the other has nothing to do. Without workers nothing of this
+has an effect.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 
 import pytest
 
 SHARED = frozenset({"stack", "spark", "s3", "whole_stack"})
 """Fixtures of the session that cost much to start, or have ports of their own."""
+
+QUICK = frozenset({"architecture", "docs", "unit"})
+"""Folders whose files take a second or two each."""
 
 
 def pytest_configure() -> None:
@@ -22,12 +28,18 @@ def pytest_configure() -> None:
         os.environ.pop("COLUMNS", None)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test its group, unless its file names one. Workers read it right after."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Give every test its group, unless its file names one, and put long groups first.
+
+    Tests have been shuffled behind the `yield`; they keep that order within groups and ranks.
+    """
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(_group(item)))
+    yield
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=_rank)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,3 +54,10 @@ def _group(item: pytest.Item) -> str:
     if SHARED.isdisjoint(getattr(item, "fixturenames", ())):
         return item.nodeid.partition("::")[0]
     return "shared"
+
+
+def _rank(item: pytest.Item) -> int:
+    marker = item.get_closest_marker("xdist_group")
+    if marker is not None and marker.args == ("shared",):
+        return 0
+    return 2 if item.nodeid.split("/")[1] in QUICK else 1

@@ -59,7 +59,18 @@ class Cluster:
 
     def initialise(self) -> None:
         """Make the data folder."""
-        self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8")
+        self._run(
+            "initdb",
+            "--no-sync",
+            "-D",
+            str(self.data),
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+        )
 
     @property
     def data(self) -> Path:
@@ -158,6 +169,11 @@ def admin(cluster: Cluster, statement: str) -> None:
         connection.execute(statement.encode())
 
 
+def _copy_template(cluster: Cluster, name: str, template: str = TEMPLATE) -> None:
+    """Make a database out of a template, by its files: half the work of copying through the WAL."""
+    admin(cluster, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+
+
 @pytest.fixture
 def new_database(postgres_cluster: Cluster) -> Iterator[Callable[[], str]]:
     """Make fresh, migrated databases; each call returns the DSN of another one."""
@@ -167,7 +183,7 @@ def new_database(postgres_cluster: Cluster) -> Iterator[Callable[[], str]]:
         name = f"t_{uuid.uuid4().hex[:16]}"
         # Somebody may still be leaving the template.
         retrying(
-            lambda: admin(postgres_cluster, f"CREATE DATABASE {name} TEMPLATE {template}"),
+            lambda: _copy_template(postgres_cluster, name, template),
             backoff=Backoff(attempts=3),
         )
         made.append(name)
@@ -185,7 +201,7 @@ def new_database(postgres_cluster: Cluster) -> Iterator[Callable[[], str]]:
 def database(cluster: Cluster) -> Iterator[str]:
     """Yield the DSN of a fresh, migrated database that tests of a module share."""
     name = f"t_{uuid.uuid4().hex[:16]}"
-    admin(cluster, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    _copy_template(cluster, name)
     try:
         yield cluster.dsn(name)
     finally:
