@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -24,22 +25,34 @@ from schemas.records import NewEvent
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame
 from tests.contracts.events import event, request, to
+from tests.support.store.postgres import Cluster, database
 
 MODES: tuple[Mode, ...] = ("infer", "strict")
 SCHEMA = '{"type":"record","name":"T","fields":[{"name":"n","type":"long"}]}'
 FRAMED = base64.b64encode(frame(1, b"\x02")).decode()
 
 
+async def keep_schemas(dsn: str) -> None:
+    async with PostgresEventStore(dsn) as store:
+        cache = PostgresSchemaCache(store)
+        await cache.keep("order.placed", 1, SCHEMA)
+        await cache.keep("order.paid", 2, SCHEMA)
+
+
 @pytest.fixture
 def dsn(postgres_dsn: str) -> str:
-    async def keep() -> None:
-        async with PostgresEventStore(postgres_dsn) as store:
-            cache = PostgresSchemaCache(store)
-            await cache.keep("order.placed", 1, SCHEMA)
-            await cache.keep("order.paid", 2, SCHEMA)
-
-    asyncio.run(keep())
+    asyncio.run(keep_schemas(postgres_dsn))
     return postgres_dsn
+
+
+@pytest.fixture(scope="module")
+def refusing(postgres_cluster: Cluster) -> Iterator[str]:
+    """One store for all that is refused: it stays empty."""
+    with database(postgres_cluster) as dsn:
+        asyncio.run(keep_schemas(dsn))
+        yield dsn
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute("SELECT count(*) FROM es.events").fetchone() == (0,)
 
 
 def appended(connection: psycopg.Connection[Any], stream: str = "order-1", **more: object) -> None:
@@ -60,9 +73,9 @@ def appended(connection: psycopg.Connection[Any], stream: str = "order-1", **mor
     ],
 )
 def test_es_append_refuses_what_could_not_be_shown(
-    dsn: str, given: dict[str, object], complaint: str
+    refusing: str, given: dict[str, object], complaint: str
 ) -> None:
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(refusing) as connection:
         with pytest.raises(psycopg.Error, match=complaint) as caught:
             appended(connection, **given)
         assert caught.value.sqlstate == "ES004"

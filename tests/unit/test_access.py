@@ -63,12 +63,13 @@ def test_asking_nobody_is_said_in_the_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("section", ["service", "pipeline"])
 @pytest.mark.parametrize("auth", ["token", "none"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.invalid"])
 def test_others_are_served_with_a_token_of_your_choice_alone(
-    tmp_path: Path, section: Section, auth: str
+    tmp_path: Path, section: Section, auth: str, host: str
 ) -> None:
     token_of(load(tmp_path))
-    public = {f"{section}__host": "0.0.0.0", "service__auth": auth}
-    with pytest.raises(Misconfigured, match=f"{section}.host 0.0.0.0 can be reached by others"):
+    public = {f"{section}__host": host, "service__auth": auth}
+    with pytest.raises(Misconfigured, match=f"{section}.host {host} can be reached by others"):
         access_of(load(tmp_path, **public), section)
 
 
