@@ -151,9 +151,16 @@ def plan_replay(
     )
 
 
-def refuse_changed(planned: Mapping[str, object], now: ReplayPlan) -> None:
-    """Raise `Conflict` where a plan, as its document says, was made of something else than now."""
+def refuse_changed(
+    planned: Mapping[str, object], now: ReplayPlan, *, unfinished: int | None = None
+) -> None:
+    """Raise `Conflict` where a plan, as its document says, was made of something else than now.
+
+    `unfinished`: the generation of a build that is gone on with, in place of a new one.
+    """
     before, found = planned.get("basis"), asdict(now.basis)
+    if unfinished is not None:
+        found["generation"] = unfinished
     if not isinstance(before, dict):
         raise InvalidRequest(
             "the file is no plan", remedy=f"penstock replay plan {now.name} --json > plan.json"

@@ -111,8 +111,8 @@ def apply(
     # Before Spark starts, which takes seconds.
     now = plan_replay(site, name, text=text, include_late=include_late)
     begun = [r for r in ReplayBook(site.lake, site.tables).of(name) if r.state in UNFINISHED]
-    if agreed and not begun:
-        refuse_changed(agreed, now)
+    if agreed:
+        refuse_changed(agreed, now, unfinished=begun[0].generation if begun else None)
     refuse_full(now)
     built = _builder(found, site).build(
         name, text=text, include_late=include_late, slices=slices, rate=rate

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import apps.cli.replay as commands
 from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
 from projections.log.layout import Lake
@@ -182,3 +184,39 @@ def test_a_plan_holds_while_the_log_goes_on_and_not_when_the_query_changed(made:
         refuse_changed(plan, plan_replay(made.site, NAME))
     with pytest.raises(InvalidRequest, match="is no plan"):
         refuse_changed({}, plan_replay(made.site, NAME))
+
+
+def test_a_plan_is_looked_at_before_an_unfinished_build_of_it_is_gone_on_with(
+    made: HandMade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a build of the very query: what it was to replace may be another one by now."""
+    (plan := tmp_path / "plan.json").write_text(json.dumps(document(plan_replay(made.site, NAME))))
+    text = SQL.format(name=NAME, key="id")
+    begun = ReplayBook(made.lake, Tables()).record(
+        Replay(
+            name=NAME,
+            generation=2,
+            base=1,
+            state=State.STOPPED,
+            epoch=Epoch(0),
+            include_late=False,
+            text=text,
+            base_text=text,
+        )
+    )
+    monkeypatch.setenv("PENSTOCK_LAKE_PATH", made.lake.root)
+    built: list[str] = []
+
+    class Built:
+        def build(self, name: str, **options: object) -> Replay:
+            built.append(name)
+            return begun
+
+    monkeypatch.setattr(commands, "_builder", lambda *_: Built())
+    commands.apply(NAME, planned=plan, workspace=tmp_path)
+    assert built == [NAME]
+    (entry,) = made.deployed.entries()
+    made.deployed.put([replace(entry, generation=4)])
+    with pytest.raises(Conflict, match="stale: live generation was 1, is 4$"):
+        commands.apply(NAME, planned=plan, workspace=tmp_path)
+    assert built == [NAME]
