@@ -127,6 +127,18 @@ class ReplayBook:
                 found.append(took)
         return found
 
+    def compared(self, name: str, generation: int) -> list[Replay]:
+        """Return the last comparison of a generation at each epoch, ascending."""
+        told: dict[Epoch, Replay] = {}
+        for row in self._rows():
+            if (row["name"], row["generation"]) != (name, generation):
+                continue
+            replay = _replay(row)
+            # A generation that is brought forward keeps what was told of it, of another epoch.
+            if replay.detail.get("epoch") == replay.epoch and "differing" in replay.detail:
+                told[replay.epoch] = replay
+        return [told[epoch] for epoch in sorted(told)]
+
     def _rows(self) -> list[dict[str, Any]]:
         rows = self._tables.read(self._path)
         return sorted(rows.to_pylist(), key=lambda r: int(r["entry"])) if rows else []
@@ -135,18 +147,7 @@ class ReplayBook:
         """Return the newest row of every generation, oldest generation first."""
         newest: dict[tuple[str, int], Replay] = {}
         for row in self._rows():
-            newest[row["name"], row["generation"]] = Replay(
-                name=row["name"],
-                generation=row["generation"],
-                base=row["base"],
-                state=State(row["state"]),
-                epoch=Epoch(row["epoch"]),
-                include_late=row["include_late"],
-                text=row["text"],
-                base_text=row["base_text"],
-                detail=json.loads(row["detail"]),
-                at=row["at"],
-            )
+            newest[row["name"], row["generation"]] = _replay(row)
         return [newest[place] for place in sorted(newest)]
 
     def of(self, name: str) -> list[Replay]:
@@ -211,6 +212,21 @@ def _refuse_moved(known: Replay, after: Sequence[State] | None, claim: str | Non
         raise Conflict(
             f"{which} is {known.state} meanwhile", remedy=f"penstock replay status {known.name}"
         )
+
+
+def _replay(row: Mapping[str, Any]) -> Replay:
+    return Replay(
+        name=row["name"],
+        generation=row["generation"],
+        base=row["base"],
+        state=State(row["state"]),
+        epoch=Epoch(row["epoch"]),
+        include_late=row["include_late"],
+        text=row["text"],
+        base_text=row["base_text"],
+        detail=json.loads(row["detail"]),
+        at=row["at"],
+    )
 
 
 def _row(replay: Replay, entry: int) -> dict[str, object]:

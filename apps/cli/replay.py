@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,16 +19,27 @@ from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed, table, text_of
-from apps.cli.replay_pages import comparison_page, document, plan_page, short, swapped
+from apps.cli.replay_pages import (
+    comparison_page,
+    document,
+    drift_line,
+    drift_of,
+    drift_page,
+    plan_page,
+    short,
+    swapped,
+)
 from apps.cli.sites import site_of
 from kernel import failpoints
 from kernel.errors import EXIT_FAILED, InvalidRequest
 
 if TYPE_CHECKING:
+    from kernel.positions import Epoch
     from replay.book import Replay
     from replay.build import Builder
     from replay.progress import Progress
     from replay.subject import Site
+    from replay.swap import CatchUp
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
 Sql = Annotated[
@@ -38,6 +51,17 @@ Late = Annotated[
 Generation = Annotated[
     int | None, typer.Option(help="Which generation (default: the newest in question).")
 ]
+
+Expect = Annotated[
+    str | None,
+    typer.Option(metavar="SQL", help="A condition over the rows live and built of a key."),
+]
+ExpectColumn = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN", help="A column that may differ (may be given again)."),
+]
+LOOK_S = 1.0
+"""How often `compare --watch` looks for a newer epoch."""
 
 
 def register(app: typer.Typer) -> None:
@@ -53,6 +77,7 @@ def register(app: typer.Typer) -> None:
     group.command("resume")(resume)
     group.command("status")(status)
     group.command("verify")(verify_)
+    group.command("compare")(compare_)
     group.command("swap")(swap_)
     group.command("rollback")(rollback_)
     group.command("cancel")(cancel_)
@@ -180,14 +205,8 @@ def status(
 def verify_(
     name: Name,
     generation: Generation = None,
-    expect: Annotated[
-        str | None,
-        typer.Option(metavar="SQL", help="A condition over the rows live and built of a key."),
-    ] = None,
-    expect_column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="A column that may differ (may be given again)."),
-    ] = None,
+    expect: Expect = None,
+    expect_column: ExpectColumn = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the result to FILE, .html or .json.")
     ] = None,
@@ -218,6 +237,51 @@ def verify_(
     emit(compared.document, as_json=as_json, text=comparison_page(compared))
     if not compared.accepted:
         raise typer.Exit(EXIT_FAILED)
+
+
+def compare_(
+    name: Name,
+    generation: Generation = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on with every newer epoch, until interrupted.")
+    ] = False,
+    expect: Expect = None,
+    expect_column: ExpectColumn = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how many rows of two generations differ, now and at each epoch compared before.
+
+    The built one is brought to the live one's epoch first. Meant for two versions side by side on
+    the live stream; each comparison reads both tables, as `replay verify` does.
+    """
+    from replay.book import READY, ReplayBook
+    from replay.side_by_side import comparisons
+    from replay.verify import Expectation
+
+    found = settings.load(workspace)
+    site = _site(found, name)
+    book = ReplayBook(site.lake, site.tables)
+    built = book.newest(name, *READY, generation=generation)
+    builder = cache(lambda: _builder(found, site))  # Spark starts where something is new.
+
+    def catch_up(epoch: Epoch) -> CatchUp:
+        return lambda replay: builder().catch_up(replay, epoch)
+
+    def go_on() -> bool:
+        time.sleep(LOOK_S if watch else 0)
+        return watch
+
+    wanted, number = Expectation(rows=expect, columns=(*(expect_column or ()),)), built.generation
+    compared = comparisons(site, name, catch_up, generation=number, expectation=wanted, go_on=go_on)
+    for each in compared:
+        if watch:
+            line = drift_of(book.compared(name, each.generation)[-1])
+            print(json.dumps(line, default=str) if as_json else drift_line(line), flush=True)
+    if not watch:
+        drift = [drift_of(each) for each in book.compared(name, number)]
+        told = {"name": name, "generation": number, "drift": drift}
+        emit(told, as_json=as_json, text=drift_page(drift))
 
 
 def swap_(

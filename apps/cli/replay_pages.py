@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from apps.cli.output import table
 
@@ -97,6 +98,35 @@ def comparison_page(found: Comparison) -> str:
     for example in rows.examples:
         lines += [str(example["key"]), f"  live  {example['live']}", f"  built {example['built']}"]
     return "\n".join(lines)
+
+
+def drift_of(compared: Replay) -> dict[str, object]:
+    """Return what one comparison in the book says, in a few numbers."""
+    detail = compared.detail
+    names = ("verdict", "live_rows", "built_rows", "missing", "extra", "differing", "expected")
+    columns = {each["name"]: each["rows"] for each in cast("list[Any]", detail.get("drift", []))}
+    kept = {name: detail.get(name) for name in names}
+    return {"epoch": compared.epoch, "at": compared.at, **kept, "columns": columns}
+
+
+_DRIFT = ("epoch", "at", "live_rows", "built_rows", "missing", "extra", "differing")
+
+
+def drift_page(drift: Sequence[Mapping[str, object]]) -> str:
+    """Lay out comparisons, the oldest first."""
+    rows = [[each[name] for name in _DRIFT] for each in drift]
+    nothing = "nothing was compared yet: the two generations have no epoch in common"
+    return table([name.replace("_", " ") for name in _DRIFT], rows, nothing=nothing)
+
+
+def drift_line(told: Mapping[str, object]) -> str:
+    """Lay out one comparison of many, as a line of its own."""
+    columns = cast("Mapping[str, int]", told["columns"])
+    most = ", ".join(f"{name} in {rows:,} rows" for name, rows in columns.items())
+    return (
+        f"epoch {told['epoch']}: missing {told['missing']}, extra {told['extra']}, "
+        f"differing {told['differing']} of {told['live_rows']}{': ' if most else ''}{most}"
+    )
 
 
 def swapped(done: Swapped) -> str:

@@ -217,6 +217,6 @@ def test_a_plan_is_looked_at_before_an_unfinished_build_of_it_is_gone_on_with(
     assert built == [NAME]
     (entry,) = made.deployed.entries()
     made.deployed.put([replace(entry, generation=4)])
-    with pytest.raises(Conflict, match="stale: live generation was 1, is 4$"):
+    with pytest.raises(Conflict, match=r"stale: live generation was 1, is 4$"):
         commands.apply(NAME, planned=plan, workspace=tmp_path)
     assert built == [NAME]
