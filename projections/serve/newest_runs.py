@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
@@ -76,7 +77,11 @@ class WatchedTable:
         if version_at(self.path, before + 1) is None and now - self._looked_at < _AGAIN_S:
             return False
         self._looked_at = now
-        self.table.update_incremental()
+        try:
+            self.table.update_incremental()
+        except DeltaError:
+            # What it would go on from was cleaned away: the table is opened anew.
+            self.table = DeltaTable(self.path)
         return bool(self.table.version() != before)
 
 
@@ -166,7 +171,7 @@ class NewestRuns:
         """Read the newest note of each table; of the others, their names and epochs alone."""
         for name, done in Manifest(self.lake, Tables()).projected().items():
             run = _RUN.fullmatch(name)
-            if run is not None:
+            if run is not None and run["table"] in done.tables:
                 version = done.tables[run["table"]].version
                 self._notes[name] = _Note(epoch=done.epoch, at=_EVER, version=version)
 
@@ -174,12 +179,12 @@ class NewestRuns:
         for row in rows.filter(pc.equal(rows["kind"], COMMITTED)).to_pylist():
             self._heads[row["epoch"]] = json.loads(row["heads"])
         for row in rows.filter(pc.equal(rows["kind"], PROJECTION)).to_pylist():
-            run = _RUN.fullmatch(row["name"])
-            if run is None:
+            run, tables = _RUN.fullmatch(row["name"]), json.loads(row["tables"])
+            if run is None or run["table"] not in tables:
                 continue
             known = self._notes.get(row["name"])
             if known is None or (known.epoch, known.at) <= (row["epoch"], row["at"]):
-                version, _ = json.loads(row["tables"])[run["table"]]
+                version, _ = tables[run["table"]]
                 note = _Note(epoch=row["epoch"], at=row["at"], version=version)
                 self._notes[row["name"]] = note
         for epoch in sorted(self._heads)[: max(len(self._heads) - _MOST_HEADS, 0)]:

@@ -28,9 +28,9 @@ MEMORY = 2**20
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> HandMade:
+def made(any_lake: Lake) -> HandMade:
     """`report` at epochs 1 to 3, each with a row more."""
-    handmade = HandMade(Lake.at(tmp_path / "a lake"))
+    handmade = HandMade(any_lake)
     handmade.deploy("report")
     for n in (1, 2, 3):
         epoch = handmade.epoch(head=n * 10)
