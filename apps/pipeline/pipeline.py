@@ -50,7 +50,7 @@ from projections.runner.executor import Executor, ExecutorChoice
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Committed, Manifest
 from projections.runner.projector import Run
-from projections.runner.retention import derived_names, forget_epochs
+from projections.runner.retention import derived_names, forget_old
 from projections.runner.retries import Patience
 from projections.state.current import CurrentTables
 from projections.state.installs import InstallBook
@@ -100,7 +100,7 @@ class Pipeline:
             retention=retention,
             current_bytes=settings.number("lake.current_retention_bytes"),
             derived=partial(derived_names, self._lake),
-            prune=partial(forget_epochs, self._lake, retention=retention),
+            prune=partial(forget_old, self._lake, retention=retention),
             large=large,
         )
         self._topic_heads = TopicHeads(self._topics)

@@ -230,7 +230,8 @@ class Projecting:
     def _compact(self, brought: Brought, deployment: Deployment) -> None:
         self._steps += 1
         if self._steps % COMPACT_EVERY == 0:
-            targets = [f"projection/{name}" for name in deployment.projections]
+            kinds = ("projection", "corrections")
+            targets = [f"{kind}/{name}" for name in deployment.projections for kind in kinds]
             for name in (*brought.tables, *targets):
                 # A table that cannot be opened is held where it is written, and stops no other.
                 with Attempts().of(name):

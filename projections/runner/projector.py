@@ -42,11 +42,13 @@ from projections.log.writer import (
     with_op,
 )
 from projections.run.dataflow import MEMORY_BYTES
+from projections.runner.corrections import Corrections
 from projections.runner.final_rows import FinalRows
 from projections.runner.manifest import Manifest, Projected
 from projections.runner.matchers import register_matchers
 from projections.runner.region_runs import Reading, RegionRuns, input_tables, shape_of, table_of
 from projections.runner.relations import LakeCatalog, retyped
+from projections.runner.result_rows import keyed, stamped
 from projections.runner.targets import Target
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import Input, InputKind, Plan, Strategy
@@ -100,6 +102,7 @@ class Projector:
         self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes)
         self._read: dict[str, dict[str, int]] = {}
         self._final = FinalRows(manifest)
+        self._corrections = Corrections(lake, tables)
 
     def keep_only(self, targets: Iterable[Target]) -> None:
         """Forget what is held in memory of all targets but these."""
@@ -138,6 +141,13 @@ class Projector:
                 # A crash may have come between this epoch's commit and its note.
                 self._note(target, run)
             return run
+        half = self._corrections.begun(plan, target)
+        if cursor is not None and half is not None and cursor < half < up_to:
+            # Its corrections are written, its rows are not.
+            self._note(
+                target, self._taken_in(plan, target, catalog, cursor, Guard(target.app_id, half))
+            )
+            cursor = half
         moved = moved or self._final.passes(plan, target, catalog, up_to)
         if cursor is not None and not moved and not self._anything_new(plan, catalog, cursor):
             # Nothing to commit: the table at this version is also the one of `up_to`.
@@ -166,6 +176,9 @@ class Projector:
             version, rows = self._write_whole(plan, target, catalog, guard)
             run = _run(TableAt(version=version, as_of_epoch=guard.epoch), rows, 0, True, started)
             return replace(run, ended_us=ended)
+        before = self._final.before(plan, target, guard.epoch)
+        last = self._regions.last if plan.final else None
+        self._corrections.write(plan, target, catalog, last, before, cursor, guard.epoch)
         failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
         if guard.again and changes.num_rows == 0:
             run = self._nothing(target, guard.epoch, started)
@@ -227,13 +240,13 @@ class Projector:
         """Compute everything and replace what lies at the target; return version and rows."""
         result = self.whole(plan, target, catalog, guard.epoch)
         if self._input_bytes(plan, catalog) <= self._bounded_bytes:
-            rows = _stamped(_keyed(collected(result, RESULT), plan.key), guard.epoch)
+            rows = stamped(keyed(collected(result, RESULT), plan.key), guard.epoch)
             failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
             return self._writer.overwrite(target.path, rows, guard), rows.num_rows
-        keyed = result.dropna(subset=list(plan.key))
-        stamped = keyed.withColumn("_epoch", functions.lit(int(guard.epoch)).cast("bigint"))
+        whole = result.dropna(subset=list(plan.key))
+        marked = whole.withColumn("_epoch", functions.lit(int(guard.epoch)).cast("bigint"))
         failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
-        version = self._spark_writer.overwrite(target.path, stamped, guard)
+        version = self._spark_writer.overwrite(target.path, marked, guard)
         table = self._tables.open(target.path)
         return version, table.count() if table is not None else 0
 
@@ -285,14 +298,14 @@ class Projector:
                 versions=dict(target.versions),
                 watermark_us=self._final.watermark(plan, target, catalog, up_to),
             )
-            return _stamped(self._regions.changes(reading, up_to), up_to)
+            return stamped(self._regions.changes(reading, up_to), up_to)
         new = Range(column="_epoch", lower=after + 1, upper=up_to + 1)
         for item in plan.inputs:
             frame = self._visible(item, target, plan, catalog, up_to, (new,))
             frame.createOrReplaceTempView(f"{item.view}_new")
         if plan.affected_sql is None:
             rows = collected(self._spark.sql(plan.changed_sql or ""), RESULT)
-            return with_op(_stamped(_keyed(rows, plan.key), up_to), UPSERT)
+            return with_op(stamped(keyed(rows, plan.key), up_to), UPSERT)
         return self._recomputed(plan, target, catalog, up_to)
 
     def _recomputed(
@@ -302,7 +315,7 @@ class Projector:
             # The keys may depend on rows that are not new: those whose as-of version changed.
             frame = self._visible(item, target, plan, catalog, up_to, ())
             frame.createOrReplaceTempView(item.view)
-        affected = _keyed(collected(self._spark.sql(plan.affected_sql or ""), RESULT), plan.key)
+        affected = keyed(collected(self._spark.sql(plan.affected_sql or ""), RESULT), plan.key)
         if affected.num_rows == 0:
             return with_op(self._empty_rows(plan, up_to), UPSERT)
         self._frames.from_arrow(affected).createOrReplaceTempView("affected")
@@ -312,14 +325,14 @@ class Projector:
                 frame = self._visible(item, target, plan, catalog, up_to, (bounds,))
                 frame.createOrReplaceTempView(item.view)
         changed = collected(self._spark.sql(plan.changed_sql or ""), RESULT)
-        rows = _stamped(_keyed(changed, plan.key), up_to)
+        rows = stamped(keyed(changed, plan.key), up_to)
         keys = affected.select(list(plan.key)).group_by(list(plan.key)).aggregate([])
         gone = keys.join(rows.select(list(plan.key)), list(plan.key), join_type="left anti")
-        return upserts_and_deletes(rows, _stamped(gone, up_to))
+        return upserts_and_deletes(rows, stamped(gone, up_to))
 
     def _empty_rows(self, plan: Plan, up_to: Epoch) -> pa.Table:
         none = self._spark.sql(f"SELECT * FROM ({plan.rows_sql}) WHERE false")
-        return _stamped(collected(none, FEW_ROWS), up_to)
+        return stamped(collected(none, FEW_ROWS), up_to)
 
     def _bounds(self, item: Input) -> Range | None:
         bounds = item.time_bounds
@@ -380,19 +393,6 @@ class Projector:
         for frame in shaped[1:]:
             union = union.unionByName(frame)
         return union
-
-
-def _keyed(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    """Leave out rows without a complete key: they identify nothing and could not be corrected."""
-    for name in key:
-        rows = rows.filter(pc.is_valid(rows[name]))
-    return rows
-
-
-def _stamped(rows: pa.Table, epoch: Epoch) -> pa.Table:
-    if "_epoch" in rows.schema.names:
-        rows = rows.drop_columns(["_epoch"])
-    return rows.append_column("_epoch", pa.array([epoch] * rows.num_rows, pa.int64()))
 
 
 def _run(table: TableAt, rows: int, deleted: int, whole: bool, started: float) -> Run:

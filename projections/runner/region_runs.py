@@ -88,6 +88,8 @@ class RegionRuns:
         self._tables = tables
         self._held: dict[str, _Held] = {}
         self._under_way: tuple[str, _Held] | None = None
+        self.last: pa.Table | None = None
+        """The rows that came and went in the last changes, with their weights."""
 
     def changes(self, reading: Reading, up_to: Epoch) -> pa.Table:
         """Return the rows to upsert and the keys to delete that bring the table to an epoch.
@@ -119,6 +121,7 @@ class RegionRuns:
         else:
             rows = held.dataflow.round()
         held.epoch = int(up_to)
+        self.last = rows
         return _operations(rows, reading.plan.key)
 
     def committed(self, app_id: str, version: int) -> None:

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from kernel.positions import Epoch
+from projections.log import storage
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.manifest import COMMITTED, TYPED, Manifest
@@ -27,7 +28,31 @@ _YOUNG = timedelta(hours=1)
 def derived_names(lake: Lake) -> set[str]:
     """Name the derived tables that the manifest knows. Reads it anew, with handles of its own."""
     runs = Manifest(lake, Tables()).projected().values()
-    return {name for run in runs for name in run.tables}
+    return {name for run in runs for name in run.tables} | corrections_of(lake)
+
+
+def corrections_of(lake: Lake) -> set[str]:
+    """Name the tables of corrections that a lake has."""
+    return {f"corrections/{each}" for each in storage.folders_in(f"{lake.root}/corrections")}
+
+
+def forget_old(lake: Lake, *, retention: timedelta) -> int:
+    """Remove epochs and corrections that are too old; return how many rows."""
+    return forget_epochs(lake, retention=retention) + forget_corrections(lake, retention=retention)
+
+
+def forget_corrections(lake: Lake, *, retention: timedelta, now: datetime | None = None) -> int:
+    """Remove corrections that are older than the retention; return how many."""
+    tables, removed = Tables(), 0
+    moment = ((now or datetime.now(UTC)) - retention).isoformat()
+    for name in sorted(corrections_of(lake)):
+        table = tables.open(lake.path(name))
+        try:
+            found = {} if table is None else table.delete(f"at < '{moment}'")
+        except CommitFailedError:
+            continue  # One was written meanwhile; there is a next time.
+        removed += int(found.get("num_deleted_rows") or 0)
+    return removed
 
 
 def forget_epochs(

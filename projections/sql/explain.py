@@ -93,7 +93,7 @@ def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple
     return tuple(notes)
 
 
-def notes_of_end(tree: Newest) -> tuple[str, ...]:
+def notes_of_end(tree: Newest, name: str, beyond: str | None) -> tuple[str, ...]:
     """Say of final rows what they wait for, and what is done about rows that come later."""
     streams = dict.fromkeys(s.name for s in scans(tree) if s.kind is InputKind.STREAM)
     return (
@@ -101,7 +101,8 @@ def notes_of_end(tree: Newest) -> tuple[str, ...]:
         f"{', '.join(streams)}, of the greatest event time that every partition has brought, minus "
         "the lateness; a stream that is silent for its idle_timeout is not waited for",
         "a row that was given out is corrected by rows that come later all the same, until their "
-        "closed_after, and by tables that change; each correction is a row of corrections/NAME",
+        "closed_after, and by tables that change"
+        + (f"; each correction is a row of corrections/{name}" if beyond is None else ""),
     )
 
 

@@ -140,7 +140,7 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
                 if decl.when is None
                 else (f"the table has the rows whose newest values satisfy: {decl.when}",)
             ),
-            *(notes_of_end(tree) if decl.final else ()),
+            *(notes_of_end(tree, decl.name, beyond) if decl.final else ()),
         ),
         tree=tree,
         final=decl.final,

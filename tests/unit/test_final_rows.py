@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from apps.pipeline.projecting import Projecting
+from kernel import failpoints
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.typed_columns import EVENT_COLUMNS
@@ -19,6 +21,7 @@ from projections.runner.catalog import LIVE, PROJECTION, SOURCE, Entry
 from projections.runner.manifest import Committed
 from projections.runner.progress import Progress, Watermarks, micros
 from projections.runner.projector import Projector
+from projections.runner.retention import forget_corrections
 from projections.runner.watermark import StreamTerms, ended_up_to
 from replay.generations import live_app
 from replay.subject import generation_target, subject_of
@@ -224,3 +227,67 @@ def test_what_is_idle_is_not_waited_for() -> None:
     assert ended([first, later], term("a", 20), term("b")) == 30, "b is waited for"
     rests = committed(3, 60, a={"0": 10, "1": 90}, b={"0": 30, "1": 35})
     assert ended([first, later, rests], term("a", 20), term("b", 20)) == 90
+
+
+def corrections(hours: Hours) -> list[tuple[object, ...]]:
+    path = hours.lake.path("corrections/hours")
+    if not DeltaTable.is_deltatable(path):
+        return []
+    rows = DeltaTable(path).to_pyarrow_table().sort_by("epoch").to_pylist()
+    counts = [[json.loads(row[side] or "{}").get("n") for side in ("old", "new")] for row in rows]
+    return [(row["epoch"], row["cause"], *n) for row, n in zip(rows, counts, strict=True)]
+
+
+def test_a_row_that_was_out_and_changes_is_a_correction(hours: Hours) -> None:
+    hours.seen(5, 70, 75)
+    hours.seen(6, 8)
+    hours.seen(-30)
+    hours.seen(140)
+    assert hours.rows == {0: 1, 1: 3, 2: 2}
+    assert corrections(hours) == [
+        (2, "events.visit", 1, 3),
+        (3, "events.visit", None, 1),
+    ]
+    rows = DeltaTable(hours.lake.path("corrections/hours")).to_pyarrow_table().to_pylist()
+    assert {row["projection"] for row in rows} == {"hours"}
+    assert sorted(json.loads(row["key"])["window_end"] for row in rows) == [
+        "2013-01-01T00:00:00+00:00",
+        "2013-01-01T01:00:00+00:00",
+    ]
+
+
+def test_a_restart_that_changes_nothing_corrects_nothing(hours: Hours) -> None:
+    hours.seen(5, 70)
+    hours.restart()
+    hours.seen(141)
+    assert hours.rows == {1: 1, 2: 1}
+    assert corrections(hours) == []
+
+
+@pytest.mark.parametrize("point", ["projection_before_commit", "projection_after_commit"])
+def test_p10_a_crash_leaves_each_correction_once(
+    hours: Hours, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours.seen(5, 70)
+
+    def crash(name: str) -> None:
+        if name == getattr(failpoints, point.upper()):
+            raise RuntimeError("crash")
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(failpoints, "hit", crash)
+        with pytest.raises(AssertionError, match="crash"):
+            hours.seen(6)
+    hours.restart()
+    hours.seen(7)
+    assert hours.rows == {1: 3}
+    assert corrections(hours) == [(2, "events.visit", 1, 2), (3, "events.visit", 2, 3)]
+
+
+def test_corrections_are_forgotten_with_the_retention(hours: Hours) -> None:
+    assert forget_corrections(hours.lake, retention=timedelta(0)) == 0
+    hours.seen(5, 70)
+    hours.seen(6)
+    assert forget_corrections(hours.lake, retention=timedelta(days=1)) == 0
+    assert forget_corrections(hours.lake, retention=timedelta(0)) == 1
+    assert corrections(hours) == []

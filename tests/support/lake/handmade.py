@@ -24,8 +24,17 @@ SQL = """CREATE PROJECTION {name} WITH (key = '{key}') AS
 SELECT {key}, word FROM STREAM events.thing.told"""
 
 
+class _Settings(dict[str, str]):
+    """Settings that a session takes and tells."""
+
+    def set(self, name: str, value: str) -> None:
+        self[name] = value
+
+
 class NoSpark:
-    """A session of which nothing may be asked."""
+    """A session of which nothing may be asked but its settings."""
+
+    conf = _Settings({"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"})
 
     def newSession(self) -> NoSpark:
         return self
