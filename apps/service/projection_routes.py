@@ -34,6 +34,8 @@ router = APIRouter(prefix="/v1/projections")
 _JSON: Final = "application/json"
 _MOST: Final = 2**62
 _RENDERED_TOGETHER: Final = 50
+_QUICK: Final = 50
+"""So many searches of a key in a file are done at once: handing them to a thread takes as long."""
 _WAIT: Final = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9})\"?(?=$|[,;\s])", re.I)
 
 Prefer = Annotated[
@@ -99,7 +101,7 @@ async def read_rows(
         newest = "no-cache" in (cache_control or "").lower()
         served, held = await reader.served(projection, newest=newest)
     at, version, rows = await _rows_at(reader, served, held, epoch)
-    if held is rows and key is not None and len(key) <= _RENDERED_TOGETHER:
+    if held is rows and key is not None and len(key) * len(held.parts) <= _QUICK:
         found = _found(rows, key, after, count)
     else:
         found = await reader.call(lambda: _found(rows, key, after, count))

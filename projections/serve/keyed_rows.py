@@ -83,8 +83,11 @@ class Part:
 
     def find(self, places: tuple[object, ...]) -> int | None:
         """Return the row of a key; None where this part has none."""
-        number = bisect_left(range(len(self.order)), places, key=self.at)
-        if number == len(self.order) or self.at(number) != places:
+        count = len(self.order)
+        if not count or not self.at(0) <= places <= self.at(count - 1):
+            return None  # As most files of a table have nothing to do with a key.
+        number = bisect_left(range(count), places, key=self.at)
+        if self.at(number) != places:
             return None
         return int(self.order[number].as_py())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +24,7 @@ from projections.serve.row_values import documents, key_of
 from replay.generations import live_app
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade, words
+from tests.support.services.waiting import until
 
 MEMORY = 2**20
 
@@ -110,7 +112,8 @@ def test_what_is_committed_and_not_noted_yet_is_not_seen(made: HandMade) -> None
     path = made.lake.path("projection/report")
     guard = Guard(live_app("report", 1), Epoch(4))
     made.writer.merge(path, with_op(words((1, "new"), epoch=4), "upsert"), guard, keys=["id"])
-    assert shown(lookups, "1") == [{"id": 1, "word": "w1@3"}]
+    for each in (lookups, Lookups(made.lake, most_bytes=MEMORY)):
+        assert shown(each, "1") == [{"id": 1, "word": "w1@3"}]
 
 
 def test_a_position_is_applied_with_the_epoch_that_took_it_in(made: HandMade) -> None:
@@ -238,3 +241,44 @@ def test_a_key_of_several_columns_is_an_object() -> None:
     assert [each.as_py() for each in found.values] == ["JFK", 5]
     with pytest.raises(InvalidRequest, match="does not name"):
         key_of("JFK", columns)
+
+
+@pytest.mark.parametrize("memory", [MEMORY, 0])
+def test_all_rows_of_an_answer_are_of_its_epoch_whatever_is_committed_meanwhile(
+    made: HandMade, memory: int
+) -> None:
+    """Merges, a compaction, a swap and a rollback while others read."""
+    made.epoch(head=40)
+    merge(made, 4, words(*((i, "4") for i in range(20)), epoch=4))
+    lookups, ended = Lookups(made.lake, most_bytes=memory), threading.Event()
+    seen: list[tuple[int, set[str]]] = []
+
+    def read() -> None:
+        while not ended.is_set():
+            served = lookups.look().projections["report"]
+            try:
+                found = documents(lookups.rows(served).page(None, 99))
+            except NotFound:
+                continue
+            seen.append((served.epoch or 0, {str(row["word"]) for row in found}))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        path = made.lake.path("projection/report")
+        for epoch in range(5, 11):
+            made.epoch(head=epoch * 10)
+            merge(made, epoch, words(*((i, str(epoch)) for i in range(20)), epoch=epoch))
+            if epoch == 7:
+                DeltaTable(path).optimize.compact()
+            made.tables.forget(path)
+        made.build("report", words((1, "10"), (2, "10"), epoch=10), 10)
+        swap(made.site, "report", lambda replay: replay)
+        rollback(made.site, "report")
+        count = len(seen)
+        until(lambda: len(seen) > count + 1, "the end was read")
+    finally:
+        ended.set()
+        reader.join()
+    assert [each for each in seen if each[1] != {str(each[0])}] == []
+    assert seen[-1] == (10, {"10"})
