@@ -14,6 +14,12 @@ from projections.log.layout import Lake
 from projections.runner.executor import Executor
 from tests.support.lake.topic_stream import TopicStream
 
+AROUND_THE_LOG = (
+    failpoints.EPOCH_AFTER_BIND,
+    failpoints.EPOCH_AFTER_LOG,
+    failpoints.EPOCH_AFTER_MANIFEST,
+)
+
 
 @pytest.fixture(autouse=True)
 def disarmed() -> Iterator[None]:
@@ -24,7 +30,8 @@ def disarmed() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("executor", "steps"),
     [
-        (Executor.DRIVER, failpoints.EPOCH_STEPS),
+        (Executor.DRIVER, AROUND_THE_LOG),
+        pytest.param(Executor.DRIVER, failpoints.EPOCH_STEPS, marks=pytest.mark.matrix),
         pytest.param(
             Executor.SPARK,
             (*failpoints.EPOCH_STEPS, failpoints.STAGED_BEFORE_COMMIT),

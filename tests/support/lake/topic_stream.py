@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,6 @@ class TopicStream:
         self.bootstrap = self.stack.required("kafka.bootstrap")
         self.registry = ConfluentRegistry(self.stack.required("registry.url"))
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        self._producer = Producer({"bootstrap.servers": self.bootstrap})
         self.projecting = Projecting(self.spark, self.lake, self.registry, on_run=lambda *_: None)
 
     def deploy(self, text: str) -> None:
@@ -89,6 +89,9 @@ class TopicStream:
         """Give a topic more partitions."""
         for future in self.admin.create_partitions([NewPartitions(topic, partitions)]).values():
             future.result(timeout=30)
+        topics = KafkaTopics(self.bootstrap)
+        there = [*range(partitions)]
+        until(lambda: topics.matching(re.escape(topic)) == {topic: there}, "the topic is wider")
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until the broker has forgotten it."""
@@ -106,10 +109,12 @@ class TopicStream:
         partition: int = 0,
     ) -> None:
         """Produce records, mappings as JSON, and wait until the broker has them."""
+        # One that has just begun knows the partitions of now.
+        producer = Producer({"bootstrap.servers": self.bootstrap})
         for value in values:
             sent = json.dumps(value).encode() if isinstance(value, Mapping) else value
-            self._producer.produce(topic, sent, key, partition)
-        assert self._producer.flush(30) == 0
+            producer.produce(topic, sent, key, partition)
+        assert producer.flush(30) == 0
 
     def read(self, run: IngestRun, records: int) -> None:
         """Wait until epochs have logged or refused so many records in all."""
