@@ -53,6 +53,9 @@ def query(
     at: Annotated[
         str | None, typer.Option(help="Read what was committed by this time, ISO 8601 (UTC).")
     ] = None,
+    savepoint: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Read what this savepoint kept.")
+    ] = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,7 +71,8 @@ def query(
         lake_of(settings.load(workspace)),
         sql,
         epoch=Epoch(epoch) if epoch is not None else None,
-        at=_moment(at),
+        at=moment_of(at),
+        savepoint=savepoint,
     )
     rows = answer.rows.to_pylist()
     document = {
@@ -188,7 +192,8 @@ def lake_of(found: settings.Settings) -> Lake:
     return Lake.at(found.lake)
 
 
-def _moment(text: str | None) -> datetime | None:
+def moment_of(text: str | None) -> datetime | None:
+    """Read a time as users write it; without a zone it is UTC. Raises `InvalidRequest`."""
     if text is None:
         return None
     try:

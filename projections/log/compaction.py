@@ -22,7 +22,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from types import MappingProxyType
 from typing import Protocol
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +37,8 @@ from kernel.loops import Loop, passed
 from projections.log.attempts import Attempts
 from projections.log.busy import kept_for
 from projections.log.layout import Lake
+from projections.log.savepoints import SavepointBook
+from projections.log.storage import place_of, remove_file
 from projections.log.superseded import trim
 from projections.log.tables import TableAt, Tables
 from projections.state.layers import FOLDER
@@ -55,7 +60,7 @@ APPENDED = ("log/", "quarantine/")
 """Tables of epochs, by the beginnings of their names, that nobody merges into."""
 
 UNNAMED = (
-    *("epochs", "catalog", "replays", "verifications"),
+    *("epochs", "catalog", "replays", "savepoints", "verifications"),
     *("log/_schemas", "log/snapshots/_installs", "log/_pending"),
     *("quarantine/records", "quarantine/outcomes"),
 )
@@ -198,26 +203,32 @@ def vacuum(
     at: Mapping[str, TableAt],
     *,
     retention: timedelta,
+    held: Mapping[str, frozenset[str]] = MappingProxyType({}),
 ) -> dict[str, int]:
     """Remove files of versions older than `retention`; return how many, by table.
 
     The versions in `at` (what the newest epoch names) and whatever else was a table's newest
     version within the retention stay readable. Where no file was removed for another reason, that
-    is: see `superseded`.
+    is: see `superseded`. So do the files that savepoints hold, by table.
     """
     removed: dict[str, int] = {}
     for name, kept in at.items():
         table = tables.open(lake.path(name))
         if table is None:
             continue
+        vacuumed = partial(
+            table.vacuum,
+            # Of a busy table as well: somebody may still read what was removed just now.
+            retention_hours=min(_hours(retention), max(1, _hours(kept_for(table, retention)))),
+            enforce_retention_duration=False,
+            keep_versions=[kept.version],
+        )
         try:
-            files = table.vacuum(
-                # Of a busy table as well: somebody may still read what was removed just now.
-                retention_hours=min(_hours(retention), max(1, _hours(kept_for(table, retention)))),
-                dry_run=False,
-                enforce_retention_duration=False,
-                keep_versions=[kept.version],
-            )
+            if name in held:
+                # A vacuum keeps versions, as long as the log has them, and no files.
+                files = _remove(lake.path(name), vacuumed(dry_run=True), held[name])
+            else:
+                files = vacuumed(dry_run=False)
         except DeltaError as error:
             # A version whose log entry is gone already cannot be kept, nor does anybody read it.
             log.warning("%s was not vacuumed: %s", name, error)
@@ -225,6 +236,15 @@ def vacuum(
         if files:
             removed[name] = len(files)
     return removed
+
+
+def _remove(root: str, paths: Iterable[str], held: frozenset[str]) -> list[str]:
+    """Remove what a vacuum would, but for the files that are held; return the paths."""
+    place = place_of(root)[1]
+    gone = [path for path in paths if unquote(path) not in held]
+    for path in gone:
+        remove_file(root, f"{place}/{unquote(path)}")
+    return gone
 
 
 class Upkeep:
@@ -250,6 +270,7 @@ class Upkeep:
         self._current_bytes = current_bytes
         # Handles of its own: ingest refreshes its own meanwhile.
         self._tables = Tables()
+        self._savepoints = SavepointBook(lake, self._tables)
         self._at: Mapping[str, TableAt] = {}
         self._derived = derived
         self._prune = prune
@@ -296,11 +317,14 @@ class Upkeep:
     def _vacuum(self) -> None:
         with self._of("epochs"):
             self._prune()
+        with self._of("savepoints"):
+            self._savepoints.expire()
         for name, at in self._kept().items():
             if self._stop.is_set():
                 break
             with self._of(name):
-                vacuum(self._lake, self._tables, {name: at}, retention=self._retention)
+                held = self._savepoints.held()
+                vacuum(self._lake, self._tables, {name: at}, retention=self._retention, held=held)
 
     def _kept(self) -> dict[str, TableAt]:
         """Return all tables whose files are replaced: as epochs name them, else as they are."""
@@ -320,7 +344,8 @@ class Upkeep:
             for name, at in self._at.items()
             if name.startswith("current/") and not name.startswith(FOLDER)
         }
-        removed = trim(tables, most_bytes=self._current_bytes)
+        held = {self._lake.path(name): files for name, files in self._savepoints.held().items()}
+        removed = trim(tables, most_bytes=self._current_bytes, held=held)
         if removed:
             log.info("removed %d old files of current tables, to stay within their bound", removed)
         return removed

@@ -48,13 +48,26 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
     calls back into Python from Arrow's threads; one that still does so while the interpreter ends
     aborts the process.
     """
-    if {*(table.protocol().reader_features or ())} - _PLAIN:
+    if not has_plain_files(table):
         # Which of these can be read, it knows.
         made: ds.Dataset = table.to_pyarrow_dataset(filesystem=files_below(table))
         return made
     actions = pa.table(table.get_add_actions(flatten=True))
-    bounded = [field for field in schema_of(table) if _has_bounds(field, actions.schema)]
-    return _dataset(table, actions, bounded)
+    return dataset_of_files(location_of(table), schema_of(table), actions)
+
+
+def has_plain_files(table: DeltaTable) -> bool:
+    """Say whether a table's rows are those of its files, with nothing else to be looked at."""
+    return not {*(table.protocol().reader_features or ())} - _PLAIN
+
+
+def dataset_of_files(root: str, columns: pa.Schema, actions: pa.Table) -> ds.Dataset:
+    """Return files below a place as a dataset, with the bounds that `actions` tell of them.
+
+    `actions` are those of a table's log, flattened. Nothing of a Delta log is read.
+    """
+    bounded = [field for field in columns if _has_bounds(field, actions.schema)]
+    return _dataset(root, columns, actions, bounded)
 
 
 def paths_of(table: DeltaTable) -> frozenset[str]:
@@ -64,12 +77,15 @@ def paths_of(table: DeltaTable) -> frozenset[str]:
 
 def dataset_at(table: DeltaTable, paths: Iterable[str]) -> ds.Dataset:
     """Return files of a table without partitions as a dataset, its own or those it had before."""
-    return _dataset(table, pa.table({"path": pa.array([*paths], pa.string())}), ())
+    actions = pa.table({"path": pa.array([*paths], pa.string())})
+    return _dataset(location_of(table), schema_of(table), actions, ())
 
 
-def _dataset(table: DeltaTable, actions: pa.Table, bounded: Sequence[pa.Field]) -> ds.Dataset:
-    """Return some files of a table as a dataset, with the bounds of some of their columns."""
-    files, parquet = files_below(table), ds.ParquetFileFormat()
+def _dataset(
+    root: str, columns: pa.Schema, actions: pa.Table, bounded: Sequence[pa.Field]
+) -> ds.Dataset:
+    """Return some files below a place as a dataset, with the bounds of some of their columns."""
+    files, parquet = files_at(root), ds.ParquetFileFormat()
     partitions = [name for name in actions.schema.names if name.startswith(_PARTITION)]
     needed = ["path", *partitions, *(n for f in bounded for n in _bounds_of(f.name))]
     fragments = [
@@ -81,7 +97,7 @@ def _dataset(table: DeltaTable, actions: pa.Table, bounded: Sequence[pa.Field]) 
         )
         for row in _counted(actions.select(needed)).to_pylist()
     ]
-    return ds.FileSystemDataset(fragments, schema_of(table), parquet, files)
+    return ds.FileSystemDataset(fragments, columns, parquet, files)
 
 
 def _counted(actions: pa.Table) -> pa.Table:
@@ -129,7 +145,7 @@ def dataset_since(table: DeltaTable, column: str, least: int) -> ds.Dataset:
     if bound not in actions.schema.names:
         return dataset_of(table)
     files = actions.filter(pc.fill_null(pc.greater_equal(actions[bound], least), True))
-    return _dataset(table, files, ())
+    return _dataset(location_of(table), schema_of(table), files, ())
 
 
 def _values(row: Mapping[str, object], names: Sequence[str]) -> pc.Expression:

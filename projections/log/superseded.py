@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
@@ -37,6 +38,7 @@ def trim(
     tables: Mapping[str, int],
     *,
     most_bytes: int,
+    held: Mapping[str, frozenset[str]] = MappingProxyType({}),
     kept_for: timedelta = KEPT_FOR,
     now: float | None = None,
 ) -> int:
@@ -45,13 +47,14 @@ def trim(
     `tables` maps the folders of tables to the version that the newest epoch names. That one and
     all later ones stay readable, and so do those that were the newest within `kept_for`. Files
     that no version has go when they are old enough. A table that cannot be read is left as it is.
+    `held` are files, by folder, that stay and do not count: savepoints need them.
     """
     now = time.time() if now is None else now
     removed = 0
     old: dict[str, list[Stored]] = {}
     for folder in tables:
         with _told(folder):
-            files = _not_of_the_newest(folder)
+            files = _superseded(folder, held)
             gone = _removed(folder, files)
             old[folder] = [files[name] for name in gone]
             before = now - _left_over(folder).total_seconds()
@@ -65,7 +68,7 @@ def trim(
         with _told(folder):
             kept = _first_kept(folder, since, now - kept_for.total_seconds())
             if kept is not None:
-                files = _not_of_the_newest(folder)
+                files = _superseded(folder, held)
                 gone = _removed(folder, files, min(kept, tables[folder]))
                 removed += _unlink(folder, (files[name] for name in gone))
     return removed
@@ -106,13 +109,15 @@ def _committed(folder: str, version: int) -> float | None:
     return None if (found := version_at(folder, version)) is None else found.written
 
 
-def _not_of_the_newest(folder: str) -> dict[str, Stored]:
-    """Return the table's own files, by name, that its newest version does not consist of."""
+def _superseded(folder: str, held: Mapping[str, frozenset[str]]) -> dict[str, Stored]:
+    """Return the files, by name, that neither the newest version nor a savepoint consists of."""
     # A writer that is killed leaves `….parquet#1`.
     found = {file.name: file for file in files_in(folder) if ".parquet" in file.name}
     # Looked up last: what is committed meanwhile is not taken for a left-over.
     for name in DeltaTable(folder).get_add_actions().column("path").to_pylist():
         found.pop(unquote(str(name)), None)  # The log writes them as URLs.
+    for name in held.get(folder, ()):
+        found.pop(name, None)
     return found
 
 

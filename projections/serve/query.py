@@ -2,8 +2,8 @@
 
 A table is written as its place in the lake, kind first: `current.shop.public.orders`,
 `typed."events.flight.departed"`, `"log/events/<store>"` (dots or slashes, quoted or not). A bare
-name is a projection, but for `epochs`, `catalog`, `replays` and `verifications`. All tables of one
-query are read at one epoch, so that they are functions of the same prefix of input.
+name is a projection, but for `epochs`, `catalog`, `replays`, `savepoints` and `verifications`. All
+tables of one query are read at one epoch, so that they are functions of the same prefix of input.
 """
 
 from __future__ import annotations
@@ -18,26 +18,20 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import sqlglot
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 
-from kernel.errors import InvalidRequest, NotFound, TooLarge
+from kernel.errors import InvalidRequest, TooLarge
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.datasets import dataset_of, for_duckdb, missing_file
+from projections.log.datasets import for_duckdb, missing_file
 from projections.log.layout import Lake
-from projections.log.tables import Tables, standing
 from projections.log.writer import OP, UPSERT
-from projections.runner.manifest import Manifest
 from projections.serve.lake_tables import table_name, unknown_table
-from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept
+from projections.serve.pinned import pinned_at, pinned_by
+from projections.serve.versions import not_kept
 from projections.sql.tokens import why_unread
-from projections.state.layers import beyond, newest_of, tail_name
+from projections.state.layers import newest_of
 from schemas.identifiers import duckdb_name
-
-_CURRENT = "current/"
-_BY_EPOCHS = (_CURRENT, "log/")
-"""Tables whose commits carry their epoch under the table's own name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +43,34 @@ class Answer:
     tables: Mapping[str, DeltaVersion | None]
 
 
-def ask(lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None = None) -> Answer:
+def ask(
+    lake: Lake,
+    sql: str,
+    *,
+    epoch: Epoch | None = None,
+    at: datetime | None = None,
+    savepoint: str | None = None,
+) -> Answer:
     """Answer a SELECT at one epoch: the given one, or the greatest that all its tables have.
 
-    `at` (commit time, with a time zone) limits which epochs count. Raises `NotFound` for a table
-    that does not exist (naming the nearest) or does not have the epoch, `InvalidRequest` for SQL
-    that cannot be read or does more than read.
+    `at` (commit time, with a time zone) limits which epochs count; `savepoint` names what was kept.
+    Raises `NotFound` for a table that does not exist (naming the nearest) or does not have the
+    epoch, `InvalidRequest` for SQL that cannot be read or does more than read.
     """
-    if epoch is not None and at is not None:
-        raise InvalidRequest("--epoch and --at exclude each other", remedy="Give one of them.")
+    if [epoch, at, savepoint].count(None) < 2:
+        raise InvalidRequest(
+            "--epoch, --at and --savepoint exclude each other", remedy="Give one of them."
+        )
     statement = _parsed(sql)
     used = _tables_of(statement)
     names = sorted({name for _, name in used})
     for name in names:
         if not DeltaTable.is_deltatable(lake.path(name)):
             raise unknown_table(lake, name)
-    chosen, versions, tails = _versions(lake, names, epoch, at)
+    if savepoint is None:
+        pinned = pinned_at(lake, names, epoch, at)
+    else:
+        pinned = pinned_by(lake, names, savepoint)
     views = {name: f"__{number}" for number, name in enumerate(names)}
     for table, name in used:
         alias = table.args.get("alias") or exp.TableAlias(
@@ -74,16 +80,16 @@ def ask(lake: Lake, sql: str, *, epoch: Epoch | None = None, at: datetime | None
         table.set("catalog", None)
         table.set("this", exp.to_identifier(views[name], quoted=True))
         table.set("alias", alias)
-    frames = {views[name]: _opened(lake, name, versions[name]) for name in names}
-    over = {views[name]: newest_of(rows) for name, rows in tails.items() if rows.num_rows}
+    frames = {views[name]: pinned.frames[name] for name in names}
+    over = {views[name]: newest_of(rows) for name, rows in pinned.tails.items() if rows.num_rows}
     try:
         rows = _run(statement.sql(dialect="duckdb"), frames, over)
     except (InvalidRequest, FileNotFoundError):
         for name in names:
             if missing_file(frames[views[name]]):
-                raise not_kept(name, versions[name]) from None
+                raise not_kept(name, pinned.versions[name]) from None
         raise
-    return Answer(rows=rows, epoch=chosen, tables=versions)
+    return Answer(rows=rows, epoch=pinned.epoch, tables=pinned.versions)
 
 
 _ERROR_CLASS = re.compile(r"^[A-Z][A-Za-z ]* Error: ")
@@ -121,59 +127,6 @@ def _tables_of(statement: exp.Query) -> list[tuple[exp.Table, str]]:
             continue
         found.append((table, table_name(parts)))
     return found
-
-
-def _versions(
-    lake: Lake, names: list[str], epoch: Epoch | None, at: datetime | None
-) -> tuple[Epoch | None, dict[str, DeltaVersion | None], dict[str, pa.Table]]:
-    """Choose the epoch; return it, each table's version, and the tails that lie over tables."""
-    pinned = [name for name in names if not name.startswith(UNVERSIONED)]
-    if not pinned:
-        if epoch is not None:
-            Manifest(lake, Tables()).at(epoch)  # Raises `NotFound` for one that is not committed.
-        return None, dict.fromkeys(names), {}
-    versions = EpochVersions(lake, Tables())
-    if epoch is None:
-        newest = versions.newest(at=at)
-        if newest is None:
-            moment = f" by {at.isoformat()}" if at is not None else " yet"
-            raise NotFound(f"no epoch was committed{moment}", remedy="penstock epoch list")
-        epoch = versions.common(pinned, up_to=newest)
-    found = {name: _standing(lake, name, v, epoch) for name, v in versions.at(names, epoch).items()}
-    present = versions.present(
-        [tail_name(name) for name in pinned if name.startswith(_CURRENT)], epoch
-    )
-    tails = {name: _standing(lake, name, version, epoch) for name, version in present.items()}
-    over = {
-        name: beyond(
-            dataset_of(DeltaTable(lake.path(tail), version=tails[tail])).to_table(),
-            DeltaTable(lake.path(name), version=found[name]),
-            name,
-        )
-        for name in pinned
-        if (tail := tail_name(name)) in tails
-    }
-    return epoch, found, over
-
-
-def _standing(
-    lake: Lake, name: str, version: DeltaVersion | None, epoch: Epoch
-) -> DeltaVersion | None:
-    """Return the version; where it is gone, the newest if that stands at the epoch."""
-    if version is None or not name.startswith(_BY_EPOCHS):
-        return version
-    found = standing(lake.path(name), name, version, epoch)
-    if found is None:
-        raise not_kept(name, version)
-    return DeltaVersion(found)
-
-
-def _opened(lake: Lake, name: str, version: DeltaVersion | None) -> ds.Dataset:
-    try:
-        table = DeltaTable(lake.path(name), version=version)
-        return dataset_of(table)
-    except DeltaError as error:
-        raise not_kept(name, version) from error
 
 
 def _run(

@@ -26,7 +26,7 @@ from projections.runner.progress import Progress
 from projections.state.held import Hold, held_by_name, hold_line, release_command
 
 UNVERSIONED = (
-    *("epochs", "catalog", "replays", "verifications"),
+    *("epochs", "catalog", "replays", "savepoints", "verifications"),
     *("quarantine/", "corrections/", "log/_schemas", "log/_pending"),
 )
 """Tables (and beginnings of names) that are read as they are now, whatever the epoch."""

@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError
 from projections.log.datasets import files_below
 from projections.log.intervals import IntervalSet
 from projections.log.layout import Lake, current_name
+from projections.log.savepoints import held_files
 from projections.log.tables import TableAt, Tables
 from projections.state.installs import DONE, RUN, Install, InstallBook
 
@@ -35,7 +36,8 @@ def remove_old_generations(
     """Remove what is older than `retention` and named by no version since; return install ids.
 
     `taken` are the numbers of installs that ingest has taken in, `kept` the versions that the
-    newest epoch names. Staged rows of a copy that goes on, or waits for ingest, stay.
+    newest epoch names. Staged rows of a copy that goes on, or waits for ingest, stay, and so do
+    those that savepoints hold.
     """
     before = (now or datetime.now(UTC)) - retention
     book = InstallBook(lake, tables)
@@ -77,6 +79,8 @@ def _remove(
     files = files_below(stable)
     if files.get_file_info(folder).type is not fs.FileType.Directory:
         return []
+    if any(p.startswith(f"{folder}/") for p in held_files(lake, tables).get(name, ())):
+        return []  # A savepoint's.
     versions = {stable.version()} | ({kept[name].version} if name in kept else set())
     try:
         held = any(_refers(DeltaTable(path, version=v), folder) for v in versions)

@@ -55,6 +55,9 @@ PAGES: dict[str, list[str]] = {
     "projection pause": ["report"],
     "projection resume": ["report"],
     "table retry": ["typed/events.thing.told"],
+    "savepoint create": ["first"],
+    "savepoint list": [],
+    "savepoint drop": ["first"],
 }
 """Commands that read rows of the lake's own tables or write a decision: no engine for that."""
 ENGINES = {"pyspark", "duckdb"}

@@ -163,7 +163,7 @@ def test_upkeep_looks_at_once_and_goes_on_after_an_error(
     versions(lake, "current/a", [90, 80])
     asked, real = 0, compaction.trim
 
-    def failing(tables: Mapping[str, int], *, most_bytes: int) -> int:
+    def failing(tables: Mapping[str, int], *, most_bytes: int, **more: object) -> int:
         nonlocal asked
         asked += 1
         if asked == 1:

@@ -1,0 +1,180 @@
+"""Takes savepoints of all tables as of one epoch, and tells what they cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from kernel.errors import Conflict, InvalidRequest, NotFound
+from kernel.positions import Epoch
+from projections.log.layout import Lake
+from projections.log.savepoints import KeptTable, Savepoint, SavepointBook, State, kept_table
+from projections.log.tables import Tables
+from projections.runner.catalog import PROJECTION, DeployedCatalog
+from projections.runner.manifest import Manifest
+from projections.serve.pinned import versions_at
+from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept
+from projections.state.layers import FOLDER
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """A savepoint and what it takes.
+
+    `bytes`: of all its files. `held_bytes`: of those that are in no table's newest version and in
+    no other savepoint; what is younger than the retention would be there without it, too.
+    """
+
+    savepoint: Savepoint
+    tables: tuple[str, ...]
+    bytes: int
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A savepoint, and whether this call took it: it may have been there already."""
+
+    savepoint: Savepoint
+    tables: tuple[str, ...]
+    made: bool
+
+
+def create(
+    lake: Lake,
+    name: str,
+    *,
+    epoch: Epoch | None = None,
+    at: datetime | None = None,
+    without: Collection[str] = (),
+    expires_at: datetime | None = None,
+) -> Taken:
+    """Keep all tables as of one epoch: the given one, or the greatest that all of them have.
+
+    `without`: tables that are left out, as one that is behind. Called again with the name of a
+    savepoint that is there it returns that one, unless it was asked for another epoch or other
+    tables. Raises `InvalidRequest` for a name, `NotFound` naming the table that does not have the
+    epoch, `Conflict`.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"{name!r} is no name of a savepoint",
+            remedy="It begins with a letter and has small letters, digits, - and _, at most 63.",
+        )
+    if epoch is not None and at is not None:
+        raise InvalidRequest("--epoch and --at exclude each other", remedy="Give one of them.")
+    book = SavepointBook(lake, Tables())
+    known = next((s for s in book.all() if s.name == name and s.state is State.KEPT), None)
+    if known is not None:
+        return _known(lake, book, known, epoch=epoch, at=at, without=without)
+    chosen, tables = _tables_at(lake, epoch, at, without)
+    kept = book.take(name, chosen, tables, expires_at=expires_at)
+    return Taken(savepoint=kept, tables=tuple(table.name for table in tables), made=True)
+
+
+def costs(lake: Lake) -> list[Cost]:
+    """Return what is kept, oldest first, with its cost."""
+    book = SavepointBook(lake, Tables())
+    kept = {s.id: (s, book.tables_of(s)) for s in book.all() if s.state is State.KEPT}
+    newest: dict[str, frozenset[str]] = {}
+    for _, tables in kept.values():
+        for table in tables:
+            if table.name not in newest:
+                newest[table.name] = _paths_now(lake, table.name)
+    found = []
+    for id_, (savepoint, tables) in kept.items():
+        others = [t for other, (_, ts) in kept.items() if other != id_ for t in ts]
+        held = sum(_held_bytes(table, newest[table.name], others) for table in tables)
+        found.append(
+            Cost(
+                savepoint=savepoint,
+                tables=tuple(table.name for table in tables),
+                bytes=sum(sum(table.sizes.values()) for table in tables),
+                held_bytes=held,
+            )
+        )
+    return found
+
+
+def drop(lake: Lake, name: str) -> tuple[Savepoint, int]:
+    """Drop a savepoint; return it and the files that went with it at once. Raises `NotFound`.
+
+    Its other files go as those of any old version do.
+    """
+    book = SavepointBook(lake, Tables())
+    savepoint = book.named(name)
+    return savepoint, book.drop(savepoint)
+
+
+def _known(
+    lake: Lake,
+    book: SavepointBook,
+    known: Savepoint,
+    *,
+    epoch: Epoch | None,
+    at: datetime | None,
+    without: Collection[str],
+) -> Taken:
+    tables = tuple(table.name for table in book.tables_of(known))
+    asked = epoch if at is None else EpochVersions(lake, Tables()).newest(at=at)
+    if ((epoch is None and at is None) or asked == known.epoch) and not {*without} & {*tables}:
+        return Taken(savepoint=known, tables=tables, made=False)
+    raise Conflict(
+        f"there is a savepoint {known.name} already, of epoch {known.epoch}",
+        remedy=f"Take another name, or: penstock savepoint drop {known.name}",
+    )
+
+
+def _tables_at(
+    lake: Lake, epoch: Epoch | None, at: datetime | None, without: Collection[str]
+) -> tuple[Epoch, list[KeptTable]]:
+    """Choose the epoch and describe every table at it, tails and generations included."""
+    names = [name for name in _names(lake, epoch) if name not in without]
+    unknown = sorted({*without} - {*_names(lake, epoch)})
+    if unknown:
+        raise NotFound(f"no table {unknown[0]} could be kept", remedy="penstock table list")
+    chosen, versions, tails = versions_at(lake, names, epoch, at)
+    if chosen is None:
+        raise NotFound("the lake has no tables yet", remedy="penstock wait --caught-up")
+    tables = []
+    for name, version in (versions | tails).items():
+        try:
+            tables.append(kept_table(DeltaTable(lake.path(name), version=version), name))
+        except DeltaError as error:
+            raise not_kept(name, version) from error
+    return chosen, tables
+
+
+def _names(lake: Lake, epoch: Epoch | None) -> list[str]:
+    """Name the tables of an epoch, or of the newest: of ingest, and those derived from them."""
+    tables = Tables()
+    manifest = Manifest(lake, tables)
+    done = manifest.last() if epoch is None else manifest.at(epoch)
+    if done is None:
+        return []
+    entries = DeployedCatalog(lake, tables).entries()
+    deployed = {f"projection/{e.name}" for e in entries if e.kind == PROJECTION}
+    derived = {name for run in manifest.projected().values() for name in run.tables}
+    # Generations that are built beside their tables are not what readers see.
+    derived = {name for name in derived if not name.startswith("projection/") or name in deployed}
+    found = {*done.tables, *(n for n in derived if DeltaTable.is_deltatable(lake.path(n)))}
+    return sorted(n for n in found if not n.startswith((*UNVERSIONED, FOLDER)))
+
+
+def _paths_now(lake: Lake, name: str) -> frozenset[str]:
+    try:
+        return frozenset(kept_table(DeltaTable(lake.path(name)), name).sizes)
+    except DeltaError:
+        return frozenset()
+
+
+def _held_bytes(table: KeptTable, newest: frozenset[str], others: Sequence[KeptTable]) -> int:
+    elsewhere = newest.union(*(other.sizes for other in others if other.name == table.name))
+    return sum(size for path, size in table.sizes.items() if path not in elsewhere)
