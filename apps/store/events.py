@@ -1,0 +1,232 @@
+"""All events of a store in order of position, wherever they are: in the lake, or in files.
+
+Each source hands out parts of some thousand events as Arrow tables with `COLUMNS`, without gaps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from eventstore.postgres.restoring import Contents
+from kernel.errors import ChecksumMismatch, Incompatible, InvalidRequest, NotFound
+from projections.log import storage
+from projections.log.datasets import dataset_of, scanner_of
+from projections.log.frames import EVENTS
+from projections.log.layout import Lake, events_log
+from projections.log.tables import Tables, greatest
+from projections.runner.manifest import Manifest
+
+COLUMNS = pa.schema(
+    [
+        EVENTS.field(name)
+        for name in (
+            *("position", "store_id", "event_id", "stream", "version", "category", "type"),
+            *("schema_id", "data_format", "data", "subject", "key_id", "metadata", "tags"),
+            *("occurred_at", "recorded_at"),
+        )
+    ]
+)
+PART = 100_000
+"""Events of a part: a few dozen megabytes."""
+FORMAT = "penstock-store-1"
+ABOUT = "store.json"
+
+
+class StoreEvents(Protocol):
+    """A store's events somewhere else than in its database."""
+
+    @property
+    def contents(self) -> Contents:
+        """What the store is, apart from its events."""
+        ...
+
+    def parts(self, *, after: int = 0) -> Iterator[pa.Table]:
+        """Yield the events behind a position, ascending. Raises `Incompatible` for a gap."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Segment:
+    """The log of one store id: a store that was restored goes on under another one."""
+
+    store_id: str
+    rows: ds.Dataset
+    first: int
+    last: int
+
+
+class LakeEvents:
+    """Events from the log of a lake, `log/events/<store>`."""
+
+    def __init__(self, lake: Lake, store_ids: Sequence[str] = (), *, part: int = PART) -> None:
+        """`store_ids`: of one store, oldest first, where it had several. Raises `NotFound`."""
+        self._part = part
+        self._segments = _segments(lake, store_ids or _only_store(lake))
+        newest = self._segments[-1]
+        self._contents = Contents(
+            store_id=newest.store_id,
+            head=_head(lake, newest),
+            schemas=_lake_schemas(lake),
+            subjects={},
+        )
+
+    @property
+    def contents(self) -> Contents:
+        """What the store is. Its head is that of the last epoch: all events up to there came."""
+        return self._contents
+
+    def parts(self, *, after: int = 0) -> Iterator[pa.Table]:
+        """Yield the events behind a position, ascending."""
+        for low in range(after + 1, self._contents.head + 1, self._part):
+            high = min(low + self._part - 1, self._contents.head)
+            found = [_between(s, low, high) for s in self._segments if s.first <= high]
+            rows = pa.concat_tables(found).sort_by("position")
+            _refuse_gaps(rows, low, high)
+            yield rows
+
+
+class FolderEvents:
+    """Events from the folder of an export."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read what the export says of itself, and compare the checksums of all its files.
+
+        Raises `NotFound` for a folder without a whole export, `ChecksumMismatch`.
+        """
+        self._folder = folder
+        about = _about(folder)
+        for name, known in about["files"].items():
+            if _sha256(folder / name) != known["sha256"]:
+                raise ChecksumMismatch(
+                    f"{folder / name} is not the file that was exported",
+                    remedy="Take the export again, or the copy that it was made from.",
+                )
+        self._files = [n for n in sorted(about["files"]) if n.startswith("events-")]
+        schemas = pq.read_table(folder / "schemas.parquet").to_pylist()
+        self._contents = Contents(
+            store_id=about["store_id"],
+            head=about["head"],
+            schemas={row["schema_id"]: row["schema"] for row in schemas},
+            subjects=about["types"],
+        )
+
+    @property
+    def contents(self) -> Contents:
+        """What the store is."""
+        return self._contents
+
+    def parts(self, *, after: int = 0) -> Iterator[pa.Table]:
+        """Yield the events behind a position, ascending."""
+        low = after + 1
+        for name in self._files:
+            file = pq.ParquetFile(self._folder / name)
+            for group in range(file.num_row_groups):
+                rows = file.read_row_group(group).cast(COLUMNS)
+                rows = rows.filter(pc.greater_equal(rows["position"], low))
+                if rows.num_rows:
+                    _refuse_gaps(rows, low, low + rows.num_rows - 1)
+                    low += rows.num_rows
+                    yield rows
+
+
+def _only_store(lake: Lake) -> list[str]:
+    found = sorted(storage.folders_in(f"{lake.root}/log/events"))
+    if len(found) != 1:
+        told = ", ".join(found) if found else "none"
+        raise InvalidRequest(
+            f"which store? The lake has the events of: {told}",
+            remedy="Name it: --store ID. Where a store got a new id (penstock store renew-id), "
+            "give its ids, the oldest first.",
+        )
+    return found
+
+
+def _segments(lake: Lake, store_ids: Sequence[str]) -> list[_Segment]:
+    """Open the logs. Of each but the last only what lies before the next one's first event."""
+    opened: list[tuple[str, DeltaTable]] = []
+    for store_id in store_ids:
+        try:
+            opened.append((store_id, DeltaTable(lake.path(events_log(store_id)))))
+        except TableNotFoundError as error:
+            raise NotFound(
+                f"the lake has no events of store {store_id}", remedy="penstock table list"
+            ) from error
+    found: list[_Segment] = []
+    upper = 2**63 - 1
+    for store_id, table in reversed(opened):
+        rows = dataset_of(table)
+        first = pc.min(rows.to_table(columns=["position"])["position"]).as_py() or 1
+        last = min(greatest(table, "position") or 0, upper)
+        found.insert(0, _Segment(store_id=store_id, rows=rows, first=first, last=last))
+        upper = first - 1
+    return found
+
+
+def _head(lake: Lake, newest: _Segment) -> int:
+    """Return the position up to which all events of a store came, as the newest epoch says."""
+    last = Manifest(lake, Tables()).last()
+    return newest.last if last is None else int(last.heads.get(newest.store_id, newest.last))
+
+
+def _lake_schemas(lake: Lake) -> dict[int, str]:
+    rows = Tables().read(lake.avro_schemas, columns=["schema_id", "schema"])
+    return {} if rows is None else {r["schema_id"]: r["schema"] for r in rows.to_pylist()}
+
+
+def _between(segment: _Segment, low: int, high: int) -> pa.Table:
+    position = pc.field("position")
+    where = (position >= max(low, segment.first)) & (position <= min(high, segment.last))
+    return scanner_of(segment.rows, where, COLUMNS.names).to_table().cast(COLUMNS)
+
+
+def _refuse_gaps(rows: pa.Table, low: int, high: int) -> None:
+    """Raise `Incompatible` unless rows are the events of all positions from `low` to `high`."""
+    wanted = pa.array(range(low, high + 1), pa.int64())
+    if rows["position"].combine_chunks().equals(wanted):
+        return
+    lacking = pc.filter(wanted, pc.invert(pc.is_in(wanted, value_set=rows["position"])))
+    first = lacking[0].as_py() if len(lacking) else None
+    told = f"position {first} is missing" if first else "a position is there twice"
+    raise Incompatible(
+        f"positions {low} to {high} are not whole: {told}",
+        remedy="Look for it in the quarantine: penstock quarantine list; and for other logs of the "
+        "store, under ids that it had before: penstock table list",
+    )
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((folder / ABOUT).read_text())
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"{folder} has no whole export: {ABOUT} is written last",
+            remedy="penstock store export FOLDER",
+        ) from error
+    if found.get("format") != FORMAT:
+        raise Incompatible(f"{folder} is of format {found.get('format')}, this reads {FORMAT}")
+    return found
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def files_of(folder: Path, names: Sequence[str]) -> Mapping[str, Mapping[str, object]]:
+    """Describe files for `store.json`: size and checksum."""
+    return {
+        name: {"bytes": (folder / name).stat().st_size, "sha256": _sha256(folder / name)}
+        for name in names
+    }

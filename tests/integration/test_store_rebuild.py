@@ -1,0 +1,256 @@
+"""A store that is rebuilt from the lake alone, or from an export, is the store that was."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from apps.store.comparison import Report, compare
+from apps.store.database import StoredEvents
+from apps.store.dump import export
+from apps.store.events import FolderEvents, LakeEvents, StoreEvents
+from apps.store.lines import CopyLines
+from apps.store.rebuild import rebuild
+from eventstore.postgres.restoring import Restored
+from kernel.errors import ChecksumMismatch, Conflict, Incompatible, NotFound
+from kernel.positions import Epoch
+from projections.log.frames import AVRO_SCHEMAS
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.log.writer import ArrowWriter, Guard
+from tests.support.lake.archiving import archived, into_the_log
+from tests.support.services.http import service_in_thread
+from tests.support.store.postgres import EMPTY
+
+IDS = [str(uuid.UUID(int=n)) for n in range(1, 200)]
+TABLES = {
+    "es.events": "position",
+    "es.categories": "category",
+    "es.tags": "tag, position",
+    "es.schemas": "schema_id",
+    "es.types": "subject",
+    "es.type_schemas": "subject, schema_id",
+    "es.heads": "stream",
+}
+"""What a store consists of, but for subscriptions, answers to commands and snapshots."""
+
+
+def body(number: int, **more: Any) -> dict[str, Any]:
+    """Return an event; texts and numbers are of the awkward kind."""
+    # What may be archived has the text in the log that it has in the database.
+    small = 1.5 if number % 4 == 1 else 1e-7
+    return {
+        "id": IDS[number],
+        "type": ("placed", "shipped", "paid")[number % 3],
+        "data": {"n": number, "text": 'ä\u2028"\\\n\t\r'},
+        "metadata": {"by": "Zoë \u0001\\N", "deep": {"zz": [small, 10, None], "a": {}}}
+        if number % 2
+        else {},
+        "tags": [f"n:{number % 4}", 'odd"t,ag\\ü{}', "NULL"] if number % 3 else [],
+        "occurred_at": f"0001-01-01T05:{number % 60:02}:00.123456+01:00",
+    } | more
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "a lake"
+
+
+@pytest.fixture
+def dsn(postgres_dsn: str, lake: Path) -> str:
+    lived(postgres_dsn, lake)
+    return postgres_dsn
+
+
+def lived(postgres_dsn: str, lake: Path) -> None:
+    """Fill a store with streams that are deleted, truncated, bounded, archived, and its log."""
+    with service_in_thread(postgres_dsn, lake=lake) as http:
+        lives(http)
+        into_the_log(postgres_dsn, lake)
+        assert archived(postgres_dsn, lake, http, stream="order-1", before=3).events == 3
+        into_the_log(postgres_dsn, lake, after=head(postgres_dsn) - 1)
+    schemas_into_the_log(postgres_dsn, lake)
+
+
+def lives(http: httpx.Client) -> None:
+    def append(stream: str, *numbers: int) -> None:
+        answer = http.post(f"/v1/streams/{stream}", json={"events": [*map(body, numbers)]})
+        assert answer.status_code == 201, answer.text
+
+    for n in range(0, 60, 4):
+        append(f"order-{n % 5}", n, n + 1)
+        append(f"cart-{n % 3}\\x", n + 2, n + 3)
+    for stream, policy in (
+        ("order-0", {"truncate_before": 2}),
+        ("order-2", {"max_count": 3}),
+        ("order-3", {"max_age_s": 86_400}),
+        ("order-3", {"max_age_s": None, "truncate_before": 1}),
+    ):
+        assert http.put(f"/v1/streams/{stream}/metadata", json=policy).status_code == 200
+    assert http.delete("/v1/streams/cart-0%5Cx").status_code == 200
+    assert http.delete("/v1/streams/cart-1%5Cx", params={"tombstone": "true"}).status_code == 200
+    assert http.delete("/v1/streams/order-4").status_code == 200
+    append("order-4", 70)  # Begins again.
+
+
+def schemas_into_the_log(dsn: str, lake: Path) -> None:
+    rows = asked(dsn, "SELECT 1::bigint, schema_id, schema FROM es.schemas")
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, AVRO_SCHEMAS, strict=True)]
+    table = pa.table(arrays, schema=AVRO_SCHEMAS)
+    path = Lake.at(lake).avro_schemas
+    ArrowWriter(Tables()).append(path, table, Guard("log/_schemas", Epoch(1)))
+
+
+def asked(dsn: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(statement.encode(), values).fetchall()
+
+
+def head(dsn: str) -> int:
+    return int(asked(dsn, "SELECT position FROM es.counter")[0][0])
+
+
+def rebuilt(events: StoreEvents, dsn: str) -> Restored:
+    return asyncio.run(rebuild(events, dsn))
+
+
+def compared(events: StoreEvents, dsn: str, lake: Path) -> Report:
+    async def inside() -> Report:
+        async with StoredEvents.open(dsn, str(lake)) as stored:
+            return await compare(events, stored)
+
+    return asyncio.run(inside())
+
+
+def whole(dsn: str) -> dict[str, list[tuple[Any, ...]]]:
+    return {t: asked(dsn, f"SELECT * FROM {t} ORDER BY {key}") for t, key in TABLES.items()}
+
+
+def answers(dsn: str, lake: Path) -> dict[str, tuple[int, str]]:
+    """Return what a service over the store answers."""
+    streams = [row[0] for row in asked(dsn, "SELECT stream FROM es.streams")]
+    urls = ["/v1/events", *(f"/v1/events/{id_}" for id_ in IDS[:72])]
+    urls += [f"/v1/streams/{s.replace(chr(92), '%5C').replace('$', '%24')}" for s in streams]
+    with service_in_thread(dsn, lake=lake) as http:
+        found = {url: http.get(url) for url in urls}
+        again = http.post("/v1/streams/order-0", json={"events": [body(0)]})
+        assert again.status_code == 200, "an id that is used gets its first answer"
+    return {url: (answer.status_code, answer.text) for url, answer in found.items()}
+
+
+def test_p1_a_store_rebuilt_from_the_lake_answers_as_the_one_that_was_lost(
+    dsn: str, lake: Path, new_database: Callable[..., str]
+) -> None:
+    events = LakeEvents(Lake.at(lake), part=7)
+    empty = new_database(EMPTY)
+    done = rebuilt(events, empty)
+    assert done.events == head(dsn) == head(empty)
+    report = compared(events, empty, lake)
+    assert (report.equal, report.first, report.events) == (True, [], done.events)
+    assert compared(events, dsn, lake).equal, "the store that was, with its archive"
+    before, after = whole(dsn), whole(empty)
+    # What was archived is in the database again.
+    positions = [row[0] for row in before["es.events"]]
+    assert [r for r in after["es.events"] if r[0] in positions] == before["es.events"]
+    assert len(after["es.events"]) == len(positions) + 3
+    heads = {row[:-1] for row in before["es.heads"]}
+    assert {row[:-1] for row in after["es.heads"]} == heads
+    assert {row[-1] for row in after["es.heads"]} == {0}
+    for table in {*TABLES} - {"es.events", "es.heads"}:
+        assert after[table] == before[table], table
+    assert asked(empty, "SELECT store_id, known_head FROM es.store") == [
+        (uuid.UUID(done.store_id), None)
+    ]
+    assert answers(empty, lake) == answers(dsn, lake)
+
+
+def test_a_store_that_was_exported_is_imported_as_it_was(
+    dsn: str, lake: Path, tmp_path: Path, new_database: Callable[..., str]
+) -> None:
+    folder = tmp_path / "export"
+    done = asyncio.run(export(dsn, str(lake), folder, part=10, file_events=30))
+    assert (done.events, done.files) == (head(dsn), 4)
+    with pytest.raises(Conflict, match="is not empty"):
+        asyncio.run(export(dsn, str(lake), folder))
+    empty = new_database(EMPTY)
+    rebuilt(FolderEvents(folder), empty)
+    assert compared(FolderEvents(folder), empty, lake).equal
+    assert compared(LakeEvents(Lake.at(lake)), empty, lake).equal
+    file = folder / "events-000002.parquet"
+    rows = pq.read_table(file)
+    pq.write_table(rows.set_column(4, "version", pa.array([9] * rows.num_rows, pa.int64())), file)
+    with pytest.raises(ChecksumMismatch, match=r"events-000002\.parquet is not the file"):
+        FolderEvents(folder)
+    (folder / "store.json").unlink()
+    with pytest.raises(NotFound, match="has no whole export"):
+        FolderEvents(folder)
+
+
+def test_a_rebuild_that_died_is_fenced_and_gone_on_with(
+    dsn: str, lake: Path, new_database: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, empty = LakeEvents(Lake.at(lake), part=20), new_database()
+    copied: list[int] = []
+    real = CopyLines.of
+
+    def dying(self: CopyLines, part: pa.Table) -> list[memoryview]:
+        if len(copied) == 2:
+            raise KeyboardInterrupt
+        copied.append(part.num_rows)
+        return real(self, part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CopyLines, "of", dying)
+        with pytest.raises(KeyboardInterrupt):
+            rebuilt(events, empty)
+    assert head(empty) == 40
+    with service_in_thread(empty, wait_ready=False) as http:
+        refused = http.post("/v1/streams/order-0", json={"events": [body(99)]})
+        assert refused.status_code >= 500, refused.text
+    other = StoredElsewhere(events)
+    with pytest.raises(Conflict, match="half filled with store"):
+        rebuilt(other, empty)
+    rebuilt(events, empty)
+    assert compared(events, empty, lake).equal
+    with pytest.raises(Conflict, match="has a store already"):
+        rebuilt(events, empty)
+
+
+class StoredElsewhere:
+    """The same events under another store's id."""
+
+    def __init__(self, events: LakeEvents) -> None:
+        self.contents = replace(events.contents, store_id=str(uuid.UUID(int=5)))
+        self.parts = events.parts
+
+
+def test_what_differs_is_named_and_a_gap_is_refused(
+    dsn: str, lake: Path, new_database: Callable[..., str]
+) -> None:
+    events, empty = LakeEvents(Lake.at(lake)), new_database()
+    rebuilt(events, empty)
+    with psycopg.connect(empty) as forging:
+        forging.execute("ALTER TABLE es.events DISABLE TRIGGER ALL")
+        forging.execute("UPDATE es.events SET data = data || '\\x00' WHERE position = 3")
+        forging.execute("UPDATE es.events SET metadata = '{\"a\": 1}' WHERE position = 4")
+        forging.execute("UPDATE es.streams SET truncate_before = 1 WHERE stream = 'order-2'")
+        forging.execute("DELETE FROM es.tags WHERE position = 6")
+    report = compared(events, empty, lake)
+    assert not report.equal
+    assert (report.differing_events, report.differing_streams, report.differing_tags) == (2, 1, 3)
+    assert report.first[:2] == ["position 3: data", "position 4: metadata"]
+    table = Lake.at(lake).path(f"log/events/{events.contents.store_id}")
+    Tables().open(table).delete("position = 17")
+    with pytest.raises(Incompatible, match="position 17 is missing"):
+        rebuilt(LakeEvents(Lake.at(lake)), new_database())
