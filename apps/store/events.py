@@ -25,7 +25,7 @@ from projections.log import storage
 from projections.log.datasets import dataset_of, scanner_of
 from projections.log.frames import EVENTS
 from projections.log.layout import Lake, events_log
-from projections.log.tables import Tables, greatest
+from projections.log.tables import Tables, greatest, least
 from projections.runner.manifest import Manifest
 
 COLUMNS = pa.schema(
@@ -167,7 +167,7 @@ def _segments(lake: Lake, store_ids: Sequence[str]) -> list[_Segment]:
     upper = 2**63 - 1
     for store_id, table in reversed(opened):
         rows = dataset_of(table)
-        first = pc.min(rows.to_table(columns=["position"])["position"]).as_py() or 1
+        first = least(table, "position") or 1
         last = min(greatest(table, "position") or 0, upper)
         found.insert(0, _Segment(store_id=store_id, rows=rows, first=first, last=last))
         upper = first - 1

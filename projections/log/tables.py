@@ -173,6 +173,12 @@ def greatest(table: DeltaTable, column: str) -> int | None:
     return None if value is None else int(value)
 
 
+def least(table: DeltaTable, column: str) -> int | None:
+    """Return the least value of an integer column without nulls; None when empty."""
+    value = _bound(table, column, "min", pc.min)
+    return None if value is None else int(value)
+
+
 def earliest(table: DeltaTable, column: str) -> datetime | None:
     """Return the least value of a column of times, to the millisecond; None when empty."""
     value = _bound(table, column, "min", pc.min)
