@@ -60,8 +60,6 @@ ExpectColumn = Annotated[
     list[str] | None,
     typer.Option(metavar="COLUMN", help="A column that may differ (may be given again)."),
 ]
-LOOK_S = 1.0
-"""How often `compare --watch` looks for a newer epoch."""
 
 
 def register(app: typer.Typer) -> None:
@@ -269,7 +267,7 @@ def compare_(
         return lambda replay: builder().catch_up(replay, epoch)
 
     def go_on() -> bool:
-        time.sleep(LOOK_S if watch else 0)
+        time.sleep(1.0 if watch else 0.0)
         return watch
 
     wanted, number = Expectation(rows=expect, columns=(*(expect_column or ()),)), built.generation
