@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from projections.log.datasets import schema_of
 from projections.log.layout import Lake
 from projections.log.tables import Tables, earliest
-from projections.log.topic_rows import TIMESTAMP, TopicRows
+from projections.log.topic_rows import TIMESTAMP
 from projections.log.typed_columns import EVENT_COLUMNS, truncates_name
 from projections.log.typed_topics import typed_topic
 from projections.runner.catalog import Deployment
@@ -21,13 +21,11 @@ from projections.sql.catalog import Column, Relation
 from projections.sql.parse import ProjectionDecl
 from projections.sql.topics import TOPICS, log_of
 from projections.state.history import NOT_COLUMNS, HistoryOf, history_column
-from schemas.registry import MemoryRegistry
 from schemas.topic_records import TopicShape
 
 LATENESS = timedelta(minutes=10)
 """How late rows may be where nothing says otherwise: the default of pipeline.lateness_seconds."""
 HIDDEN = NOT_COLUMNS - {"committed_at"}
-NO_SCHEMAS = MemoryRegistry()
 
 
 class LakeCatalog:
@@ -71,7 +69,7 @@ class LakeCatalog:
         """Return a log by the name of a category, an event type or a captured table."""
         columns: dict[str, str] = {}
         topic = self._topics.get(name)
-        for schema in self._schemas(name) or ([] if topic is None else [_declared(topic)]):
+        for schema in self._schemas(name):
             for item in schema:
                 if item.name not in HIDDEN:
                     columns.setdefault(item.name, _spark_type(item.type))
@@ -188,16 +186,6 @@ class LakeCatalog:
 def _time_of(topic: TopicShape | None) -> str:
     """Return the column with the event time of a log that has no events of the store."""
     return "committed_at" if topic is None else topic.event_time or TIMESTAMP
-
-
-def _declared(topic: TopicShape) -> pa.Schema:
-    """Return the columns of a topic of which no record was read yet, as far as they are declared.
-
-    Nothing of it is in Avro, so that no schema is looked up.
-    """
-    if not topic.columns:
-        return pa.schema([])
-    return TopicRows(topic, NO_SCHEMAS).empty().schema
 
 
 def _kept_by_records(topic: TopicShape) -> HistoryOf:

@@ -13,7 +13,7 @@ from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog, Column, Relation
 from projections.sql.parse import ProjectionDecl, SourceDecl
 from projections.sql.plan import plan
-from projections.sql.topics import log_of
+from projections.sql.topics import declared_history, declared_stream, log_of
 
 
 class DeclaredCatalog:
@@ -39,22 +39,30 @@ class DeclaredCatalog:
     def stream(self, name: str) -> Relation | None:
         """Return a declared source's log, or one of the catalog beneath."""
         source = self._declared(name)
-        if source is None or source.on is None:
-            return self._under.stream(name if source is None else log_of(source) or name)
+        if source is None:
+            return self._under.stream(name)
+        if source.on is None:
+            return self._under.stream(log_of(source) or name) or declared_stream(source)
         return _declare(source, self._under.stream(source.on))
 
     def history(self, name: str) -> Relation | None:
         """Return a declared source's versions, or those of the catalog beneath."""
         source = self._declared(name)
-        if source is None or source.on is None:
+        if source is None:
             return self._under.history(name)
+        if source.on is None:
+            return self._under.history(name) or declared_history(source)
         return _declare(source, self._under.history(source.on) or self._under.latest(source.on))
 
     def latest(self, name: str) -> Relation | None:
         """Return a declared source's newest rows, or those of the catalog beneath."""
         source = self._declared(name)
-        if source is None or source.on is None:
+        if source is None:
             return self._under.latest(name)
+        if source.on is None:
+            declared = declared_history(source)
+            latest = None if declared is None else replace(declared, event_time=None)
+            return self._under.latest(name) or latest
         return _declare(source, self._under.latest(source.on))
 
     def projection(self, name: str) -> Relation | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernel.errors import InvalidRequest
+from projections.sql.catalog import Column, Relation
 from projections.sql.ending import ending_text
 from projections.sql.options import FORMATS, Options
 from projections.sql.places import Script
@@ -16,15 +18,15 @@ if TYPE_CHECKING:
 
 TOPICS = "topics"
 """Begins the names of the streams of external topics: `topics.pings`."""
-PLACE = (
-    "kafka_partition",
-    "kafka_offset",
-    "kafka_timestamp",
-    "kafka_key",
-    "event_time_given",
-    "ends_key",
-)
-"""Columns that every record of a topic has beside the declared ones."""
+PLACE = {
+    "kafka_partition": "INT",
+    "kafka_offset": "BIGINT",
+    "kafka_timestamp": "TIMESTAMP",
+    "kafka_key": "BINARY",
+    "event_time_given": "BOOLEAN",
+    "ends_key": "BOOLEAN",
+}
+"""Columns that every record of a topic has beside the declared ones, with their types."""
 _ORDERED = ("INT", "BIGINT", "DATE", "TIMESTAMP")
 _NAMES = ("key", "event_time", "sequence", "identity")
 
@@ -49,6 +51,27 @@ def shape_of(source: SourceDecl) -> TopicShape | None:
         identity=source.identity,
         deleted=source.deleted,
     )
+
+
+def declared_stream(source: SourceDecl) -> Relation | None:
+    """Return the stream of a topic as it is declared; None where the schemas name its columns."""
+    if not source.columns:
+        return None
+    kinds = {**dict(source.columns), **PLACE}
+    return Relation(
+        name=f"{TOPICS}.{source.name}",
+        columns=tuple(Column(name=name, type=kind) for name, kind in kinds.items()),
+        key=(),
+        event_time=source.event_time or "kafka_timestamp",
+    )
+
+
+def declared_history(source: SourceDecl) -> Relation | None:
+    """Return the versions of a topic's keys as they are declared; None without a key."""
+    stream = declared_stream(source)
+    if stream is None or not source.key:
+        return None
+    return replace(stream, name=source.name, key=source.key, event_time="valid_from")
 
 
 def check_topic(

@@ -71,6 +71,18 @@ def test_every_step_is_waited_for_and_named(made: HandMade) -> None:
     assert (done.epoch, done.head) == (2, 3)
 
 
+def test_records_of_an_external_topic_are_waited_for_and_named(made: HandMade) -> None:
+    wait = waiting(made, head=0)
+    wait.goal = replace(wait.goal, ends={"t": {"0": 7, "1": 2}}, topics={"t": "pings"})
+    made.epoch(end={"t": {"0": 4}})
+    found = wait.look()
+    assert isinstance(found, Behind)
+    assert found.missing == ("source pings: 5 records of topic t",)
+    made.epoch(end={"t": {"0": 7, "1": 3}})
+    made.derive({TYPED: words((1, "x"))}, 2)
+    assert isinstance(wait.look(), CaughtUp)
+
+
 def test_what_comes_after_the_call_is_not_waited_for(made: HandMade) -> None:
     wait = waiting(made)
     made.epoch(head=3)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from kernel.positions import Epoch
+from kernel.positions import Epoch, Offsets
 from projections.log.layout import Lake
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import ArrowWriter, Guard
@@ -68,6 +68,7 @@ class HandMade:
         head: int = 0,
         store: str = "store",
         progress: Progress | None = None,
+        end: Offsets | None = None,
     ) -> Epoch:
         """Commit an epoch; `logs` are appended, every table known so far belongs to it."""
         last, epoch = self.manifest.last(), self.next_epoch
@@ -81,7 +82,7 @@ class HandMade:
                 epoch=epoch,
                 run_id="t",
                 batch_id=0,
-                end={},
+                end=end or {},
                 progress=(progress or Progress()).to_json(),
                 heads={store: head},
                 cuts={"shop": 100 * epoch},

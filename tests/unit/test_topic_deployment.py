@@ -1,0 +1,70 @@
+"""Which sources on external topics can be deployed beside others, and when one can be taken out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from apps.deployment import Deployed, Outcome, apply
+from kernel.errors import Conflict, NotFound
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.catalog import PROJECTION, DeployedCatalog
+from projections.sql.parse import parse_script
+from replay.subject import Site
+
+PINGS = "CREATE SOURCE pings (device INT) WITH (topic = 'ext.pings', format = json, key = device);"
+COUNTED = (
+    "CREATE PROJECTION counted WITH (key = device) AS "
+    "SELECT device, COUNT(*) AS n FROM STREAM pings GROUP BY device;"
+)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(lake=Lake.at(tmp_path))
+
+
+def deploy(site: Site, text: str, prefix: str = "") -> list[Deployed]:
+    script = parse_script(text)
+    return apply(site, script.sources, script.projections, prefix=prefix)
+
+
+def test_a_topic_is_read_by_one_source(site: Site) -> None:
+    deploy(site, PINGS)
+    assert DeployedCatalog(site.lake, Tables()).deployment().topics["pings"].topic == "ext.pings"
+    with pytest.raises(Conflict, match=r"topic ext.pings is in the log of source pings"):
+        deploy(site, PINGS.replace("SOURCE pings", "SOURCE again"))
+
+
+def test_the_topics_of_the_workspace_are_no_external_ones(site: Site) -> None:
+    for prefix in ("", "w."):
+        text = f"CREATE SOURCE s (a INT) WITH (topic = '{prefix}events.flight', format = json);"
+        with pytest.raises(Conflict, match="one of the workspace's own"):
+            deploy(site, text, prefix)
+    assert deploy(site, "CREATE SOURCE s (a INT) WITH (topic = 'events.x', format = json)", "w.")
+
+
+def test_a_projection_over_a_topic_can_be_deployed_before_its_first_record(site: Site) -> None:
+    assert [each.waits for each in deploy(site, PINGS + COUNTED)] == [None, None]
+
+
+def test_a_declaration_changes_when_nothing_reads_it_any_more(site: Site) -> None:
+    deploy(site, PINGS + COUNTED)
+    wider = PINGS.replace("device INT", "device BIGINT")
+    with pytest.raises(Conflict, match="deployed with another input") as refused:
+        deploy(site, wider)
+    assert "penstock source remove pings --yes" in refused.value.remedy
+    catalog = DeployedCatalog(site.lake, Tables())
+    with pytest.raises(Conflict, match="counted read the source pings"):
+        catalog.drop_source("pings")
+    catalog.set_status("counted", "dropped")
+    assert catalog.entries()[-1].kind == PROJECTION
+    catalog.drop_source("pings")
+    with pytest.raises(NotFound):
+        catalog.drop_source("pings")
+    assert catalog.deployment().topics == {}
+    with pytest.raises(Conflict, match=r"has the records of topic ext.pings"):
+        deploy(site, PINGS.replace("ext.pings", "other"))
+    assert [each.outcome for each in deploy(site, wider)] == [Outcome.CREATED]
