@@ -177,7 +177,8 @@ class IngestRun:
         )
         self._query = (
             records.writeStream.foreachBatch(self._at_work)
-            .option("checkpointLocation", self._checkpoint.as_uri())
+            # Hadoop takes the name as it is: a space in it is not written as a URI has it.
+            .option("checkpointLocation", f"file://{self._checkpoint}")
             # The next batch begins when the last one is through: a fixed beat would be waited for.
             .trigger(processingTime="0 seconds")
             .start()

@@ -23,7 +23,7 @@ from tests.support.services.waiting import until
 from tests.support.services.whole_stack import SOURCE, Teller, WholeStack, captured_bank
 
 pytestmark = pytest.mark.matrix
-KILLS = 6
+KILLS = 4
 
 
 @pytest.fixture(scope="module")

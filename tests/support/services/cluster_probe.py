@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from apps.pipeline.session import start_session, warm
 from projections.log.driver import FEW_ROWS, collected
+from stack.jars import resolve
 from stack.java import find_java
 
 
@@ -22,7 +23,7 @@ def main() -> None:
     """Ask a task on each executor, and print the answers as JSON."""
     master, scratch, settings = sys.argv[1:]
     spark = start_session(
-        [],
+        resolve("spark").spark_jars(),
         scratch=Path(scratch),
         memory="512m",
         java_home=find_java().home,
