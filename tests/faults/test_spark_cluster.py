@@ -41,7 +41,8 @@ def test_executors_import_what_the_driver_shipped_and_no_checkout(
 ) -> None:
     words = (cluster.url, tmp_path / "scratch", json.dumps(cluster.settings))
     asked = subprocess.run(
-        [sys.executable, cluster_probe.__file__, *words],
+        [sys.executable, "-m", cluster_probe.__name__, *words],
+        cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

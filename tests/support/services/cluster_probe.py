@@ -1,7 +1,7 @@
 """A driver on a cluster, as a process of its own: prints where executors find Penstock.
 
-`python cluster_probe.py MASTER SCRATCH SETTINGS`, settings as JSON. A process has one session of
-Spark, and tests have theirs.
+Its words are the master, a folder for scratch, and settings of Spark as JSON. A process has one
+session of Spark, and tests have theirs.
 """
 
 from __future__ import annotations
