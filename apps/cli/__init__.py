@@ -55,6 +55,10 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "table": "The lake's tables.",
         "epoch": "Committed batches: offsets in, table versions out.",
     },
+    "apps.cli.trace": {
+        "trace": "Show the way of one event: store, Kafka, log, epoch, typed table, projections; "
+        "and when."
+    },
     "apps.cli.quarantine": {
         "quarantine": "Records that could not be used, with their bytes.",
     },

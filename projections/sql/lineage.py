@@ -24,6 +24,20 @@ def readers_of_source(name: str, projections: Iterable[ProjectionDecl]) -> list[
     )
 
 
+def readers_of_events(
+    category: str, type_: str, projections: Iterable[ProjectionDecl]
+) -> list[str]:
+    """Return the projections that read events of a type, directly or through others."""
+    decls = list(projections)
+    wanted = {f"events.{category}", f"events.{category}.{type_}"}
+    found = {decl.name for decl in decls if wanted & _streams_named(decl.query)}
+    while more := {
+        decl.name for decl in decls if decl.name not in found and found & _tables_named(decl.query)
+    }:
+        found |= more
+    return sorted(found)
+
+
 def read_by(plan: Plan) -> tuple[str, ...]:
     """Return the other projections that a plan reads."""
     return tuple(one.name for one in plan.inputs if one.kind is InputKind.PROJECTION)
@@ -54,6 +68,14 @@ def with_what_they_read(names: Iterable[str], reads: Mapping[str, Collection[str
             found.add(name)
             waiting += reads.get(name, ())
     return found
+
+
+def _streams_named(query: exp.Expr) -> frozenset[str]:
+    return frozenset(
+        ".".join(part.name for part in table.parts)
+        for table in query.find_all(exp.Table)
+        if isinstance(table.parent, exp.Stream)
+    )
 
 
 def _tables_named(query: exp.Expr) -> frozenset[str]:

@@ -1,0 +1,70 @@
+"""`penstock trace`: the way of one event, with the parts up or down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import typer
+
+from apps import settings
+from apps.cli.client import ServiceClient
+from apps.cli.options import JsonOption, WorkspaceOption
+from apps.cli.output import emit, table
+from kernel.errors import InvalidRequest
+from projections.log.layout import Lake
+
+if TYPE_CHECKING:
+    from apps.event_trace import Hop
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("trace")(trace)
+
+
+def trace(
+    event_id: Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event's id, a UUID.")],
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the way of one event: store, Kafka, log, epoch, typed table, projections; and when.
+
+    It works with parts stopped, and says which place could not be asked.
+    """
+    # Reading the lake takes a second to load, which `--help` should not pay.
+    from apps import event_trace
+
+    found = settings.load(workspace)
+    asked = str(_uuid(event_id))
+
+    def stored(event_id: str) -> Mapping[str, Any]:
+        with ServiceClient(found) as client:
+            event: Mapping[str, Any] = client.get(f"/v1/events/{event_id}")
+            return event
+
+    hops = event_trace.trace(asked, Lake.named(found.lake), stored)
+    rows = [
+        [hop.place, hop.at, None if hop.after_s is None else f"+{hop.after_s:.3f} s", _told(hop)]
+        for hop in hops
+    ]
+    text = table(["place", "at", "after", "what"], rows)
+    document = {"event_id": asked, "hops": [asdict(hop) for hop in hops]}
+    emit(document, as_json=as_json, text=text)
+
+
+def _told(hop: Hop) -> str:
+    if hop.missing is not None:
+        return f"not seen: {hop.missing}"
+    return ", ".join(f"{name} {value}" for name, value in hop.detail.items())
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"{text!r} is no event id", remedy="It is a UUID: penstock read --json shows them."
+        ) from None
