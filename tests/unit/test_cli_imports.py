@@ -42,6 +42,7 @@ OF_THE_LAKE = (
     "store import",
     "store rebuild",
     "store verify",
+    "trace",
     "demo",
     "up",
 )

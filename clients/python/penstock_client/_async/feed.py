@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from types import TracebackType
@@ -18,7 +19,7 @@ SILENCE_S = 45.0
 Item = TypeVar("Item")
 
 
-class AsyncFeed(Generic[Item]):
+class AsyncFeed(ABC, Generic[Item]):
     """Items in order, each once, without end.
 
     A broken connection is made again from the last place, with growing waits. After
@@ -53,13 +54,13 @@ class AsyncFeed(Generic[Item]):
         """End it and give its connection back."""
         await self._feed.aclose()
 
+    @abstractmethod
     def _asked(self) -> Mapping[str, Any]:
         """Return the parameters by which the feed goes on from where it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _taken(self, message: Message, document: Any) -> Item | None:
         """Note the place of a message; return what the caller is to see of it."""
-        raise NotImplementedError
 
     async def _items(self) -> AsyncGenerator[Item, None]:
         failures = 0

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from types import TracebackType
@@ -19,7 +20,7 @@ SILENCE_S = 45.0
 Item = TypeVar("Item")
 
 
-class Feed(Generic[Item]):
+class Feed(ABC, Generic[Item]):
     """Items in order, each once, without end.
 
     A broken connection is made again from the last place, with growing waits. After
@@ -54,13 +55,13 @@ class Feed(Generic[Item]):
         """End it and give its connection back."""
         self._feed.close()
 
+    @abstractmethod
     def _asked(self) -> Mapping[str, Any]:
         """Return the parameters by which the feed goes on from where it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _taken(self, message: Message, document: Any) -> Item | None:
         """Note the place of a message; return what the caller is to see of it."""
-        raise NotImplementedError
 
     def _items(self) -> Generator[Item, None, None]:
         failures = 0
