@@ -84,9 +84,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     from cdc import sources
 
     found = settings.load(workspace)
-    topic = source_topics.topic_state(found, name)
-    if topic is not None:
-        source_topics.show(topic, as_json=as_json)
+    if source_topics.shown(found, name, as_json=as_json):
         return
     source = sources.load(found.workspace, name)
     # What follows takes seconds to load, which a wrong name does not pay for.
@@ -133,10 +131,9 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     if gone:
         lines += [f"cause: {gaps.reason(gone)}", f"  fix: {gaps.remedy(name)}"]
     emit(document, as_json=as_json, text="\n".join(lines))
-    if gone or not state.healthy:
-        raise typer.Exit(EXIT_UNHEALTHY)
-    if still:
-        raise typer.Exit(EXIT_PARTIAL)
+    code = EXIT_UNHEALTHY if gone or not state.healthy else EXIT_PARTIAL if still else 0
+    if code:
+        raise typer.Exit(code)
 
 
 def _still_lines(name: str, told: Mapping[str, object]) -> str:

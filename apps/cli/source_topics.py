@@ -49,13 +49,20 @@ def page(documents: Sequence[Mapping[str, Any]]) -> str:
     return table(_HEADINGS, [[each[name] for name in _HEADINGS] for each in documents])
 
 
-def show(topic: TopicState, *, as_json: bool) -> None:
-    """Show one; exit code 5 when records are gone that it has not read."""
+def shown(found: Settings, name: str, *, as_json: bool) -> bool:
+    """Show one, where a source on an external topic has that name.
+
+    Exit code 5 when records are gone that it has not read.
+    """
+    topic = topic_state(found, name)
+    if topic is None:
+        return False
     said = (("cause: ", topic.cause), ("  fix: ", topic.fix))
     lines = [page([asdict(topic)]), *(label + text for label, text in said if text is not None)]
     emit(asdict(topic), as_json=as_json, text="\n".join(lines))
     if topic.fix is not None:
         raise typer.Exit(EXIT_UNHEALTHY)
+    return True
 
 
 def pass_over(found: Settings, topic: TopicState, *, yes: bool, as_json: bool) -> None:
