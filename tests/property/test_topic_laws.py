@@ -19,6 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from apps.pipeline.projecting import Projecting
 from kernel import failpoints
 from kernel.positions import Epoch, Offsets, TopicId
 from projections.log.decode import Decoder, decode_batches
@@ -29,6 +30,8 @@ from projections.log.topic_decoder import TopicDecoder
 from projections.log.typed import TypedTables
 from projections.log.typed_topics import typed_topic
 from projections.run.endings import endings_of
+from projections.runner.catalog import LIVE, PROJECTION, Entry
+from projections.runner.catalog import SOURCE as SOURCE_KIND
 from projections.runner.ingest import Ingest
 from projections.runner.log_task import TOLD, Facts, LogTask
 from projections.runner.manifest import Bound, Committed
@@ -37,6 +40,7 @@ from projections.sql.parse import parse_script
 from projections.sql.topics import shape_of
 from schemas.registry import MemoryRegistry
 from tests.property.test_executors import RAW
+from tests.support.lake.handmade import HandMade, NoSpark
 from tests.support.lake.ingested import IngestedLake, SilentBroker
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -318,3 +322,28 @@ def test_what_comes_behind_the_watermark_by_more_than_its_lateness_is_late(tmp_p
     assert late == {2: True, 3: False}
     assert world.ingest.last is not None
     assert world.ingest.last.epoch == Epoch(2)
+
+
+def test_a_projection_over_a_topic_is_kept_from_the_declaration_on(tmp_path: Path) -> None:
+    records = [("plain", 1, 5, 0), ("plain", 2, 6, 0), ("garbage", 1, 1, 0)], [("more", 1, 7, 0)]
+    world = World(tmp_path, records, executors=False)
+    made = HandMade(world.lake)
+    counted = (
+        "CREATE PROJECTION heard WITH (key = device, freshness = '1 second') AS "
+        "SELECT device, COUNT(*) AS n FROM (SELECT device FROM STREAM pings) AS p GROUP BY device;"
+    )
+    for kind, name, text in ((SOURCE_KIND, "pings", SOURCE), (PROJECTION, "heard", counted)):
+        entry = Entry(kind=kind, name=name, generation=1, status=LIVE, text=text)
+        made.deployed.put([entry])
+    shape = [("device", pa.int64()), ("n", pa.int64()), ("_epoch", pa.int64())]
+    made.run("heard", pa.schema(shape).empty_table(), 0)
+    projecting = Projecting(NoSpark(), world.lake, world.schemas, on_run=lambda *_: None)
+    for ends in ends_of(records, [(1, 0)]):
+        world.read([ends])
+        projecting.step()
+        state = projecting.states["heard"]
+        assert (state.epoch, state.error) == (world.ingest.next_epoch - 1, None)
+        state.due_at = 0.0
+    found = Tables().read(world.lake.path("projection/heard"), columns=["device", "n"])
+    assert found is not None
+    assert sorted(tuple(row.values()) for row in found.to_pylist()) == [(1, 2), (2, 1)]
