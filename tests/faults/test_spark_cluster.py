@@ -16,7 +16,6 @@ import pytest
 
 from apps.settings import Settings
 from tests.architecture.tree import ROOT
-from tests.support.services import cluster_probe
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.spark_cluster import SparkCluster
 from tests.support.services.waiting import until
@@ -34,29 +33,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
         yield made
     finally:
         made.stop()
-
-
-def test_executors_import_what_the_driver_shipped_and_no_checkout(
-    cluster: SparkCluster, tmp_path: Path
-) -> None:
-    words = (cluster.url, tmp_path / "scratch", json.dumps(cluster.settings))
-    asked = subprocess.run(
-        [sys.executable, "-m", cluster_probe.__name__, *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert asked.returncode == 0, asked.stderr[-4_000:]
-    found = json.loads(asked.stdout.splitlines()[-1])
-    assert len(found) == 2
-    for each in found:
-        assert each["python"] == str(cluster.python)
-        assert Path(each["cwd"]).is_relative_to(cluster.folder)
-        assert Path(each["module"]).is_relative_to(each["cwd"])
-        assert str(ROOT) not in {*each["path"], *each["environment"].split(":")}
 
 
 def test_p1_p4_executors_are_killed_amid_the_whole_way_and_nothing_is_lost(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import tomllib
 import zipfile
 from pathlib import Path
@@ -9,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from apps.pipeline.session import FIXED, USUAL, with_asked
-from apps.pipeline.shipment import PACKAGES, is_elsewhere, packed, settings_of
+from apps.pipeline.shipment import FOLDER, PACKAGES, is_elsewhere, packed, settings_of
 from apps.settings import load
 from kernel.errors import Misconfigured
 from tests.architecture.tree import ROOT
+from tests.support.services.spark_cluster import make_python
 
 WRITTEN = """
 [spark]
@@ -107,3 +110,26 @@ def test_the_archive_has_every_module_and_the_same_name_for_the_same_code(tmp_pa
     assert packed(tmp_path / "a b") == archive
     assert archive.stat().st_mtime_ns == written, "what is there is not written again"
     assert settings_of(archive)["spark.archives"].endswith(f"a%20b/{archive.name}#penstock")
+
+
+def test_workers_of_the_test_cluster_have_penstock_only_where_it_is_shipped(
+    tmp_path: Path,
+) -> None:
+    make_python(tmp_path / "python")
+    with zipfile.ZipFile(packed(tmp_path)) as archive:
+        archive.extractall(tmp_path / "work" / FOLDER)
+
+    def imports(**environ: str) -> subprocess.CompletedProcess[str]:
+        known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run(
+            [tmp_path / "python/bin/python", "-c", "import cdc.decode as d; print(d.__file__)"],
+            cwd=tmp_path / "work",
+            env={**known, **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert "No module named 'cdc'" in imports().stderr
+    shipped = imports(PYTHONPATH=FOLDER)
+    assert shipped.stdout.strip() == str(tmp_path / "work" / FOLDER / "cdc" / "decode.py")

@@ -62,7 +62,7 @@ class SparkCluster:
     def start(self, workers: int = 2) -> None:
         """Start the master and some workers; returns when these are registered."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        _make_python(self.folder / "python")
+        make_python(self.folder / "python")
         own = ("--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self.port + 1))
         self._master = self._run("master", f"{_DEPLOY}.master.Master", *own)
         until(lambda: _listens(self.port), "the master listens")
@@ -137,7 +137,7 @@ class SparkCluster:
             )
 
 
-def _make_python(folder: Path) -> None:
+def make_python(folder: Path) -> None:
     """Make an environment that has the installed packages, but none that lies in a checkout.
 
     A path file of an environment is not followed to those of another one, and it is by such a file
