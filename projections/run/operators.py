@@ -240,6 +240,7 @@ class FinalOperator:
 
     def compact(self) -> None:
         """See `Operator`."""
+        self._tables.compact("waiting", self._columns)
 
 
 class JoinOperator:

@@ -23,6 +23,8 @@ from projections.runner.progress import Progress, Watermarks, micros
 from projections.runner.projector import Projector
 from projections.runner.retention import forget_corrections
 from projections.runner.watermark import StreamTerms, ended_up_to
+from projections.serve.lake_tables import table_names
+from projections.serve.query import ask
 from replay.generations import live_app
 from replay.subject import generation_target, subject_of
 from schemas.registry import MemoryRegistry
@@ -254,6 +256,14 @@ def test_a_row_that_was_out_and_changes_is_a_correction(hours: Hours) -> None:
         "2013-01-01T00:00:00+00:00",
         "2013-01-01T01:00:00+00:00",
     ]
+
+
+def test_anyone_can_query_corrections(hours: Hours) -> None:
+    hours.seen(5, 70)
+    hours.seen(6)
+    assert "corrections/hours" in table_names(hours.lake)
+    answer = ask(hours.lake, "SELECT epoch, cause, old, new FROM corrections.hours")
+    assert [row["epoch"] for row in answer.rows.to_pylist()] == [2]
 
 
 def test_a_restart_that_changes_nothing_corrects_nothing(hours: Hours) -> None:
