@@ -19,6 +19,7 @@ from apps.pipeline.routing import router_of
 from apps.pipeline.stream import IngestRun
 from apps.settings import Settings
 from apps.topics import KafkaTopics
+from kernel.loops import Loop
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.runner.catalog import DeployedCatalog
@@ -69,6 +70,7 @@ class TopicStream:
             epochs.router,
             epochs.ingest,
             InstallBook(self.lake, epochs.tables),
+            loop=Loop("ingest"),
             captures={},
             without=(),
             checkpoints=self.folder / "checkpoints",
