@@ -38,7 +38,7 @@ def stream(
 def statements(pings: str, readings: str) -> str:
     return f"""
     CREATE SOURCE pings (device BIGINT, at TIMESTAMP, v INT) WITH (
-      topic = '{pings}', format = 'json', key = device, event_time = at, lateness = '36500 days');
+      topic = '{pings}', format = 'json', key = device, event_time = at);
     CREATE SOURCE readings WITH (topic = '{readings}', format = 'avro');
     CREATE PROJECTION heard WITH (key = 'device') AS
     SELECT device, count(*) AS pings, max(at) AS last FROM STREAM pings GROUP BY device;
