@@ -23,8 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from kernel.positions import DeltaVersion
 from projections.log.datasets import dataset_at, dataset_of, paths_of, scanner_of, schema_of
 from projections.serve.row_values import Key, comparable, place
+from projections.serve.versions import readable
 from projections.sql.shape import ORDER
 
 HIDDEN = frozenset({"_epoch", "_late", "_time", "_ingested_at", *ORDER})
@@ -137,8 +139,13 @@ class HeldRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedRows:
-    """Rows that are read from the files when they are asked for: statistics skip what they can."""
+    """Rows that are read from the files when they are asked for: statistics skip what they can.
 
+    Reading raises `NotFound` where the files of this version of `table` are not kept any more.
+    """
+
+    table: str
+    version: DeltaVersion
     rows: ds.Dataset
     schema: pa.Schema
     key: tuple[str, ...]
@@ -149,17 +156,19 @@ class ScannedRows:
             reduce(and_, (pc.field(n) == v for n, v in zip(self.key, key.values, strict=True)))
             for key in keys
         ]
-        return scanner_of(self.rows, reduce(or_, wanted), self.schema.names).to_table()
+        with readable(self.table, self.version):
+            return scanner_of(self.rows, reduce(or_, wanted), self.schema.names).to_table()
 
     def page(self, after: Key | None, limit: int) -> pa.Table:
         """Return the next rows; see `KeyedRows`. All rows are looked at, few are kept."""
         where = None if after is None else self._behind(after)
         kept = self.schema.empty_table()
-        scanner = scanner_of(self.rows, where, self.schema.names, batch_size=16_384)
-        for batch in scanner.to_reader():
-            both = pa.concat_tables([kept, pa.table(batch)])
-            order = pc.sort_indices(both, sort_keys=[(name, "ascending") for name in self.key])
-            kept = both.take(order[:limit])
+        with readable(self.table, self.version):
+            scanner = scanner_of(self.rows, where, self.schema.names, batch_size=16_384)
+            for batch in scanner.to_reader():
+                both = pa.concat_tables([kept, pa.table(batch)])
+                order = pc.sort_indices(both, sort_keys=[(name, "ascending") for name in self.key])
+                kept = both.take(order[:limit])
         return kept
 
     def _behind(self, after: Key) -> pc.Expression:
@@ -203,10 +212,16 @@ def held(
     return HeldRows(schema=schema, key=names, parts=parts)
 
 
-def scanned(table: DeltaTable, key: Sequence[str]) -> ScannedRows:
-    """Return a version's rows without reading them yet."""
+def scanned(table: DeltaTable, key: Sequence[str], name: str) -> ScannedRows:
+    """Return the rows of a version of the table `name` without reading them yet."""
     schema = visible(table)
-    return ScannedRows(rows=dataset_of(table), schema=schema, key=named(schema, key))
+    return ScannedRows(
+        table=name,
+        version=DeltaVersion(table.version()),
+        rows=dataset_of(table),
+        schema=schema,
+        key=named(schema, key),
+    )
 
 
 def named(schema: pa.Schema, key: Sequence[str]) -> tuple[str, ...]:

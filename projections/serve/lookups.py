@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -21,14 +20,14 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.datasets import dataset_at, dataset_of, missing_file, paths_of
+from projections.log.datasets import dataset_at, paths_of
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.serve.keyed_rows import HeldRows, KeyedRows, held, named, scanned, visible
 from projections.serve.newest_runs import NewestRuns, ServedVersion, not_run
 from projections.serve.row_changes import Difference, RowChange, change_of, difference
 from projections.serve.row_values import documents
-from projections.serve.versions import EpochVersions, not_kept
+from projections.serve.versions import EpochVersions, not_kept, readable
 
 _BATCH_ROWS = 500
 _IDLE_S = 300.0
@@ -60,7 +59,7 @@ class Lookups:
         self._runs = NewestRuns(lake)
         self._looking = threading.Lock()
         self._reading = threading.Lock()
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: dict[str, _Kept] = {}
         self._asked: dict[str, float] = {}
 
     def look(self) -> Look:
@@ -75,7 +74,8 @@ class Lookups:
             raise Unavailable(f"the lake {self.lake.root} cannot be read: {error}") from error
         with self._reading:
             for name in [*self._kept]:
-                self._bring(name, found.get(name))
+                if name in self._kept:  # What was brought before it may have needed its room.
+                    self._bring(name, found.get(name))
             rows = {name: kept.rows for name, kept in self._kept.items() if kept.rows is not None}
         return Look(projections=found, rows=rows)
 
@@ -103,37 +103,34 @@ class Lookups:
                 kept = self._kept.get(served.name)
             if kept is not None and kept.rows is not None and _same(kept.served, served):
                 return kept.rows
-        return scanned(self.table(served), served.key)
+        return scanned(self.table(served), served.key, table_name(served.name))
 
     def rows_at(self, served: ServedVersion, epoch: Epoch) -> tuple[DeltaVersion, KeyedRows]:
         """Return a projection's rows at an epoch that it was brought to. Raises `NotFound`."""
-        name = f"projection/{served.name}"
+        name = table_name(served.name)
         version = EpochVersions(self.lake, Tables()).at([name], epoch)[name]
         assert version is not None
-        table = self._opened(served.name, version)
-        if missing_file(dataset_of(table)):
-            raise _gone(served.name, version)
-        return version, scanned(table, served.key)
+        return version, scanned(self._opened(served.name, version), served.key, name)
 
     def all_rows(self, served: ServedVersion, done: int) -> Iterator[list[RowChange]]:
         """Yield all rows of a version behind the first `done` as new ones, file by file.
 
         Raises `NotFound` where the version is not kept any more.
         """
-        table = self.table(served)
+        # The order of rows is that of a version's files: another version has its rows elsewhere.
+        exact = done and served.version is not None
+        table = self._opened(served.name, served.version) if exact else self.table(served)
         schema = visible(table)
         key = named(schema, served.key)
         for path in sorted(paths_of(table)):
             rows = dataset_at(table, [path]).scanner(columns=schema.names, batch_size=_BATCH_ROWS)
-            try:
+            with readable(table_name(served.name), served.version):
                 for batch in rows.to_reader():
                     skipped = min(done, batch.num_rows)
                     done -= skipped
                     left = documents(pa.table(batch.slice(skipped)))
                     if left:
                         yield [change_of(key, None, row) for row in left]
-            except FileNotFoundError as error:
-                raise _gone(served.name, served.version) from error
 
     def difference(
         self, served: ServedVersion, before: DeltaVersion, after: DeltaVersion
@@ -141,8 +138,9 @@ class Lookups:
         """Compare two versions of a projection's table; None where the reader must begin anew."""
         try:
             old, new = self._opened(served.name, before), self._opened(served.name, after)
-            return difference(old, new, served.key, self._most_bytes)
-        except (NotFound, FileNotFoundError):
+            with readable(table_name(served.name), after):
+                return difference(old, new, served.key, self._most_bytes)
+        except NotFound:
             return None
 
     def table(self, served: ServedVersion) -> DeltaTable:
@@ -153,14 +151,16 @@ class Lookups:
         """
         if served.version is None or served.epoch is None:
             raise not_run(served.name)
-        path = self.lake.path(f"projection/{served.name}")
+        name = table_name(served.name)
+        path = self.lake.path(name)
         try:
             return DeltaTable(path, version=served.version)
         except DeltaError as error:
-            newest = DeltaTable(path)
+            with readable(name, served.version):
+                newest = DeltaTable(path)
             done = newest.transaction_version(served.app_id)
             if done is None or done > served.epoch:
-                raise _gone(served.name, served.version) from error
+                raise not_kept(name, served.version) from error
             return newest
 
     def _bring(self, name: str, served: ServedVersion | None) -> None:
@@ -171,38 +171,43 @@ class Lookups:
         elif not _same(self._kept[name].served, served):
             try:
                 self._hold(served, self._kept[name])
-            except NotFound:
-                del self._kept[name]  # Whoever asks for it is told.
+            except Exception:
+                # Whoever asks for it is told. The other projections are answered as ever.
+                self._kept.pop(name, None)
 
     def _hold(self, served: ServedVersion, kept: _Kept | None) -> None:
         table = self.table(served)
-        size = sum(table.get_add_actions()["size_bytes"].to_pylist())
-        too_large = kept is not None and kept.rows is None and size >= kept.file_bytes
         before = None if kept is None else kept.rows
-        try:
+        with readable(table_name(served.name), served.version):
+            size = sum(table.get_add_actions()["size_bytes"].to_pylist())
+            too_large = kept is not None and kept.rows is None and size >= kept.file_bytes
             rows = (
                 held(table, served.key, before, self._most_bytes)
                 if size <= self._most_bytes and not too_large
                 else None
             )
-        except FileNotFoundError as error:
-            raise _gone(served.name, served.version) from error
         self._kept[served.name] = _Kept(served=served, rows=rows, file_bytes=size)
-        self._kept.move_to_end(served.name)
         self._shrink()
 
     def _shrink(self) -> None:
-        """Forget what was asked for longest ago until the rest keeps to the bound."""
-        total = sum(kept.rows.nbytes for kept in self._kept.values() if kept.rows is not None)
-        while total > self._most_bytes:
-            _, gone = self._kept.popitem(last=False)
-            total -= gone.rows.nbytes if gone.rows is not None else 0
+        """Forget the rows that were asked for longest ago until the rest keeps to the bound."""
+        total = 0
+        for name in sorted(self._kept, key=lambda name: self._asked.get(name, 0.0), reverse=True):
+            rows = self._kept[name].rows
+            total += 0 if rows is None else rows.nbytes
+            if total > self._most_bytes:
+                del self._kept[name]
 
     def _opened(self, name: str, version: DeltaVersion) -> DeltaTable:
         try:
-            return DeltaTable(self.lake.path(f"projection/{name}"), version=version)
+            return DeltaTable(self.lake.path(table_name(name)), version=version)
         except DeltaError as error:
-            raise _gone(name, version) from error
+            raise not_kept(table_name(name), version) from error
+
+
+def table_name(projection: str) -> str:
+    """Return what the table of a projection's rows is called in the lake."""
+    return f"projection/{projection}"
 
 
 def _same(one: ServedVersion, other: ServedVersion) -> bool:
@@ -212,7 +217,3 @@ def _same(one: ServedVersion, other: ServedVersion) -> bool:
 def _newer(one: ServedVersion, other: ServedVersion) -> bool:
     """Say whether one was served after the other: by epoch, and by version within one."""
     return (one.epoch or 0, one.version or 0) > (other.epoch or 0, other.version or 0)
-
-
-def _gone(name: str, version: DeltaVersion | None) -> NotFound:
-    return not_kept(f"projection/{name}", version)

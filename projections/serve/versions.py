@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
-from kernel.errors import NotFound
+from kernel.errors import NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -178,6 +180,20 @@ def not_kept(name: str, version: DeltaVersion | None) -> NotFound:
         remedy="Take a later epoch: penstock epoch list. How long versions are kept is"
         " lake.retention_days, of large tables lake.current_retention_bytes.",
     )
+
+
+@contextmanager
+def readable(name: str, version: DeltaVersion | None) -> Iterator[None]:
+    """Tell of files that are gone as `NotFound`, of others that cannot be read as `Unavailable`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise not_kept(name, version) from error
+    except (DeltaError, pa.ArrowException, OSError) as error:
+        raise Unavailable(
+            f"version {version} of {name} cannot be read: {error}",
+            remedy="Read it with another engine to see what is wrong: penstock table show " + name,
+        ) from error
 
 
 def _held(committed: Committed) -> dict[str, Hold]:
