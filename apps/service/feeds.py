@@ -1,7 +1,7 @@
 """Answers without end over HTTP: server-sent events, or the same items as lines of JSON.
 
-follow      -> event_chunks  -> FeedResponse -> socket
-row changes -> change_chunks -> FeedResponse -> socket
+follow      -> event_chunks      -> FeedResponse -> socket
+row changes -> ChangeFeed.chunks -> FeedResponse -> socket
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     version that is served -> all rows, or differences from the version before -> Chunk -> socket
 
-A reader's place is text, as it stands in `id:`. `LAKE.v3` has all of version 3 of the table;
-`LAKE.v3.e40.n5` its first five rows, as of epoch 40; `LAKE.v3.w4.e41.n5` all of version 3, and the
-first five differences on the way to version 4, which is of epoch 41. `LAKE` tells one lake from
-another. From a place that leads nowhere the feed says `reset`, and begins with all rows.
+A reader's place is text, as it stands in `id:`. `TABLE.v3` has all of version 3 of the table;
+`TABLE.v3.e40.n5` its first five rows, as of epoch 40; `TABLE.v3.w4.e41.n5` all of version 3, and
+the first five differences on the way to version 4, which is of epoch 41. `TABLE` tells the tables
+of one projection and one lake from all others. From a place that leads nowhere the feed says
+`reset`, and begins with all rows.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class FeedPlace:
     `towards` is the version that differences lead to; without it the rows of `version` are sent.
     """
 
-    lake_id: str
+    table_id: str
     version: DeltaVersion
     towards: DeltaVersion | None = None
     epoch: Epoch | None = None
     done: int | None = None
 
     def __str__(self) -> str:
-        text = f"{self.lake_id}.v{self.version}"
+        text = f"{self.table_id}.v{self.version}"
         if self.towards is not None:
             text += f".w{self.towards}"
         return text if self.done is None else f"{text}.e{self.epoch}.n{self.done}"
@@ -65,9 +66,9 @@ def place_of(text: str) -> FeedPlace | None:
             f"{text[:100]!r} is no place in a feed of changes",
             remedy=f"Send the id of the last change that you have, or `{END}`, or nothing.",
         )
-    lake_id, version, towards, epoch, done = found.groups()
+    table_id, version, towards, epoch, done = found.groups()
     return FeedPlace(
-        lake_id=lake_id,
+        table_id=table_id,
         version=DeltaVersion(int(version)),
         towards=None if towards is None else DeltaVersion(int(towards)),
         epoch=None if epoch is None else Epoch(int(epoch)),
@@ -86,6 +87,8 @@ class ChangeFeed:
         self._caught_up = False
         self._told: Epoch | None = None
         """The epoch that the reader has heard of last."""
+        self._lost: DeltaVersion | None = None
+        """The version that could not be read when the reader was told to begin anew."""
 
     async def chunks(self) -> Chunks:
         """Send what the reader lacks, then what changes, without end.
@@ -120,11 +123,14 @@ class ChangeFeed:
         whole = _whole(served)
         if whole is None:
             return  # Its first run is to come.
-        if self._place is not None and self._place.lake_id != served.lake_id:
+        if self._place is not None and self._place.table_id != served.table_id:
             yield self._reset(served)
         while self._place != whole:
             async for chunk in self._towards(lookups, served, whole):
                 yield chunk
+            if self._place is None:
+                return  # What is served now is looked at before all rows are sent.
+        self._lost = None
         if not self._caught_up:
             self._caught_up = True
             yield self._named("caught-up", served.epoch)
@@ -132,7 +138,10 @@ class ChangeFeed:
             yield self._named("checkpoint", served.epoch)
 
     async def _towards(self, lookups: Lookups, served: ServedVersion, whole: FeedPlace) -> Chunks:
-        """Send all rows, or one step of differences; say `reset` where neither goes on."""
+        """Send all rows, or one step of differences; say `reset` where neither goes on.
+
+        Raises `NotFound` when the newest version could not be read before, and cannot now.
+        """
         place = self._place
         try:
             if place is None or (place.towards is None and place.done is not None):
@@ -143,12 +152,15 @@ class ChangeFeed:
             compare = partial(lookups.difference, served, place.version, target)
             found = await self._runtime.lake.call(compare)
         except NotFound:
+            if self._lost == whole.version:
+                raise
+            self._lost = whole.version
             found = None
         if place is None or found is None:
             yield self._reset(served)
             return
         epoch, number, total = place.epoch or served.epoch, place.done or 0, len(found)
-        end = FeedPlace(lake_id=place.lake_id, version=target)
+        end = FeedPlace(table_id=place.table_id, version=target)
         async for changes in self._batches(found.after(number)):
             messages = []
             for change in changes:
@@ -166,7 +178,7 @@ class ChangeFeed:
         """Send all rows of a version behind those that the reader has."""
         if place is None:
             place = FeedPlace(
-                lake_id=served.lake_id,
+                table_id=served.table_id,
                 version=served.version or DeltaVersion(0),
                 epoch=served.epoch,
                 done=0,
@@ -181,7 +193,7 @@ class ChangeFeed:
                 messages.append(_message(change, self._place, place.epoch))
             yield self._chunk(messages)
         self._told = place.epoch
-        self._place = FeedPlace(lake_id=place.lake_id, version=place.version)
+        self._place = FeedPlace(table_id=place.table_id, version=place.version)
 
     async def _batches(self, found: Iterator[list[RowChange]]) -> AsyncIterator[list[RowChange]]:
         """Take from an iterator that reads files in a thread."""
@@ -199,9 +211,9 @@ class ChangeFeed:
 
     def _named(self, event: str, epoch: Epoch | None) -> Chunk:
         self._told = epoch
-        place = "" if self._place is None else f"id: {self._place}\n"
+        # An empty id has an EventSource forget the place that it had.
         data = dump({"epoch": epoch}).decode()
-        body = f"event: {event}\n{place}data: {data}\n\n".encode()
+        body = f"event: {event}\nid: {self._place or ''}\ndata: {data}\n\n".encode()
         return Chunk(body=body, farewell=self._farewell())
 
     def _chunk(self, messages: list[bytes]) -> Chunk:
@@ -214,7 +226,7 @@ class ChangeFeed:
 def _whole(served: ServedVersion) -> FeedPlace | None:
     if served.version is None:
         return None
-    return FeedPlace(lake_id=served.lake_id, version=served.version)
+    return FeedPlace(table_id=served.table_id, version=served.version)
 
 
 def _message(change: RowChange, place: FeedPlace, epoch: Epoch | None) -> bytes:

@@ -118,8 +118,10 @@ class Lookups:
         Raises `NotFound` where the version is not kept any more.
         """
         # The order of rows is that of a version's files: another version has its rows elsewhere.
-        exact = done and served.version is not None
-        table = self._opened(served.name, served.version) if exact else self.table(served)
+        if done and served.version is not None:
+            table = self._opened(served.name, served.version)
+        else:
+            table = self.table(served)
         schema = visible(table)
         key = named(schema, served.key)
         for path in sorted(paths_of(table)):

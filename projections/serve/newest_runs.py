@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +23,7 @@ from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.datasets import dataset_at, paths_of
 from projections.log.layout import Lake
-from projections.log.storage import version_at
+from projections.log.storage import Stored, version_at
 from projections.log.tables import Tables
 from projections.runner.catalog import DROPPED, DeployedCatalog, Entry
 from projections.runner.catalog import PROJECTION as PROJECTION_ENTRY
@@ -52,6 +53,11 @@ class ServedVersion:
     lake_id: str
 
     @property
+    def table_id(self) -> str:
+        """What tells the versions of this table from those of others, in this lake or another."""
+        return sha256(f"{self.lake_id}/{self.name}".encode()).hexdigest()[:8]
+
+    @property
     def app_id(self) -> str:
         """The writer under whose name the table's commits carry their epoch."""
         return f"projection/{self.name}/g{self.generation}"
@@ -63,26 +69,42 @@ class WatchedTable:
 
     path: str
     table: DeltaTable | None = None
+    table_id: str = ""
+    """Another one when the table was made again; empty while there is none."""
+    _commit: Stored | None = None
+    """The commit of the version that was taken last, by which one sees a log written anew."""
     _looked_at: float = 0.0
 
     def moved(self) -> bool:
-        """Say whether there is a newer version than at the last call, and take it."""
+        """Say whether there is another version than at the last call, and take it."""
         now = time.monotonic()
-        if self.table is None:
-            if not DeltaTable.is_deltatable(self.path):
+        before = None if self.table is None else (self.table_id, self.table.version())
+        if before is not None:
+            next_one = version_at(self.path, before[1] + 1)
+            if next_one is None and now - self._looked_at < _AGAIN_S:
                 return False
-            self.table, self._looked_at = DeltaTable(self.path), now
-            return True
-        before = self.table.version()
-        if version_at(self.path, before + 1) is None and now - self._looked_at < _AGAIN_S:
-            return False
         self._looked_at = now
-        try:
-            self.table.update_incremental()
-        except DeltaError:
-            # What it would go on from was cleaned away: the table is opened anew.
-            self.table = DeltaTable(self.path)
-        return bool(self.table.version() != before)
+        self._take()
+        return before != (None if self.table is None else (self.table_id, self.table.version()))
+
+    def _take(self) -> None:
+        """Go on with the commits that came, or open the table anew where they are another log's."""
+        table, self.table = self.table, None  # What fails below is opened anew.
+        if table is not None and self._commit == version_at(self.path, table.version()):
+            try:
+                table.update_incremental()
+            except DeltaError:
+                table = None  # What it would go on from was cleaned away.
+        else:
+            table = None
+        if table is None:
+            if not DeltaTable.is_deltatable(self.path):
+                self.table_id, self._commit = "", None
+                return
+            table = DeltaTable(self.path)
+        self.table_id = str(table.metadata().id)
+        self._commit = version_at(self.path, table.version())
+        self.table = table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +121,9 @@ class NewestRuns:
     lake: Lake
     _manifest: WatchedTable = field(init=False)
     _catalog: WatchedTable = field(init=False)
+    _catalog_moved: bool = False
+    _manifest_moved: bool = False
+    _lake_id: str = ""
     _paths: frozenset[str] = frozenset()
     _notes: dict[str, _Note] = field(default_factory=dict)
     _heads: dict[int, Mapping[str, int]] = field(default_factory=dict)
@@ -111,15 +136,25 @@ class NewestRuns:
     def look(self) -> dict[str, ServedVersion]:
         """Return every projection that is not dropped, by name, as it is served now."""
         # The catalog first: a swap is noted in the manifest before the catalog tells of it.
-        if self._catalog.moved():
-            self._entries = self._deployed()
-        if self._manifest.moved():
+        # A look that fails is made up for by the next one.
+        self._catalog_moved |= self._catalog.moved()
+        if self._catalog_moved:
+            self._entries, self._catalog_moved = self._deployed(), False
+        self._manifest_moved |= self._manifest.moved()
+        if self._manifest_moved:
+            if self._manifest.table_id != self._lake_id:
+                self._begin()
             self._read_notes()
-        table = self._manifest.table
-        lake_id = "" if table is None else str(table.metadata().id)[:8]
-        return {
-            name: self._served(entry, key, lake_id) for name, (entry, key) in self._entries.items()
-        }
+            self._manifest_moved = False
+        return {name: self._served(entry, key) for name, (entry, key) in self._entries.items()}
+
+    def _begin(self) -> None:
+        """Forget the lake that was here before, or that there was none."""
+        self._lake_id = self._manifest.table_id
+        self._paths = frozenset()
+        self._notes.clear()
+        self._heads.clear()
+        self._entries = self._deployed()
 
     def heads(self, epoch: Epoch) -> Mapping[str, int]:
         """Return how far each event store was taken in by an epoch. Raises `NotFound`."""
@@ -129,7 +164,7 @@ class NewestRuns:
             self._heads[epoch] = Manifest(self.lake, Tables()).at(epoch).heads
         return self._heads[epoch]
 
-    def _served(self, entry: Entry, key: tuple[str, ...], lake_id: str) -> ServedVersion:
+    def _served(self, entry: Entry, key: tuple[str, ...]) -> ServedVersion:
         note = self._notes.get(f"projection/{entry.name}/g{entry.generation}")
         return ServedVersion(
             name=entry.name,
@@ -138,7 +173,7 @@ class NewestRuns:
             key=key,
             epoch=None if note is None else Epoch(note.epoch),
             version=None if note is None else DeltaVersion(note.version),
-            lake_id=lake_id,
+            lake_id=self._lake_id,
         )
 
     def _deployed(self) -> dict[str, tuple[Entry, tuple[str, ...]]]:
@@ -156,7 +191,8 @@ class NewestRuns:
 
     def _read_notes(self) -> None:
         table = self._manifest.table
-        assert table is not None
+        if table is None:
+            return
         paths = paths_of(table)
         if not self._paths:
             self._read_first()

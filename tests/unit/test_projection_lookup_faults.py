@@ -14,6 +14,7 @@ from kernel.errors import NotFound, Unavailable
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.writer import UPSERT, Guard, with_op
+from projections.serve import newest_runs
 from projections.serve.lookups import Lookups
 from projections.serve.row_values import documents, key_of
 from replay.generations import live_app
@@ -119,3 +120,37 @@ def test_who_broke_off_amid_rows_never_goes_on_in_those_of_another_version(
     found = [change.key["id"] for batch in lookups.all_rows(served, 0) for change in batch]
     assert sorted(map(str, found)) == list("12345")
     assert len(documents(lookups.rows(served).page(None, 9))) == 5
+
+
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_a_lake_that_was_made_again_is_seen_as_it_is(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch, epochs: int
+) -> None:
+    """With fewer epochs than before, and with more: the old ones are not mixed with the new."""
+    monkeypatch.setattr(newest_runs, "_AGAIN_S", 0.0)
+    made.epoch()
+    lookups = Lookups(made.lake, most_bytes=BOUND)
+    assert held(lookups, "a", "b") == {"a", "b"}
+    before = lookups.look().projections["a"]
+    root = Path(made.lake.root.removeprefix("file://"))
+    shutil.rmtree(root)
+    assert lookups.look().projections == {}
+    again = HandMade(Lake.at(root))
+    again.deploy("a")
+    for number in range(1, epochs + 1):
+        again.run("a", words((number, "anew")), again.epoch())
+    look = lookups.look()
+    assert {*look.projections} == {"a"}
+    assert look.projections["a"].epoch == epochs
+    assert look.projections["a"].table_id != before.table_id
+    assert shown(lookups) == [{"id": epochs, "word": "anew"}]
+    shutil.rmtree(root)
+    again = HandMade(Lake.at(root))
+    again.deploy("a")
+    for number in range(1, 8):
+        again.run("a", words((number, "at once")), again.epoch())
+    assert shown(lookups) == [{"id": 7, "word": "at once"}]
+
+
+def shown(lookups: Lookups) -> list[dict[str, object]]:
+    return documents(lookups.rows(lookups.look().projections["a"]).page(None, 9))
