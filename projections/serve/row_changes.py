@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from projections.log.datasets import dataset_at, paths_of
 from projections.serve.keyed_rows import bounded, named, visible
-from projections.serve.row_values import Document, documents
+from projections.serve.row_values import Document, documents, shown
 
 _OLD, _NEW = "_old_row", "_new_row"
 _AT_ONCE = 500
@@ -133,7 +133,7 @@ def _unlike(old: pa.Table, new: pa.Table, pairs: pa.Table) -> pa.ChunkedArray | 
 
 def _differs(before: pa.ChunkedArray, after: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_nested(before.type):
-        pairs = zip(before.to_pylist(), after.to_pylist(), strict=True)
+        pairs = zip(shown(before), shown(after), strict=True)
         return pa.chunked_array([pa.array([a != b for a, b in pairs], pa.bool_())])
     one_null = pc.xor(pc.is_null(before), pc.is_null(after))
     other = pc.fill_null(pc.not_equal(before, after), False)

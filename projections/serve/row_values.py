@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -22,7 +23,16 @@ import pyarrow.compute as pc
 from kernel.errors import InvalidRequest
 
 Document = dict[str, object]
-_FOUR_CENTURIES = 146_097 * 86_400 * 10**6
+_DAY = 86_400 * 10**6
+_FOUR_CENTURIES = 146_097 * _DAY
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?|NaN|-?Infinity", re.ASCII)
+_TIME = re.compile(
+    # No more digits than microseconds have: a finer time is none that a row has.
+    r"(?P<year>-?\d{3,7})(?P<rest>-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6}0*)?)?"
+    r"(Z|[+-]\d\d:\d\d)?)?)",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +45,7 @@ class Key:
 
 def documents(rows: pa.Table) -> list[Document]:
     """Return rows as JSON values by column: what `json_default` and orjson turn into texts."""
-    columns = [(name, _shown(rows[name])) for name in rows.schema.names]
+    columns = [(name, shown(rows[name])) for name in rows.schema.names]
     return [{name: values[i] for name, values in columns} for i in range(rows.num_rows)]
 
 
@@ -71,7 +81,7 @@ def key_of(text: str, columns: Sequence[pa.Field]) -> Key:
             f"key: {text!r} does not name the key's columns",
             remedy=f"Send a JSON object of {', '.join(names)}, as key={_example(names)}",
         )
-    places = tuple(place(comparable(pa.array([v.as_py()], v.type))[0].as_py()) for v in values)
+    places = tuple(place(comparable(pa.repeat(value, 1))[0].as_py()) for value in values)
     return Key(values=tuple(values), places=places)
 
 
@@ -110,14 +120,11 @@ def _typed(value: object, kind: pa.DataType) -> object:
     if pa.types.is_integer(kind):
         return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else _none(text)
     if pa.types.is_floating(kind):
-        return float(text)
+        return float(text) if _NUMBER.fullmatch(text) else _none(text)
     if pa.types.is_decimal(kind):
-        return Decimal(text)
-    if pa.types.is_date(kind):
-        return date.fromisoformat(text)
-    if pa.types.is_timestamp(kind):
-        moment = datetime.fromisoformat(text)
-        return moment if (moment.tzinfo is None) == (kind.tz is None) else _none(text)
+        return Decimal(text) if _NUMBER.fullmatch(text) else _none(text)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _time(text, kind)
     if isinstance(value, str) and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return text
     if isinstance(value, str) and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
@@ -125,11 +132,32 @@ def _typed(value: object, kind: pa.DataType) -> object:
     return _none(text)
 
 
+def _time(text: str, kind: pa.DataType) -> object:
+    """Read a day or a moment; one beyond the years of Python as `_within_years` writes it."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return _none(text)
+    year = int(found["year"])
+    # What Python cannot tell is told as a day or moment of as many times 400 years before.
+    periods = 0 if 2 <= year <= 9998 else (year - 1970) // 400
+    near = f"{year - 400 * periods:04d}{found['rest']}"
+    if pa.types.is_date(kind):
+        days = date.fromisoformat(near).toordinal() - _EPOCH.toordinal()
+        return pa.scalar(days + periods * _FOUR_CENTURIES // _DAY, pa.int32()).cast(kind)
+    moment = datetime.fromisoformat(near)
+    if (moment.tzinfo is None) != (kind.tz is None):
+        return _none(text)
+    since = moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH
+    micros = since // timedelta(microseconds=1) + periods * _FOUR_CENTURIES
+    return pa.scalar(micros, pa.timestamp("us", kind.tz)).cast(kind)
+
+
 def _none(text: str) -> object:
     raise ValueError(text)
 
 
-def _shown(column: pa.ChunkedArray) -> list[object]:
+def shown(column: pa.ChunkedArray) -> list[object]:
+    """Return a column as JSON values. Values that are alike are equal, NaN in a list too."""
     kind = column.type
     try:
         values: list[object] = column.to_pylist()
@@ -143,7 +171,7 @@ def _shown(column: pa.ChunkedArray) -> list[object]:
 
 
 def _within_years(value: pa.Scalar) -> object:
-    """Return a time; as text where its year is one that Python's do not reach.
+    """Return a value; of times in it, those as texts whose years Python's do not reach.
 
     Four hundred years are always as many days, so that a time as many of them away has the same
     month, day and hour.
@@ -151,10 +179,20 @@ def _within_years(value: pa.Scalar) -> object:
     try:
         return value.as_py()
     except (ValueError, OverflowError):
-        is_date = pa.types.is_date(value.type)
-        micros = int(value.cast(pa.timestamp("us")).cast(pa.int64()).as_py())
+        if isinstance(value, pa.StructScalar):
+            return {name: _within_years(each) for name, each in value.items()}
+        if isinstance(value, pa.MapScalar):
+            pairs = zip(value.values.field(0), value.values.field(1), strict=True)
+            return [(_within_years(key), _within_years(each)) for key, each in pairs]
+        if pa.types.is_nested(value.type):
+            return [_within_years(each) for each in value.values]
+        is_date = pa.types.is_date32(value.type)
+        if is_date:
+            micros = int(value.cast(pa.int32()).as_py()) * _DAY
+        else:
+            micros = int(value.cast(pa.timestamp("us")).cast(pa.int64()).as_py())
         periods, rest = divmod(micros, _FOUR_CENTURIES)
-        near = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=rest)
+        near = _EPOCH + timedelta(microseconds=rest)
         day = f"{near.year + 400 * periods:04d}{near:-%m-%d}"
         zone = "" if is_date or value.type.tz is None else "Z"
         return day if is_date else f"{day}T{near:%H:%M:%S.%f}{zone}"
