@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 END: Final = "end"
 _LOOK_EVERY_S: Final = 0.2
+_CHUNK_BYTES: Final = 256 * 1024
 _PLACE: Final = re.compile(
     r"([0-9a-f]{8})\.v(\d{1,18})(?:(?:\.w(\d{1,18}))?\.e(\d{1,18})\.n(\d{1,18}))?", re.ASCII
 )
@@ -161,13 +162,13 @@ class ChangeFeed:
             return
         epoch, number, total = place.epoch or served.epoch, place.done or 0, len(found)
         end = FeedPlace(table_id=place.table_id, version=target)
-        async for changes in self._batches(found.after(number)):
+        async for documents in self._batches(found.after(number), epoch):
             messages = []
-            for change in changes:
+            for document in documents:
                 number += 1
                 amid = replace(place, towards=target, epoch=epoch, done=number)
                 self._place = end if number == total else amid
-                messages.append(_message(change, self._place, epoch))
+                messages.append(_message(self._place, document))
             self._told = epoch
             yield self._chunk(messages)
         self._place = end
@@ -185,21 +186,24 @@ class ChangeFeed:
             )
         shown = replace(served, version=place.version, epoch=place.epoch)
         number = place.done or 0
-        async for changes in self._batches(lookups.all_rows(shown, number)):
+        async for documents in self._batches(lookups.all_rows(shown, number), place.epoch):
             messages = []
-            for change in changes:
+            for document in documents:
                 number += 1
                 self._place = replace(place, done=number)
-                messages.append(_message(change, self._place, place.epoch))
+                messages.append(_message(self._place, document))
             yield self._chunk(messages)
         self._told = place.epoch
         self._place = FeedPlace(table_id=place.table_id, version=place.version)
 
-    async def _batches(self, found: Iterator[list[RowChange]]) -> AsyncIterator[list[RowChange]]:
-        """Take from an iterator that reads files in a thread."""
+    async def _batches(
+        self, found: Iterator[list[RowChange]], epoch: Epoch | None
+    ) -> AsyncIterator[list[bytes]]:
+        """Read and render changes in a thread."""
+        rendered = _rendered(found, epoch)
 
-        def take() -> list[RowChange] | None:
-            return next(found, None)
+        def take() -> list[bytes] | None:
+            return next(rendered, None)
 
         while (batch := await self._runtime.lake.call(take)) is not None:
             yield batch
@@ -229,12 +233,28 @@ def _whole(served: ServedVersion) -> FeedPlace | None:
     return FeedPlace(table_id=served.table_id, version=served.version)
 
 
-def _message(change: RowChange, place: FeedPlace, epoch: Epoch | None) -> bytes:
-    document = {
-        "operation": change.operation,
-        "key": change.key,
-        "old": change.old,
-        "new": change.new,
-        "epoch": epoch,
-    }
-    return b"id: %b\ndata: %b\n\n" % (str(place).encode(), dump(document))
+def _rendered(found: Iterator[list[RowChange]], epoch: Epoch | None) -> Iterator[list[bytes]]:
+    """Render changes, as many together as make a message to the socket."""
+    for changes in found:
+        together, size = [], 0
+        for change in changes:
+            document = dump(
+                {
+                    "operation": change.operation,
+                    "key": change.key,
+                    "old": change.old,
+                    "new": change.new,
+                    "epoch": epoch,
+                }
+            )
+            together.append(document)
+            size += len(document)
+            if size >= _CHUNK_BYTES:
+                yield together
+                together, size = [], 0
+        if together:
+            yield together
+
+
+def _message(place: FeedPlace, document: bytes) -> bytes:
+    return b"id: %b\ndata: %b\n\n" % (str(place).encode(), document)

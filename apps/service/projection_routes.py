@@ -36,6 +36,8 @@ _MOST: Final = 2**62
 _RENDERED_TOGETHER: Final = 50
 _QUICK: Final = 50
 """So many searches of a key in a file are done at once: handing them to a thread takes as long."""
+_SMALL_BYTES: Final = 64 * 1024
+"""So many bytes of rows are rendered at once, for the same reason."""
 _WAIT: Final = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9})\"?(?=$|[,;\s])", re.I)
 
 Prefer = Annotated[
@@ -101,10 +103,7 @@ async def read_rows(
         newest = "no-cache" in (cache_control or "").lower()
         served, held = await reader.served(projection, newest=newest)
     at, version, rows = await _rows_at(reader, served, held, epoch)
-    if held is rows and key is not None and len(key) * len(held.parts) <= _QUICK:
-        found = _found(rows, key, after, count)
-    else:
-        found = await reader.call(lambda: _found(rows, key, after, count))
+    found = await _found(reader, rows, held, key, after, count)
     shown = {
         "projection": projection,
         "generation": served.generation,
@@ -178,29 +177,70 @@ def _check(
         )
 
 
-def _found(
-    rows: KeyedRows, key: list[str] | None, after: str | None, count: int
+async def _found(
+    reader: LakeReader,
+    rows: KeyedRows,
+    held: HeldRows | None,
+    key: list[str] | None,
+    after: str | None,
+    count: int,
 ) -> dict[str, object]:
     """Return the part of the answer that has the rows."""
-    from projections.serve.row_values import documents, key_of
+    if key is None:
+        return await reader.call(lambda: _page(rows, after, count))
+    if held is rows and len(key) * len(held.parts) <= _QUICK:
+        found = _by_key(rows, key)
+        if found.nbytes <= _SMALL_BYTES:
+            return _whole(found)
+        return await reader.call(lambda: _whole(found))
+    return await reader.call(lambda: _whole(_by_key(rows, key)))
+
+
+def _by_key(rows: KeyedRows, key: list[str]) -> pa.Table:
+    from projections.serve.row_values import key_of
 
     columns = [rows.schema.field(name) for name in rows.key]
-    if key is not None:
-        wanted = {each.places: each for each in (key_of(text, columns) for text in key)}
-        return {"rows": documents(rows.find([*wanted.values()])), "next_after": None}
+    wanted = {each.places: each for each in (key_of(text, columns) for text in key)}
+    return rows.find([*wanted.values()])
+
+
+def _whole(found: pa.Table) -> dict[str, object]:
+    """Return all rows that were found by key. Raises `InvalidRequest` where they are too large."""
+    shown = _rendered(found)
+    if len(shown) < found.num_rows:
+        raise InvalidRequest(
+            f"the rows of these {found.num_rows} keys take more than the {PAGE_BYTES} bytes that"
+            " an answer may have",
+            remedy="Ask for fewer keys at a time.",
+        )
+    return {"rows": shown, "next_after": None}
+
+
+def _page(rows: KeyedRows, after: str | None, count: int) -> dict[str, object]:
+    from projections.serve.row_values import key_of
+
+    columns = [rows.schema.field(name) for name in rows.key]
     behind: Key | None = None if after is None else key_of(after, columns)
     page = rows.page(behind, count + 1)
-    shown, size = [], 0
-    for start in range(0, min(page.num_rows, count), _RENDERED_TOGETHER):
-        some = page.slice(start, min(_RENDERED_TOGETHER, count - start))
-        for row in documents(some):
+    shown = _rendered(page.slice(0, count))
+    more = len(shown) < page.num_rows
+    return {"rows": shown, "next_after": _cursor(page, rows.key, len(shown)) if more else None}
+
+
+def _rendered(rows: pa.Table) -> list[orjson.Fragment]:
+    """Render rows, until they have as many bytes as an answer may have before its last one."""
+    from projections.serve.row_values import documents
+
+    shown: list[orjson.Fragment] = []
+    size = 0
+    for start in range(0, rows.num_rows, _RENDERED_TOGETHER):
+        for row in documents(rows.slice(start, _RENDERED_TOGETHER)):
             if size >= PAGE_BYTES:
-                break
+                return shown
             rendered = dump(row)
             size += len(rendered)
             shown.append(orjson.Fragment(rendered))
-    more = len(shown) < page.num_rows
-    return {"rows": shown, "next_after": _cursor(page, rows.key, len(shown)) if more else None}
+    return shown
 
 
 def _cursor(page: pa.Table, key: tuple[str, ...], shown: int) -> str:

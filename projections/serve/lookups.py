@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -26,10 +27,11 @@ from projections.log.tables import Tables
 from projections.serve.keyed_rows import HeldRows, KeyedRows, held, named, scanned, visible
 from projections.serve.newest_runs import NewestRuns, ServedVersion, not_run
 from projections.serve.row_changes import Difference, RowChange, change_of, difference
-from projections.serve.row_values import documents
+from projections.serve.row_values import at_once, documents
 from projections.serve.versions import EpochVersions, not_kept, readable
 
 _BATCH_ROWS = 500
+_Step = tuple[str, tuple[str, ...], DeltaVersion, DeltaVersion]
 _IDLE_S = 300.0
 """Rows that nobody asked for during so long are let go."""
 
@@ -61,6 +63,9 @@ class Lookups:
         self._reading = threading.Lock()
         self._kept: dict[str, _Kept] = {}
         self._asked: dict[str, float] = {}
+        self._comparing = threading.Lock()
+        self._differences: WeakValueDictionary[_Step, Difference] = WeakValueDictionary()
+        """Steps that are being read: what nobody reads any more is let go."""
 
     def look(self) -> Look:
         """Return what is served now, with the rows of what was asked for lately.
@@ -130,18 +135,36 @@ class Lookups:
                 for batch in rows.to_reader():
                     skipped = min(done, batch.num_rows)
                     done -= skipped
-                    left = documents(pa.table(batch.slice(skipped)))
-                    if left:
-                        yield [change_of(key, None, row) for row in left]
+                    together = at_once(batch)
+                    for start in range(skipped, batch.num_rows, together):
+                        some = documents(pa.table(batch.slice(start, together)))
+                        yield [change_of(key, None, row) for row in some]
 
     def difference(
         self, served: ServedVersion, before: DeltaVersion, after: DeltaVersion
     ) -> Difference | None:
-        """Compare two versions of a projection's table; None where the reader must begin anew."""
+        """Compare two versions of a projection's table; None where the reader must begin anew.
+
+        Readers who take the same step share one `Difference`, and all that are being read keep to
+        the bound together.
+        """
+        step = served.table_id, served.key, before, after
+        with self._comparing:
+            found = self._differences.get(step)
+            if found is None:
+                taken = sum(each.nbytes for each in self._differences.values())
+                found = self._difference(served, before, after, self._most_bytes - taken)
+                if found is not None:
+                    self._differences[step] = found
+            return found
+
+    def _difference(
+        self, served: ServedVersion, before: DeltaVersion, after: DeltaVersion, most_bytes: int
+    ) -> Difference | None:
         try:
             old, new = self._opened(served.name, before), self._opened(served.name, after)
             with readable(table_name(served.name), after):
-                return difference(old, new, served.key, self._most_bytes)
+                return difference(old, new, served.key, most_bytes)
         except NotFound:
             return None
 

@@ -17,10 +17,9 @@ from deltalake import DeltaTable
 
 from projections.log.datasets import dataset_at, paths_of
 from projections.serve.keyed_rows import bounded, named, visible
-from projections.serve.row_values import Document, documents, shown
+from projections.serve.row_values import Document, at_once, documents, shown
 
 _OLD, _NEW = "_old_row", "_new_row"
-_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,7 @@ class RowChange:
         return "delete" if self.new is None else "update"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
 class Difference:
     """All changes from one version to another, in the order of keys.
 
@@ -51,13 +50,19 @@ class Difference:
     rows_after: pa.Table
     pairs: pa.Table
 
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return int(self.rows_before.nbytes + self.rows_after.nbytes + self.pairs.nbytes)
+
     def __len__(self) -> int:
         return int(self.pairs.num_rows)
 
     def after(self, done: int) -> Iterator[list[RowChange]]:
-        """Yield the changes behind the first `done`, some hundreds at a time."""
-        for start in range(done, len(self), _AT_ONCE):
-            yield self._changes(self.pairs.slice(start, _AT_ONCE))
+        """Yield the changes behind the first `done`, some hundreds at a time, large ones fewer."""
+        together = min(at_once(self.rows_before), at_once(self.rows_after))
+        for start in range(done, len(self), together):
+            yield self._changes(self.pairs.slice(start, together))
 
     def _changes(self, pairs: pa.Table) -> list[RowChange]:
         before = iter(documents(self.rows_before.take(pairs[_OLD].drop_null())))

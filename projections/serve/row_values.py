@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from kernel.errors import InvalidRequest
 
 Document = dict[str, object]
+_MOST_ROWS, _MOST_BYTES = 500, 4 * 1024 * 1024
 _DAY = 86_400 * 10**6
 _FOUR_CENTURIES = 146_097 * _DAY
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,6 +42,12 @@ class Key:
 
     values: tuple[pa.Scalar, ...]
     places: tuple[object, ...]
+
+
+def at_once(rows: pa.Table | pa.RecordBatch) -> int:
+    """Return how many of these rows are turned into Python's values together."""
+    each = int(rows.nbytes // max(rows.num_rows, 1))
+    return min(_MOST_ROWS, 1 + _MOST_BYTES // (each + 1))
 
 
 def documents(rows: pa.Table) -> list[Document]:

@@ -149,6 +149,18 @@ def test_pages_go_through_all_rows(served: Served) -> None:
     assert found == list(range(7))
 
 
+def test_an_answer_has_no_more_bytes_than_a_page(served: Served) -> None:
+    served.epoch(*((i, f"{i}" * 1_500_000) for i in range(4)))
+    problem = served.get(f"{REPORT}/rows", 422, key=["0", "1", "2", "3"])
+    assert (problem["type"], problem["remedy"]) == (
+        "invalid-request",
+        "Ask for fewer keys at a time.",
+    )
+    assert len(served.get(f"{REPORT}/rows", key=["0", "1"])["rows"]) == 2
+    page = served.get(f"{REPORT}/rows")
+    assert (len(page["rows"]), page["next_after"]) == (3, '{"id":2}')
+
+
 def test_a_reader_waits_for_what_it_wrote(served: Served) -> None:
     """`Prefer: wait` is answered as soon as the projection has the event, or after the time."""
     body = {"events": [{"type": "placed", "data": {"total": 1}}]}

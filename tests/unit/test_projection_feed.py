@@ -32,7 +32,9 @@ def made(tmp_path: Path) -> HandMade:
     return handmade
 
 
-def told(made: HandMade, name: str, after: str = "", *, until: str) -> list[str]:
+def told(
+    made: HandMade, name: str, after: str = "", *, until: str, sizes: list[int] | None = None
+) -> list[str]:
     """Follow a projection; return its messages up to one that has this text."""
 
     async def follow() -> list[str]:
@@ -44,6 +46,7 @@ def told(made: HandMade, name: str, after: str = "", *, until: str) -> list[str]
             async with aclosing(ChangeFeed(runtime, name, after).chunks()) as chunks:
                 async for chunk in chunks:
                     heard += messages(chunk.body)
+                    (sizes if sizes is not None else []).append(len(chunk.body))
                     if until in chunk.body.decode():
                         return heard
         except NotFound as error:
@@ -53,6 +56,15 @@ def told(made: HandMade, name: str, after: str = "", *, until: str) -> list[str]
         return heard
 
     return asyncio.run(follow())
+
+
+def test_large_rows_are_sent_a_few_at_a_time(made: HandMade) -> None:
+    rows = words(*((i, "x" * 100_000) for i in range(30)))
+    made.run("a", rows, made.epoch())
+    sizes: list[int] = []
+    heard = told(made, "a", until="caught-up", sizes=sizes)
+    assert len(heard) == 31
+    assert max(sizes) < 400_000
 
 
 def messages(body: bytes) -> Iterator[str]:

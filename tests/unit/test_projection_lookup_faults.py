@@ -154,3 +154,25 @@ def test_a_lake_that_was_made_again_is_seen_as_it_is(
 
 def shown(lookups: Lookups) -> list[dict[str, object]]:
     return documents(lookups.rows(lookups.look().projections["a"]).page(None, 9))
+
+
+def test_readers_of_one_step_share_it_and_all_keep_to_the_bound_together(made: HandMade) -> None:
+    lookups = Lookups(made.lake, most_bytes=450_000)
+    before = lookups.look().projections["a"].version
+    made.run("a", words(*((i, f"{i:05}" * 401) for i in range(50))), made.epoch())
+    served = lookups.look().projections["a"]
+    assert before is not None
+    assert served.version is not None
+    first = lookups.difference(served, before, served.version)
+    assert first is not None
+    assert 200_000 < first.nbytes < 225_000
+    assert lookups.difference(served, before, served.version) is first
+    # The step back is read beside it; a third one would be too much.
+    back = lookups.difference(served, served.version, before)
+    assert back is not None
+    made.run("a", words(*((i, f"{i:05}" * 402) for i in range(50))), made.epoch())
+    newest = lookups.look().projections["a"]
+    assert newest.version is not None
+    assert lookups.difference(newest, served.version, newest.version) is None
+    del first
+    assert lookups.difference(newest, served.version, newest.version) is not None
