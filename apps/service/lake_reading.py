@@ -1,5 +1,8 @@
 """The lake as the service reads it: in a few threads, beside the event loop.
 
+Looks and lookups have threads of their own. What reads whole tables or asks the pipeline waits for
+others (`scan`), with a bound; feeds, which wait for each other without one, have theirs (`follow`).
+
 What reads Delta tables is loaded with the first request that needs it: a service that nobody asks
 for tables pays nothing. Lookups are answered from memory; whether the lake has moved is looked at
 beside them, so an answer may be as old as `STALE_S`, and says of which epoch it is.
@@ -9,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from kernel.errors import Unavailable
 from projections.log.layout import Lake
 
 if TYPE_CHECKING:
@@ -25,6 +29,9 @@ T = TypeVar("T")
 STALE_S: Final = 1.0
 """How old an answer may be that does not ask for the newest."""
 _THREADS: Final = 4
+_FEED_THREADS: Final = 2
+_MOST_SCANS: Final = 64
+"""So many slow reads are under way or wait; another one is refused."""
 _LOOK_EVERY_S: Final = 0.05
 
 
@@ -35,6 +42,9 @@ class LakeReader:
         self.lake = Lake.named(root)
         self._memory_bytes = memory_bytes
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lake")
+        self._scanners = ThreadPoolExecutor(_THREADS, thread_name_prefix="lake-scan")
+        self._feeders = ThreadPoolExecutor(_FEED_THREADS, thread_name_prefix="lake-feed")
+        self._scans: set[Future[Any]] = set()
         self._lookups: Lookups | None = None
         self._last: Look | None = None
         self._looked_at = 0.0
@@ -42,8 +52,24 @@ class LakeReader:
         self._closed = False
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Do something that takes a while in one of the threads."""
+        """Do something that takes a moment in one of the threads."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def scan(self, work: Callable[[], T]) -> T:
+        """Do something that may take seconds. Raises `Unavailable` where too many do so."""
+        if len(self._scans) >= _MOST_SCANS:
+            raise Unavailable(
+                f"{_MOST_SCANS} slow reads of the lake are under way",
+                remedy="Ask again in a moment; read large tables with another engine.",
+            )
+        scan = self._scanners.submit(work)
+        self._scans.add(scan)
+        scan.add_done_callback(self._scans.discard)
+        return await asyncio.wrap_future(scan)
+
+    async def follow(self, work: Callable[[], T]) -> T:
+        """Read what a feed sends next."""
+        return await asyncio.get_running_loop().run_in_executor(self._feeders, work)
 
     async def lookups(self) -> Lookups:
         """Return what reads projections, loaded if need be."""
@@ -91,7 +117,8 @@ class LakeReader:
         self.close()
         if self._looking is not None:
             await asyncio.gather(self._looking, return_exceptions=True)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._pool, self._scanners, self._feeders):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def _look(self, *, newest: bool) -> Look:
         now = asyncio.get_running_loop().time()

@@ -22,7 +22,7 @@ Limit = Annotated[int, Query(ge=1, le=_MOST_COMMITS, description="At most so man
 async def list_tables(request: Request) -> Response:
     """Return every table with version, rows and size, and why one is held."""
     reader = runtime_of(request).lake
-    found = await reader.call(lambda: table_list(reader.lake))
+    found = await reader.scan(lambda: table_list(reader.lake))
     return Response(dump({"tables": found}), media_type=_JSON)
 
 
@@ -32,7 +32,7 @@ async def show_table(request: Request, table: str, limit: Limit = 20) -> Respons
     bare name.
     """
     reader = runtime_of(request).lake
-    found = await reader.call(lambda: table_shown(reader.lake, table, commits=limit))
+    found = await reader.scan(lambda: table_shown(reader.lake, table, commits=limit))
     return Response(dump(found), media_type=_JSON)
 
 
@@ -49,7 +49,7 @@ async def list_epochs(
     `next_before` is where the next call goes on, null at the first epoch.
     """
     reader = runtime_of(request).lake
-    found = await reader.call(lambda: newest_epochs(reader.lake, limit=limit, before=before))
+    found = await reader.scan(lambda: newest_epochs(reader.lake, limit=limit, before=before))
     last = found[-1].epoch if found else 1
     document = {
         "epochs": [epoch_document(each) for each in found],
@@ -62,6 +62,6 @@ async def list_epochs(
 async def show_epoch(request: Request, epoch: Annotated[int, Path(ge=1, le=_MOST)]) -> Response:
     """Return one epoch: offsets, heads, cuts, and the version of every table that belongs to it."""
     reader = runtime_of(request).lake
-    found = await reader.call(lambda: epoch_at(reader.lake, epoch))
+    found = await reader.scan(lambda: epoch_at(reader.lake, epoch))
     headers = {"penstock-epoch": str(epoch)}
     return Response(dump(epoch_document(found)), media_type=_JSON, headers=headers)

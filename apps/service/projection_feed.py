@@ -151,7 +151,7 @@ class ChangeFeed:
                 return
             target = place.towards or whole.version
             compare = partial(lookups.difference, served, place.version, target)
-            found = await self._runtime.lake.call(compare)
+            found = await self._runtime.lake.follow(compare)
         except NotFound:
             if self._lost == whole.version:
                 raise
@@ -205,7 +205,7 @@ class ChangeFeed:
         def take() -> list[bytes] | None:
             return next(rendered, None)
 
-        while (batch := await self._runtime.lake.call(take)) is not None:
+        while (batch := await self._runtime.lake.follow(take)) is not None:
             yield batch
 
     def _reset(self, served: ServedVersion) -> Chunk:

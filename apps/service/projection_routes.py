@@ -52,7 +52,7 @@ async def list_projections(request: Request) -> Response:
     `stands_still` says why one does not move.
     """
     runtime = runtime_of(request)
-    found = await runtime.lake.call(lambda: projection_list(_settings(runtime)))
+    found = await runtime.lake.scan(lambda: projection_list(_settings(runtime)))
     return Response(dump({"projections": found}), media_type=_JSON)
 
 
@@ -60,7 +60,7 @@ async def list_projections(request: Request) -> Response:
 async def show_projection(request: Request, projection: str) -> Response:
     """Return how a projection stands, as `penstock projection status --json` does."""
     runtime = runtime_of(request)
-    found = await runtime.lake.call(lambda: projection_status(_settings(runtime), projection))
+    found = await runtime.lake.scan(lambda: projection_status(_settings(runtime), projection))
     return Response(dump(found), media_type=_JSON)
 
 
@@ -79,6 +79,7 @@ async def read_rows(
     ] = None,
     prefer: Prefer = None,
     cache_control: Annotated[str | None, Header(include_in_schema=False)] = None,
+    if_none_match: Annotated[str | None, Header(include_in_schema=False)] = None,
 ) -> Response:
     """Return rows by key, or all of them page by page in the order of keys, and their epoch.
 
@@ -103,6 +104,10 @@ async def read_rows(
         newest = "no-cache" in (cache_control or "").lower()
         served, held = await reader.served(projection, newest=newest)
     at, version, rows = await _rows_at(reader, served, held, epoch)
+    state = f"{served.table_id}-{version}-{at}-{served.generation}-{served.status}"
+    headers |= {"etag": f'"{state}"', "penstock-epoch": str(at)}
+    if f'"{state}"' in (if_none_match or ""):
+        return Response(status_code=304, headers=headers)
     found = await _found(reader, rows, held, key, after, count)
     shown = {
         "projection": projection,
@@ -112,7 +117,6 @@ async def read_rows(
         "version": version,
         "key": rows.key,
     }
-    headers |= {"etag": f'"{version}-{at}"', "penstock-epoch": str(at)}
     return Response(dump(shown | document | found), media_type=_JSON, headers=headers)
 
 
@@ -148,10 +152,10 @@ async def _rows_at(
     lookups.asked_for(served.name)
     if epoch is not None and epoch != served.epoch:
         at = Epoch(epoch)
-        version, rows = await reader.call(lambda: lookups.rows_at(served, at))
+        version, rows = await reader.scan(lambda: lookups.rows_at(served, at))
         return at, version, rows
     if held is None:
-        return served.epoch, served.version, await reader.call(lambda: lookups.rows(served))
+        return served.epoch, served.version, await reader.scan(lambda: lookups.rows(served))
     return served.epoch, served.version, held
 
 
@@ -187,13 +191,15 @@ async def _found(
 ) -> dict[str, object]:
     """Return the part of the answer that has the rows."""
     if key is None:
-        return await reader.call(lambda: _page(rows, after, count))
-    if held is rows and len(key) * len(held.parts) <= _QUICK:
-        found = _by_key(rows, key)
-        if found.nbytes <= _SMALL_BYTES:
-            return _whole(found)
+        return await reader.scan(lambda: _page(rows, after, count))
+    if held is not rows:
+        return await reader.scan(lambda: _whole(_by_key(rows, key)))
+    if len(key) * len(held.parts) > _QUICK:
+        return await reader.call(lambda: _whole(_by_key(rows, key)))
+    found = _by_key(rows, key)
+    if found.nbytes > _SMALL_BYTES:
         return await reader.call(lambda: _whole(found))
-    return await reader.call(lambda: _whole(_by_key(rows, key)))
+    return _whole(found)
 
 
 def _by_key(rows: KeyedRows, key: list[str]) -> pa.Table:
