@@ -7,7 +7,7 @@ from typing import Final
 
 from kernel.errors import SchemaViolation
 
-_FIELD: Final = re.compile(r'(?:"((?:[^"]|"")*)"|([^",\r\n]*))(,|\r?\n?\Z)')
+_FIELD: Final = re.compile(r'(?:"((?:[^"]|"")*)"|([^",\r\n]*))(,|(?:\r?\n)?\Z)')
 
 
 def fields_of(line: str) -> list[str | None]:

@@ -57,6 +57,21 @@ The two of a history that begin without an underscore are freed there (`projecti
 """
 
 
+OF_TOPICS = (
+    OF_EVENTS
+    | OF_CHANGES
+    | {
+        "kafka_partition",
+        "kafka_offset",
+        "kafka_timestamp",
+        "kafka_key",
+        "event_time_given",
+        "ends_key",
+    }
+)
+"""Columns of ours in the typed tables of external topics, and in their histories."""
+
+
 def lake_columns(names: Sequence[str], ours: Collection[str] = ()) -> tuple[str, ...]:
     """Return what the columns `names` of one table or object are called in the lake, in order."""
     found: list[str] = []

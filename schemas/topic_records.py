@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -24,9 +24,11 @@ import pyarrow.compute as pc
 
 from kernel.errors import SchemaViolation
 from schemas import json_text
-from schemas.columns import PRESENT, decode_rows, decode_value, event_shape
+from schemas.columns import PRESENT, decode_rows, event_shape
 from schemas.csv_line import fields_of
+from schemas.field_names import parsed
 from schemas.json_values import describe, inside, misfit
+from schemas.lake_columns import OF_TOPICS, lake_columns
 from schemas.registry import SchemaLookup
 from schemas.topic_values import ValueType, value_type
 from schemas.widening import common_type
@@ -35,6 +37,9 @@ from schemas.wire import schema_id_of
 JSON, CSV, AVRO = "json", "csv", "avro"
 MOMENT = pa.timestamp("us", tz="UTC")
 
+_OPENS = (b"{", b'"')
+"""Begin a key that is JSON; any other is the text of a column, or a line."""
+_VALUE, _KEY, _TEXT, _NOWHERE = "value", "key", "text", "nowhere"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Values = dict[str, Any]
@@ -45,6 +50,7 @@ class TopicShape:
     """What a statement says of the records of a topic, under the name of its source.
 
     `columns` are (name, Spark type) in their order; none where the schemas of `avro` name them.
+    `declared` numbers the statement: one that says the same as one of before is another.
     """
 
     source: str
@@ -56,6 +62,7 @@ class TopicShape:
     sequence: str | None = None
     identity: tuple[str, ...] = ()
     deleted: str | None = None
+    declared: int = 0
 
     @property
     def fingerprint(self) -> str:
@@ -89,20 +96,28 @@ class TopicRecords:
     shape: TopicShape
     schemas: SchemaLookup
 
-    def columns(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> pa.Table:
-        """Return the columns of records, one row each, in their order.
+    def parts(
+        self, keys: Sequence[bytes | None], values: Sequence[bytes | None]
+    ) -> Iterator[tuple[list[int], pa.Table]]:
+        """Yield the columns of records, those of each schema together, and their places.
 
         The column of the event time is NULL where its value is no time. Raises `SchemaViolation`,
         and whatever the reading of JSON raises, for a record that does not fit.
         """
-        if self.shape.format == AVRO:
-            return self._avro(keys, values)
-        return self._table(
-            [self.values(key, value) for key, value in zip(keys, values, strict=True)]
-        )
+        if self.shape.format != AVRO:
+            rows = [self.values(key, value) for key, value in zip(keys, values, strict=True)]
+            yield [*range(len(rows))], self._table(rows)
+            return
+        if not keys and self.shape.columns:
+            yield [], self._table([])
+        kinds = [self._written(key, value) for key, value in zip(keys, values, strict=True)]
+        for kind in dict.fromkeys(kinds):
+            own = [place for place, found in enumerate(kinds) if found == kind]
+            texts = [keys[place] if values[place] is None else values[place] for place in own]
+            yield own, self._read(kind, texts)
 
     def values(self, key: bytes | None, value: bytes | None) -> Values:
-        """Return the values of one record of `json` or `csv`, by column; see `columns`."""
+        """Return the values of one record of `json` or `csv`, by column; see `parts`."""
         if value is None:
             return self._checked(self._of_key(key))
         if self.shape.format == JSON:
@@ -128,7 +143,8 @@ class TopicRecords:
         return found
 
     def _of_line(self, names: Sequence[str], line: bytes) -> Values:
-        fields = fields_of(line.decode())
+        # Some writers begin what they write with a byte order mark.
+        fields = fields_of(line.decode("utf-8-sig"))
         if len(fields) != len(names):
             raise SchemaViolation(f"{len(fields)} fields, and {len(names)} columns are declared")
         kinds = self.shape.types
@@ -166,95 +182,124 @@ class TopicRecords:
             return {}
         if self.shape.format == CSV:
             return self._of_line(names, key)
-        try:
+        if key[:1] in _OPENS or key == b"null":
             document = json_text.parse(key)
-        except ValueError:
-            document = None
-        if isinstance(document, dict):
-            return self._of_fields({name: document.get(name) for name in names})
+            if isinstance(document, dict):
+                return self._of_fields({name: document.get(name) for name in names})
+            if document is None:
+                return {}
         return self._of_line(names, key) if len(names) > 1 else self._of_text(names[0], key)
 
     def _of_text(self, name: str, key: bytes) -> Values:
-        text = key.decode()
-        quoted = len(text) > 1 and text[0] == text[-1] == '"'
-        bare = json.loads(text) if quoted else text
+        bare = json_text.parse(key) if key[:1] == b'"' else key.decode()
         return {name: self._converted(name, self.shape.types[name].from_text, bare)}
 
-    def _avro(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> pa.Table:
-        """Read the records of each schema together, and put them into their order."""
-        ids = [None if value is None else schema_id_of(value) for value in values]
-        parts: list[pa.Table] = []
-        places: list[int] = []
-        for each in dict.fromkeys(ids):
-            own = [place for place, found in enumerate(ids) if found == each]
-            places += own
-            if each is None:
-                parts.append(self._tombstones([keys[place] for place in own]))
-            else:
-                schema = self.schemas.schema(each)
-                parts.append(self._resolved([values[place] for place in own], schema))
-        if not parts:
-            return self._table([]) if self.shape.columns else pa.table({})
-        whole = parts[0] if len(parts) == 1 else _together(parts)
-        order = sorted(range(len(places)), key=places.__getitem__)
-        return whole.take(order) if order != list(range(len(order))) else whole
+    def _written(self, key: bytes | None, value: bytes | None) -> tuple[str, int]:
+        """Return where the columns of a record are, and the schema that they are written with."""
+        if value is not None:
+            return _VALUE, schema_id_of(value)
+        if key is None or not self.shape.key:
+            return _NOWHERE, 0
+        return (_KEY, schema_id_of(key)) if key[:1] == b"\0" else (_TEXT, 0)
 
-    def _resolved(self, values: Sequence[bytes | None], schema: str) -> pa.Table:
-        rows = decode_rows(list(values), schema, "event")
-        names = dict(zip(event_shape(schema).fields, rows.schema.names, strict=False))
+    def _read(self, kind: tuple[str, int], texts: Sequence[bytes | None]) -> pa.Table:
+        where, schema_id = kind
+        if where == _VALUE:
+            rows = self._resolved(texts, self.schemas.schema(schema_id), None)
+        elif where == _KEY:
+            rows = self._of_framed(texts, self.schemas.schema(schema_id))
+        elif where == _TEXT:
+            rows = self._of_plain([text for text in texts if text is not None])
+        else:
+            rows = self._table([{}] * len(texts))
+            rows = rows if self.shape.columns else pa.table({PRESENT: [False] * len(texts)})
+        self._check_kinds(rows)
+        return rows
+
+    def _of_framed(self, keys: Sequence[bytes | None], schema: str) -> pa.Table:
+        """Read the columns of the key; a key that is no record is the value of a single one."""
+        names = self._key_columns()
+        avro = parsed(schema)
+        if not (isinstance(avro, dict) and avro.get("type") == "record"):
+            # A record is written as its fields are, one behind the other.
+            field = {"name": names[0], "type": avro}
+            schema = json.dumps({"type": "record", "name": "Key", "fields": [field]})
+        return self._resolved(keys, schema, names)
+
+    def _of_plain(self, keys: Sequence[bytes]) -> pa.Table:
+        """Read records that have no more than the text of a key."""
+        names = self._key_columns()
+        if len(names) > 1:
+            raise SchemaViolation("a key of several columns has to be framed Avro")
+        if self.shape.columns:
+            return self._table([self._of_text(names[0], key) for key in keys])
+        return pa.table({names[0]: [key.decode() for key in keys]})
+
+    def _resolved(
+        self, framed: Sequence[bytes | None], schema: str, only: Sequence[str] | None
+    ) -> pa.Table:
+        """Read records of one schema; of a key nothing but the columns of it, which are `only`."""
+        rows = decode_rows(list(framed), schema, "event")
+        fields = event_shape(schema).fields
         if not self.shape.columns:
-            self._check_keys(rows.drop_columns([PRESENT]))
-            return rows.drop_columns([PRESENT])
-        found = {}
+            return self._as_written(rows, fields, only)
+        columns = dict(zip(fields, rows.columns, strict=False))
+        found: dict[str, pa.ChunkedArray | pa.Array] = {}
         for name, kind in self.shape.types.items():
-            field = self.shape.named(list(names), name)
-            column = None if field is None else rows[names[field]]
+            field = self.shape.named(fields, name) if only is None or name in only else None
+            column = None if field is None else columns[field]
             found[name] = self._as_declared(name, column, kind.arrow, rows.num_rows)
-        table = pa.table(found)
-        self._check_keys(table)
-        return table
+        return pa.table(found)
+
+    def _as_written(
+        self, rows: pa.Table, fields: Sequence[str], only: Sequence[str] | None
+    ) -> pa.Table:
+        """Return the columns that a schema has, under names that are none of ours."""
+        found: dict[str, pa.ChunkedArray | pa.Array] = {}
+        for name, column in zip(lake_columns(fields, OF_TOPICS), rows.columns, strict=False):
+            if only is None or self.shape.named(only, name) is not None:
+                found[name] = self._moments(name, column) if self._is_time(name) else column
+        # Records may have no columns at all: then this one says how many there are.
+        return pa.table(found or {PRESENT: rows[PRESENT]})
 
     def _as_declared(
         self, name: str, column: pa.ChunkedArray | None, kind: pa.DataType, rows: int
     ) -> pa.ChunkedArray | pa.Array:
         if column is None:
             return pa.nulls(rows, kind)
+        if self._is_time(name):
+            return self._moments(name, column)
         if _reads_as(column.type, kind):
             return column.cast(kind)
-        if self._is_time(name):
-            return pa.nulls(rows, kind)
         raise misfit(f"the schema has {column.type}, which is not read as {kind}", f".{name}")
 
-    def _check_keys(self, rows: pa.Table) -> None:
+    def _moments(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+        """Read a column as the event time: NULL where a text or a number is no time."""
+        kind = column.type
+        if pa.types.is_timestamp(kind) or pa.types.is_null(kind) or pa.types.is_date(kind):
+            return column.cast(MOMENT)
+        if not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
+            raise misfit(f"the schema has {kind}, which is no time", f".{name}")
+        convert = _types(((name, "TIMESTAMP"),))[name].from_json
+        moments = [
+            None if v is None else self._converted(name, convert, v) for v in column.to_pylist()
+        ]
+        return pa.array(moments, MOMENT)
+
+    def _check_kinds(self, rows: pa.Table) -> None:
+        """Refuse records whose key, identity or order is none that rows can have."""
         for wanted in self.shape.key:
             name = self.shape.named(rows.schema.names, wanted)
             if name is None or rows[name].null_count:
                 raise misfit("the key has no value", f".{wanted}")
-
-    def _tombstones(self, keys: Sequence[bytes | None]) -> pa.Table:
-        rows = [self._checked(self._of_avro_key(key)) for key in keys]
-        if self.shape.columns:
-            return self._table(rows)
-        named = {name: [row.get(name) for row in rows] for name in self.shape.key}
-        return pa.table(named) if named else pa.table({PRESENT: [False] * len(rows)})
-
-    def _of_avro_key(self, key: bytes | None) -> Values:
-        names = self._key_columns()
-        if not names or key is None:
-            return {}
-        if key[:1] != b"\0":
-            return self._plain_key(names, key)
-        found = decode_value(key, self.schemas.schema(schema_id_of(key)))
-        if not isinstance(found, dict):
-            found = {names[0]: found}
-        return {name: found.get(name) for name in names}
-
-    def _plain_key(self, names: Sequence[str], key: bytes) -> Values:
-        if len(names) > 1:
-            raise SchemaViolation("a key of several columns has to be framed Avro")
-        if not self.shape.columns:
-            return {names[0]: key.decode()}
-        return self._of_text(names[0], key)
+        for wanted in (*self.shape.key, *self.shape.identity):
+            name = self.shape.named(rows.schema.names, wanted)
+            if name is not None and pa.types.is_nested(rows[name].type):
+                raise misfit(f"{rows[name].type} identifies nothing", f".{wanted}")
+        order = self.shape.sequence
+        name = None if order is None else self.shape.named(rows.schema.names, order)
+        if name is not None and not _orders(rows[name].type):
+            raise misfit(f"{rows[name].type} has no order to go by", f".{order}")
 
 
 def _reads_as(found: pa.DataType, declared: pa.DataType) -> bool:
@@ -268,9 +313,10 @@ def _reads_as(found: pa.DataType, declared: pa.DataType) -> bool:
     return bool(common_type(declared, found) == declared)
 
 
-def _together(parts: Sequence[pa.Table]) -> pa.Table:
-    """Put rows of several schemas together; whoever stores them widens their columns."""
-    return pa.concat_tables(parts, promote_options="permissive")
+def _orders(kind: pa.DataType) -> bool:
+    """Say whether records can be ordered by the values of a type."""
+    ordered = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp, pa.types.is_null)
+    return any(each(kind) for each in ordered)
 
 
 def moment_of(shape: TopicShape, values: Values) -> datetime | None:

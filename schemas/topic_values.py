@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,7 +29,10 @@ _MOMENTS: Final = range(
     (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND,
     (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND + 1,
 )
-_WHOLE: Final = re.compile(r"[+-]?\d{1,40}")
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,40}")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
+_YEAR_OR_DAY: Final = re.compile(r"[0-9]{4,8}")
+"""Texts that are years or days to whoever wrote them as likely as milliseconds."""
 _DECIMAL: Final = re.compile(r"DECIMAL(?:\((\d+)(?:, ?(\d+))?\))?")
 _MOST_DIGITS: Final = 38
 
@@ -66,7 +69,13 @@ def _decimal(precision: int, scale: int) -> Convert:
         {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
     )
     assert raw is not None, "decimals are known"
-    return lambda value: unscaled(raw(value), scale)
+
+    def read(value: Any) -> Any:
+        if type(value) is str and not _NUMBER.fullmatch(value):
+            raise misfit(f"expected a number, found {describe(value)}")
+        return unscaled(raw(value), scale)
+
+    return read
 
 
 def _text(value: Any) -> str:
@@ -101,6 +110,8 @@ def _since_epoch(value: Any) -> int:
 
 
 def _moment_text(text: str) -> int:
+    if _YEAR_OR_DAY.fullmatch(text):
+        raise misfit(f"{describe(text)} may be a day as well as milliseconds since 1970")
     return _moment(int(text) if _WHOLE.fullmatch(text) else text)
 
 
@@ -119,13 +130,9 @@ def _whole_text(convert: Convert) -> Convert:
 
 def _number_text(convert: Convert) -> Convert:
     def read(text: str) -> Any:
-        try:
-            number = Decimal(text)
-        except InvalidOperation:
-            raise misfit(f"expected a number, found {describe(text)}") from None
-        if not number.is_finite():
-            raise misfit(f"expected a finite number, found {describe(text)}")
-        return convert(number)
+        if not _NUMBER.fullmatch(text):
+            raise misfit(f"expected a number, found {describe(text)}")
+        return convert(Decimal(text))
 
     return read
 

@@ -44,7 +44,7 @@ class TopicDecoder:
     def _decoded(self, record: KafkaRecord) -> TopicRecord:
         schema_id = None
         if self.shape.format == AVRO:
-            rows = self._records.columns([record.key], [record.value])
+            ((_, rows),) = self._records.parts([record.key], [record.value])
             told = event_times(self.shape, rows, pa.array([record.timestamp], MOMENT))
             own = bool(told["own"][0].as_py())
             event_time = told["time"][0].as_py()

@@ -17,7 +17,7 @@ from projections.log.datasets import dataset_of, scanner_of, schema_of
 from projections.log.layout import Lake, topics_log
 from projections.log.rewriting import fit
 from projections.log.tables import TableAt, Tables
-from projections.log.topic_rows import TopicRows
+from projections.log.topic_rows import TopicRows, spelled
 from projections.log.typed_columns import EPOCH
 from projections.log.writer import ArrowWriter, Guard, reached
 from schemas.widening import event_type
@@ -67,6 +67,7 @@ class TypedTopics:
             table = self._tables.open(path)
             assert table is not None, "it was made before"
             if not reached(table, guard):
+                typed = spelled(typed, schema_of(table).names)
                 typed = fit(self._tables, path, typed, event_type)
                 self._writer.append(path, self._facts(path, rows, typed, known=True), guard)
         failpoints.hit(failpoints.TYPED_AFTER_TOPIC)

@@ -15,22 +15,42 @@ from schemas.topic_records import TopicShape
 
 @dataclass(frozen=True, slots=True)
 class Endings:
-    """Computes a condition over rows with the declared columns; see `topic_rows.Ends`."""
+    """Computes a condition over rows with the declared columns; see `topic_rows.Ends`.
+
+    Where it cannot be computed, as a sum that its type does not hold, it is NULL: the record is in
+    the log already, and the rows of all others are not to wait for it.
+    """
 
     condition: str
     columns: Sequence[str]
 
     def __call__(self, rows: pa.Table) -> pa.Array:
         """Return for each row whether it ends its key; NULL where that cannot be said."""
-        known = {name: _naive(rows[name]) for name in self.columns}
-        known["__place"] = pa.array(range(rows.num_rows), pa.int64())
         with duckdb.connect() as connection:
             connection.execute("SET threads = 1")
-            connection.register("records", pa.table(known))
-            found: pa.Table = connection.sql(
-                f"SELECT CAST({self.condition} AS BOOLEAN) AS ends FROM records ORDER BY __place"
-            ).to_arrow_table()
-        ends: pa.Array = found["ends"].combine_chunks()
+            return pa.array(self._told(connection, rows), pa.bool_())
+
+    def _told(self, connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> list[bool | None]:
+        try:
+            return self._computed(connection, rows)
+        except (duckdb.DataError, duckdb.InvalidInputException):
+            half = rows.num_rows // 2
+            if not half:
+                return [None]
+        # The row that cannot be computed is found by halves.
+        return [
+            *self._told(connection, rows.slice(0, half)),
+            *self._told(connection, rows.slice(half)),
+        ]
+
+    def _computed(self, connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> list[bool | None]:
+        known = {name: _naive(rows[name]) for name in self.columns}
+        known["__place"] = pa.array(range(rows.num_rows), pa.int64())
+        connection.register("records", pa.table(known))
+        found: pa.Table = connection.sql(
+            f"SELECT CAST({self.condition} AS BOOLEAN) AS ends FROM records ORDER BY __place"
+        ).to_arrow_table()
+        ends: list[bool | None] = found["ends"].to_pylist()
         return ends
 
 

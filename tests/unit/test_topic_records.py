@@ -14,6 +14,7 @@ import pytest
 from kernel.errors import SchemaViolation
 from projections.log.decode import decode
 from projections.log.topic_decoder import TopicDecoder
+from projections.log.topic_rows import columns_of
 from schemas.csv_line import fields_of
 from schemas.records import KafkaRecord, Rejected, TopicRecord
 from schemas.registry import MemoryRegistry
@@ -62,9 +63,8 @@ def shape(form: str, **more: Any) -> TopicShape:
 def read(
     form: str, value: bytes | None, own_key: bytes | None = None, **more: Any
 ) -> dict[str, Any]:
-    (row,) = (
-        TopicRecords(shape(form, **more), MemoryRegistry()).columns([own_key], [value]).to_pylist()
-    )
+    records = TopicRecords(shape(form, **more), MemoryRegistry())
+    (row,) = columns_of(records, [own_key], [value]).to_pylist()
     return row
 
 
@@ -153,19 +153,19 @@ def test_avro_is_read_as_the_declared_columns_or_as_its_own() -> None:
         {"name": "unknown", "type": "string"},
     ]
     registry, value = registered(fields, {"N": 5, "at": AT, "unknown": "u"})
-    rows = TopicRecords(shape("avro"), registry).columns([None, None], [None, value])
+    rows = columns_of(TopicRecords(shape("avro"), registry), [None, None], [None, value])
     assert rows.to_pylist() == [
         dict.fromkeys(VALUES),
         dict.fromkeys(VALUES) | {"n": 5, "at": AT},
     ]
-    own = TopicRecords(shape("avro", columns=()), registry).columns([None], [value])
+    own = columns_of(TopicRecords(shape("avro", columns=()), registry), [None], [value])
     assert own.to_pylist() == [{"N": 5, "at": AT, "unknown": "u"}]
 
 
 def test_avro_of_another_type_than_declared_is_refused() -> None:
     registry, value = registered([{"name": "n", "type": "string"}], {"n": "5"})
     with pytest.raises(SchemaViolation, match=r"\$.n: the schema has string"):
-        TopicRecords(shape("avro"), registry).columns([None], [value])
+        columns_of(TopicRecords(shape("avro"), registry), [None], [value])
 
 
 def record(value: bytes | None) -> KafkaRecord:
@@ -194,3 +194,29 @@ def test_a_time_that_is_none_gives_way_to_the_kafka_timestamp() -> None:
         (datetime(2020, 1, 1, tzinfo=UTC), True),
         (AT, False),
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["1_000,,,", "\u0661,,,", ",1_0.5,,", ",nan,,", ",,1_0.5,", ",, 1,", ",,,20130131", ",,,2013"],
+)
+def test_a_text_that_is_no_plain_number_or_time_is_refused(line: str) -> None:
+    columns = (("n", "BIGINT"), ("d", "DOUBLE"), ("m", "DECIMAL(20, 2)"), ("at", "TIMESTAMP"))
+    with pytest.raises(SchemaViolation):
+        read("csv", line.encode(), columns=columns)
+    plain = read("csv", b"-1,1e-3,.5,1359590400000", columns=columns)
+    at = datetime(2013, 1, 31, tzinfo=UTC)
+    assert plain == {"n": -1, "d": 0.001, "m": Decimal("0.50"), "at": at}
+
+
+def test_a_line_may_begin_with_a_byte_order_mark_and_ends_with_a_whole_line_break() -> None:
+    columns = (("s", "STRING"), ("t", "STRING"))
+    assert read("csv", b"\xef\xbb\xbfa,b", columns=columns) == {"s": "a", "t": "b"}
+    with pytest.raises(SchemaViolation):
+        fields_of("a,b\r")
+
+
+@pytest.mark.parametrize("key", [b"null", b"{", b'"', b'"\\ud800"', b'{"s": null}'])
+def test_a_key_of_json_that_is_none_or_broken_is_not_a_text(key: bytes) -> None:
+    with pytest.raises((SchemaViolation, ValueError)):
+        read("json", None, key, key=("s",))
