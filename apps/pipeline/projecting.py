@@ -178,9 +178,14 @@ class Projecting:
         }
         read = bool(plans or histories) or up_to.epoch < last.epoch
         behind = up_to.epoch > brought.epoch and (read or self._typed_due())
-        if behind or self._derived.lacks(brought, histories) or self._derived.due():
+        if behind or self._derived.lacks(brought, histories.values()) or self._derived.due():
             self._compact(brought, deployment)
+            anew = self._derived.topics.declared_anew(brought.held)
             brought = self._derived.bring(brought, up_to, list(histories.values()))
+            if anew:
+                return (
+                    True  # The plans are of columns that are no more: the next step makes others.
+                )
             catalog = self._catalog(deployment, brought)
         ran = False
         reads = {name: read_by(made) for name, made in plans.items()}

@@ -97,6 +97,10 @@ class TypedTables:
                     attempts.done[name] = self._append(name, own, visible, epoch)
         return attempts
 
+    def has_other_topic(self, shape: TopicShape) -> bool:
+        """Say whether a topic's table has the rows of another declaration."""
+        return self._topics.has_other(shape)
+
     def add_topic(self, shape: TopicShape, ends: Ends | None, up_to: Epoch) -> TableAt | None:
         """Append the records of an external topic up to an epoch; see `TypedTopics.add`."""
         return self._topics.add(TopicRows(shape, self._schemas, ends), up_to)

@@ -20,6 +20,7 @@ from projections.log.tables import TableAt, Tables
 from projections.log.topic_rows import TopicRows, spelled
 from projections.log.typed_columns import EPOCH
 from projections.log.writer import ArrowWriter, Guard, reached
+from schemas.topic_records import TopicShape
 from schemas.widening import event_type
 
 ROWS_AT_ONCE = 60_000
@@ -39,13 +40,18 @@ class TypedTopics:
         self._tables = tables
         self._writer = ArrowWriter(tables)
 
+    def has_other(self, shape: TopicShape) -> bool:
+        """Say whether the table is there, and has the rows of another declaration."""
+        table = self._tables.open(self._lake.path(typed_topic(shape.source)))
+        return table is not None and table.transaction_version(_app(shape)) is None
+
     def add(self, rows: TopicRows, up_to: Epoch) -> TableAt | None:
         """Append the records up to an epoch; None while a table without declared columns is none.
 
         Raises what reading a record raises, which then holds this table alone.
         """
         name = typed_topic(rows.shape.source)
-        path, app = self._lake.path(name), f"{name}/{rows.shape.fingerprint}"
+        path, app = self._lake.path(name), _app(rows.shape)
         table = self._tables.open(path)
         done = None if table is None else table.transaction_version(app)
         if done is None and rows.shape.columns:
@@ -119,6 +125,11 @@ class TypedTopics:
             within = (epoch >= first) & (epoch <= last)
             batches = scanner_of(dataset, within, dataset.schema.names).to_batches()
             yield Epoch(last), pa.Table.from_batches(batches, dataset.schema)
+
+
+def _app(shape: TopicShape) -> str:
+    """Return the app id of a table's guard, which names the declaration."""
+    return f"{typed_topic(shape.source)}/{shape.fingerprint}"
 
 
 def _steps(counts: dict[int, int]) -> Iterator[tuple[int, int]]:

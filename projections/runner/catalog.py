@@ -10,7 +10,7 @@ neither needs the other to be up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -51,6 +51,7 @@ class Entry:
     """One deployed thing. `text` is its SQL; of a capture or a slot JSON.
 
     `include_late`: this generation takes rows that came later than their lateness allows.
+    `since` numbers the entry that made the text what it is, whatever it had been before.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class Entry:
     status: str
     text: str
     include_late: bool = False
+    since: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class Deployment:
     captures: dict[str, dict[str, CapturedTable]]
     slots: dict[str, Incarnation]
     sources: dict[str, SourceDecl]
+    since: dict[str, int] = field(default_factory=dict)
     projections: dict[str, tuple[Entry, ProjectionDecl]]
 
     @property
@@ -88,7 +91,7 @@ class Deployment:
     def topics(self) -> dict[str, TopicShape]:
         """The declared sources that read an external topic, by name, and what they say of it."""
         return {
-            name: shape
+            name: replace(shape, declared=self.since.get(name, 0))
             for name, source in self.sources.items()
             if (shape := shape_of(source)) is not None
         }
@@ -154,6 +157,8 @@ class DeployedCatalog:
         rows = self._tables.read(self._lake.catalog)
         newest: dict[tuple[str, str], Entry] = {}
         for row in sorted(rows.to_pylist(), key=lambda r: int(r["entry"])) if rows else []:
+            before = newest.get((row["kind"], row["name"]))
+            same = before is not None and before.status != DROPPED and before.text == row["text"]
             newest[row["kind"], row["name"]] = Entry(
                 kind=row["kind"],
                 name=row["name"],
@@ -161,6 +166,7 @@ class DeployedCatalog:
                 status=row["status"],
                 text=row["text"],
                 include_late=bool(row["include_late"]),
+                since=before.since if before is not None and same else int(row["entry"]),
             )
         return list(newest.values())
 
@@ -233,12 +239,14 @@ class DeployedCatalog:
             return self._known
         live = [entry for entry in self.entries() if entry.status != DROPPED]
         sources: dict[str, SourceDecl] = {}
+        since: dict[str, int] = {}
         projections: dict[str, tuple[Entry, ProjectionDecl]] = {}
         for entry in live:
             if entry.kind in (CAPTURE, SLOT, RETRY):
                 continue
             script = parse_script(entry.text, origin=f"{entry.kind} {entry.name}")
             sources |= {source.name: source for source in script.sources}
+            since |= {source.name: entry.since for source in script.sources}
             projections |= {decl.name: (entry, decl) for decl in script.projections}
         captures = {e.name: parse_tables(e.text) for e in live if e.kind == CAPTURE}
         slots = {e.name: parse_incarnation(e.text) for e in live if e.kind == SLOT}
@@ -247,6 +255,7 @@ class DeployedCatalog:
             captures=captures,
             slots=slots,
             sources=sources,
+            since=since,
             projections=projections,
         )
         return self._known

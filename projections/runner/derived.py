@@ -80,7 +80,7 @@ class DerivedTables:
         self._frames = frames
         self._copied = TypedInstalls(lake, tables)
         self._deployed = DeployedCatalog(lake, tables)
-        self._topics = DerivedTopics(typed, self._deployed)
+        self.topics = DerivedTopics(typed, self._deployed)
         self._book = InstallBook(lake, tables)
         self._brought: Brought | None = None
         self._retries = Retries()
@@ -191,18 +191,18 @@ class DerivedTables:
                 if reached.epoch < before.epoch:
                     held[name] = replace(hold, from_epoch=reached.epoch + 1)
 
-    def lacks(self, brought: Brought, histories: Iterable[str]) -> bool:
+    def lacks(self, brought: Brought, histories: Iterable[HistoryOf]) -> bool:
         """Say whether a history was asked for just now, or removed to have it computed anew.
 
         So is one that cannot be opened: it is held when it is folded, and stops no other table.
         """
-        for name in {*histories} - {*brought.held}:
-            there = False
+        for history in histories:
+            name, there = history.name, False
             with Attempts().of(name):
-                there = self._tables.open(self._lake.path(name)) is not None
-            if name not in brought.tables or not there:
+                there = history.cursor(self._tables.open(self._lake.path(name))) is not None
+            if name not in brought.held and (name not in brought.tables or not there):
                 return True
-        return self._topics.lacks({*brought.tables, *brought.held})
+        return self.topics.lacks(brought.tables, brought.held)
 
     def _bring_typed(
         self,
@@ -253,7 +253,7 @@ class DerivedTables:
         self, before: Brought, up_to: Committed, made: dict[str, TableAt], held: dict[str, Hold]
     ) -> None:
         moved = up_to.epoch > before.epoch
-        found = self._topics.bring(up_to.epoch, made, held, moved=moved, due=self._retries.due)
+        found = self.topics.bring(up_to.epoch, made, held, moved=moved, due=self._retries.due)
         for name in found.done:
             held.pop(name, None)
             self._retries.forget(name)
@@ -332,15 +332,15 @@ class DerivedTables:
         """Fold what the history lacks. Its cursor is its own guard; a new one starts from 0."""
         path, typed = self._lake.path(history.name), self._lake.path(history.typed)
         stored, source = self._tables.open(path), self._tables.open(typed)
-        done = (stored.transaction_version(history.name) if stored else None) or 0
+        done = history.cursor(stored)
         if source is None:
             return None
         truncates = self._lake.path(history.truncates) if history.truncates else None
         newest = max(self._newest(typed), self._newest(truncates) if truncates else 0)
-        anew = stored is None or outgrown(schema_of(stored), schema_of(source))
-        if newest <= done and stored is not None and not anew:
+        anew = stored is None or done is None or outgrown(schema_of(stored), schema_of(source))
+        if stored is not None and done is not None and newest <= done and not anew:
             return TableAt(version=stored.version(), as_of_epoch=epoch)
-        after = 0 if anew else done
+        after = 0 if anew or done is None else done
         within = Range(column="_epoch", lower=after + 1, upper=epoch + 1)
         incoming = self._frames.frame(typed, within)
         if incoming is None:

@@ -20,9 +20,24 @@ class DerivedTopics:
         self._typed = typed
         self._deployed = deployed
 
-    def lacks(self, known: Collection[str]) -> bool:
-        """Say whether a topic was declared whose table is not among the known ones."""
-        return any(shape.columns and name not in known for name, shape in self._declared().items())
+    def lacks(self, made: Collection[str], held: Collection[str]) -> bool:
+        """Say whether a topic was declared whose table was not made yet, or is of another one."""
+        return self.declared_anew(held) or any(
+            shape.columns and name not in made and name not in held
+            for name, shape in self._declared().items()
+        )
+
+    def declared_anew(self, held: Collection[str]) -> bool:
+        """Say whether a table that is not held has the rows of another declaration."""
+        return not self._others() <= {*held}
+
+    def _others(self) -> set[str]:
+        found: set[str] = set()
+        for name, shape in self._declared().items():
+            # What cannot be opened is held when it is brought forward.
+            with Attempts().of(name):
+                found |= {name} if self._typed.has_other_topic(shape) else set()
+        return found
 
     def bring(
         self,
@@ -35,11 +50,13 @@ class DerivedTopics:
     ) -> Attempts:
         """Append the records up to an epoch to all tables but those held that are not `due`.
 
-        Where no epoch was `moved` on, only tables that were not `made` yet take part.
+        Where no epoch was `moved` on, only those take part that were not `made` yet, or are of
+        another declaration.
         """
         attempts = Attempts()
+        others = self._others()
         for name, shape in self._declared().items():
-            if due(name) if name in held else moved or name not in made:
+            if due(name) if name in held else moved or name not in made or name in others:
                 with attempts.of(name):
                     at = self._typed.add_topic(shape, endings_of(shape), up_to)
                     attempts.done |= {} if at is None else {name: at}

@@ -196,6 +196,7 @@ def _kept_by_records(topic: TopicShape) -> HistoryOf:
         key=topic.key,
         identity=topic.key,
         by_row=True,
+        declaration=topic.fingerprint,
         records=True,
     )
 

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import DataType, LongType, StringType
 
@@ -73,7 +74,8 @@ class HistoryOf:
     `identity` is the source's primary key. `key` differs from it, or `event_time` is set, when the
     history was declared; then rows are versions of `key` (see the module). `records`: they are
     records of a topic, which nothing replaces or retracts. `truncates` names the table of the
-    source's TRUNCATEs and `table` the one of its tables that this is about.
+    source's TRUNCATEs and `table` the one of its tables that this is about. `declaration` names
+    the statement that the rows of `typed` are made by: those of another one are folded anew.
     """
 
     name: str
@@ -84,6 +86,17 @@ class HistoryOf:
     truncates: str | None = None
     records: bool = False
     table: str = ""
+    declaration: str = ""
+
+    @property
+    def app_id(self) -> str:
+        """The app id of the guard, which is the cursor of the table as it is declared now."""
+        return f"{self.name}/{self.declaration}" if self.declaration else self.name
+
+    def cursor(self, stored: DeltaTable | None) -> int | None:
+        """Return the epoch that a stored table has; None for none, or for another declaration's."""
+        done = None if stored is None else stored.transaction_version(self.app_id)
+        return 0 if done is None and stored is not None and not self.declaration else done
 
 
 class HistoryTables:
@@ -133,7 +146,7 @@ class HistoryTables:
         self._spark.sql(_touched(history)).createOrReplaceTempView("history_old")
         self._spark.sql(_versions(history, columns)).createOrReplaceTempView("history_versions")
         rows = self._spark.sql(_difference(history, (*columns, *links), epoch))
-        path, guard = self._lake.path(history.name), Guard(history.name, epoch)
+        path, guard = self._lake.path(history.name), Guard(history.app_id, epoch)
         if stored is None:
             version = self._replace(path, rows.drop(OP), guard, bounded=bounded)
         else:

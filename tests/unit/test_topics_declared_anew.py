@@ -1,0 +1,146 @@
+"""A source that is declared again has the rows of this declaration, and so has its history."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from kernel.positions import Epoch
+from projections.log.layout import Lake, topics_log
+from projections.log.tables import TableAt, Tables
+from projections.log.typed import TypedTables
+from projections.log.typed_topics import typed_topic
+from projections.log.writer import ArrowWriter, Guard
+from projections.runner.catalog import LIVE, SOURCE, DeployedCatalog, Entry
+from projections.runner.derived import DerivedTables
+from projections.runner.derived_topics import DerivedTopics
+from projections.runner.relations import LakeCatalog
+from projections.runner.views import DeltaFrames
+from projections.state.history import HistoryOf, HistoryTables
+from tests.property.test_mixed_topics import REGISTRY, logged
+
+WITH_END = (
+    "CREATE SOURCE s (id STRING, v INT, gone BOOLEAN) WITH ("
+    "topic = 't', format = json, key = id, deleted = 'gone');"
+)
+BY_VALUE = "CREATE SOURCE s (id STRING, v INT) WITH (topic = 't', format = json, key = v);"
+TYPED, HISTORY = typed_topic("s"), "history/s"
+NOW = Epoch(1)
+
+
+class Declared:
+    """A lake with one record of a topic, and whatever is declared of it."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.tables = Tables()
+        self.writer = ArrowWriter(self.tables)
+        self.catalog = DeployedCatalog(lake, self.tables)
+        self.typed = TypedTables(lake, self.tables, REGISTRY)
+        self.topics = DerivedTopics(self.typed, self.catalog)
+        self.declare(WITH_END)
+        shape = self.catalog.deployment().topics["s"]
+        rows = logged(shape, [(None, b'{"id": "k", "v": 1, "gone": true}')])
+        rows = rows.set_column(
+            rows.schema.get_field_index("epoch"), "epoch", pa.array([1], pa.int64())
+        )
+        path = lake.path(topics_log("s"))
+        self.writer.append(path, rows, Guard("log", NOW))
+
+    def declare(self, text: str) -> None:
+        self.catalog.put([Entry(kind=SOURCE, name="s", generation=1, status=LIVE, text=text)])
+
+    def again(self, text: str) -> None:
+        self.catalog.drop_source("s")
+        self.declare(text)
+
+    def bring(self) -> list[dict[str, Any]]:
+        """Bring typed rows forward as if no epoch came meanwhile."""
+        found = self.topics.bring(NOW, {TYPED}, (), moved=False, due=lambda _: True)
+        assert not found.failed
+        rows = self.tables.read(self.lake.path(TYPED))
+        assert rows is not None
+        wanted = [name for name in ("id", "v", "gone", "ends_key") if name in rows.schema.names]
+        return rows.select(wanted).to_pylist()
+
+    def history(self) -> HistoryOf:
+        deployment = self.catalog.deployment()
+        catalog = LakeCatalog(self.lake, self.tables, deployment, typed=[TYPED], fields={})
+        found = catalog.history_of("s")
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def declared(lake: Lake) -> Declared:
+    return Declared(lake)
+
+
+def test_rows_are_made_anew_at_once_and_by_an_earlier_declaration_too(declared: Declared) -> None:
+    first = [{"id": "k", "v": 1, "gone": True, "ends_key": True}]
+    assert declared.topics.lacks({}, {})
+    declared.topics.bring(NOW, (), (), moved=False, due=lambda _: True)
+    assert declared.bring() == first
+    for text, rows in (
+        (BY_VALUE, [{"id": "k", "v": 1, "ends_key": False}]),
+        (WITH_END, first),
+    ):
+        declared.again(text)
+        assert declared.topics.declared_anew(())
+        assert declared.topics.lacks({TYPED}, ())
+        assert not declared.topics.lacks({}, {TYPED}), "what is held has pauses of its own"
+        assert declared.bring() == rows
+        assert not declared.topics.lacks({TYPED}, ())
+
+
+def test_a_statement_is_the_same_until_it_is_dropped_or_another(declared: Declared) -> None:
+    def told() -> str:
+        return declared.catalog.deployment().topics["s"].fingerprint
+
+    first = told()
+    declared.declare(WITH_END)
+    assert told() == first
+    declared.again(WITH_END)
+    again = told()
+    declared.declare(BY_VALUE)
+    assert len({first, again, told()}) == 3
+
+
+def test_a_history_of_another_declaration_is_lacking_and_folded_from_the_beginning(
+    declared: Declared,
+) -> None:
+    declared.topics.bring(NOW, (), (), moved=False, due=lambda _: True)
+    folds: list[Any] = []
+    self = SimpleNamespace(
+        _lake=declared.lake,
+        _tables=declared.tables,
+        _frames=cast(DeltaFrames, SimpleNamespace(frame=lambda *a: a, bytes_of=lambda *a: 1)),
+        _history=cast(
+            HistoryTables, SimpleNamespace(fold=lambda *a, **_: folds.append((a[1][1].lower, a[2])))
+        ),
+        _newest=lambda path: DerivedTables._newest(derived, path),
+        _near=lambda *a: (),
+        topics=declared.topics,
+    )
+    derived = cast(DerivedTables, self)
+    at = TableAt(version=0, as_of_epoch=NOW)
+    brought = SimpleNamespace(held={}, tables={HISTORY: at, TYPED: at})
+    for text in (None, BY_VALUE, WITH_END):
+        if text is not None:
+            declared.again(text)
+            declared.bring()
+        history = declared.history()
+        assert DerivedTables.lacks(derived, cast(Any, brought), [history])
+        DerivedTables._fold(derived, history, NOW)
+        assert folds.pop() == (1, None), "from the first epoch, onto nothing"
+        rows = pa.table({"id": ["k"], "v": pa.array([1], pa.int32())})
+        guard = Guard(history.app_id, NOW)
+        declared.writer.overwrite(declared.lake.path(HISTORY), rows, guard)
+        assert not DerivedTables.lacks(derived, cast(Any, brought), [history])
+        stored = declared.tables.open(declared.lake.path(HISTORY))
+        assert history.cursor(stored) == NOW
+        declared.again(text or WITH_END)
+        assert declared.history().cursor(stored) is None, "what says the same is another statement"
