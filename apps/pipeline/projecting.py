@@ -82,7 +82,11 @@ def final_rows_wait(run: Run) -> str:
     ended = run.ended_us
     if ended is None:
         return "final rows wait: not every input has brought a row yet"
-    until = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ended)).isoformat()
+    try:
+        until = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ended)).isoformat()
+    except OverflowError:
+        # A time at the edge of the calendar, less the lateness.
+        until = "the year 1" if ended < 0 else "the year 9999"
     rows = "" if run.waiting is None else f", {run.waiting} wait"
     return f"final rows are out up to {until}{rows}"
 

@@ -163,6 +163,15 @@ def test_a_rebuild_begins_with_the_watermark_of_the_table_it_replaces(hours: Hou
     assert built.to_pylist() == [{"window_end": START + timedelta(hours=1), "n": 1}]
 
 
+def test_a_watermark_beyond_the_calendar_stops_no_loop(
+    hours: Hours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.START", datetime(1, 1, 1, tzinfo=UTC))
+    hours.seen(0)
+    hours.seen(1)
+    assert hours.projecting.states["hours"].waits == "final rows are out up to the year 1, 1 wait"
+
+
 def _guard(app: str) -> Guard:
     return Guard(app, Epoch(0))
 
