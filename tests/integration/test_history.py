@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -172,3 +173,14 @@ def test_a_version_that_changes_its_end_is_marked_with_the_epoch(
     world.fold([(1, ("JFK", 1, 10)), (2, ("JFK", 5, 50))], 1)
     world.fold([(3, ("JFK", 3, 30))], 2)
     assert [(r["temp"], r["_epoch"]) for r in world.rows()] == [(10, 2), (30, 2), (50, 1)]
+
+
+def test_the_guard_of_a_declared_history_names_the_declaration(
+    spark: SparkSession, lake: Lake
+) -> None:
+    world = World(spark, lake, replace(BY_ROW, declaration="first"))
+    world.fold([(1, ("JFK", 1, 5))], 1)
+    stored = world.tables.open(lake.path(BY_ROW.name))
+    assert world.history.cursor(stored) == 1
+    assert replace(BY_ROW, declaration="second").cursor(stored) is None
+    assert BY_ROW.cursor(stored) == 0, "what names none has no other"
