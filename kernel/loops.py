@@ -44,6 +44,20 @@ class Loop:
         """Take note that something was done; `step` names what comes now."""
         self._moved = step or self._moved[0], self._now()
 
+    def pass_over(self, seconds: float) -> None:
+        """Leave out time in which the whole process was stopped: nothing could move on in it."""
+        now = self._now()
+        step, moved = self._moved
+        self._moved = step, min(now, moved + seconds)
+        waiting = self._waiting
+        if waiting is not None:
+            self._waiting = waiting[0], min(now, waiting[1] + seconds)
+
+    @property
+    def step(self) -> str:
+        """The step to which the loop has come."""
+        return self._moved[0]
+
     def waits(self, what: str | None) -> None:
         """Take note of work that waits for this loop, None for none, as somebody else sees it."""
         if what is None:

@@ -2,27 +2,42 @@
 
 Progress is what a loop itself passes (steps of an epoch, tables, chunks), and what a probe sees
 from outside (tasks that Spark's executors end). A long epoch that gets on is no standstill.
+
+The thread that looks takes no lock that a loop may hold, that of a log handler included: a loop
+that stands still within such a lock would stop its watchdog as well.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import json
 import logging
 import os
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
 from apps.standstills import FIX
 from kernel.loops import Loop
+from stack.plan import write_atomically
 
 LOOK_S = 1.0
 EXIT_STANDSTILL = 70
 """The exit code of a process that the watchdog ended."""
+_STOPPED_S = 5.0
+"""No look for so long says that the process was stopped (SIGSTOP, a frozen container)."""
+_KEPT_S = 86_400
+_MOST_DOUBLINGS = 6
+_LAST_S = 30
+_STDERR = 2
 _SLOW = 10
 _JOBS = 3
 
@@ -57,10 +72,45 @@ def end_process(reason: str) -> None:
 
     Its supervisor starts it again. Epochs are guarded: it may end at any moment.
     """
-    log.critical("%s: this process ends, to be started again", reason)
-    faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-    sys.stderr.flush()
+    # What hangs here must not keep the process: this timer takes no lock of the interpreter.
+    faulthandler.dump_traceback_later(_LAST_S, exit=True, file=_STDERR)
+    os.write(_STDERR, f"{reason}: this process ends, to be started again\n".encode())
+    faulthandler.dump_traceback(file=_STDERR, all_threads=True)
     os._exit(EXIT_STANDSTILL)
+
+
+class Ends:
+    """Counts on disk how often the process was ended for a loop at one and the same step.
+
+    A step that takes longer than the bound would be ended and begun again for ever. The bound
+    therefore doubles with each end, until such a step gets through. A day later it is forgotten.
+    """
+
+    def __init__(self, file: Path, *, now: Callable[[], float] = time.time) -> None:
+        self._file = file
+        self._now = now
+        self._known = self._read()
+
+    def before(self, loop: str, step: str) -> int:
+        """Return how often the process was ended for a loop at this step."""
+        known = self._known.get(loop)
+        if known is None or known["step"] != step or self._now() - known["at"] > _KEPT_S:
+            return 0
+        return int(known["ends"])
+
+    def add(self, loop: str, step: str) -> None:
+        """Count an end. What cannot be written must not keep the process from ending."""
+        ends = self.before(loop, step) + 1
+        self._known[loop] = {"step": step, "ends": ends, "at": self._now()}
+        with suppress(OSError):
+            write_atomically(self._file, json.dumps(self._known))
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            found: dict[str, dict[str, Any]] = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
 
 
 class Watchdog:
@@ -75,11 +125,20 @@ class Watchdog:
         *,
         end_after_s: float,
         end: Callable[[str], None] = end_process,
+        ends: Ends | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A vital loop that stands still for `end_after_s` ends the process; 0 stands for never."""
+        """A vital loop that stands still for `end_after_s` ends the process; 0 stands for never.
+
+        With `ends`, this time doubles with each end at the same step.
+        """
         self._watched = watched
         self._end_after_s = end_after_s
         self._end = end
+        self._ends = ends
+        self._now = now
+        self._looked = now()
+        self._sayings: SimpleQueue[tuple[int, str]] = SimpleQueue()
         self._seen: dict[str, object] = {}
         self.still: dict[str, str] = {}
         """What stands still, by the name of the loop: since when, where, and what to do."""
@@ -87,11 +146,17 @@ class Watchdog:
     def run(self, stop: threading.Event) -> None:
         """Watch until `stop` is set."""
         threading.Thread(target=self._probe, args=(stop,), name="probes", daemon=True).start()
+        threading.Thread(target=self._say, name="sayings", daemon=True).start()
         while not stop.wait(LOOK_S):
             self.look()
 
     def look(self) -> None:
         """Compare once."""
+        gap = self._now() - self._looked
+        self._looked += gap
+        if gap > _STOPPED_S:
+            for watched in self._watched:
+                watched.loop.pass_over(gap)
         still = {}
         for watched in self._watched:
             name = watched.loop.name
@@ -101,12 +166,28 @@ class Watchdog:
             reason = f"{name} has not moved on for {seconds:.0f} s, {where}"
             still[name] = f"{reason}{FIX}penstock restart pipeline"
             if name not in self.still:
-                log.error("%s", reason)
-            if watched.vital and 0 < self._end_after_s <= seconds:
-                self._end(reason)
+                self._sayings.put((logging.ERROR, reason))
+            if watched.vital:
+                self._end_after(watched.loop, seconds, reason)
         for name in self.still.keys() - still.keys():
-            log.info("%s moves on", name)
+            self._sayings.put((logging.INFO, f"{name} moves on"))
         self.still = still
+
+    def _end_after(self, loop: Loop, seconds: float, reason: str) -> None:
+        """End the process for a loop that stood still for its time."""
+        step = loop.step
+        before = 0 if self._ends is None else self._ends.before(loop.name, step)
+        if not 0 < self._end_after_s * 2 ** min(before, _MOST_DOUBLINGS) <= seconds:
+            return
+        if self._ends is not None:
+            self._ends.add(loop.name, step)
+        again = f" (ended {before} times before at this step)" if before else ""
+        self._end(f"{reason}{again}")
+
+    def _say(self) -> None:
+        while True:
+            level, said = self._sayings.get()
+            log.log(level, "%s", said)
 
     def probe(self) -> None:
         """Ask once what the loops do not say themselves."""
@@ -148,7 +229,11 @@ def watchdog_of(
         *(Watched(loop=each, bound_s=bound_s) for each in others),
         *(Watched(loop=each, bound_s=_SLOW * bound_s) for each in slow),
     ]
-    return Watchdog(watched, end_after_s=settings.number("pipeline.standstill_end_seconds"))
+    return Watchdog(
+        watched,
+        end_after_s=settings.number("pipeline.standstill_end_seconds"),
+        ends=Ends(settings.state_dir / "standstills.json"),
+    )
 
 
 def spark_signs(spark: SparkSession, *groups: str | None) -> Signs:

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from apps.pipeline.health import PartState
-from apps.pipeline.watchdog import EXIT_STANDSTILL, Signs, Watchdog, Watched
+from apps.pipeline.watchdog import EXIT_STANDSTILL, Ends, Signs, Watchdog, Watched
 from apps.standstills import of_pipeline
 from kernel import failpoints
 from kernel.loops import Loop, passed
@@ -40,12 +41,14 @@ class World:
             ],
             end_after_s=900,
             end=self.ended.append,
+            now=lambda: self.at,
         )
 
     def after(self, seconds: float) -> dict[str, str]:
-        """Let time pass and look."""
-        self.at += seconds
-        self.watchdog.look()
+        """Let time pass and look, as often as a watchdog does."""
+        for part in (*(4.0,) * int(seconds // 4), seconds % 4):
+            self.at += part
+            self.watchdog.look()
         return self.watchdog.still
 
 
@@ -131,7 +134,7 @@ def test_a_probe_that_fails_is_no_progress(world: World) -> None:
         raise RuntimeError("nobody answers")
 
     watched = [Watched(loop=world.loop, bound_s=60, probe=nobody_answers)]
-    world.watchdog = Watchdog(watched, end_after_s=0)
+    world.watchdog = Watchdog(watched, end_after_s=0, now=lambda: world.at)
     with world.loop.working("an epoch"):
         world.watchdog.probe()
         assert world.after(10_000)
@@ -148,6 +151,52 @@ def test_the_process_ends_for_a_vital_loop_alone(world: World) -> None:
             assert len(world.ended) == 1
 
 
+def test_time_in_which_the_whole_process_was_stopped_does_not_count(world: World) -> None:
+    with world.loop.working("an epoch"):
+        assert not world.after(50)
+        world.at += 10_000
+        world.watchdog.look()
+        assert not world.watchdog.still
+        assert world.after(12), "what stood still before and after it is counted together"
+    assert not world.ended
+
+
+def test_a_step_that_ended_the_process_gets_twice_the_time_when_it_is_begun_again(
+    world: World, tmp_path: Path
+) -> None:
+    def started_again() -> None:
+        world.ended.clear()
+        watched = [Watched(loop=world.loop, bound_s=60, vital=True)]
+        ends = Ends(tmp_path / "standstills.json", now=lambda: world.at)
+        world.watchdog = Watchdog(
+            watched, end_after_s=900, end=world.ended.append, ends=ends, now=lambda: world.at
+        )
+
+    for before in range(3):
+        started_again()
+        with world.loop.working("a merge"):
+            world.after(900 * 2**before - 4)
+            assert not world.ended
+            world.after(5)
+            assert world.ended
+    assert "ended 2 times before at this step" in world.ended[0]
+    started_again()
+    with world.loop.working("another step"):
+        world.after(901)
+        assert world.ended
+    world.at += 90_000
+    started_again()
+    with world.loop.working("another step"):
+        world.after(901)
+        assert world.ended, "ends of long ago do not count"
+
+
+def test_counts_that_cannot_be_read_or_written_do_not_keep_the_process(tmp_path: Path) -> None:
+    (tmp_path / "standstills.json").write_text("{")
+    assert Ends(tmp_path / "standstills.json").before("ingest", "a merge") == 0
+    Ends(tmp_path / "nowhere" / "standstills.json").add("ingest", "a merge")
+
+
 def test_a_part_that_stands_still_is_told_with_its_command(world: World) -> None:
     with world.loop.working("an epoch"), world.other.working("a copy"):
         still = dict(world.after(100))
@@ -159,8 +208,9 @@ def test_a_part_that_stands_still_is_told_with_its_command(world: World) -> None
     assert copies.cause == "copies has not moved on for 100 s, since a copy"
 
 
-def test_a_process_that_is_ended_leaves_the_stacks_of_its_threads() -> None:
+def test_a_process_is_ended_with_its_stacks_although_a_loop_holds_the_lock_of_the_log() -> None:
     program = f"""
+import logging
 import threading
 from apps.pipeline.watchdog import Watchdog, Watched
 from kernel import failpoints
@@ -168,8 +218,10 @@ from kernel.loops import Loop
 loop = Loop("ingest")
 failpoints.arm({HELD!r}, "hold")
 
+logging.basicConfig()
+
 def epoch_of_this_test():
-    with loop.working("an epoch"):
+    with logging.getLogger().handlers[0].lock, loop.working("an epoch"):
         failpoints.hit({HELD!r})
 
 threading.Thread(target=epoch_of_this_test, daemon=True).start()
