@@ -27,6 +27,11 @@ from stack.lock import STORES
 
 FIXED: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    "spark.databricks.delta.schema.autoMerge.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.python.daemon.module": "apps.pipeline.worker_daemon",
@@ -34,6 +39,8 @@ FIXED: Mapping[str, str] = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 """What results depend on: refused as a setting."""
+_FIXED_BELOW = ("spark.sql.ansi.", "spark.sql.legacy.")
+"""Below these, all that is not in `FIXED` changes what SQL means, and is refused as well."""
 
 USUAL: Mapping[str, str] = {
     "spark.app.name": "penstock",
@@ -145,6 +152,11 @@ def with_asked(ours: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, s
         if name in FIXED and value != FIXED[name]:
             raise Misconfigured(
                 f"{name} is {FIXED[name]!r}: what tables hold depends on it",
+                remedy=f"Leave {name} out of the settings.",
+            )
+        if name not in FIXED and name.startswith(_FIXED_BELOW):
+            raise Misconfigured(
+                f"{name} changes what SQL means: what tables hold depends on it",
                 remedy=f"Leave {name} out of the settings.",
             )
         between = _JOINED.get(name)

@@ -69,6 +69,23 @@ def test_what_results_depend_on_is_refused(name: str) -> None:
         with_asked(FIXED, {name: "another"})
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.sql.ansi.enabled",
+        "spark.sql.ansi.doubleQuotedIdentifiers",
+        "spark.sql.caseSensitive",
+        "spark.sql.decimalOperations.allowPrecisionLoss",
+        "spark.sql.legacy.timeParserPolicy",
+        "spark.sql.storeAssignmentPolicy",
+        "spark.databricks.delta.schema.autoMerge.enabled",
+    ],
+)
+def test_what_changes_the_meaning_of_sql_is_refused(name: str) -> None:
+    with pytest.raises(Misconfigured, match=name):
+        with_asked(FIXED, {name: "another"})
+
+
 def test_the_memory_of_the_driver_has_one_name() -> None:
     with pytest.raises(Misconfigured) as refused:
         with_asked({}, {"spark.driver.memory": "4g"})
