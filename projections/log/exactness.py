@@ -2,11 +2,13 @@
 
 deltalake and Spark convert values to the stored type without a word: 1.75 becomes 1 in a column of
 whole numbers. Whoever commits rows or files asks here before.
+
+A value is held if a conversion keeps it, whatever its type: 5 is 5.00. NULL is held by every type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,14 +17,27 @@ import pyarrow.compute as pc
 from kernel.errors import Incompatible
 from schemas.widening import common_type
 
+Leaf = Callable[[pa.DataType, pa.DataType], pa.DataType]
+
 NAMES = pa.schema([("name", pa.string())])
 """What `Inexact` returns: names of columns."""
+_INTEGER_DIGITS = 20
+"""The digits of the greatest whole number that has 64 bits."""
 
 
-def refuse_inexact(stored: pa.Schema, rows: pa.Table, where: str) -> None:
-    """Raise `Incompatible` where a stored column's type would change values of the rows."""
-    for name in _changed(stored, rows):
-        raise refusal(stored, rows.schema, name, where)
+def as_stored(stored: pa.Schema, rows: pa.Table, where: str) -> pa.Table:
+    """Return rows whose values have the types of a table's columns.
+
+    Raises `Incompatible` where a type would change values. Columns whose types the stored ones hold
+    anyway are left as they are.
+    """
+    for name in in_question(stored, rows.schema):
+        kind = stored.field(name).type
+        if not _exact(rows[name], kind):
+            raise refusal(stored, rows.schema, name, where)
+        place = rows.schema.names.index(name)
+        rows = rows.set_column(place, name, _converted(rows[name], kind))
+    return rows
 
 
 def refuse_other_types(stored: pa.Schema, files: pa.Schema, where: str) -> None:
@@ -84,7 +99,7 @@ def _changed(stored: pa.Schema, rows: pa.Table) -> Iterator[str]:
 def _exact(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
     """Say whether values stay what they are as another type. Fields that it lacks are added."""
     own = values.type
-    if _holds(kind, own):
+    if _holds(kind, own) or values.null_count == len(values):
         return True
     if pa.types.is_struct(own) and pa.types.is_struct(kind):
         return all(
@@ -94,19 +109,79 @@ def _exact(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
         )
     if _is_list(own) and _is_list(kind):
         return _exact(pc.list_flatten(values), kind.value_type)
-    if pa.types.is_timestamp(own) and pa.types.is_date(kind):
+    if pa.types.is_map(own) and pa.types.is_map(kind):
+        items = pa.chunked_array([chunk.items for chunk in values.chunks], own.item_type)
+        return _exact(items, kind.item_type)
+    if not converts(own, kind):
         return False
     try:
-        cast = values.cast(kind)
-        # A cast rounds to the next float without a word, and takes '007' for 7: the way back tells.
-        if pa.types.is_floating(kind) or _is_text(own):
+        cast = _converted(values, kind)
+        # Casts round fractions, take '007' for 7 and 2 for true without a word: the way back tells.
+        if pa.types.is_floating(own) or _is_text(own) or _loses_silently(kind):
             return _equal(cast.cast(own), values)
     except pa.ArrowInvalid:
         return False
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        # Not a conversion that could lose something silently: whoever writes refuses it.
-        return True
     return True
+
+
+def _loses_silently(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def converts(own: pa.DataType, kind: pa.DataType) -> bool:
+    """Say whether some value other than NULL can become another type."""
+    if _misses(own, kind):
+        return False
+    try:
+        pa.array([], own).cast(_between(own, kind)).cast(kind)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return False
+    return True
+
+
+def _misses(own: pa.DataType, kind: pa.DataType) -> bool:
+    """Say whether a conversion loses the time of day, or counts moments.
+
+    What a moment is as a number is microseconds to one engine and seconds to another.
+    """
+    if pa.types.is_timestamp(own) and pa.types.is_date(kind):
+        return True
+    return (_is_number(own) and pa.types.is_temporal(kind)) or (
+        pa.types.is_temporal(own) and _is_number(kind)
+    )
+
+
+def _converted(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return values as another type. Fields that it lacks stay as they are."""
+    own = values.type
+    if values.null_count == len(values):
+        return pa.chunked_array([pa.nulls(len(values), _replaced(own, kind, _last))])
+    return values.cast(_replaced(own, kind, _between)).cast(_replaced(own, kind, _last))
+
+
+def _between(own: pa.DataType, kind: pa.DataType) -> pa.DataType:
+    """Return the type by way of which a cast asks what values are, and not what they may be."""
+    if pa.types.is_decimal(kind) and pa.types.is_integer(own):
+        return pa.decimal256(_INTEGER_DIGITS + kind.scale, kind.scale)
+    return own
+
+
+def _last(_own: pa.DataType, kind: pa.DataType) -> pa.DataType:
+    return kind
+
+
+def _replaced(own: pa.DataType, kind: pa.DataType, leaf: Leaf) -> pa.DataType:
+    """Return a type with what `leaf` gives in the place of everything that is not nested."""
+    if pa.types.is_struct(own) and pa.types.is_struct(kind):
+        kinds = {item.name: item.type for item in (*own, *kind)}
+        return pa.struct(
+            [(item.name, _replaced(item.type, kinds[item.name], leaf)) for item in own]
+        )
+    if _is_list(own) and _is_list(kind):
+        return pa.list_(_replaced(own.value_type, kind.value_type, leaf))
+    if pa.types.is_map(own) and pa.types.is_map(kind):
+        return pa.map_(own.key_type, _replaced(own.item_type, kind.item_type, leaf))
+    return leaf(own, kind)
 
 
 def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
@@ -142,6 +217,15 @@ def _same(kind: pa.DataType, own: pa.DataType) -> bool:
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_boolean(kind)
+    )
 
 
 def _is_text(kind: pa.DataType) -> bool:

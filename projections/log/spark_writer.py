@@ -16,14 +16,14 @@ from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, functions
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import DeltaVersion
 from projections.log.datasets import location_of, schema_of
 from projections.log.driver import FEW_ROWS, collected
-from projections.log.exactness import NAMES, Inexact, in_question, of_other_types, refusal
+from projections.log.exactness import NAMES, Inexact, converts, in_question, of_other_types, refusal
 from projections.log.sessions import session_beside
 from projections.log.tables import Tables
 from projections.log.writer import DELETE, OP, UPSERT, Guard, reached
@@ -224,8 +224,11 @@ def _cast(column: Column, own: DataType, kind: DataType) -> Column:
         case ArrayType(), ArrayType():
             inner = own.elementType, kind.elementType
             return functions.transform(column, lambda item: _cast(item, *inner))
-        case _:
+        case _ if converts(to_arrow_type(own), to_arrow_type(kind)):
             return column.cast(kind)
+        case _:
+            # Only NULL has passed. Spark refuses a cast between such types, whatever the values.
+            return functions.lit(None).cast(kind)
 
 
 def _columns(rows: DataFrame) -> pa.Schema:

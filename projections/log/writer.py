@@ -30,7 +30,7 @@ from kernel.errors import Incompatible, LeaseLost, Unavailable
 from kernel.positions import DeltaVersion, Epoch
 from projections.log.busy import shorten
 from projections.log.datasets import schema_of
-from projections.log.exactness import refuse_inexact
+from projections.log.exactness import as_stored
 from projections.log.pruning import within
 from projections.log.tables import TABLE_SETTINGS, Tables
 from schemas.identifiers import datafusion_name
@@ -194,7 +194,7 @@ class ArrowWriter:
         keys: Sequence[str],
         newer: Sequence[str],
     ) -> None:
-        refuse_inexact(schema_of(table), rows, table.table_uri)
+        rows = as_stored(schema_of(table), rows, table.table_uri)
         match_keys = " AND ".join(
             f"{datafusion_name(key, of='t')} = {datafusion_name(key, of='s')}" for key in keys
         )
@@ -245,7 +245,7 @@ class ArrowWriter:
     ) -> None:
         shorten(guard.app_id, table)
         if schema_mode != "overwrite":
-            refuse_inexact(schema_of(table), rows, table.table_uri)
+            rows = as_stored(schema_of(table), rows, table.table_uri)
         try:
             write_deltalake(
                 table,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,20 @@ LOST = [
     (pa.int64(), 1, pa.string(), "007"),
     (pa.struct([("a", pa.int32())]), {"a": 1}, pa.struct([("a", pa.float64())]), {"a": 1.75}),
     (pa.list_(pa.int32()), [1], pa.list_(pa.float64()), [1.75]),
+    (pa.decimal128(10, 2), Decimal("1.00"), pa.float64(), 0.129),
+    (pa.decimal128(10, 2), Decimal("1.00"), pa.float32(), 0.129),
+    (pa.decimal128(10, 2), Decimal("1.00"), pa.int64(), 10**9),
+    (pa.bool_(), True, pa.int64(), 2),
+    (pa.bool_(), True, pa.float64(), 0.5),
+    (pa.bool_(), True, pa.decimal128(10, 2), Decimal("2.50")),
+    (pa.int64(), 1, MOMENT, datetime(2013, 1, 1, 5, tzinfo=UTC)),
+    (MOMENT, datetime(2013, 1, 1, 5, tzinfo=UTC), pa.int64(), 1),
+    (
+        pa.map_(pa.string(), pa.decimal128(10, 2)),
+        [("a", Decimal("1.00"))],
+        pa.map_(pa.string(), pa.float64()),
+        [("a", 0.129)],
+    ),
 ]
 """A stored column's type and a value in it, and rows' type with a value that is lost in it."""
 HELD = [
@@ -61,6 +75,21 @@ HELD = [
     (pa.decimal128(20, 4), Decimal("1.7555"), pa.decimal128(10, 2), Decimal("2.50")),
     (pa.struct([("a", pa.int64())]), {"a": 1}, pa.struct([("a", pa.int32())]), {"a": 2}),
     (pa.list_(pa.int64()), [1], pa.list_(pa.int32()), [2]),
+    (pa.decimal128(10, 2), Decimal("1.50"), pa.int64(), 2),
+    (pa.decimal128(10, 2), Decimal("1.50"), pa.float64(), 2.5),
+    (pa.bool_(), False, pa.int64(), 1),
+    (pa.list_(pa.decimal128(10, 2)), [Decimal("1.50")], pa.list_(pa.int64()), [2]),
+    (
+        pa.struct([("a", pa.decimal128(10, 2))]),
+        {"a": Decimal("1.50")},
+        pa.struct([("a", pa.int64())]),
+        {"a": 2},
+    ),
+    (pa.date32(), date(2013, 1, 1), MOMENT, None),
+    (MOMENT, AT, pa.int64(), None),
+    (pa.bool_(), True, pa.decimal128(10, 2), None),
+    (pa.date32(), date(2013, 1, 1), pa.binary(), None),
+    (pa.int64(), 1, pa.list_(pa.int64()), None),
 ]
 
 Row = tuple[int, str | None, int]
@@ -278,6 +307,18 @@ def test_values_of_another_type_that_a_column_holds_are_stored(writer: Subject, 
     kept = sorted(rows.to_pylist(), key=lambda row: row["id"])
     assert kept == [row for each in wanted for row in each.to_pylist()]
     assert [rows.schema.field(f"x{place}").type for place in range(len(kinds))] == [*kinds]
+
+
+def test_no_rows_of_any_type_join_a_table(writer: Subject, path: str) -> None:
+    kinds, firsts, others, values = zip(*LOST, strict=True)
+    writer.append(path, columns_of(1, kinds, firsts), 1)
+    none = columns_of(2, others, values).slice(0, 0)
+    writer.append(path, none, 2)
+    writer.merge(path, with_op(none, UPSERT), 3)
+    assert writer.reached(path) == 3
+    rows = Tables().read(path)
+    assert rows is not None
+    assert rows.to_pylist() == columns_of(1, kinds, firsts).to_pylist()
 
 
 def test_overwrite_replaces_rows_and_columns(writer: Subject, path: str) -> None:
