@@ -13,7 +13,7 @@ from apps.archive.lake import LakeArchive
 from apps.store.events import COLUMNS
 from eventstore.archive import Archived, fetched
 from eventstore.postgres.connect import Connection, connect, wrapped
-from eventstore.postgres.restoring import Contents
+from eventstore.postgres.restoring import Contents, half_filled
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 
@@ -42,10 +42,16 @@ class StoredEvents:
             yield cls(connection, lake)
 
     async def contents(self) -> Contents:
-        """Return what the store is now, apart from its events."""
-        ((store_id, head),) = await self.rows(
-            "SELECT store_id::text, position FROM es.store, es.counter"
+        """Return what the store is now, apart from its events.
+
+        Raises `Unavailable` for a store that is being filled.
+        """
+        ((store_id, head, filling),) = await self.rows(
+            "SELECT store_id::text, position, to_regclass('es.restoring') IS NOT NULL"
+            " FROM es.store, es.counter"
         )
+        if filling:
+            raise half_filled()
         schemas = await self.rows("SELECT schema_id, schema FROM es.schemas ORDER BY schema_id")
         types = await self.rows("SELECT subject, schema_id FROM es.types ORDER BY subject")
         return Contents(store_id=store_id, head=head, schemas=dict(schemas), subjects=dict(types))
@@ -54,7 +60,8 @@ class StoredEvents:
         """Return the events of some positions. Raises `Unavailable` without their archive."""
         rows = await self.rows(_EVENTS, low, high)
         if len(rows) < high - low + 1:
-            rows += await self._archived(low, high)
+            # An archiver may have worked between both statements: what was read is not read again.
+            rows += await self._archived(low, high, {row[0] for row in rows})
             rows.sort()
         columns = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
         return pa.table(
@@ -69,11 +76,12 @@ class StoredEvents:
                 await cursor.execute(statement.encode(), values)
                 return await cursor.fetchall()
 
-    async def _archived(self, low: int, high: int) -> list[tuple[Any, ...]]:
+    async def _archived(self, low: int, high: int, read: set[int]) -> list[tuple[Any, ...]]:
         # Looked up after the events: what was archived meanwhile is in either, or in both.
         places = [
             Archived(store_id=store_id, position=Position(position))
             for position, store_id in await self.rows(_ARCHIVED, low, high)
+            if position not in read
         ]
         return _rows(await fetched(self._archive, places))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from apps.store.events import StoreEvents
 from apps.store.lines import CopyLines
 from eventstore.postgres.migrate import migrate
-from eventstore.postgres.restoring import Restored, restoring
+from eventstore.postgres.restoring import Restored, refuse_used, restoring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ async def rebuild(
 
     Raises `Conflict` for a database that has a store, `Incompatible` where events are missing.
     """
+    await refuse_used(dsn)  # Before its schema is touched: it may serve an older version.
     await migrate(dsn)
     contents = events.contents
     started = time.monotonic()

@@ -271,9 +271,12 @@ class PostgresGroupCommit:
             ids=ids_of(requests),
             **({} if probes is None else _walks(probes)),
         )
-        number, position, recorded_at = counter[0]
+        number, position, recorded_at, known_head = counter[0]
         if number != self._lease.number:
             raise LeaseLost(f"writer {number} has taken over from writer {self._lease.number}")
+        if known_head is not None:
+            # Another process found that events are gone, after this one had taken the lease.
+            raise diverged(position, known_head)
         if position != self._head:
             # Somebody appended in a transaction of their own: what we remember is old.
             self._moved_to(position)

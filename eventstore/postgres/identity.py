@@ -7,6 +7,7 @@ import psycopg
 from eventstore.postgres.connect import connect, wrapped
 from eventstore.postgres.locks import APPEND_LOCK
 from eventstore.postgres.queries import results
+from eventstore.postgres.restoring import half_filled
 
 
 async def renew_id(dsn: str) -> str:
@@ -14,8 +15,11 @@ async def renew_id(dsn: str) -> str:
 
     Positions behind the restored head will stand for other events than before. Under the new id
     nobody downstream takes them for those, and each stops by name until it has been rebuilt.
+    Raises `Unavailable` for a store that is being filled.
     """
     async with await connect(dsn, role=None, cursor=psycopg.AsyncClientCursor) as connection:
         with wrapped("renewing the id of the store"):
             *_, rows = await results(connection, "renew_store_id", append_lock=APPEND_LOCK)
+    if not rows:
+        raise half_filled()
     return str(rows[0][0])

@@ -15,6 +15,7 @@ from eventstore.feed import diverged
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.locks import APPEND_LOCK, LEASE_LOCK
 from eventstore.postgres.queries import query, results
+from eventstore.postgres.restoring import half_filled
 from kernel import failpoints
 from kernel.errors import Standby, Unavailable
 
@@ -66,7 +67,9 @@ class Lease:
             holder=self.holder,
             ttl_s=self._ttl_s,
         )
-        holder, head, store_id, known_head = state[0]
+        holder, head, store_id, known_head, filling = state[0]
+        if filling:
+            raise half_filled()
         if known_head is not None:
             raise diverged(head, known_head)
         if not taken:

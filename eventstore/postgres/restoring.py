@@ -1,7 +1,8 @@
 """Fills an empty database with the events of a store, as they were, and makes the rest of them.
 
 1. The database is marked: the table `es.restoring` says what is being filled in, and the store's
-   known head lies beyond its events, so that no writer takes the lease and nobody appends.
+   known head lies beyond its events, so that no writer takes the lease and nobody appends. A
+   writer that had the lease before has it no longer.
 2. Events are copied in ascending order, a commit for each part. Whoever comes after a crash goes on
    behind the last one.
 3. One commit makes streams, categories, tags and types of the events, sets what streams show, and
@@ -15,15 +16,27 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+from psycopg import sql
+
 from eventstore.lifecycle import METADATA_SUFFIX
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.locks import APPEND_LOCK
 from eventstore.postgres.queries import query
 from eventstore.postgres.rows import COPY_EVENTS
 from eventstore.restoring import PolicyFold
-from kernel.errors import Conflict, Incompatible
+from kernel.errors import Conflict, Incompatible, Unavailable
 
 _EMPTY_FIRST = "Give an empty database: CREATE DATABASE …, and its DSN with --into"
+_ALWAYS_FILLED = ["migrations", "store", "lease", "counter"]
+"""Tables that have rows before anybody has used the store."""
+_TABLES = """
+SELECT relname FROM pg_class
+    WHERE relnamespace = to_regnamespace('es') AND relkind = 'r' AND relname <> ALL (%s)
+    ORDER BY relname <> 'events', relname
+"""
+_NO_WRITER = """
+UPDATE es.lease SET number = number + 1, holder = '', expires_at = '-infinity'
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +62,35 @@ class Restored:
     tags: int
 
 
+def half_filled() -> Unavailable:
+    """Return the error for whoever would use a store while it is filled."""
+    return Unavailable(
+        "the store is being filled, and has only a part of its events",
+        remedy="Wait until that is done. If it died, give the same command again, which goes on "
+        "where it was: penstock store rebuild, or penstock store import FOLDER",
+    )
+
+
+async def refuse_used(dsn: str) -> None:
+    """Raise `Conflict` for a database that has a store already; of any schema, or none at all."""
+    async with await connect(dsn, role=None) as connection:
+        with wrapped("looking whether the event store is empty"):
+            await _refuse_used(connection)
+
+
+async def _refuse_used(connection: Connection) -> None:
+    cursor = await connection.execute(_TABLES.encode(), (_ALWAYS_FILLED,))
+    tables = [cast(str, name) for (name,) in await cursor.fetchall()]
+    if "restoring" in tables:
+        return  # What is there was filled in, or is looked at when it goes on.
+    for name in tables:
+        one = sql.SQL("SELECT FROM es.{} LIMIT 1").format(sql.Identifier(name))
+        if await (await connection.execute(one)).fetchone() is not None:
+            raise Conflict(
+                f"the database has a store already: es.{name} has rows", remedy=_EMPTY_FIRST
+            )
+
+
 class PostgresRestore:
     """Fills one database. Needs a login that owns the store."""
 
@@ -63,14 +105,10 @@ class PostgresRestore:
         """
         contents = self._contents
         async with self._step():
+            await _refuse_used(self._connection)
             mark = await self._value("SELECT to_regclass('es.restoring')::text")
             reached = cast(int, await self._value("SELECT position FROM es.counter"))
             if mark is None:
-                if reached or await self._value("SELECT count(*) FROM es.streams"):
-                    raise Conflict(
-                        f"the database has a store already, with {reached} events",
-                        remedy=_EMPTY_FIRST,
-                    )
                 await self._connection.execute("CREATE TABLE es.restoring (store_id uuid)")
                 await self._execute("INSERT INTO es.restoring VALUES (%s)", contents.store_id)
             else:
@@ -85,10 +123,8 @@ class PostgresRestore:
                 contents.store_id,
                 contents.head + 1,
             )
-            for schema_id, text in contents.schemas.items():
-                await self._connection.execute(
-                    query("keep_schema"), {"schema_id": schema_id, "schema": text}
-                )
+            await self._execute(_NO_WRITER)
+            await self._keep_schemas()
         return reached
 
     async def copy(self, lines: Sequence[memoryview]) -> None:
@@ -108,6 +144,9 @@ class PostgresRestore:
         contents = self._contents
         async with self._step():
             await self._refuse_incomplete()
+            # A service that runs beside may have been told of types, which it could not append.
+            await self._execute("DELETE FROM es.type_schemas")
+            await self._execute("DELETE FROM es.types")
             await self._connection.execute(query("restore_from_events"))
             for subject, schema_id in contents.subjects.items():
                 await self._connection.execute(
@@ -117,6 +156,7 @@ class PostgresRestore:
                     query("keep_type_schema"), {"subject": subject, "schema_id": schema_id}
                 )
             await self._set_policies()
+            await self._execute(_NO_WRITER)
             await self._connection.execute("UPDATE es.store SET known_head = NULL")
             await self._connection.execute("DROP TABLE es.restoring")
             counts = [
@@ -126,6 +166,20 @@ class PostgresRestore:
         await self._connection.execute("ANALYZE es.events, es.streams, es.tags")
         events, streams, tags = counts
         return Restored(store_id=contents.store_id, events=events, streams=streams, tags=tags)
+
+    async def _keep_schemas(self) -> None:
+        contents = self._contents
+        for schema_id, text in contents.schemas.items():
+            await self._connection.execute(
+                query("keep_schema"), {"schema_id": schema_id, "schema": text}
+            )
+        cursor = await self._connection.execute("SELECT schema_id, schema FROM es.schemas")
+        for schema_id, text in await cursor.fetchall():
+            if contents.schemas.get(schema_id, text) != text:
+                raise Conflict(
+                    f"the database has another schema with id {schema_id} than the store",
+                    remedy=_EMPTY_FIRST,
+                )
 
     async def _refuse_incomplete(self) -> None:
         counted = await self._value("SELECT count(*) FROM es.events")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from schemas.registry import MemoryRegistry
 from tests.architecture.tree import ROOT
 from tests.docs.console import commands, run
 from tests.docs.markdown import blocks
@@ -20,7 +21,7 @@ def test_the_runbook_brings_back_a_store_from_its_lake(
     postgres_dsn: str, tmp_path: Path, new_database: Callable[..., str]
 ) -> None:
     lake = tmp_path / "lake"
-    lived(postgres_dsn, lake)
+    lived(postgres_dsn, lake, MemoryRegistry())
     new = new_database(EMPTY)
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -173,6 +173,20 @@ def test_a_head_that_goes_backwards_stops_the_store(dsn: str) -> None:
         appended(connection, "order-2")
 
 
+def test_who_has_the_lease_appends_nothing_once_a_loss_was_found(dsn: str) -> None:
+    """The writer took the lease after the loss, and another process found it later."""
+
+    async def body() -> None:
+        async with PostgresEventStore(dsn, lease_ttl_s=60) as store:
+            await store.append(request(to("order-1")))
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute("UPDATE es.store SET known_head = 9")
+            with pytest.raises(StoreDiverged, match="position 1, and had 9"):
+                await store.append(request(to("order-1")))
+
+    asyncio.run(body())
+
+
 def test_a_second_service_knows_types_that_were_born_after_its_start(postgres_dsn: str) -> None:
     """It finds them beside the events: its registry has never heard of them."""
     born = NewEvent(id=uuid4(), type="born", data={"n": 1}, metadata={}, tags=(), occurred_at=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ from apps.store.dump import export
 from apps.store.events import FolderEvents, LakeEvents, StoreEvents
 from apps.store.lines import CopyLines
 from apps.store.rebuild import rebuild
-from eventstore.postgres.restoring import Restored
-from kernel.errors import ChecksumMismatch, Conflict, Incompatible, NotFound
+from eventstore.postgres.identity import renew_id
+from eventstore.postgres.restoring import Contents, Restored
+from kernel.errors import ChecksumMismatch, Conflict, Incompatible, NotFound, Unavailable
 from kernel.positions import Epoch
 from projections.log.frames import AVRO_SCHEMAS
 from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
+from schemas.registry import MemoryRegistry
 from tests.support.lake.archiving import archived, into_the_log
 from tests.support.services.http import service_in_thread
 from tests.support.store.postgres import EMPTY
@@ -67,14 +69,19 @@ def lake(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def dsn(postgres_dsn: str, lake: Path) -> str:
-    lived(postgres_dsn, lake)
+def registry() -> MemoryRegistry:
+    return MemoryRegistry()
+
+
+@pytest.fixture
+def dsn(postgres_dsn: str, lake: Path, registry: MemoryRegistry) -> str:
+    lived(postgres_dsn, lake, registry)
     return postgres_dsn
 
 
-def lived(postgres_dsn: str, lake: Path) -> None:
+def lived(postgres_dsn: str, lake: Path, registry: MemoryRegistry) -> None:
     """Fill a store with streams that are deleted, truncated, bounded, archived, and its log."""
-    with service_in_thread(postgres_dsn, lake=lake) as http:
+    with service_in_thread(postgres_dsn, lake=lake, registry=registry) as http:
         lives(http)
         into_the_log(postgres_dsn, lake)
         assert archived(postgres_dsn, lake, http, stream="order-1", before=3).events == 3
@@ -197,10 +204,8 @@ def test_a_store_that_was_exported_is_imported_as_it_was(
         FolderEvents(folder)
 
 
-def test_a_rebuild_that_died_is_fenced_and_gone_on_with(
-    dsn: str, lake: Path, new_database: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events, empty = LakeEvents(Lake.at(lake), part=20), new_database()
+def half_rebuilt(events: LakeEvents, empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rebuild, and die after two parts of twenty events."""
     copied: list[int] = []
     real = CopyLines.of
 
@@ -215,6 +220,13 @@ def test_a_rebuild_that_died_is_fenced_and_gone_on_with(
         with pytest.raises(KeyboardInterrupt):
             rebuilt(events, empty)
     assert head(empty) == 40
+
+
+def test_a_rebuild_that_died_is_fenced_and_gone_on_with(
+    dsn: str, lake: Path, new_database: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, empty = LakeEvents(Lake.at(lake), part=20), new_database()
+    half_rebuilt(events, empty, monkeypatch)
     with service_in_thread(empty, wait_ready=False) as http:
         refused = http.post("/v1/streams/order-0", json={"events": [body(99)]})
         assert refused.status_code >= 500, refused.text
@@ -254,3 +266,50 @@ def test_what_differs_is_named_and_a_gap_is_refused(
     Tables().open(table).delete("position = 17")
     with pytest.raises(Incompatible, match="position 17 is missing"):
         rebuilt(LakeEvents(Lake.at(lake)), new_database())
+
+
+def test_who_had_the_lease_before_writes_nothing_until_the_store_is_whole(
+    dsn: str,
+    lake: Path,
+    registry: MemoryRegistry,
+    new_database: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events, empty = LakeEvents(Lake.at(lake), part=20), new_database()
+    with service_in_thread(empty, lake=lake, registry=registry) as http:
+        wanted = {"url": "/v1/streams/order-9", "json": {"events": [body(99)]}}
+        half_rebuilt(events, empty, monkeypatch)
+        with pytest.raises(httpx.ReadTimeout):  # It waits until there is a store again.
+            http.post(**wanted, timeout=1)
+        assert head(empty) == 40
+        with pytest.raises(Unavailable, match="is being filled"):
+            asyncio.run(renew_id(empty))
+        with pytest.raises(Unavailable, match="is being filled"):
+            asyncio.run(export(empty, str(lake), lake / "export"))
+        rebuilt(events, empty)
+        assert http.post(**wanted).status_code in (200, 201)
+    assert compared(events, empty, lake).equal
+    assert asked(empty, "SELECT DISTINCT store_id::text FROM es.events") == [
+        (events.contents.store_id,)
+    ]
+
+
+class NoEvents:
+    """A store that was exported before anything was appended."""
+
+    contents = Contents(store_id=str(uuid.UUID(int=6)), head=0, schemas={1: '"int"'}, subjects={})
+
+    def parts(self, *, after: int = 0) -> Iterator[pa.Table]:
+        return iter(())
+
+
+def test_a_database_that_knows_schemas_is_refused_before_it_is_migrated(
+    new_database: Callable[..., str],
+) -> None:
+    used = new_database()
+    with psycopg.connect(used) as connection:
+        connection.execute("INSERT INTO es.schemas VALUES (1, '\"long\"')")
+        connection.execute("DELETE FROM es.migrations WHERE number > 16")
+    with pytest.raises(Conflict, match=r"has a store already: es\.schemas has rows"):
+        rebuilt(NoEvents(), used)
+    assert asked(used, "SELECT max(number) FROM es.migrations") == [(16,)]

@@ -13,6 +13,7 @@ UPDATE es.lease
     RETURNING number;
 SELECT pg_try_advisory_lock(%(lease_lock)s, (number %% 2147483647)::integer)
     FROM es.lease WHERE holder = %(holder)s;
-SELECT holder, position, store_id, known_head FROM es.lease, es.counter, es.store;
+SELECT holder, position, store_id, known_head, to_regclass('es.restoring') IS NOT NULL
+    FROM es.lease, es.counter, es.store;
 SELECT category FROM es.categories;
 COMMIT;
