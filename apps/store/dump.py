@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from apps.store.database import StoredEvents
-from apps.store.events import ABOUT, FORMAT, files_of
+from apps.store.events import ABOUT, FORMAT, files_of, refuse_gaps
 from apps.store.rebuild import Progress
 from kernel.errors import Conflict
 
@@ -46,7 +46,8 @@ async def export(
 ) -> Exported:
     """Write all events up to the present head. Appends go on meanwhile.
 
-    Raises `Conflict` for a folder that has files: a half-way export is not gone on with.
+    Raises `Conflict` for a folder that has files: a half-way export is not gone on with;
+    `Incompatible` where the store has not all positions, each once.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
@@ -62,6 +63,7 @@ async def export(
         while low <= contents.head:
             high = min(low + part - 1, contents.head)
             rows = await stored.between(low, high)
+            refuse_gaps(rows, low, high)
             if writer is None:
                 names.append(f"events-{len(names) + 1:06}.parquet")
                 writer = pq.ParquetWriter(folder / names[-1], rows.schema, compression="zstd")

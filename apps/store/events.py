@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,6 +81,7 @@ class LakeEvents:
             schemas=_lake_schemas(lake),
             subjects={},
         )
+        _refuse_later(lake, {segment.store_id for segment in self._segments}, self._contents.head)
 
     @property
     def contents(self) -> Contents:
@@ -93,7 +94,7 @@ class LakeEvents:
             high = min(low + self._part - 1, self._contents.head)
             found = [_between(s, low, high) for s in self._segments if s.first <= high]
             rows = pa.concat_tables(found).sort_by("position")
-            _refuse_gaps(rows, low, high)
+            refuse_gaps(rows, low, high)
             yield rows
 
 
@@ -136,7 +137,7 @@ class FolderEvents:
                 rows = file.read_row_group(group).cast(COLUMNS)
                 rows = rows.filter(pc.greater_equal(rows["position"], low))
                 if rows.num_rows:
-                    _refuse_gaps(rows, low, low + rows.num_rows - 1)
+                    refuse_gaps(rows, low, low + rows.num_rows - 1)
                     low += rows.num_rows
                     yield rows
 
@@ -154,7 +155,11 @@ def _only_store(lake: Lake) -> list[str]:
 
 
 def _segments(lake: Lake, store_ids: Sequence[str]) -> list[_Segment]:
-    """Open the logs. Of each but the last only what lies before the next one's first event."""
+    """Open the logs. Of each but the last only what lies before the next one's first event.
+
+    Raises `NotFound` for one without events, `InvalidRequest` for ids that are not in order: the
+    events of the newest one would be taken for those that were lost.
+    """
     opened: list[tuple[str, DeltaTable]] = []
     for store_id in store_ids:
         try:
@@ -167,11 +172,35 @@ def _segments(lake: Lake, store_ids: Sequence[str]) -> list[_Segment]:
     upper = 2**63 - 1
     for store_id, table in reversed(opened):
         rows = dataset_of(table)
-        first = least(table, "position") or 1
-        last = min(greatest(table, "position") or 0, upper)
+        first, end = least(table, "position"), greatest(table, "position")
+        if first is None or end is None:
+            raise NotFound(
+                f"the lake has no events of store {store_id}", remedy="Name the other ids alone."
+            )
+        if first > upper:
+            raise InvalidRequest(
+                f"the events of store {store_id} begin at position {first}, not before those of "
+                f"the store that is named after it, which begin at {upper + 1}",
+                remedy="Give the ids in the order in which the store had them, the oldest first.",
+            )
+        last = min(end, upper)
         found.insert(0, _Segment(store_id=store_id, rows=rows, first=first, last=last))
         upper = first - 1
     return found
+
+
+def _refuse_later(lake: Lake, named: Collection[str], head: int) -> None:
+    """Raise `InvalidRequest` where a log that was not named goes on exactly behind the others."""
+    for store_id in sorted({*storage.folders_in(f"{lake.root}/log/events")} - {*named}):
+        try:
+            table = DeltaTable(lake.path(events_log(store_id)))
+        except TableNotFoundError:
+            continue
+        if head > 0 and least(table, "position") == head + 1:
+            raise InvalidRequest(
+                f"the store goes on as {store_id}, behind position {head}",
+                remedy=f"Name that id too, as the last one: --store {store_id}",
+            )
 
 
 def _head(lake: Lake, newest: _Segment) -> int:
@@ -191,14 +220,18 @@ def _between(segment: _Segment, low: int, high: int) -> pa.Table:
     return scanner_of(segment.rows, where, COLUMNS.names).to_table().cast(COLUMNS)
 
 
-def _refuse_gaps(rows: pa.Table, low: int, high: int) -> None:
+def refuse_gaps(rows: pa.Table, low: int, high: int) -> None:
     """Raise `Incompatible` unless rows are the events of all positions from `low` to `high`."""
     wanted = pa.array(range(low, high + 1), pa.int64())
     if rows["position"].combine_chunks().equals(wanted):
         return
     lacking = pc.filter(wanted, pc.invert(pc.is_in(wanted, value_set=rows["position"])))
     first = lacking[0].as_py() if len(lacking) else None
-    told = f"position {first} is missing" if first else "a position is there twice"
+    counted = pc.value_counts(rows["position"]).to_pylist()
+    twice = min((each["values"] for each in counted if each["counts"] > 1), default=None)
+    told = f"position {first} is missing"
+    if twice is not None:
+        told = f"position {twice} is there twice"
     raise Incompatible(
         f"positions {low} to {high} are not whole: {told}",
         remedy="Look for it in the quarantine: penstock quarantine list; and for other logs of the "
