@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from types import MappingProxyType
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -37,7 +36,7 @@ from kernel.loops import Loop, passed
 from projections.log.attempts import Attempts
 from projections.log.busy import kept_for
 from projections.log.layout import Lake
-from projections.log.savepoints import SavepointBook
+from projections.log.savepoints import Held, SavepointBook, unheld
 from projections.log.storage import place_of, remove_file
 from projections.log.superseded import trim
 from projections.log.tables import TableAt, Tables
@@ -203,13 +202,14 @@ def vacuum(
     at: Mapping[str, TableAt],
     *,
     retention: timedelta,
-    held: Mapping[str, frozenset[str]] = MappingProxyType({}),
+    held: Held = dict,
 ) -> dict[str, int]:
     """Remove files of versions older than `retention`; return how many, by table.
 
     The versions in `at` (what the newest epoch names) and whatever else was a table's newest
     version within the retention stay readable. Where no file was removed for another reason, that
-    is: see `superseded`. So do the files that savepoints hold, by table.
+    is: see `superseded`. So do the files that savepoints hold, by table: it is asked for them
+    again after the old files were found, for a savepoint may have been taken meanwhile.
     """
     removed: dict[str, int] = {}
     for name, kept in at.items():
@@ -224,11 +224,8 @@ def vacuum(
             keep_versions=[kept.version],
         )
         try:
-            if name in held:
-                # A vacuum keeps versions, as long as the log has them, and no files.
-                files = _remove(lake.path(name), vacuumed(dry_run=True), held[name])
-            else:
-                files = vacuumed(dry_run=False)
+            # A vacuum keeps versions, as long as the log has them, and no files.
+            files = _remove(lake.path(name), vacuumed(dry_run=True), name, held)
         except DeltaError as error:
             # A version whose log entry is gone already cannot be kept, nor does anybody read it.
             log.warning("%s was not vacuumed: %s", name, error)
@@ -238,12 +235,13 @@ def vacuum(
     return removed
 
 
-def _remove(root: str, paths: Iterable[str], held: frozenset[str]) -> list[str]:
+def _remove(root: str, paths: Sequence[str], name: str, held: Held) -> list[str]:
     """Remove what a vacuum would, but for the files that are held; return the paths."""
     place = place_of(root)[1]
-    gone = [path for path in paths if unquote(path) not in held]
-    for path in gone:
-        remove_file(root, f"{place}/{unquote(path)}")
+    gone: list[str] = []
+    for path in unheld([unquote(path) for path in paths], name, held):
+        remove_file(root, f"{place}/{path}")
+        gone.append(path)
     return gone
 
 
@@ -323,7 +321,7 @@ class Upkeep:
             if self._stop.is_set():
                 break
             with self._of(name):
-                held = self._savepoints.held()
+                held = self._savepoints.held
                 vacuum(self._lake, self._tables, {name: at}, retention=self._retention, held=held)
 
     def _kept(self) -> dict[str, TableAt]:
@@ -344,7 +342,10 @@ class Upkeep:
             for name, at in self._at.items()
             if name.startswith("current/") and not name.startswith(FOLDER)
         }
-        held = {self._lake.path(name): files for name, files in self._savepoints.held().items()}
+
+        def held() -> Mapping[str, frozenset[str]]:
+            return {self._lake.path(n): files for n, files in self._savepoints.held().items()}
+
         removed = trim(tables, most_bytes=self._current_bytes, held=held)
         if removed:
             log.info("removed %d old files of current tables, to stay within their bound", removed)

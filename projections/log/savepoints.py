@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -57,6 +57,9 @@ SCHEMA = pa.schema(
 """`table` and the columns after it are null in rows that tell a state, and set in rows that tell a
 table. `columns` is a schema and `files` a stream, both in Arrow's IPC format."""
 _APP_ID = "savepoints"
+_ASK_AFTER = 16
+Held = Callable[[], Mapping[str, frozenset[str]]]
+"""Returns the files that savepoints hold now, by table."""
 log = logging.getLogger("penstock.upkeep")
 
 UNFINISHED_AFTER = timedelta(hours=1)
@@ -298,6 +301,16 @@ class SavepointBook:
                     storage.remove_file(root, f"{place}/{path}")
                     removed += 1
         return removed
+
+
+def unheld(paths: Sequence[str], name: str, held: Held) -> Iterator[str]:
+    """Yield those of a table's old files that no savepoint holds when their turn to go has come.
+
+    It is asked again before every few of them: a savepoint may be taken after they were listed.
+    """
+    for start in range(0, len(paths), _ASK_AFTER):
+        stay = held().get(name, frozenset())
+        yield from (path for path in paths[start : start + _ASK_AFTER] if path not in stay)
 
 
 def held_files(lake: Lake, tables: Tables | None = None) -> Mapping[str, frozenset[str]]:

@@ -16,13 +16,13 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
-from types import MappingProxyType
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from projections.log.busy import kept_for
+from projections.log.savepoints import Held, unheld
 from projections.log.storage import Stored, files_in, remove_file, version_at
 
 KEPT_FOR = timedelta(minutes=10)
@@ -38,7 +38,7 @@ def trim(
     tables: Mapping[str, int],
     *,
     most_bytes: int,
-    held: Mapping[str, frozenset[str]] = MappingProxyType({}),
+    held: Held = dict,
     kept_for: timedelta = KEPT_FOR,
     now: float | None = None,
 ) -> int:
@@ -47,19 +47,22 @@ def trim(
     `tables` maps the folders of tables to the version that the newest epoch names. That one and
     all later ones stay readable, and so do those that were the newest within `kept_for`. Files
     that no version has go when they are old enough. A table that cannot be read is left as it is.
-    `held` are files, by folder, that stay and do not count: savepoints need them.
+    `held` returns files, by folder, that stay and do not count: savepoints need them. It is asked
+    again before each batch that goes, for a savepoint may be taken while old files are looked for.
     """
     now = time.time() if now is None else now
     removed = 0
     old: dict[str, list[Stored]] = {}
     for folder in tables:
         with _told(folder):
-            files = _superseded(folder, held)
+            files = _superseded(folder, held())
             gone = _removed(folder, files)
             old[folder] = [files[name] for name in gone]
             before = now - _left_over(folder).total_seconds()
             removed += _unlink(
-                folder, (f for n, f in files.items() if n not in gone and f.written < before)
+                folder,
+                (f for n, f in files.items() if n not in gone and f.written < before),
+                held,
             )
     since = _fit_since([file for files in old.values() for file in files], most_bytes)
     if since is None:
@@ -68,9 +71,9 @@ def trim(
         with _told(folder):
             kept = _first_kept(folder, since, now - kept_for.total_seconds())
             if kept is not None:
-                files = _superseded(folder, held)
+                files = _superseded(folder, held())
                 gone = _removed(folder, files, min(kept, tables[folder]))
-                removed += _unlink(folder, (files[name] for name in gone))
+                removed += _unlink(folder, (files[name] for name in gone), held)
     return removed
 
 
@@ -132,10 +135,11 @@ def _left_over(folder: str) -> timedelta:
     return min(LEFT_OVER, kept_for(DeltaTable(folder), LEFT_OVER) + timedelta(days=1))
 
 
-def _unlink(folder: str, files: Iterable[Stored]) -> int:
+def _unlink(folder: str, files: Iterable[Stored], held: Held) -> int:
+    paths = {file.name: file.path for file in files}
     removed = 0
-    for file in files:
-        remove_file(folder, file.path)
+    for name in unheld([*paths], folder, held):
+        remove_file(folder, paths[name])
         removed += 1
     return removed
 

@@ -79,8 +79,6 @@ def _remove(
     files = files_below(stable)
     if files.get_file_info(folder).type is not fs.FileType.Directory:
         return []
-    if any(p.startswith(f"{folder}/") for p in held_files(lake, tables).get(name, ())):
-        return []  # A savepoint's.
     versions = {stable.version()} | ({kept[name].version} if name in kept else set())
     try:
         held = any(_refers(DeltaTable(path, version=v), folder) for v in versions)
@@ -90,7 +88,8 @@ def _remove(
     except DeltaError as error:
         log.warning("%s in %s is kept: %s", folder, name, error)
         return []
-    if held:
+    # Asked last, for a savepoint may be taken while versions are looked through.
+    if held or any(p.startswith(f"{folder}/") for p in held_files(lake, tables).get(name, ())):
         return []
     files.delete_dir(folder)
     return [id_]
