@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,9 +29,10 @@ from apps.cli.replay_pages import (
     short,
     swapped,
 )
+from apps.cli.replay_plans import read_plan
 from apps.cli.sites import site_of
 from kernel import failpoints
-from kernel.errors import EXIT_FAILED, InvalidRequest
+from kernel.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
     from kernel.positions import Epoch
@@ -128,7 +129,7 @@ def apply(
     found = settings.load(workspace)
     failpoints.arm_from_environment()
     site = site_of(found)
-    text, agreed = _text(sql), _read_plan(planned, name)
+    text, agreed = _text(sql), read_plan(planned, name, given=sql is not None or include_late)
     if agreed:
         text, include_late = agreed["text"], agreed["include_late"]
     # Before Spark starts, which takes seconds.
@@ -362,20 +363,6 @@ def _builder(found: settings.Settings, site: Site) -> Builder:
     return Builder(
         session_for(found, "replay-spark", master=found.text("replay.spark_master")), site, _show
     )
-
-
-def _read_plan(path: Path | None, name: str) -> dict[str, Any]:
-    """Read a plan of a projection; empty without a file."""
-    if path is None:
-        return {}
-    remedy = f"penstock replay plan {name} --json > plan.json"
-    try:
-        document: dict[str, Any] = json.loads(text_of(path, "a plan"))
-    except ValueError as error:
-        raise InvalidRequest(f"{path} is no plan: {error}", remedy=remedy) from error
-    if not isinstance(document, dict) or document.get("name") != name:
-        raise InvalidRequest(f"{path} is no plan for {name}", remedy=remedy)
-    return document
 
 
 def _emit_built(built: Replay, *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import apps.cli.replay as commands
+from apps.cli.replay_plans import read_plan
 from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
 from projections.log.layout import Lake
@@ -220,3 +221,21 @@ def test_a_plan_is_looked_at_before_an_unfinished_build_of_it_is_gone_on_with(
     with pytest.raises(Conflict, match=r"stale: live generation was 1, is 4$"):
         commands.apply(NAME, planned=plan, workspace=tmp_path)
     assert built == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "complaint"),
+    [
+        ('{"name": "report"}', False, "it lacks basis, include_late, text"),
+        ('{"name": "other"}', False, "is no plan for report"),
+        ("[", False, "is no plan"),
+        ("{}", True, "give nothing beside it"),
+    ],
+)
+def test_a_file_that_is_no_plan_or_has_another_beside_it_is_refused(
+    tmp_path: Path, text: str, given: bool, complaint: str
+) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    with pytest.raises(InvalidRequest, match=complaint):
+        read_plan(file, "report", given=given)

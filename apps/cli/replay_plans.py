@@ -1,0 +1,37 @@
+"""The file of a plan, as `penstock replay plan --json` wrote it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from apps.cli.output import text_of
+from kernel.errors import InvalidRequest
+
+_NEEDED = {"text", "include_late", "basis"}
+
+
+def read_plan(path: Path | None, name: str, *, given: bool) -> dict[str, Any]:
+    """Read a plan of a projection; empty without a file.
+
+    `given`: whether the query or its late rows were given beside the plan. Raises
+    `InvalidRequest` then, for one of both would be ignored, and for a file that is no plan.
+    """
+    if path is None:
+        return {}
+    if given:
+        raise InvalidRequest(
+            "a plan names the query and whether late rows are in it: give nothing beside it",
+            remedy="Leave out --sql and --include-late, or leave out --plan.",
+        )
+    remedy = f"penstock replay plan {name} --json > plan.json"
+    try:
+        document: dict[str, Any] = json.loads(text_of(path, "a plan"))
+    except ValueError as error:
+        raise InvalidRequest(f"{path} is no plan: {error}", remedy=remedy) from error
+    if not isinstance(document, dict) or document.get("name") != name:
+        raise InvalidRequest(f"{path} is no plan for {name}", remedy=remedy)
+    if lacking := sorted(_NEEDED - {*document}):
+        raise InvalidRequest(f"{path} is no plan: it lacks {', '.join(lacking)}", remedy=remedy)
+    return document
