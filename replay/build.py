@@ -45,6 +45,7 @@ from replay.slices import SlicedBuild, build_of, fingerprint_of, slice_guard, sl
 from replay.subject import (
     Site,
     Subject,
+    ended_before,
     entry_of,
     generation_target,
     holds_of,
@@ -121,6 +122,7 @@ class Builder:
             seconds=(),
             fingerprint=fingerprint_of(subject.plan, slicing),
             rate=rate,
+            ended_us=ended_before(self._site, subject, epoch),
         )
         replay = Replay(
             name=name,
@@ -241,8 +243,14 @@ class Builder:
             raise _failed(replay, number, key, error) from error
 
     def _target(self, replay: Replay, subject: Subject, up_to: Epoch) -> Target:
+        begun = build_of(replay.detail)
         return generation_target(
-            self._site, subject, replay.generation, up_to, include_late=replay.include_late
+            self._site,
+            subject,
+            replay.generation,
+            up_to,
+            include_late=replay.include_late,
+            ended_us=None if begun is None else begun.ended_us,
         )
 
     def _age_s(self, epoch: Epoch) -> float:

@@ -73,7 +73,8 @@ class SlicedBuild:
 
     `up_to`: the epoch that is built; `rows`: of its inputs up to there; `later`: that came after.
     `seconds`: how long each slice took that this or an earlier process finished. `rate`: the
-    input rows a second that it may take, None without a limit.
+    input rows a second that it may take, None without a limit. `ended_us`: the watermark of the
+    table that it replaces, of final rows, which all slices begin with.
     """
 
     claim: str
@@ -85,6 +86,7 @@ class SlicedBuild:
     seconds: tuple[float, ...]
     fingerprint: str
     rate: float | None
+    ended_us: int | None = None
 
     @property
     def detail(self) -> dict[str, object]:
@@ -115,6 +117,7 @@ def build_of(detail: Mapping[str, object]) -> SlicedBuild | None:
         seconds=tuple(kept["seconds"]),
         fingerprint=kept["fingerprint"],
         rate=kept["rate"],
+        ended_us=kept.get("ended_us"),
     )
 
 

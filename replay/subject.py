@@ -16,6 +16,7 @@ from projections.log.tables import Tables, greatest, kept
 from projections.log.typed_columns import EPOCH
 from projections.runner.catalog import PROJECTION, DeployedCatalog, Deployment, Entry
 from projections.runner.derived_holds import covered, holds_on
+from projections.runner.final_rows import ended_at
 from projections.runner.manifest import TYPED, Manifest, Projected
 from projections.runner.region_runs import input_tables as tables_of_plan
 from projections.runner.region_runs import table_of
@@ -24,7 +25,7 @@ from projections.runner.targets import Target
 from projections.serve.standings import unknown_projection
 from projections.sql.catalog import Column
 from projections.sql.declared import DeclaredCatalog
-from projections.sql.lineage import read_by, readers_of
+from projections.sql.lineage import read_by, readers_of, streams_named
 from projections.sql.parse import ProjectionDecl, parse_script
 from projections.sql.plan import InputKind, Plan, plan
 from projections.state.held import Hold
@@ -113,11 +114,18 @@ def declaration(name: str, text: str) -> ProjectionDecl:
 
 
 def generation_target(
-    site: Site, subject: Subject, generation: int, up_to: Epoch, *, include_late: bool
+    site: Site,
+    subject: Subject,
+    generation: int,
+    up_to: Epoch,
+    *,
+    include_late: bool,
+    ended_us: int | None = None,
 ) -> Target:
     """Return where a generation is built, the tables it reads pinned to what they were at an epoch.
 
-    Raises `NotFound` when a table of that epoch is not kept any more.
+    `ended_us` is the watermark that it begins with: see `ended_before`. Raises `NotFound` when a
+    table of that epoch is not kept any more.
     """
     name = generation_name(subject.entry.name, generation)
     versions = {}
@@ -138,7 +146,22 @@ def generation_target(
         app_id=build_app(subject.entry.name, generation),
         include_late=include_late,
         versions=versions,
+        ended_us=ended_us,
     )
+
+
+def ended_before(site: Site, subject: Subject, up_to: Epoch) -> int | None:
+    """Return the watermark that the final rows of the live generation had at an epoch.
+
+    A generation that replaces it begins with that, where it reads the same streams: a watermark
+    says nothing of others.
+    """
+    entry, catalog = subject.entry, subject.catalog
+    queries = subject.decl.query, declaration(entry.name, entry.text).query
+    ours, theirs = ({catalog.terms(n).name for n in streams_named(query)} for query in queries)
+    if not subject.plan.final or ours != theirs:
+        return None
+    return ended_at(site.manifest, live_app(entry.name, entry.generation), up_to)
 
 
 def input_tables(subject: Subject) -> list[str]:

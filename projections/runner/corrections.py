@@ -77,7 +77,7 @@ class Corrections:
 
     def begun(self, plan: Plan, target: Target) -> Epoch | None:
         """Return the newest epoch whose corrections are written; its rows may not be."""
-        table = self._tables.open(self._path(plan)) if plan.final else None
+        table = self._tables.open(self._path(plan)) if _is_corrected(plan, target) else None
         done = None if table is None else table.transaction_version(_app(target))
         return None if done is None else Epoch(done)
 
@@ -93,9 +93,12 @@ class Corrections:
     ) -> None:
         """Write what changes of a target, if any, correct of what had ended at `before_us`.
 
-        Their cause came in the epochs (after, epoch].
+        Their cause came in the epochs (after, epoch]. A generation that is built beside the live
+        one corrects nothing that anybody was given.
         """
-        found = [] if changes is None else [*corrected(changes, plan.key, before_us)]
+        if changes is None or not _is_corrected(plan, target):
+            return
+        found = [*corrected(changes, plan.key, before_us)]
         if not found:
             return
         cause, now = self._cause(plan, catalog, before_us or 0, after or Epoch(0), epoch), _now()
@@ -137,6 +140,10 @@ class Corrections:
 
     def _path(self, plan: Plan) -> str:
         return self._lake.path(f"corrections/{plan.name}")
+
+
+def _is_corrected(plan: Plan, target: Target) -> bool:
+    return plan.final and target.name == f"projection/{plan.name}"
 
 
 def _app(target: Target) -> str:

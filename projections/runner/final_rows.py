@@ -1,8 +1,9 @@
 """Up to which moment final rows are given out, target by target.
 
 The moment never goes back: what was given out stays out, also where a stream that was idle goes on
-with old rows. It is in the manifest's note of every run. A new generation begins with that of those
-before it, so that a rebuild has the rows that the table has.
+with old rows. It belongs to a generation, and is in the manifest's note of every run of it. A
+rebuild begins with the moment that the generation it replaces had at its epoch, so that it has the
+rows that the table had; a projection that was dropped and made anew begins with none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,20 @@ from projections.sql.shape import InputKind, Plan
 
 ENDED = "ended_us"
 """Name in a note's counts of the moment, in microseconds since 1970."""
+
+
+def ended_at(manifest: Manifest, app_id: str, up_to: Epoch) -> int | None:
+    """Return the moment up to which a generation had given out rows at an epoch; None before any.
+
+    What was noted while the generation was built counts too.
+    """
+    found = (
+        run.counts[ENDED]
+        for name in (app_id, f"{app_id}/build")
+        for run in manifest.history_of(name)
+        if ENDED in run.counts and run.epoch <= up_to
+    )
+    return max(found, default=None)
 
 
 class FinalRows:
@@ -53,16 +68,11 @@ class FinalRows:
         return self._asked[2]
 
     def before(self, plan: Plan, target: Target, up_to: Epoch) -> int | None:
-        """Return the moment at which a target, or a generation before it, was written last."""
+        """Return the moment at which a target, or the one it is to replace, was written last."""
         if target.app_id in self._noted or not plan.final:
             return self._noted.get(target.app_id)
-        of_projection = f"projection/{plan.name}/"
-        found = [
-            run.counts[ENDED]
-            for name, run in self._manifest.projected().items()
-            if name.startswith(of_projection) and ENDED in run.counts and run.epoch <= up_to
-        ]
-        self._noted[target.app_id] = max(found, default=None)
+        own = ended_at(self._manifest, target.app_id, up_to)
+        self._noted[target.app_id] = target.ended_us if own is None else own
         return self._noted[target.app_id]
 
     def counts(self, target: Target, ended_us: int | None) -> dict[str, int]:

@@ -17,7 +17,7 @@ operators of its tree instead of 1 and 2 (`region_runs`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -49,11 +49,11 @@ from projections.runner.matchers import register_matchers
 from projections.runner.region_runs import Reading, RegionRuns, input_tables, shape_of, table_of
 from projections.runner.relations import LakeCatalog, retyped
 from projections.runner.result_rows import keyed, stamped
+from projections.runner.stream_frames import stream_frame
 from projections.runner.targets import Target
 from projections.runner.views import DeltaFrames, Range
 from projections.sql.plan import Input, InputKind, Plan, Strategy
 from projections.sql.shape import ORDER
-from schemas.identifiers import spark_name
 
 CLOSED = Epoch(2**62)
 """Cursor of a generation that was replaced: its writer must not touch the table any more."""
@@ -130,6 +130,7 @@ class Projector:
                 remedy=f"Finish what was begun: penstock replay status, then penstock replay swap "
                 f"{plan.name}",
             )
+        self._note_again(plan, target, catalog, cursor)
         others = self._other_projections(plan, target)
         # Rows that went leave no epoch behind, nor does the swap of a generation.
         moved = bool(others) and self._read.get(target.app_id) != others
@@ -138,7 +139,6 @@ class Projector:
             ended = self._final.watermark(plan, target, catalog, cursor)
             run = replace(self._nothing(target, cursor, started), ended_us=ended)
             if cursor == up_to:
-                # A crash may have come between this epoch's commit and its note.
                 self._note(target, run)
             return run
         half = self._corrections.begun(plan, target)
@@ -160,6 +160,21 @@ class Projector:
         self._note(target, run, unsure=again and target.app_id not in self._read)
         self._read[target.app_id] = others
         return run
+
+    def _note_again(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, cursor: Epoch | None
+    ) -> None:
+        """Note a commit of final rows that a process left without its note when it died.
+
+        Its watermark follows from the one before: later runs ask what had ended at it.
+        """
+        if not plan.final or not cursor:
+            return
+        noted = self._manifest.noted(target.app_id)
+        if noted is None or noted < cursor:
+            ended = self._final.watermark(plan, target, catalog, cursor)
+            run = self._nothing(target, cursor, time.perf_counter())
+            self._note(target, replace(run, ended_us=ended))
 
     def computed(self, plan: Plan, target: Target) -> None:
         """Take note that a target's rows were computed by this process, as `whole` gives them."""
@@ -355,7 +370,9 @@ class Projector:
         match item.kind:
             case InputKind.STREAM:
                 at_epoch = Range(column="_epoch", lower=None, upper=up_to + 1)
-                frame = self._stream(item.name, catalog, (*ranges, at_epoch))
+                frame = stream_frame(
+                    self._frames, self._lake, item.name, catalog, (*ranges, at_epoch)
+                )
                 if plan.stateful and not target.include_late:
                     frame = frame.filter("NOT _late")
                 return frame
@@ -367,32 +384,6 @@ class Projector:
                 if frame_or_none is None:
                     raise NotFound(f"{name} has no rows yet")
                 return frame_or_none
-
-    def _stream(self, name: str, catalog: LakeCatalog, ranges: tuple[Range, ...]) -> DataFrame:
-        """Put the typed tables of a category or type together under the relation's columns."""
-        relation = catalog.stream(name)
-        frames = [self._frames.frame(self._lake.path(m), *ranges) for m in catalog.members(name)]
-        present = [frame for frame in frames if frame is not None]
-        if relation is None or not present:
-            raise NotFound(f"{name} has no rows yet")
-        hidden = ["_epoch", "_late", *ORDER]
-        types: Mapping[str, str] = {c.name: c.type for c in relation.columns}
-        shaped = [
-            frame.selectExpr(
-                *(
-                    f"CAST({spark_name(n)} AS {t}) AS {spark_name(n)}"
-                    if n in frame.columns
-                    else f"CAST(NULL AS {t}) AS {spark_name(n)}"
-                    for n, t in types.items()
-                ),
-                *hidden,
-            )
-            for frame in present
-        ]
-        union = shaped[0]
-        for frame in shaped[1:]:
-            union = union.unionByName(frame)
-        return union
 
 
 def _run(table: TableAt, rows: int, deleted: int, whole: bool, started: float) -> Run:

@@ -14,6 +14,7 @@ class Target:
 
     The live generation lies at the projection's stable path; another one beneath it in `_gen/N`.
     `versions` pins tables that are read, for a run up to an epoch that they have passed.
+    `ended_us` is the watermark that final rows begin with, that of the table which is replaced.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Target:
     app_id: str
     include_late: bool
     versions: Mapping[str, int] = field(default_factory=dict)
+    ended_us: int | None = None
 
 
 def live_target(lake: Lake, name: str, generation: int, *, include_late: bool = False) -> Target:

@@ -30,7 +30,7 @@ def readers_of_events(
     """Return the projections that read events of a type, directly or through others."""
     decls = list(projections)
     wanted = {f"events.{category}", f"events.{category}.{type_}"}
-    found = {decl.name for decl in decls if wanted & _streams_named(decl.query)}
+    found = {decl.name for decl in decls if wanted & streams_named(decl.query)}
     while more := {
         decl.name for decl in decls if decl.name not in found and found & _tables_named(decl.query)
     }:
@@ -70,7 +70,8 @@ def with_what_they_read(names: Iterable[str], reads: Mapping[str, Collection[str
     return found
 
 
-def _streams_named(query: exp.Expr) -> frozenset[str]:
+def streams_named(query: exp.Expr) -> frozenset[str]:
+    """Return the names that a query reads as streams."""
     return frozenset(
         ".".join(part.name for part in table.parts)
         for table in query.find_all(exp.Table)

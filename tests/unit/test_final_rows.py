@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,21 +17,22 @@ from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.typed_columns import EVENT_COLUMNS
 from projections.log.writer import Guard
-from projections.runner.catalog import LIVE, PROJECTION, SOURCE, Entry
+from projections.runner.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.runner.manifest import Committed
 from projections.runner.progress import Progress, Watermarks, micros
-from projections.runner.projector import Projector
+from projections.runner.projector import Projector, Run
 from projections.runner.retention import forget_corrections
 from projections.runner.watermark import StreamTerms, ended_up_to
 from projections.serve.lake_tables import table_names
 from projections.serve.query import ask
 from replay.generations import live_app
-from replay.subject import generation_target, subject_of
+from replay.subject import declaration, ended_before, generation_target, subject_of
 from schemas.registry import MemoryRegistry
 from tests.support.lake.handmade import HandMade, NoSpark
 
 TYPED = "typed/events.visit.seen"
 START = datetime(2013, 1, 1, tzinfo=UTC)
+LONG = timedelta(hours=3)
 MOMENT = pa.timestamp("us", "UTC")
 SEEN = pa.schema(
     [
@@ -100,9 +101,40 @@ class Hours:
     @property
     def rows(self) -> dict[int, int]:
         """How many visits are out, by the hour at which they end."""
-        table = DeltaTable(self.lake.path("projection/hours")).to_pyarrow_table()
-        ends = [(end - START) // timedelta(hours=1) for end in table["window_end"].to_pylist()]
-        return dict(zip(ends, table["n"].to_pylist(), strict=True))
+        return by_hour(self.lake.path("projection/hours"))
+
+
+class Rebuild:
+    """A generation that is built beside the live one, up to an epoch at first."""
+
+    def __init__(self, hours: Hours, epoch: Epoch) -> None:
+        site = self.site = hours.made.site
+        self.subject = subject_of(site, "hours")
+        self.target = generation_target(
+            site,
+            self.subject,
+            2,
+            epoch,
+            include_late=False,
+            ended_us=ended_before(site, self.subject, epoch),
+        )
+        guard = Guard(self.target.app_id, Epoch(0))
+        hours.made.writer.overwrite(self.target.path, SHAPE.empty_table(), guard)
+        self.projector = Projector(NoSpark(), hours.lake, site.tables, site.manifest)
+
+    def run(self, epoch: Epoch) -> Run:
+        return self.projector.run(self.subject.plan, self.target, self.subject.catalog, epoch)
+
+    @property
+    def rows(self) -> dict[int, int]:
+        return by_hour(self.target.path)
+
+
+def by_hour(path: str) -> dict[int, int]:
+    """How many visits a table has, by the hour at which they end."""
+    table = DeltaTable(path).to_pyarrow_table()
+    ends = [(end - START) // timedelta(hours=1) for end in table["window_end"].to_pylist()]
+    return dict(zip(ends, table["n"].to_pylist(), strict=True))
 
 
 @pytest.fixture
@@ -149,18 +181,48 @@ def test_a_rebuild_begins_with_the_watermark_of_the_table_it_replaces(hours: Hou
     hours.seen(5, 70)
     hours.progress.watermarks.note("events.visit", "v/1", micros(START), partitions=2)
     epoch = hours.seen(80)
+    # The live one goes on while the other is built.
+    hours.progress.watermarks.note("events.visit", "v/1", micros(START + LONG), partitions=2)
+    hours.seen(200)
+    build = Rebuild(hours, epoch)
+    run = build.run(epoch)
+    live = hours.made.manifest.history_of(live_app("hours", 1))
+    (then,) = [each for each in live if each.epoch == epoch]
+    assert run.ended_us == then.counts["ended_us"] == micros(START + timedelta(hours=1))
+    assert build.rows == {1: 1}
+
+
+def test_a_rebuild_over_other_streams_begins_without_a_watermark(hours: Hours) -> None:
+    epoch = hours.seen(5, 70)
     site = hours.made.site
     subject = subject_of(site, "hours")
-    target = generation_target(site, subject, 2, epoch, include_late=False)
-    path = hours.lake.path("projection/hours/_gen/2")
-    app = target.app_id
-    hours.made.writer.overwrite(path, SHAPE.empty_table(), _guard(app))
-    projector = Projector(NoSpark(), hours.lake, site.tables, site.manifest)
-    run = projector.run(subject.plan, target, subject.catalog, epoch)
-    live = site.manifest.projected()[live_app("hours", 1)]
-    assert run.ended_us == live.counts["ended_us"] == micros(START + timedelta(hours=1))
-    built = DeltaTable(path).to_pyarrow_table().select(["window_end", "n"])
-    assert built.to_pylist() == [{"window_end": START + timedelta(hours=1), "n": 1}]
+    assert ended_before(site, subject, epoch) == micros(START + timedelta(hours=1))
+    assert ended_before(site, subject, Epoch(epoch - 1)) is None
+    other = HOURS.replace("events.visit", "events.other")
+    assert ended_before(site, replace(subject, decl=declaration("hours", other)), epoch) is None
+
+
+def test_a_projection_that_is_made_anew_begins_without_a_watermark(hours: Hours) -> None:
+    hours.seen(5, 70)
+    hours.made.deployed.set_status("hours", DROPPED)
+    hours.projecting.step()
+    # The stream begins anew too.
+    hours.progress.watermarks.seen["events.visit"] = {}
+    entry = Entry(kind=PROJECTION, name="hours", generation=2, status=LIVE, text=HOURS)
+    hours.made.deployed.put([entry])
+    hours.made.run("hours", SHAPE.empty_table(), 1, generation=2)
+    hours.seen(21)
+    assert hours.rows == {}
+
+
+def test_p10_a_rebuild_corrects_nothing_once_more(hours: Hours) -> None:
+    epoch = hours.seen(5, 70)
+    build = Rebuild(hours, epoch)
+    build.run(epoch)
+    epoch = hours.seen(6)
+    build.run(epoch)
+    assert build.rows == hours.rows == {1: 2}
+    assert corrections(hours) == [(epoch, "events.visit", 1, 2)]
 
 
 def test_a_watermark_beyond_the_calendar_stops_no_loop(
@@ -170,10 +232,6 @@ def test_a_watermark_beyond_the_calendar_stops_no_loop(
     hours.seen(0)
     hours.seen(1)
     assert hours.projecting.states["hours"].waits == "final rows are out up to the year 1, 1 wait"
-
-
-def _guard(app: str) -> Guard:
-    return Guard(app, Epoch(0))
 
 
 @dataclass
@@ -288,6 +346,14 @@ def test_p10_a_crash_leaves_each_correction_once(
     hours: Hours, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hours.seen(5, 70)
+    crashed(hours, point, monkeypatch, 6)
+    hours.seen(7)
+    assert hours.rows == {1: 3}
+    assert corrections(hours) == [(2, "events.visit", 1, 2), (3, "events.visit", 2, 3)]
+
+
+def crashed(hours: Hours, point: str, monkeypatch: pytest.MonkeyPatch, minute: int) -> None:
+    """Commit an epoch in which the loop dies, and start another one."""
 
     def crash(name: str) -> None:
         if name == getattr(failpoints, point.upper()):
@@ -296,11 +362,21 @@ def test_p10_a_crash_leaves_each_correction_once(
     with monkeypatch.context() as crashing:
         crashing.setattr(failpoints, "hit", crash)
         with pytest.raises(AssertionError, match="crash"):
-            hours.seen(6)
+            hours.seen(minute)
     hours.restart()
-    hours.seen(7)
-    assert hours.rows == {1: 3}
-    assert corrections(hours) == [(2, "events.visit", 1, 2), (3, "events.visit", 2, 3)]
+
+
+def test_p6_p10_a_crash_before_the_note_loses_no_watermark(
+    hours: Hours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours.seen(5, 65)
+    crashed(hours, "projection_after_commit", monkeypatch, 70)
+    assert hours.rows == {1: 1}
+    # The watermark goes back meanwhile: another partition begins with old rows.
+    hours.progress.watermarks.note("events.visit", "v/1", micros(START), partitions=2)
+    hours.seen(6)
+    assert hours.rows == {1: 2}
+    assert corrections(hours) == [(3, "events.visit", 1, 2)]
 
 
 def test_corrections_are_forgotten_with_the_retention(hours: Hours) -> None:
