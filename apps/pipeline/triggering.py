@@ -23,6 +23,9 @@ from projections.sql.lineage import in_order
 from projections.sql.plan import Plan
 from projections.sql.triggers import Trigger
 
+_Counted = tuple[Epoch, Epoch, tuple[int, ...]]
+"""What rows were counted of: the epochs after one and up to another, and the tables' versions."""
+
 
 class Triggering:
     """Remembers when tables were written, and counts the rows that came since. For one thread."""
@@ -31,7 +34,7 @@ class Triggering:
         self._lake = lake
         self._tables = tables
         self._written: dict[str, datetime] = {}
-        self._counted: dict[str, tuple[Epoch, Epoch, int]] = {}
+        self._counted: dict[str, tuple[_Counted, int]] = {}
 
     def written(self, name: str) -> None:
         """Take note that a projection's table was written just now."""
@@ -81,16 +84,16 @@ class Triggering:
         if trigger.every is not None:
             due = self._last(name) + trigger.every
             return None if datetime.now(UTC) >= due else f"due at {due.isoformat('T', 'seconds')}"
-        known = self._counted.get(name)
-        if known is None or known[:2] != (after, up_to):
-            known = after, up_to, self._rows(plan, catalog, after, up_to)
-            self._counted[name] = known
-        return None if known[2] >= (trigger.count or 0) else f"{known[2]} rows came"
-
-    def _rows(self, plan: Plan, catalog: LakeCatalog, after: Epoch, up_to: Epoch) -> int:
-        where = (pc.field(EPOCH) > after) & (pc.field(EPOCH) <= up_to)
-        tables = [self._tables.open(self._lake.path(n)) for n in input_tables(plan, catalog)]
-        return sum(dataset_of(each).count_rows(filter=where) for each in tables if each is not None)
+        opened = [self._tables.open(self._lake.path(n)) for n in input_tables(plan, catalog)]
+        tables = [table for table in opened if table is not None]
+        # A projection that is read gets its rows of an epoch after that was first asked for.
+        asked = after, up_to, tuple(table.version() for table in tables)
+        known, rows = self._counted.get(name, (None, 0))
+        if known != asked:
+            where = (pc.field(EPOCH) > after) & (pc.field(EPOCH) <= up_to)
+            rows = sum(dataset_of(table).count_rows(filter=where) for table in tables)
+            self._counted[name] = asked, rows
+        return None if rows >= (trigger.count or 0) else f"{rows} rows came"
 
     def _last(self, name: str) -> datetime:
         """Return when a table was written last, by this process or by one before it."""

@@ -74,6 +74,17 @@ def test_a_table_is_written_after_so_many_rows(tmp_path: Path) -> None:
     assert rounds.trigger("persons") == "waits for its trigger, on count 3: 1 rows came"
 
 
+def test_rows_of_a_projection_are_counted_once_it_has_them(tmp_path: Path) -> None:
+    counted = NUMBERS.replace("freshness = '1 second'", "emit = 'on count 1'")
+    rounds = Triggered(tmp_path, PERSONS, numbers=counted)
+    for persons, rows in (("a", {1: 1}), ("b", {1: 2}), ("b", {1: 1, 2: 1})):
+        rounds.seen(persons)
+        rounds.step()
+        rounds.step()
+        assert rounds.rows("numbers") == rows
+        assert rounds.trigger("numbers") == ""
+
+
 def test_what_waits_delays_nobody_else(tmp_path: Path) -> None:
     rounds = Triggered(tmp_path, COUNTED, numbers=ALONE)
     rounds.seen("a")
