@@ -45,12 +45,13 @@ _Row = dict[str, object]
 
 
 def corrected(
-    changes: pa.Table, key: Sequence[str], before_us: int | None
+    changes: pa.Table, key: Sequence[str], before_us: int | None, *, unique: bool = False
 ) -> Iterator[tuple[_Row, _Row | None, _Row | None]]:
     """Yield key, old and new row of what had ended at a watermark before these changes.
 
     `changes` have the column `END` and weights. A row that ends later than that and takes the place
-    of another of its key is none.
+    of another of its key is none, but where keys are `unique`: it is then the same row, which a
+    fact that came late made longer, as it does a session.
     """
     if before_us is None or END not in changes.schema.names:
         return
@@ -60,8 +61,13 @@ def corrected(
     for row in changes.filter(ended).to_pylist():
         side = gone if row["_w"] < 0 else came
         side[tuple(row[name] for name in key)] = row
-    later = changes.filter(pc.invert(ended)).select([*key])
-    replaced = {tuple(row[name] for name in key) for row in later.to_pylist()}
+    later = {
+        tuple(row[name] for name in key): row
+        for row in changes.filter(pc.invert(ended)).to_pylist()
+    }
+    replaced = set() if unique else later.keys()
+    if unique:
+        came |= {each: row for each, row in later.items() if each in gone}
     for each in dict.fromkeys([*gone, *came]):
         if each not in replaced:
             yield dict(zip(key, each, strict=True)), gone.get(each), came.get(each)
@@ -98,7 +104,8 @@ class Corrections:
         """
         if changes is None or not _is_corrected(plan, target):
             return
-        found = [*corrected(changes, plan.key, before_us)]
+        unique = plan.tree is not None and plan.tree.unique
+        found = [*corrected(changes, plan.key, before_us, unique=unique)]
         if not found:
             return
         cause, now = self._cause(plan, catalog, before_us or 0, after or Epoch(0), epoch), _now()

@@ -325,6 +325,28 @@ def test_a_row_that_was_out_and_changes_is_a_correction(hours: Hours) -> None:
     ]
 
 
+SESSIONS = """
+CREATE PROJECTION hours WITH (key = 'person, window_start', emit = 'final') AS
+SELECT person, window_start, window_end, COUNT(*) AS n FROM STREAM events.visit
+GROUP BY person, SESSION(occurred_at, '30 minutes');
+"""
+
+
+def test_a_session_that_was_out_and_grows_is_a_correction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("person", "window_start")
+    kinds = {"person": pa.string(), "window_start": MOMENT}
+    shape = pa.schema([*((name, kinds[name]) for name in names), *SHAPE])
+    monkeypatch.setattr(f"{__name__}.HOURS", SESSIONS)
+    monkeypatch.setattr(f"{__name__}.SHAPE", shape)
+    visits = Hours(tmp_path)
+    visits.seen(0, 41)
+    # The row of minute 25 is late and joins both; the watermark passes the new end at once.
+    visits.seen(25, 110)
+    assert corrections(visits) == [(2, "events.visit", 1, 3)]
+
+
 def test_anyone_can_query_corrections(hours: Hours) -> None:
     hours.seen(5, 70)
     hours.seen(6)
