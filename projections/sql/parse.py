@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -136,6 +136,7 @@ def parse_script(text: str, *, origin: str = "<sql>") -> Script:
         if cursor.take("SOURCE"):
             source = _source(cursor, tokens)
             _once(text_of_it, source.name, sources, at)
+            _refuse_other_terms(text_of_it, source, sources.values(), at)
             sources[source.name] = source
         elif cursor.take("PROJECTION"):
             projection = _projection(cursor, tokens)
@@ -162,6 +163,27 @@ def _once(script: Text, name: str, seen: object, at: int) -> None:
         raise script.refusal(
             f"{name} is declared twice", at=at, fix="Give every source and projection its own name."
         )
+
+
+def _refuse_other_terms(
+    script: Text, source: SourceDecl, others: Iterable[SourceDecl], at: int
+) -> None:
+    """Refuse two sources on one input by which other rows of it are late: there is one line."""
+    for other in others:
+        both = zip(_terms(source), _terms(other), strict=True)
+        differ = any(None not in (ours, theirs) and ours != theirs for ours, theirs in both)
+        if source.on is not None and other.on == source.on and differ:
+            raise script.refusal(
+                f"{source.name} and {other.name} are both {source.on}, and say otherwise when its "
+                "rows are late",
+                at=at,
+                fix="Give both the same lateness (WATERMARK), closed_after and idle_timeout, or "
+                "leave them out of one.",
+            )
+
+
+def _terms(source: SourceDecl) -> tuple[timedelta | None, ...]:
+    return source.lateness, source.closed_after, source.idle_timeout
 
 
 def _source(cursor: Cursor, tokens: list[Token]) -> SourceDecl:
@@ -225,13 +247,15 @@ def _projection(cursor: Cursor, tokens: list[Token]) -> ProjectionDecl:
         raise cursor.refusal("expected a SELECT after AS")
     body = list(cursor.rest)
     plain, matches = without_matches(cursor.script, body)
+    query = _query(cursor.script, plain)
+    _refuse_doubled(cursor.script, query)
     return ProjectionDecl(
         name=name,
         key=key,
         freshness=freshness,
         emit=given.emit(),
         sink=given.text("sink"),
-        query=_query(cursor.script, plain),
+        query=query,
         matches=tuple(matches),
         text=_text_of(cursor.script, tokens),
         fingerprint=_fingerprint(name, key, with_streams(body), given.emit()),
@@ -240,6 +264,20 @@ def _projection(cursor: Cursor, tokens: list[Token]) -> ProjectionDecl:
         key_at=given.place("key", at),
         emit_at=given.place("emit", at),
     )
+
+
+def _refuse_doubled(script: Text, query: exp.Expr) -> None:
+    """Refuse a WITH that gives one name to two queries: which one is read would be a guess."""
+    for clause in query.find_all(exp.With):
+        named: set[str] = set()
+        for each in clause.expressions:
+            if each.alias.lower() in named:
+                raise script.refusal(
+                    f"WITH names {each.alias} twice",
+                    at=int(each.args["alias"].this.meta.get("start", 0)),
+                    fix="Give every query of WITH its own name.",
+                )
+            named.add(each.alias.lower())
 
 
 def _declared_name(cursor: Cursor, what: str) -> str:

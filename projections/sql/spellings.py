@@ -28,11 +28,15 @@ _INSERT_FORM = "INSERT INTO name SELECT …;"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
-    """A declared view. `reads` are the views that it reads, each after those it reads itself."""
+    """A declared view. `reads` are the views that it reads, each after those it reads itself.
+
+    `names` are all that it reads by one word.
+    """
 
     written: str
     pieces: Sequence[Piece]
     reads: tuple[str, ...]
+    names: frozenset[str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +86,10 @@ class Spellings:
             raise cursor.refusal("expected a SELECT after AS")
         pieces, query = self._pieces(list(cursor.rest))
         reads = tuple(self._views_read(query))
-        self._views[name.lower()] = _View(written=name, pieces=pieces, reads=reads)
+        read = {each.name.lower() for each in _named_alone(query)}
+        names = frozenset(read.difference(_ctes(query)))
+        view = _View(written=name, pieces=pieces, reads=reads, names=names)
+        self._views[name.lower()] = view
         return self._at("", at)
 
     def _insertion(self, tokens: list[Token]) -> Script:
@@ -176,6 +183,7 @@ class Spellings:
         """Return a query's text with the declared tables' own names put in."""
         plain, _ = without_matches(self.script, body)
         query = parsed(self.script, with_sessions(with_streams(plain)))
+        self._refuse_captured(query)
         text, pieces, done = self.script.text, [], body[0].start
         for table in sorted(_named_alone(query), key=_start):
             known = self._tables.get(table.name.lower())
@@ -195,6 +203,17 @@ class Spellings:
         pieces.append(Piece(text[done : body[-1].end + 1], done, True))
         return pieces, query
 
+    def _refuse_captured(self, query: exp.Expr) -> None:
+        """Refuse names of WITH that views have or read: the views stand in the same WITH."""
+        needed = self._views_read(query)
+        for name, at in _ctes(query).items():
+            if name in self._views or any(name in self._views[view].names for view in needed):
+                raise self.script.refusal(
+                    f"WITH names {name}, which a view is called or reads",
+                    at=at,
+                    fix="Give the query of WITH a name of its own.",
+                )
+
     def _at(self, text: str, at: int) -> Script:
         return _spliced(self.script, [Piece(text, at, False)])
 
@@ -204,8 +223,9 @@ def _spliced(script: Script, pieces: Sequence[Piece]) -> Script:
     return Script(origin=script.origin, text=text, pieces=tuple(pieces), written=script)
 
 
-def _ctes(query: exp.Expr) -> set[str]:
-    return {each.alias.lower() for each in query.find_all(exp.CTE)}
+def _ctes(query: exp.Expr) -> dict[str, int]:
+    """Return the names of a query's queries of WITH, and their places."""
+    return {each.alias.lower(): _start(each.args["alias"]) for each in query.find_all(exp.CTE)}
 
 
 def _named_alone(query: exp.Expr) -> list[exp.Table]:

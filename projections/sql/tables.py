@@ -38,9 +38,11 @@ CONNECTORS: Mapping[str, tuple[str, ...]] = {
     "projection": ("key", "freshness", "emit"),
 }
 """Connectors and their options."""
+_TIME_OF_EVENTS = "occurred_at"
 _NEEDED = {"events": ("category",), "capture": ("table",), "kafka": ("topic", "format")}
 _MOMENT = re.compile(r"TIMESTAMP(_LTZ)?\s*\(\s*\d\s*\)", re.IGNORECASE)
 _DELAY = re.compile(r"\s*-\s*INTERVAL\s*'(\d+)'\s*(SECOND|MINUTE|HOUR|DAY)S?\s*", re.IGNORECASE)
+_KEY_OF_COLUMN = re.compile(r"\s+PRIMARY\s+KEY(\s+NOT\s+ENFORCED)?", re.IGNORECASE)
 _NOT_OF_TYPE = re.compile(r"\s+(NOT\s+NULL|NULL|COMMENT\s+'[^']*')", re.IGNORECASE)
 _FIXES = {
     "properties": "Leave it out: the brokers are those of the workspace (kafka.bootstrap_servers).",
@@ -83,6 +85,14 @@ def read_table(script: Script, tokens: list[Token]) -> Table:
     options = _options(cursor)
     connector = _connector(script, written, options, at)
     known = CONNECTORS[connector]
+    time = body.found.get("event_time", _TIME_OF_EVENTS)
+    if connector == "events" and time.lower() != _TIME_OF_EVENTS:
+        raise script.refusal(
+            f"events are late by {_TIME_OF_EVENTS}, not by {time}",
+            at=body.watermark_at,
+            fix=f"Write WATERMARK FOR {_TIME_OF_EVENTS} AS {_TIME_OF_EVENTS} - INTERVAL '5' "
+            "SECOND.",
+        )
     for name, found in body.found.items():
         if name in known:
             options.setdefault(name, OptionValue(text=found, at=at))
@@ -153,6 +163,7 @@ class _Body:
     cursor: Cursor
     columns: list[tuple[str, str]] = field(default_factory=list)
     found: dict[str, str] = field(default_factory=dict)
+    watermark_at: int = 0
 
     def read(self) -> None:
         """Pass the brackets. Raises `InvalidRequest`."""
@@ -173,7 +184,10 @@ class _Body:
         cursor, at = self.cursor, self.cursor.at
         name = cursor.name("a column's name")
         written = cursor.until_comma()
-        kind = _MOMENT.sub("TIMESTAMP", _NOT_OF_TYPE.sub("", written)).strip()
+        without_key, keys = _KEY_OF_COLUMN.subn("", written)
+        if keys:
+            self._keyed([name], at)
+        kind = _MOMENT.sub("TIMESTAMP", _NOT_OF_TYPE.sub("", without_key)).strip()
         if written.upper().startswith("AS ") or "METADATA" in written.upper().split():
             raise cursor.script.refusal(
                 f"column {name} is computed",
@@ -183,7 +197,7 @@ class _Body:
         self.columns.append((name, kind))
 
     def _key(self) -> None:
-        cursor = self.cursor
+        cursor, at = self.cursor, self.cursor.at
         cursor.expect("(")
         names = [cursor.name("a column's name")]
         while cursor.take(","):
@@ -191,11 +205,21 @@ class _Body:
         cursor.expect(")")
         if cursor.take("NOT"):
             cursor.expect("ENFORCED")
+        self._keyed(names, at)
+
+    def _keyed(self, names: list[str], at: int) -> None:
+        if "key" in self.found:
+            raise self.cursor.script.refusal(
+                "a table has one PRIMARY KEY",
+                at=at,
+                fix="Name all of its columns in one: PRIMARY KEY (a, b) NOT ENFORCED.",
+            )
         self.found["key"] = ", ".join(names)
 
     def _watermark(self) -> None:
         cursor = self.cursor
         cursor.expect("FOR")
+        self.watermark_at = cursor.at
         name = cursor.name("a column's name")
         cursor.expect("AS")
         at = cursor.at

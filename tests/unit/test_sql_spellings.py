@@ -44,7 +44,7 @@ def test_a_watermark_and_a_key_become_options() -> None:
     assert (source.key, source.event_time) == (("ride",), "at")
     assert source.lateness is not None
     assert source.lateness.total_seconds() == 300
-    assert texts(EVENTS.replace("(3))", "(3), WATERMARK FOR at AS at)"))[0] == (
+    assert texts(EVENTS.replace("(3))", "(3), WATERMARK FOR occurred_at AS occurred_at)"))[0] == (
         "CREATE SOURCE clicks ON events.click WITH (lateness = '0 seconds')"
     )
     assert texts(USERS) == ["CREATE SOURCE users ON shop.public.users WITH (key = 'id')"]
@@ -76,6 +76,21 @@ def test_a_table_that_is_written_says_its_key_and_how_often() -> None:
     assert "FROM counted GROUP BY" in texts(EVENTS + sink + COUNTED + chained)[1]
 
 
+def test_the_key_of_a_column_is_the_key() -> None:
+    keyed = "CREATE TABLE Users (id BIGINT PRIMARY KEY NOT ENFORCED, n INT NOT NULL)"
+    with_ = "WITH ('connector' = 'capture', 'table' = 'shop.public.users');"
+    assert texts(keyed + with_) == ["CREATE SOURCE users ON shop.public.users WITH (key = 'id')"]
+    sink = "CREATE TABLE Best (u STRING PRIMARY KEY, n BIGINT) WITH ('connector' = 'projection');"
+    (made,) = read(EVENTS + sink + COUNTED.replace("Counted", "Best")).projections
+    assert made.key == ("u",)
+
+
+LOUD = (
+    "CREATE VIEW loud AS SELECT id FROM Users;\nINSERT INTO x WITH {} SELECT id FROM {} GROUP BY id"
+)
+LATE = EVENTS.replace("(3))", "(3), WATERMARK FOR {0} AS {0} - INTERVAL '{1}' HOUR)")
+
+
 @pytest.mark.parametrize(
     ("text", "place", "said"),
     [
@@ -89,6 +104,32 @@ def test_a_table_that_is_written_says_its_key_and_how_often() -> None:
         (EVENTS + "INSERT INTO Clicks SELECT 1 AS x", (2, 13), "is read, and cannot be written"),
         (EVENTS + "INSERT INTO x SELECT u FROM Clicks", (2, 13), "which columns identify a row"),
         (EVENTS + "INSERT INTO x\nSELECT u, n + FROM Clicks GROUP BY u", (3, 15), "cannot be read"),
+        (
+            USERS + LOUD.format("loud AS (SELECT id FROM Users)", "loud"),
+            (4, 20),
+            "names loud, which a view is called or reads",
+        ),
+        (
+            USERS + LOUD.format("users AS (SELECT 1 AS id)", "loud"),
+            (4, 20),
+            "names users, which a view is called or reads",
+        ),
+        (
+            USERS + LOUD.format("a AS (SELECT 1 AS id), A AS (SELECT 2 AS id)", "a"),
+            (4, 43),
+            "WITH names A twice",
+        ),
+        (LATE.format("at", 5), (1, 63), "events are late by occurred_at, not by at"),
+        (
+            LATE.format("occurred_at", 5) + LATE.replace("Clicks", "c").format("occurred_at", 6),
+            (2, 14),
+            "say otherwise when its rows are late",
+        ),
+        (
+            "CREATE TABLE t (a INT PRIMARY KEY, PRIMARY KEY (b)) WITH ()",
+            (1, 48),
+            "a table has one PRIMARY KEY",
+        ),
         (EVENTS + "INSERT INTO É SELECT u FROM Clicks GROUP BY u", (2, 13), "cannot name"),
     ],
 )
