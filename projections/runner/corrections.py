@@ -12,6 +12,7 @@ twice and nothing is missing.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -158,8 +159,21 @@ def _app(target: Target) -> str:
 
 
 def _json(row: _Row) -> str:
-    shown = {name: value for name, value in row.items() if not name.startswith("_")}
-    return json.dumps(shown, ensure_ascii=False, default=_text)
+    shown = {name: _finite(value) for name, value in row.items() if not name.startswith("_")}
+    return json.dumps(shown, ensure_ascii=False, default=_text, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    """Return a value without floats that JSON has no numbers for: they are texts."""
+    match value:
+        case float() if not math.isfinite(value):
+            return json.dumps(value)
+        case list():
+            return [_finite(each) for each in value]
+        case dict():
+            return {name: _finite(each) for name, each in value.items()}
+        case _:
+            return value
 
 
 def _text(value: object) -> str:

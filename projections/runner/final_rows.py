@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from kernel.errors import NotFound
 from kernel.positions import Epoch
 from projections.runner.manifest import Manifest
 from projections.runner.relations import LakeCatalog
@@ -62,7 +63,11 @@ class FinalRows:
             return None
         if self._asked is None or self._asked[:2] != (target.app_id, up_to):
             streams = [one.name for one in plan.inputs if one.kind is InputKind.STREAM]
-            now = ended_up_to(self._manifest, up_to, map(catalog.terms, streams))
+            try:
+                now = ended_up_to(self._manifest, up_to, map(catalog.terms, streams))
+            except NotFound:
+                # Retention took the epoch while the projection stood still: nothing more has ended.
+                now = None
             known = greater(now, self.before(plan, target, up_to))
             self._asked = target.app_id, up_to, known
         return self._asked[2]

@@ -52,8 +52,9 @@ from projections.runner.result_rows import keyed, stamped
 from projections.runner.stream_frames import stream_frame
 from projections.runner.targets import Target
 from projections.runner.views import DeltaFrames, Range
+from projections.runner.watermark import greater
 from projections.sql.plan import Input, InputKind, Plan, Strategy
-from projections.sql.shape import ORDER
+from projections.sql.shape import END, ORDER
 
 CLOSED = Epoch(2**62)
 """Cursor of a generation that was replaced: its writer must not touch the table any more."""
@@ -166,13 +167,16 @@ class Projector:
     ) -> None:
         """Note a commit of final rows that a process left without its note when it died.
 
-        Its watermark follows from the one before: later runs ask what had ended at it.
+        Its watermark follows from the one before, and is none that has not passed its rows: later
+        runs ask what had ended at it.
         """
-        if not plan.final or not cursor:
+        table = self._tables.open(target.path) if plan.final and cursor else None
+        if table is None or not cursor:
             return
         noted = self._manifest.noted(target.app_id)
         if noted is None or noted < cursor:
             ended = self._final.watermark(plan, target, catalog, cursor)
+            ended = greater(ended, greatest(table, END))
             run = self._nothing(target, cursor, time.perf_counter())
             self._note(target, replace(run, ended_us=ended))
 

@@ -99,6 +99,12 @@ class Spellings:
         at = cursor.at
         written = cursor.name("the name of a table")
         target = self._tables.get(written.lower())
+        if written.lower() in self._views:
+            raise self.script.refusal(
+                f"{written} is a view, and cannot be written",
+                at=at,
+                fix="Insert into another name.",
+            )
         if target is not None and target.read is not None:
             raise self.script.refusal(
                 f"{written} is read, and cannot be written",

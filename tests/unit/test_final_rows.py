@@ -18,6 +18,7 @@ from projections.log.layout import Lake
 from projections.log.typed_columns import EVENT_COLUMNS
 from projections.log.writer import Guard
 from projections.runner.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
+from projections.runner.corrections import _json
 from projections.runner.manifest import Committed
 from projections.runner.progress import Progress, Watermarks, micros
 from projections.runner.projector import Projector, Run
@@ -78,8 +79,11 @@ class Hours:
     def restart(self) -> None:
         self.projecting = Projecting(NoSpark(), self.lake, MemoryRegistry(), on_run=lambda *_: None)
 
-    def seen(self, *minutes: int) -> Epoch:
-        """Commit an epoch with visits, and do a step of the loop."""
+    def seen(self, *minutes: int, forgotten: bool = False) -> Epoch:
+        """Commit an epoch with visits, and do a step of the loop.
+
+        `forgotten`: the epoch before is gone by then, as retention leaves it to who stood still.
+        """
         rows = []
         for minute in minutes:
             self.position += 1
@@ -92,6 +96,9 @@ class Hours:
             )
         epoch = self.made.epoch(progress=self.progress)
         self.made.derive({TYPED: pa.Table.from_pylist(rows, SEEN)}, epoch)
+        if forgotten:
+            manifest = DeltaTable(self.lake.epochs)
+            manifest.delete(f"kind = 'committed' AND epoch = {epoch - 1}")
         if "hours" in self.projecting.states:
             self.projecting.states["hours"].due_at = 0.0
         self.projecting.step()
@@ -363,13 +370,14 @@ def test_a_restart_that_changes_nothing_corrects_nothing(hours: Hours) -> None:
     assert corrections(hours) == []
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
 @pytest.mark.parametrize("point", ["projection_before_commit", "projection_after_commit"])
 def test_p10_a_crash_leaves_each_correction_once(
-    hours: Hours, point: str, monkeypatch: pytest.MonkeyPatch
+    hours: Hours, point: str, forgotten: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hours.seen(5, 70)
     crashed(hours, point, monkeypatch, 6)
-    hours.seen(7)
+    hours.seen(7, forgotten=forgotten)
     assert hours.rows == {1: 3}
     assert corrections(hours) == [(2, "events.visit", 1, 2), (3, "events.visit", 2, 3)]
 
@@ -388,17 +396,27 @@ def crashed(hours: Hours, point: str, monkeypatch: pytest.MonkeyPatch, minute: i
     hours.restart()
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
 def test_p6_p10_a_crash_before_the_note_loses_no_watermark(
-    hours: Hours, monkeypatch: pytest.MonkeyPatch
+    hours: Hours, forgotten: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hours.seen(5, 65)
     crashed(hours, "projection_after_commit", monkeypatch, 70)
     assert hours.rows == {1: 1}
     # The watermark goes back meanwhile: another partition begins with old rows.
     hours.progress.watermarks.note("events.visit", "v/1", micros(START), partitions=2)
-    hours.seen(6)
+    hours.seen(6, forgotten=forgotten)
     assert hours.rows == {1: 2}
     assert corrections(hours) == [(3, "events.visit", 1, 2)]
+
+
+def test_numbers_that_json_has_not_are_texts() -> None:
+    row = {"a": float("nan"), "b": [float("-inf"), 1.5], "c": {"d": float("inf")}, "_end": 1}
+    assert json.loads(_json(row), parse_constant=pytest.fail) == {
+        "a": "NaN",
+        "b": ["-Infinity", 1.5],
+        "c": {"d": "Infinity"},
+    }
 
 
 def test_corrections_are_forgotten_with_the_retention(hours: Hours) -> None:

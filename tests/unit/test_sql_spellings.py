@@ -130,6 +130,11 @@ LATE = EVENTS.replace("(3))", "(3), WATERMARK FOR {0} AS {0} - INTERVAL '{1}' HO
             (1, 48),
             "a table has one PRIMARY KEY",
         ),
+        (
+            EVENTS + "CREATE VIEW v AS SELECT u FROM Clicks;\n" + COUNTED.replace("Counted", "v"),
+            (3, 13),
+            "v is a view, and cannot be written",
+        ),
         (EVENTS + "INSERT INTO É SELECT u FROM Clicks GROUP BY u", (2, 13), "cannot name"),
     ],
 )
