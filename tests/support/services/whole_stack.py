@@ -186,7 +186,7 @@ def start(workspace: Path, *words: str) -> None:
         env={**os.environ, **traced_calls(workspace)[1]},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=660,  # Longer than `penstock up` waits: it says which part is missing.
         check=False,
     )
     assert started.returncode == 0, started.stderr[-4_000:]
