@@ -224,7 +224,7 @@ def _cast(column: Column, own: DataType, kind: DataType) -> Column:
         case ArrayType(), ArrayType():
             inner = own.elementType, kind.elementType
             return functions.transform(column, lambda item: _cast(item, *inner))
-        case _ if converts(to_arrow_type(own), to_arrow_type(kind)):
+        case _ if converts(to_arrow_type(own, timezone="UTC"), to_arrow_type(kind, timezone="UTC")):
             return column.cast(kind)
         case _:
             # Only NULL has passed. Spark refuses a cast between such types, whatever the values.
