@@ -46,8 +46,7 @@ async def export(
 ) -> Exported:
     """Write all events up to the present head. Appends go on meanwhile.
 
-    Raises `Conflict` for a folder that has files: a half-way export is not gone on with;
-    `Incompatible` where the store has not all positions, each once.
+    Raises `Conflict` for a folder that has files, `Incompatible` for a position that is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
