@@ -192,7 +192,7 @@ def readable(name: str, version: DeltaVersion | None) -> Iterator[None]:
     except (DeltaError, pa.ArrowException, OSError) as error:
         raise Unavailable(
             f"version {version} of {name} cannot be read: {error}",
-            remedy="Read it with another engine to see what is wrong: penstock table show " + name,
+            remedy="Read it with another engine to see what is wrong: penstock table history " + name,
         ) from error
 
 
