@@ -192,7 +192,8 @@ def readable(name: str, version: DeltaVersion | None) -> Iterator[None]:
     except (DeltaError, pa.ArrowException, OSError) as error:
         raise Unavailable(
             f"version {version} of {name} cannot be read: {error}",
-            remedy="Read it with another engine to see what is wrong: penstock table history " + name,
+            remedy="Read it with another engine to see what is wrong: penstock table history "
+            + name,
         ) from error
 
 
