@@ -6,7 +6,7 @@ The topics are on the broker of the workspace (`kafka.bootstrap`), and are read 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from apps import gaps
@@ -52,14 +52,13 @@ def topic_states(settings: Settings) -> list[TopicState]:
     lake, tables = Lake.named(settings.lake), Tables()
     last = Manifest(lake, tables).last()
     topics = KafkaTopics(settings.required("kafka.bootstrap"))
-    ends = ends_of(topics, declared)
-    return [_state(settings, shape, last, ends, lake) for shape in declared.values()]
+    ends, lost = ends_of(topics, declared), missing(settings, declared)
+    return [_state(shape, last, ends, lost.get(name, []), lake) for name, shape in declared.items()]
 
 
 def ends_of(topics: KafkaTopics, declared: Mapping[str, TopicShape]) -> Offsets:
     """Return where the topics of sources end now; those that are not there yet are left out."""
-    names = sorted(re.escape(shape.topic) for shape in declared.values())
-    there = topics.matching("|".join(names)) if names else {}
+    there = topics.matching(_pattern(declared)) if declared else {}
     return topics.ends({topic: parts for topic, parts in there.items() if parts})
 
 
@@ -68,40 +67,50 @@ def records_behind(ends: Mapping[str, int], taken: Mapping[str, int]) -> int:
     return sum(max(0, end - taken.get(partition, 0)) for partition, end in ends.items())
 
 
-def missing(settings: Settings, shape: TopicShape) -> list[gaps.Gap]:
-    """Return what Kafka lost of a topic before it was read."""
+def waits_for(shape: TopicShape, ends: Offsets) -> str | None:
+    """Say what the source of a topic waits for; None where the topic is there."""
+    return None if shape.topic in ends else f"there is no topic {shape.topic} yet"
+
+
+def missing(settings: Settings, declared: Mapping[str, TopicShape]) -> Mapping[str, list[gaps.Gap]]:
+    """Return, by source, what Kafka lost of its topic before it was read."""
     lake, tables = Lake.named(settings.lake), Tables()
-    found = gaps.look(
+    return gaps.look(
         KafkaTopics(settings.required("kafka.bootstrap")),
-        re.escape(shape.topic),
+        _pattern(declared),
         Manifest(lake, tables).last(),
         InstallBook(lake, tables),
         {},
         settings.text("kafka.topic_prefix"),
-        {shape.topic: shape.source},
+        {shape.topic: shape.source for shape in declared.values()},
     )
-    return found.get(shape.source, [])
 
 
 def pass_over(settings: Settings, shape: TopicShape) -> list[gaps.Gap]:
     """Note that reading may go on at the first records that Kafka has; return what is passed."""
-    lost = missing(settings, shape)
+    lost = missing(settings, {shape.source: shape}).get(shape.source, [])
     if lost:
         gaps.skip(InstallBook(Lake.at(settings.lake), Tables()), shape.source, lost)
     return lost
 
 
+def _pattern(declared: Mapping[str, TopicShape]) -> str:
+    return "|".join(sorted(re.escape(shape.topic) for shape in declared.values()))
+
+
 def _state(
-    settings: Settings, shape: TopicShape, last: Committed | None, ends: Offsets, lake: Lake
+    shape: TopicShape,
+    last: Committed | None,
+    ends: Offsets,
+    lost: Sequence[gaps.Gap],
+    lake: Lake,
 ) -> TopicState:
     taken = last.end.get(shape.topic, {}) if last is not None else {}
-    waits = first_progress(last).quarantine.get(shape.topic)
-    lost = missing(settings, shape)
-    state, cause, fix = RUNS, None, None
+    quarantined = first_progress(last).quarantine.get(shape.topic)
+    cause, fix = waits_for(shape, ends), None
+    state = RUNS if cause is None else WAITS
     if lost:
         state, cause, fix = GAP, gaps.reason(lost), gaps.remedy(shape.source)
-    elif shape.topic not in ends:
-        state, cause = WAITS, f"there is no topic {shape.topic} yet"
     return TopicState(
         source=shape.source,
         topic=shape.topic,
@@ -109,7 +118,7 @@ def _state(
         state=state,
         records=row_count(lake, topics_log(shape.source)),
         behind=records_behind(ends.get(shape.topic, {}), taken),
-        quarantined=0 if waits is None else waits.records,
+        quarantined=0 if quarantined is None else quarantined.records,
         cause=cause,
         fix=fix,
     )

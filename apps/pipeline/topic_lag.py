@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from apps.pipeline.source_lag import SourceLag
-from apps.topic_sources import ends_of, records_behind
+from apps.topic_sources import ends_of, records_behind, waits_for
 from apps.topics import KafkaTopics
 from projections.runner.manifest import Committed
 from schemas.topic_records import TopicShape
@@ -36,7 +36,7 @@ class TopicHeads:
             since = self._since.setdefault(name, now) if records else now
             if not records:
                 self._since.pop(name, None)
-            waits = None if shape.topic in ends else f"there is no topic {shape.topic} yet"
+            waits = waits_for(shape, ends)
             found[name] = SourceLag(bytes=0, seconds=now - since, records=records, unknown=waits)
         self.lags = found
         return found

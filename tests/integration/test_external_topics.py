@@ -11,6 +11,7 @@ import fastavro
 import pytest
 from pyspark.sql import SparkSession
 
+from apps.gaps import reason
 from apps.settings import Settings
 from kernel.errors import Conflict, Unavailable
 from projections.log.layout import Lake
@@ -58,6 +59,10 @@ def test_p1_p8_a_topic_that_appears_after_its_declaration_is_read_once_and_proje
     stream.deploy(statements(pings, readings))
     with pytest.raises(Unavailable, match="no topic matches"):
         stream.run().start()
+    assert stream.states() == {
+        "pings": (f"waits; there is no topic {pings} yet", 0, 0, 0),
+        "readings": (f"waits; there is no topic {readings} yet", 0, 0, 0),
+    }
     stream.make(pings)
     stream.make(readings)
     schema_id = stream.registry.register(f"{readings}-value", json.dumps(SCHEMA))
@@ -88,6 +93,7 @@ def test_p1_p8_a_topic_that_appears_after_its_declaration_is_read_once_and_proje
     assert [(row[0], row[1]) for row in refused] == [(0, 2), (0, 3)]
     assert "expected a whole number (long), found the text 'x'" in refused[1][2]
     assert len(stream.rows("log/topics/pings", "partition", "offset")) == 5
+    assert stream.states() == {"pings": ("runs", 5, 0, 2), "readings": ("runs", 1, 0, 0)}
     catalog = DeployedCatalog(stream.lake, Tables())
     with pytest.raises(Conflict, match="heard, known, warm read the source pings"):
         catalog.drop_source("pings")
@@ -103,3 +109,7 @@ def test_p1_p8_a_topic_that_appears_after_its_declaration_is_read_once_and_proje
         assert "it is another topic now" in str(run.gaps["pings"][0])
     finally:
         run.stop()
+    state, *_ = stream.states()["pings"]
+    assert state.startswith(f"gap; {reason(run.gaps['pings'])}; ")
+    assert "penstock source resnapshot pings" in state
+    assert stream.states()["readings"] == ("runs", 1, 0, 0)

@@ -18,7 +18,8 @@ from apps.deployment import apply
 from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
 from apps.pipeline.stream import IngestRun
-from apps.settings import Settings
+from apps.settings import Setting, Settings
+from apps.topic_sources import topic_states
 from apps.topics import KafkaTopics
 from kernel.loops import Loop
 from projections.log.layout import Lake
@@ -88,6 +89,26 @@ class TopicStream:
         )
         run.finish_unfinished(epochs.manifest)
         return run
+
+    def states(self) -> dict[str, tuple[str, int, int, int]]:
+        """Return of each source, as `penstock source list` does: state, records, behind, refused.
+
+        A state is told with its cause and its remedy, where it has them.
+        """
+        values = {
+            "lake.path": Setting(value=str(self.lake.root), origin="test"),
+            "kafka.topic_prefix": Setting(value=self.prefix, origin="test"),
+        }
+        found = topic_states(Settings(self.stack.workspace, {**self.stack.values, **values}))
+        return {
+            each.source: (
+                "; ".join(filter(None, (each.state, each.cause, each.fix))),
+                each.records,
+                each.behind,
+                each.quarantined,
+            )
+            for each in found
+        }
 
     def make(self, topic: str, partitions: int = 1) -> None:
         """Make a topic."""
