@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from projections.sql.durations import FORM, parse_duration
 from projections.sql.places import Script, nearest
+from projections.sql.tokens import Cursor
 from projections.sql.triggers import trigger_of
 
 TOPIC_OPTIONS = (
@@ -38,6 +39,24 @@ class OptionValue:
 
     text: str
     at: int
+
+
+def value_of(
+    cursor: Cursor, name: str, at: int, given: Collection[str], *, form: str
+) -> OptionValue:
+    """Read what stands behind an option's name, which stood `at` a place: `= value`.
+
+    Raises `InvalidRequest` where the option is among the `given` ones, and for no value; `form`
+    says how values are written there.
+    """
+    if name in given:
+        raise cursor.script.refusal(
+            f"option {name} is given twice", at=at, fix="Give each option once."
+        )
+    cursor.expect("=")
+    value_at = cursor.at
+    text = cursor.string()
+    return OptionValue(text=cursor.name(form) if text is None else text, at=value_at)
 
 
 class Options:

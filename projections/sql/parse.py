@@ -19,7 +19,7 @@ from sqlglot.tokens import Token, TokenType
 
 from projections.sql import options as opt
 from projections.sql.match_clause import MatchClause, without_matches
-from projections.sql.options import Options, OptionValue
+from projections.sql.options import Options, OptionValue, value_of
 from projections.sql.places import Script as Text
 from projections.sql.spellings import Spellings
 from projections.sql.tokens import (
@@ -344,16 +344,8 @@ def _options(cursor: Cursor, known: tuple[str, ...], *, of: str) -> Options:
         while True:
             at = cursor.at
             name = cursor.name("an option's name").lower()
-            if name in given:
-                raise cursor.script.refusal(
-                    f"option {name} is given twice", at=at, fix="Give each option once."
-                )
-            cursor.expect("=")
-            value_at = cursor.at
-            text = cursor.string()
-            if text is None:
-                text = cursor.name("a quoted string or a bare name")
-            given[name] = (at, OptionValue(text=text, at=value_at))
+            value = value_of(cursor, name, at, given, form="a quoted string or a bare name")
+            given[name] = (at, value)
             if not cursor.take(","):
                 break
         cursor.expect(")")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot.tokens import Token
 
-from projections.sql.options import OptionValue
+from projections.sql.options import OptionValue, value_of
 from projections.sql.places import Script, nearest
 from projections.sql.tokens import Cursor
 from schemas.identifiers import spark_name
@@ -243,16 +243,7 @@ def _options(cursor: Cursor) -> dict[str, OptionValue]:
     while not cursor.take(")"):
         at = cursor.at
         name = cursor.string() or cursor.dotted("an option's name")
-        if name in found:
-            raise cursor.script.refusal(
-                f"option {name} is given twice", at=at, fix="Give each option once."
-            )
-        cursor.expect("=")
-        value_at = cursor.at
-        text = cursor.string()
-        if text is None:
-            text = cursor.name("a quoted string")
-        found[name] = OptionValue(text=text, at=value_at)
+        found[name] = value_of(cursor, name, at, found, form="a quoted string")
         if not cursor.take(","):
             cursor.expect(")")
             break
