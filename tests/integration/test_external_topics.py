@@ -29,6 +29,13 @@ def ping(device: object, minute: int, v: object = 1) -> dict[str, object]:
     return {"device": device, "at": AT.replace(minute=minute).isoformat(), "v": v, "more": True}
 
 
+def reading(schema_id: int, device: int, celsius: float) -> bytes:
+    body = io.BytesIO()
+    parsed = fastavro.parse_schema(SCHEMA)
+    fastavro.schemaless_writer(body, parsed, {"device": device, "celsius": celsius})
+    return frame(schema_id, body.getvalue())
+
+
 @pytest.fixture
 def stream(
     stack: Settings, spark: SparkSession, lake: Lake, prefix: str, tmp_path: Path
@@ -66,12 +73,9 @@ def test_p1_p8_a_topic_that_appears_after_its_declaration_is_read_once_and_proje
     stream.make(pings)
     stream.make(readings)
     schema_id = stream.registry.register(f"{readings}-value", json.dumps(SCHEMA))
-    body = io.BytesIO()
-    parsed = fastavro.parse_schema(SCHEMA)
-    fastavro.schemaless_writer(body, parsed, {"device": 1, "celsius": 21.5})
     stream.send(pings, [ping(1, 5), ping(2, 6), b"garbage", ping("x", 7), ping(1, 4, 7)])
     stream.send(pings, [None], key=b"2")
-    stream.send(readings, [frame(schema_id, body.getvalue())])
+    stream.send(readings, [reading(schema_id, 1, 21.5)])
     run = stream.run()
     run.start()
     try:
