@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 
 from apps.settings import Settings
 from apps.standstills import account, of_pipeline
-from kernel.positions import Epoch
 from projections.log.layout import Lake
 
 if TYPE_CHECKING:
-    from projections.runner.manifest import Committed
     from projections.serve.lake_tables import Commit
 
 Document = dict[str, object]
@@ -85,34 +83,6 @@ def table_shown(lake: Lake, name: str, *, commits: int) -> Document:
 def commit_list(commits: Sequence[Commit]) -> list[Document]:
     """Return a table's commits."""
     return [asdict(each) for each in commits]
-
-
-def newest_epochs(lake: Lake, *, limit: int, before: int | None = None) -> list[Committed]:
-    """Return committed epochs, newest first, at most so many; `before`: only smaller ones."""
-    from projections.log.tables import Tables
-    from projections.runner.manifest import Manifest
-
-    manifest = Manifest(lake, Tables())
-    last = manifest.last()
-    if last is None:
-        return []
-    up_to = last.epoch if before is None else Epoch(min(last.epoch, before - 1))
-    return [*reversed(manifest.between(Epoch(max(up_to - limit, 0)), up_to))]
-
-
-def epoch_at(lake: Lake, epoch: int) -> Committed:
-    """Return one committed epoch. Raises `NotFound`."""
-    from projections.log.tables import Tables
-    from projections.runner.manifest import Manifest
-
-    return Manifest(lake, Tables()).at(Epoch(epoch))
-
-
-def epoch_document(found: Committed) -> Document:
-    """Return an epoch: offsets, heads, cuts, tables, without what only the pipeline reads."""
-    document = asdict(found)
-    del document["progress"]
-    return document
 
 
 def _held(lake: Lake) -> dict[str, str]:

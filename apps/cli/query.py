@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,7 @@ from kernel.positions import Epoch
 from projections.log.layout import Lake
 
 if TYPE_CHECKING:
-    from projections.runner.manifest import Committed
+    from projections.serve.epochs import EpochPage
 
 TableName = Annotated[
     str,
@@ -106,8 +107,6 @@ def table_retry(
 
     The pipeline tries by itself, too, after pauses that grow to five minutes.
     """
-    from projections.log.tables import Tables
-    from projections.runner.catalog import LIVE, RETRY, DeployedCatalog, Entry
     from projections.serve.standings import held_tables
     from projections.state.held import NO_ORDER
 
@@ -119,6 +118,9 @@ def table_retry(
     }
     if name not in held:
         raise NotFound(f"{name} is not held by an error", remedy="penstock table list")
+    from projections.log.tables import Tables
+    from projections.runner.catalog import LIVE, RETRY, DeployedCatalog, Entry
+
     entry = Entry(kind=RETRY, name=name, generation=1, status=LIVE, text="")
     DeployedCatalog(lake, Tables()).put([entry])
     emit({"name": name, "retry": True}, as_json=as_json, text=f"{name} is tried again")
@@ -156,9 +158,11 @@ def epoch_list(
     limit: Limit = 20, workspace: WorkspaceOption = None, as_json: JsonOption = False
 ) -> None:
     """List committed epochs: when, how many rows of which kind, how long it took."""
-    found = lake_documents.newest_epochs(lake_of(settings.load(workspace)), limit=limit)
+    from projections.serve.epochs import newest_epochs
+
+    found = newest_epochs(lake_of(settings.load(workspace)), limit=limit)
     rows = [[e.epoch, e.at, _counts(e), f"{sum(e.timings_ms.values()):.0f} ms"] for e in found]
-    documents = [lake_documents.epoch_document(e) for e in found]
+    documents = [asdict(e) for e in found]
     nothing = "no epoch was committed yet; the pipeline commits what comes: penstock status"
     text = table(["epoch", "committed", "rows", "took"], rows, nothing=nothing)
     emit(documents, as_json=as_json, text=text)
@@ -170,7 +174,9 @@ def epoch_show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one epoch: offsets, heads, cuts, and the version of every table that belongs to it."""
-    found = lake_documents.epoch_at(lake_of(settings.load(workspace)), epoch)
+    from projections.serve.epochs import epoch_at
+
+    found = epoch_at(lake_of(settings.load(workspace)), epoch)
     rows = [[name, at.version, at.as_of_epoch] for name, at in sorted(found.tables.items())]
     lines = [
         f"epoch {found.epoch}, committed {found.at.isoformat(timespec='milliseconds')}",
@@ -180,7 +186,7 @@ def epoch_show(
         f"offsets   {json.dumps(found.end)}",
         table(["table", "version", "as of epoch"], rows),
     ]
-    emit(lake_documents.epoch_document(found), as_json=as_json, text="\n".join(lines))
+    emit(asdict(found), as_json=as_json, text="\n".join(lines))
 
 
 def lake_of(found: settings.Settings) -> Lake:
@@ -205,7 +211,7 @@ def moment_of(text: str | None) -> datetime | None:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def _counts(found: Committed) -> str:
+def _counts(found: EpochPage) -> str:
     return ", ".join(f"{what} {count}" for what, count in found.counts.items() if count) or "-"
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from apps.lake_documents import epoch_at, epoch_document, newest_epochs, table_list, table_shown
+from apps.lake_documents import table_list, table_shown
 from apps.service.render import dump
 from apps.service.requests import runtime_of
 
@@ -48,11 +49,13 @@ async def list_epochs(
 
     `next_before` is where the next call goes on, null at the first epoch.
     """
+    from projections.serve.epochs import newest_epochs
+
     reader = runtime_of(request).lake
     found = await reader.scan(lambda: newest_epochs(reader.lake, limit=limit, before=before))
     last = found[-1].epoch if found else 1
     document = {
-        "epochs": [epoch_document(each) for each in found],
+        "epochs": [asdict(each) for each in found],
         "next_before": last if last > 1 else None,
     }
     return Response(dump(document), media_type=_JSON)
@@ -61,7 +64,9 @@ async def list_epochs(
 @router.get("/epochs/{epoch}", summary="Show an epoch")
 async def show_epoch(request: Request, epoch: Annotated[int, Path(ge=1, le=_MOST)]) -> Response:
     """Return one epoch: offsets, heads, cuts, and the version of every table that belongs to it."""
+    from projections.serve.epochs import epoch_at
+
     reader = runtime_of(request).lake
     found = await reader.scan(lambda: epoch_at(reader.lake, epoch))
     headers = {"penstock-epoch": str(epoch)}
-    return Response(dump(epoch_document(found)), media_type=_JSON, headers=headers)
+    return Response(dump(asdict(found)), media_type=_JSON, headers=headers)

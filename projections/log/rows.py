@@ -31,8 +31,3 @@ class SmallTables:
         found = QueryBuilder().register("rows", table).execute(sql).read_all()
         columns = {name: found[name].to_pylist() for name in found.schema.names}
         return [{name: columns[name][i] for name in columns} for i in range(found.num_rows)]
-
-
-def select(path: str, sql: str) -> list[dict[str, object]]:
-    """Answer one query of one table; see `SmallTables`."""
-    return SmallTables().select(path, sql)

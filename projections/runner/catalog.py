@@ -4,7 +4,8 @@ Kinds: `capture` (a captured source: its tables), `slot` (the slot that a captur
 from, and whether it is lost), `source` (a CREATE SOURCE statement), `projection` (a CREATE
 PROJECTION statement and its live generation), `retry` (somebody asked for a held table to be tried
 again now). The command line appends, the pipeline reads:
-neither needs the other to be up.
+neither needs the other to be up. What reads SQL is loaded when statements are read: who only
+changes a status, or asks for a retry, pays nothing for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -21,12 +23,12 @@ from projections.log.layout import Lake
 from projections.log.ledger import Ledger
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable, parse_tables
-from projections.sql.lineage import readers_of, readers_of_source
-from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
-from projections.sql.topics import log_of, shape_of
 from schemas.incarnations import Incarnation, parse_incarnation
 from schemas.lake_columns import captured_columns
-from schemas.topic_records import TopicShape
+
+if TYPE_CHECKING:
+    from projections.sql.parse import ProjectionDecl, SourceDecl
+    from schemas.topic_records import TopicShape
 
 SCHEMA = pa.schema(
     [
@@ -90,6 +92,8 @@ class Deployment:
     @property
     def topics(self) -> dict[str, TopicShape]:
         """The declared sources that read an external topic, by name, and what they say of it."""
+        from projections.sql.topics import shape_of
+
         return {
             name: replace(shape, declared=self.since.get(name, 0))
             for name, source in self.sources.items()
@@ -115,21 +119,21 @@ class Deployment:
         Results that ended before that are final.
         """
         for source in self.sources.values():
-            if name in (source.on, log_of(source)) and source.lateness is not None:
+            if _is_of(source, name) and source.lateness is not None:
                 return source.lateness
         return default
 
     def closed_after(self, name: str, default: timedelta) -> timedelta:
         """Return how late rows of an input may be and still correct results by themselves."""
         for source in self.sources.values():
-            if name in (source.on, log_of(source)) and source.closed_after is not None:
+            if _is_of(source, name) and source.closed_after is not None:
                 return max(source.closed_after, self.lateness(name, default))
         return self.lateness(name, default)
 
     def idle_timeout(self, name: str) -> timedelta | None:
         """Return how long a silent input is waited for; None for ever."""
         for source in self.sources.values():
-            if name in (source.on, log_of(source)) and source.idle_timeout is not None:
+            if _is_of(source, name) and source.idle_timeout is not None:
                 return source.idle_timeout
         return None
 
@@ -198,7 +202,7 @@ class DeployedCatalog:
         Raises `Conflict` where others read what is to be dropped.
         """
         known = {(each.kind, each.name): each for each in self.entries()}
-        readers = readers_of(name, self.deployment().declared.values()) if status == DROPPED else []
+        readers = self._readers_of(name) if status == DROPPED else []
         if readers:
             raise Conflict(
                 f"{', '.join(readers)} read the projection {name}",
@@ -215,6 +219,8 @@ class DeployedCatalog:
 
         Raises `NotFound`, and `Conflict` where projections read it.
         """
+        from projections.sql.lineage import readers_of_source
+
         deployment = self.deployment()
         if name not in deployment.sources:
             raise NotFound(f"no source {name} is declared", remedy="penstock source list")
@@ -227,6 +233,11 @@ class DeployedCatalog:
         known = {(each.kind, each.name): each for each in self.entries()}
         self.put([replace(known[SOURCE, name], status=DROPPED)])
 
+    def _readers_of(self, name: str) -> list[str]:
+        from projections.sql.lineage import readers_of
+
+        return readers_of(name, self.deployment().declared.values())
+
     def version(self) -> int:
         """Return the catalog's table version; -1 before anything was deployed. Cheap."""
         table = self._tables.open(self._lake.catalog)
@@ -234,6 +245,8 @@ class DeployedCatalog:
 
     def deployment(self) -> Deployment:
         """Return everything that is deployed and not dropped."""
+        from projections.sql.parse import parse_script
+
         version = self.version()
         if self._known is not None and self._known.version == version:
             return self._known
@@ -259,3 +272,10 @@ class DeployedCatalog:
             projections=projections,
         )
         return self._known
+
+
+def _is_of(source: SourceDecl, name: str) -> bool:
+    """Say whether a statement is about an input, by its name or by that of its log."""
+    from projections.sql.topics import log_of
+
+    return name in (source.on, log_of(source))

@@ -13,6 +13,7 @@ from kernel.errors import NotFound
 from kernel.positions import Offsets
 from projections.log.layout import Lake
 from projections.log.rows import SmallTables
+from projections.serve.epochs import last_epoch
 from projections.serve.lake_tables import row_count
 from projections.state.held import Held, Hold, held_by_name, held_from_json
 
@@ -22,7 +23,6 @@ SELECT name, generation, status, text FROM (
     FROM rows WHERE kind = 'projection' WINDOW each AS (PARTITION BY name)
 ) WHERE entry = newest AND status <> 'dropped' ORDER BY first
 """
-_LAST = "SELECT max(epoch) AS epoch FROM rows WHERE kind = 'committed'"
 _NEWEST = """
 SELECT epoch, heads, cuts, progress, end_offsets FROM rows
 WHERE kind = 'committed' AND epoch = {epoch}
@@ -88,11 +88,11 @@ class Run:
 
 def newest(lake: Lake, tables: SmallTables) -> Newest | None:
     """Return the newest committed epoch; None before the first."""
-    last = [row["epoch"] for row in tables.select(lake.epochs, _LAST)]
-    if not last or last[0] is None:
+    last = last_epoch(lake, tables)
+    if last is None:
         return None
     # The rows are some kilobytes each: this one alone is read whole.
-    (row, *_) = tables.select(lake.epochs, _NEWEST.format(epoch=int(str(last[0]))))
+    (row, *_) = tables.select(lake.epochs, _NEWEST.format(epoch=last))
     return Newest(
         epoch=int(str(row["epoch"])),
         heads=json.loads(str(row["heads"])),

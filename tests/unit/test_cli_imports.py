@@ -49,14 +49,11 @@ OF_THE_LAKE = (
 """Commands and groups that ask databases or compile SQL: they alone may load what that takes."""
 
 PAGES: dict[str, list[str]] = {
-    "epoch list": [],
-    "epoch show": ["1"],
     "quarantine list": [],
     "quarantine show": ["t", "0", "0"],
     "quarantine export": ["/dev/null"],
     "quarantine retry": ["t"],
     "quarantine waive": ["t", "--reason", "r", "--yes"],
-    "projection status": ["report"],
     "projection pause": ["report"],
     "projection resume": ["report"],
     "table retry": ["typed/events.thing.told"],
@@ -64,10 +61,16 @@ PAGES: dict[str, list[str]] = {
     "savepoint list": [],
     "savepoint drop": ["first"],
 }
-"""Commands that read rows of the lake's own tables or write a decision: no engine for that."""
+"""Commands that read rows of the lake's own tables or write a decision: Arrow writes and filters
+them, and no engine or parser of SQL has a part in that."""
+STATEMENTS: dict[str, list[str]] = {"projection status": ["report"]}
+"""Commands that read a statement of SQL, and run none."""
 ENGINES = {"pyspark", "duckdb"}
+SQL = ENGINES | {"sqlglot"}
 
 LISTS: dict[str, list[str]] = {
+    "epoch list": [],
+    "epoch show": ["1"],
     "projection list": [],
     "projection drop": ["report"],
     "table list": [],
@@ -156,7 +159,7 @@ def names() -> list[str]:
 
 
 def test_every_command_is_of_one_kind(names: list[str]) -> None:
-    others = (ALONE, LISTS, PAGES, (WAIT,))
+    others = (ALONE, LISTS, PAGES, STATEMENTS, (WAIT,))
     kinds = {
         name: (*(name in kind for kind in others), name.startswith(OF_THE_LAKE)) for name in names
     }
@@ -190,9 +193,12 @@ def test_a_list_of_the_lake_loads_the_reader_of_its_log_alone(lake: Path) -> Non
     assert loaded_by(calls, lake).keys() == {READER}
 
 
-def test_a_page_of_the_lake_loads_no_engine(lake: Path) -> None:
-    calls = [[*name.split(), *arguments] for name, arguments in PAGES.items()]
-    assert not loaded_by(calls, lake).keys() & ENGINES
+@pytest.mark.parametrize(("commands", "unneeded"), [(PAGES, SQL), (STATEMENTS, ENGINES)])
+def test_a_page_or_a_decision_loads_no_engine(
+    commands: dict[str, list[str]], unneeded: set[str], lake: Path
+) -> None:
+    calls = [[*name.split(), *arguments] for name, arguments in commands.items()]
+    assert not loaded_by(calls, lake).keys() & unneeded
 
 
 def test_who_waits_loads_no_datasets(lake: Path) -> None:
