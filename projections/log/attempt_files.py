@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from projections.log import storage
 from projections.log.layout import Lake
-from projections.log.savepoints import held_files
+from projections.log.savepoints import SavepointBook
 from projections.log.tables import Tables
 
 _EPOCH = re.compile(r"-e(\d+)\.")
@@ -44,9 +44,7 @@ def remove_left(lake: Lake, tables: Tables, name: str, epoch: int, *, earlier: b
     table.update_incremental()
     known = pa.table(table.get_add_actions())["path"].to_pylist()
     known += table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
-    known += held_files(lake, tables).get(name, ())
     names = {unquote(path).rpartition("/")[2] for path in known}
-    left = [file for file in found if file.name not in names]
-    for file in left:
-        storage.remove_file(root, file.path)
-    return len(left)
+    place = storage.place_of(root)[1]
+    left = [file.path.removeprefix(f"{place}/") for file in found if file.name not in names]
+    return len(SavepointBook(lake, tables).remove(root, left))

@@ -36,8 +36,8 @@ from kernel.loops import Loop, passed
 from projections.log.attempts import Attempts
 from projections.log.busy import kept_for
 from projections.log.layout import Lake
-from projections.log.savepoints import Held, SavepointBook, unheld
-from projections.log.storage import place_of, remove_file
+from projections.log.removals import NOBODY, Keeper
+from projections.log.savepoints import SavepointBook
 from projections.log.superseded import trim
 from projections.log.tables import TableAt, Tables
 from projections.state.layers import FOLDER
@@ -202,14 +202,13 @@ def vacuum(
     at: Mapping[str, TableAt],
     *,
     retention: timedelta,
-    held: Held = dict,
+    keeper: Keeper = NOBODY,
 ) -> dict[str, int]:
     """Remove files of versions older than `retention`; return how many, by table.
 
     The versions in `at` (what the newest epoch names) and whatever else was a table's newest
     version within the retention stay readable. Where no file was removed for another reason, that
-    is: see `superseded`. So do the files that savepoints hold, by table: it is asked for them
-    again after the old files were found, for a savepoint may have been taken meanwhile.
+    is: see `superseded`. So do the files that `keeper` knows somebody needs.
     """
     removed: dict[str, int] = {}
     for name, kept in at.items():
@@ -225,7 +224,8 @@ def vacuum(
         )
         try:
             # A vacuum keeps versions, as long as the log has them, and no files.
-            files = _remove(lake.path(name), vacuumed(dry_run=True), name, held)
+            old = [unquote(path) for path in vacuumed(dry_run=True)]
+            files = keeper.remove(lake.path(name), old)
         except DeltaError as error:
             # A version whose log entry is gone already cannot be kept, nor does anybody read it.
             log.warning("%s was not vacuumed: %s", name, error)
@@ -233,16 +233,6 @@ def vacuum(
         if files:
             removed[name] = len(files)
     return removed
-
-
-def _remove(root: str, paths: Sequence[str], name: str, held: Held) -> list[str]:
-    """Remove what a vacuum would, but for the files that are held; return the paths."""
-    place = place_of(root)[1]
-    gone: list[str] = []
-    for path in unheld([unquote(path) for path in paths], name, held):
-        remove_file(root, f"{place}/{path}")
-        gone.append(path)
-    return gone
 
 
 class Upkeep:
@@ -321,8 +311,13 @@ class Upkeep:
             if self._stop.is_set():
                 break
             with self._of(name):
-                held = self._savepoints.held
-                vacuum(self._lake, self._tables, {name: at}, retention=self._retention, held=held)
+                vacuum(
+                    self._lake,
+                    self._tables,
+                    {name: at},
+                    retention=self._retention,
+                    keeper=self._savepoints,
+                )
 
     def _kept(self) -> dict[str, TableAt]:
         """Return all tables whose files are replaced: as epochs name them, else as they are."""
@@ -342,11 +337,7 @@ class Upkeep:
             for name, at in self._at.items()
             if name.startswith("current/") and not name.startswith(FOLDER)
         }
-
-        def held() -> Mapping[str, frozenset[str]]:
-            return {self._lake.path(n): files for n, files in self._savepoints.held().items()}
-
-        removed = trim(tables, most_bytes=self._current_bytes, held=held)
+        removed = trim(tables, most_bytes=self._current_bytes, keeper=self._savepoints)
         if removed:
             log.info("removed %d old files of current tables, to stay within their bound", removed)
         return removed

@@ -2,7 +2,8 @@
 
 A savepoint is one epoch and, for each table that belongs to it, the files that made up its version
 then, with its columns and the files' statistics. It is read from these files alone. So it outlives
-the shortening of Delta logs, which a version does not, and whoever removes files asks here first.
+the shortening of Delta logs, which a version does not, and whoever removes files has it done here.
+How a savepoint that is taken and files that are removed see each other: `removals`.
 
     TAKING -> KEPT -> DROPPED -> GONE
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -36,6 +37,7 @@ from projections.log.datasets import dataset_of_files, has_plain_files, missing_
 from projections.log.frames import UTC_MICROS
 from projections.log.layout import Lake
 from projections.log.ledger import Ledger
+from projections.log.removals import AT_ONCE, NOBODY, Removals
 from projections.log.tables import Tables
 
 SCHEMA = pa.schema(
@@ -57,9 +59,6 @@ SCHEMA = pa.schema(
 """`table` and the columns after it are null in rows that tell a state, and set in rows that tell a
 table. `columns` is a schema and `files` a stream, both in Arrow's IPC format."""
 _APP_ID = "savepoints"
-_ASK_AFTER = 16
-Held = Callable[[], Mapping[str, frozenset[str]]]
-"""Returns the files that savepoints hold now, by table."""
 log = logging.getLogger("penstock.upkeep")
 
 UNFINISHED_AFTER = timedelta(hours=1)
@@ -142,6 +141,7 @@ class SavepointBook:
         self._path = lake.path("savepoints")
         self._tables = tables
         self._ledger = Ledger(self._path, tables, SCHEMA, _APP_ID)
+        self._removals = Removals(lake)
         self._known: tuple[int, dict[str, frozenset[str]]] = (-1, {})
 
     def all(self) -> list[Savepoint]:
@@ -209,9 +209,9 @@ class SavepointBook:
             return [_row(taking, entry), *(_table_row(taking, entry, each) for each in tables)]
 
         self._ledger.put(rows)
-        # From here on nobody removes a file of it, and none may have gone before.
+        # From here on nobody begins to remove a file of it, and none may have gone before.
         for table in tables:
-            if missing_file(table.rows(self._lake)) is not None:
+            if self._is_going(table):
                 self._moved(taking, State.DROPPED)
                 raise NotFound(
                     f"version {table.version} of {table.name}, which epoch {epoch} has, is not "
@@ -220,6 +220,20 @@ class SavepointBook:
                     f"{table.name}. How long versions are kept is lake.retention_days.",
                 )
         return self._kept(taking)
+
+    def held_in(self, root: str) -> frozenset[str]:
+        """Return the files that savepoints hold of the table at `root`."""
+        return self.held().get(self._name_at(root), frozenset())
+
+    def remove(self, root: str, paths: Sequence[str]) -> list[str]:
+        """Remove those files of a table that no savepoint holds; return them."""
+        gone: list[str] = []
+        for start in range(0, len(paths), AT_ONCE):
+            some = paths[start : start + AT_ONCE]
+            with self._removals.announced(root, some):
+                held = self.held_in(root)
+                gone += NOBODY.remove(root, [path for path in some if path not in held])
+        return gone
 
     def drop(self, savepoint: Savepoint) -> int:
         """Drop a savepoint and remove the files that nobody else knows; return how many."""
@@ -239,11 +253,23 @@ class SavepointBook:
 
     def expire(self, now: datetime | None = None) -> list[str]:
         """Drop what has expired, was left by a crash, or was not dropped to the end; name it."""
+        self._removals.forget_done()
         now = now or datetime.now(UTC)
         due = [each for each in self.all() if _is_due(each, now)]
         for savepoint in due:
             self.drop(savepoint)
         return [each.name for each in due]
+
+    def _is_going(self, table: KeptTable) -> bool:
+        """Say whether a file of a table that is held by now is gone, or is about to go.
+
+        What is removed between the two questions was announced when the first one was asked.
+        """
+        going = self._removals.among(self._lake.path(table.name), [*table.sizes])
+        return bool(going) or missing_file(table.rows(self._lake)) is not None
+
+    def _name_at(self, root: str) -> str:
+        return self._lake.name_at(root.removeprefix(self._lake.root).lstrip("/"))
 
     def _refuse_taken(self, name: str) -> None:
         if any(each.name == name and each.state is State.KEPT for each in self.all()):
@@ -286,7 +312,7 @@ class SavepointBook:
 
         What a table's log remembers as removed is left to the vacuum of the table.
         """
-        others, removed = self.held(), 0
+        removed = 0
         for table in self.tables_of(savepoint):
             root = self._lake.path(table.name)
             try:
@@ -294,28 +320,11 @@ class SavepointBook:
             except (DeltaError, OSError) as error:
                 log.warning("files of savepoint %s stay in %s: %s", savepoint.name, root, error)
                 continue
-            left = {*table.sizes} - others.get(table.name, frozenset()) - known
+            left = {*table.sizes} - known
             files, place = storage.place_of(root)
-            for path in left:
-                if files.get_file_info(f"{place}/{path}").type.name == "File":
-                    storage.remove_file(root, f"{place}/{path}")
-                    removed += 1
+            there = [p for p in left if files.get_file_info(f"{place}/{p}").type.name == "File"]
+            removed += len(self.remove(root, there))
         return removed
-
-
-def unheld(paths: Sequence[str], name: str, held: Held) -> Iterator[str]:
-    """Yield those of a table's old files that no savepoint holds when their turn to go has come.
-
-    It is asked again before every few of them: a savepoint may be taken after they were listed.
-    """
-    for start in range(0, len(paths), _ASK_AFTER):
-        stay = held().get(name, frozenset())
-        yield from (path for path in paths[start : start + _ASK_AFTER] if path not in stay)
-
-
-def held_files(lake: Lake, tables: Tables | None = None) -> Mapping[str, frozenset[str]]:
-    """Return the files that savepoints hold, by table: for whoever is about to remove some."""
-    return SavepointBook(lake, tables or Tables()).held()
 
 
 def _remembered(root: str) -> set[str]:

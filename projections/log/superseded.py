@@ -22,8 +22,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from projections.log.busy import kept_for
-from projections.log.savepoints import Held, unheld
-from projections.log.storage import Stored, files_in, remove_file, version_at
+from projections.log.removals import NOBODY, Keeper
+from projections.log.storage import Stored, files_in, version_at
 
 KEPT_FOR = timedelta(minutes=10)
 """A version that was the newest at some moment since then is kept: somebody may be reading it."""
@@ -38,7 +38,7 @@ def trim(
     tables: Mapping[str, int],
     *,
     most_bytes: int,
-    held: Held = dict,
+    keeper: Keeper = NOBODY,
     kept_for: timedelta = KEPT_FOR,
     now: float | None = None,
 ) -> int:
@@ -47,22 +47,21 @@ def trim(
     `tables` maps the folders of tables to the version that the newest epoch names. That one and
     all later ones stay readable, and so do those that were the newest within `kept_for`. Files
     that no version has go when they are old enough. A table that cannot be read is left as it is.
-    `held` returns files, by folder, that stay and do not count: savepoints need them. It is asked
-    again before each batch that goes, for a savepoint may be taken while old files are looked for.
+    Files that `keeper` knows somebody needs stay, and do not count.
     """
     now = time.time() if now is None else now
     removed = 0
     old: dict[str, list[Stored]] = {}
     for folder in tables:
         with _told(folder):
-            files = _superseded(folder, held())
+            files = _superseded(folder, keeper)
             gone = _removed(folder, files)
             old[folder] = [files[name] for name in gone]
             before = now - _left_over(folder).total_seconds()
             removed += _unlink(
                 folder,
                 (f for n, f in files.items() if n not in gone and f.written < before),
-                held,
+                keeper,
             )
     since = _fit_since([file for files in old.values() for file in files], most_bytes)
     if since is None:
@@ -71,9 +70,9 @@ def trim(
         with _told(folder):
             kept = _first_kept(folder, since, now - kept_for.total_seconds())
             if kept is not None:
-                files = _superseded(folder, held())
+                files = _superseded(folder, keeper)
                 gone = _removed(folder, files, min(kept, tables[folder]))
-                removed += _unlink(folder, (files[name] for name in gone), held)
+                removed += _unlink(folder, (files[name] for name in gone), keeper)
     return removed
 
 
@@ -112,14 +111,14 @@ def _committed(folder: str, version: int) -> float | None:
     return None if (found := version_at(folder, version)) is None else found.written
 
 
-def _superseded(folder: str, held: Mapping[str, frozenset[str]]) -> dict[str, Stored]:
-    """Return the files, by name, that neither the newest version nor a savepoint consists of."""
+def _superseded(folder: str, keeper: Keeper) -> dict[str, Stored]:
+    """Return the files, by name, that the newest version lacks and nobody needs."""
     # A writer that is killed leaves `….parquet#1`.
     found = {file.name: file for file in files_in(folder) if ".parquet" in file.name}
     # Looked up last: what is committed meanwhile is not taken for a left-over.
     for name in DeltaTable(folder).get_add_actions().column("path").to_pylist():
         found.pop(unquote(str(name)), None)  # The log writes them as URLs.
-    for name in held.get(folder, ()):
+    for name in keeper.held_in(folder):
         found.pop(name, None)
     return found
 
@@ -135,13 +134,8 @@ def _left_over(folder: str) -> timedelta:
     return min(LEFT_OVER, kept_for(DeltaTable(folder), LEFT_OVER) + timedelta(days=1))
 
 
-def _unlink(folder: str, files: Iterable[Stored], held: Held) -> int:
-    paths = {file.name: file.path for file in files}
-    removed = 0
-    for name in unheld([*paths], folder, held):
-        remove_file(folder, paths[name])
-        removed += 1
-    return removed
+def _unlink(folder: str, files: Iterable[Stored], keeper: Keeper) -> int:
+    return len(keeper.remove(folder, [file.name for file in files]))
 
 
 @contextlib.contextmanager

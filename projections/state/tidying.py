@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from projections.log.datasets import files_below
 from projections.log.intervals import IntervalSet
 from projections.log.layout import Lake, current_name
-from projections.log.savepoints import held_files
+from projections.log.savepoints import SavepointBook
 from projections.log.tables import TableAt, Tables
 from projections.state.installs import DONE, RUN, Install, InstallBook
 
@@ -88,8 +88,12 @@ def _remove(
     except DeltaError as error:
         log.warning("%s in %s is kept: %s", folder, name, error)
         return []
-    # Asked last, for a savepoint may be taken while versions are looked through.
-    if held or any(p.startswith(f"{folder}/") for p in held_files(lake, tables).get(name, ())):
+    if held:
+        return []
+    selector = fs.FileSelector(folder, recursive=True)
+    found = [info.path for info in files.get_file_info(selector) if info.type is fs.FileType.File]
+    # A savepoint needs some of them, or all.
+    if len(SavepointBook(lake, tables).remove(path, found)) < len(found):
         return []
     files.delete_dir(folder)
     return [id_]

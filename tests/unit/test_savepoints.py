@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
-from projections.log import superseded
 from projections.log.attempt_files import remove_left
-from projections.log.compaction import Upkeep, vacuum
+from projections.log.compaction import Upkeep
 from projections.log.layout import Lake
 from projections.log.savepoints import UNFINISHED_AFTER, KeptTable, SavepointBook, State, kept_table
 from projections.log.tables import TableAt, Tables
@@ -285,52 +283,3 @@ def _remove_all(hand: HandLake, tables: Mapping[str, TableAt], progress: str) ->
     forget(hand.lake.path(NAME))
     keeper._vacuum()
     assert keeper.troubles == {}
-
-
-def test_a_savepoint_that_is_taken_while_old_files_are_looked_for_keeps_them(
-    made: HandMade, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = made.lake.path(REPORT)
-    kept = kept_table(DeltaTable(path), REPORT)
-    go_on(made)
-    book = SavepointBook(made.lake, Tables())
-    listed = DeltaTable.vacuum
-    assert book.held() == {}
-
-    def meanwhile(self: DeltaTable, **options: Any) -> list[str]:
-        found = listed(self, **options)
-        if not book.all():
-            book.take("meanwhile", Epoch(2), [kept])
-        return found
-
-    monkeypatch.setattr(DeltaTable, "vacuum", meanwhile)
-    at = {REPORT: TableAt(version=DeltaTable(path).version(), as_of_epoch=0)}
-    vacuum(made.lake, Tables(), at, retention=NEVER, held=book.held)
-    (again,) = book.tables_of(book.named("meanwhile"))
-    assert again.rows(made.lake).to_table().num_rows == 2
-
-
-def test_a_savepoint_that_is_taken_while_files_are_trimmed_keeps_them(
-    made: HandMade, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = made.lake.path(REPORT)
-    kept = kept_table(DeltaTable(path), REPORT)
-    go_on(made)
-    go_on(made)
-    book = SavepointBook(made.lake, Tables())
-    listed = superseded._removed
-
-    def meanwhile(*given: Any) -> set[str]:
-        found = listed(*given)
-        if len(given) == 3 and not book.all():
-            book.take("meanwhile", Epoch(2), [kept])
-        return found
-
-    def held() -> dict[str, frozenset[str]]:
-        return {made.lake.path(name): files for name, files in book.held().items()}
-
-    monkeypatch.setattr(superseded, "_removed", meanwhile)
-    version = DeltaTable(path).version()
-    superseded.trim({path: version}, most_bytes=0, held=held, kept_for=NEVER)
-    (again,) = book.tables_of(book.named("meanwhile"))
-    assert again.rows(made.lake).to_table().num_rows == 2

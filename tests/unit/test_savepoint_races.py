@@ -1,0 +1,189 @@
+"""A savepoint that is taken while old files are removed can be read, or it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from kernel.errors import NotFound
+from kernel.positions import Epoch
+from projections.log import savepoints, superseded
+from projections.log.compaction import vacuum
+from projections.log.layout import Lake
+from projections.log.removals import Nobody, Removals
+from projections.log.savepoints import SavepointBook, State, kept_table
+from projections.log.tables import TableAt, Tables
+from projections.log.writer import ArrowWriter, Guard
+from tests.property.test_query_at_epochs import forget
+from tests.support.lake.handmade import words
+from tests.unit.test_savepoints import NEVER
+
+NAME = "projection/report"
+
+
+class World:
+    """A table whose version of two files is an old one, which a savepoint may still keep."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.root = lake.path(NAME)
+        writer = ArrowWriter(Tables())
+        for epoch in (1, 2):
+            writer.append(self.root, words((epoch, "w"), epoch=epoch), Guard(NAME, Epoch(epoch)))
+        self.kept = kept_table(DeltaTable(self.root), NAME)
+        self.taker, self.remover = (SavepointBook(lake, Tables()) for _ in range(2))
+
+    def take(self) -> None:
+        try:
+            self.taker.take("then", Epoch(2), [self.kept])
+        except NotFound:
+            assert State.KEPT not in self.states()
+
+    def states(self) -> list[State]:
+        return [each.state for each in self.taker.all() if each.name == "then"]
+
+    def vacuum(self) -> None:
+        at = {NAME: TableAt(version=DeltaTable(self.root).version(), as_of_epoch=0)}
+        vacuum(self.lake, Tables(), at, retention=NEVER, keeper=self.remover)
+
+    def trim(self) -> None:
+        newest = {self.root: int(DeltaTable(self.root).version())}
+        superseded.trim(newest, most_bytes=0, keeper=self.remover, kept_for=NEVER)
+
+    def drop(self) -> None:
+        """Drop another savepoint, which alone has kept these files."""
+        self.remover.drop(self.remover.named("other"))
+
+    def forget(self) -> None:
+        """Make the table's log forget the files that were removed from it."""
+        soon = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+        DeltaTable(self.root).alter.set_table_properties(soon)
+        forget(self.root)
+
+    def there(self) -> int:
+        return sum((Path(self.root) / path).exists() for path in self.kept.sizes)
+
+    def is_sound(self) -> None:
+        """See that what is kept can be read, and that nothing stays announced."""
+        if State.KEPT in self.states():
+            rows = self.kept.rows(self.lake).to_table()
+            assert sorted(rows["id"].to_pylist()) == [1, 2]
+        assert [*(Path(self.lake.root) / "_removals").glob("*")] == []
+
+
+REMOVERS = {"vacuum": World.vacuum, "trim": World.trim, "drop": World.drop}
+
+
+@pytest.fixture(params=REMOVERS)
+def remove(request: pytest.FixtureRequest) -> Callable[[World], None]:
+    return REMOVERS[request.param]
+
+
+@pytest.fixture
+def world(lake: Lake, remove: Callable[[World], None]) -> World:
+    made = World(lake)
+    if remove is World.drop:
+        made.remover.take("other", Epoch(2), [made.kept])
+    DeltaTable(made.root).optimize.compact()
+    if remove is World.drop:
+        made.forget()
+    return made
+
+
+@pytest.mark.parametrize("at", ["before", "announced", "asked", "amid", "after"])
+def test_whoever_takes_a_savepoint_between_two_steps_of_a_removal_sees_it(
+    world: World, remove: Callable[[World], None], at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def reached(step: str) -> None:
+        if step not in steps:
+            steps.append(step)
+            if step == at:
+                world.take()
+
+    announced, held_in, delete = Removals.announced, SavepointBook.held_in, Nobody.remove
+
+    @contextmanager
+    def stepping(self: Removals, root: str, paths: Sequence[str]) -> Iterator[None]:
+        reached("before")
+        with announced(self, root, paths):
+            reached("announced")
+            yield
+            reached("after")
+
+    def asking(self: SavepointBook, root: str) -> frozenset[str]:
+        held = held_in(self, root)
+        if "announced" in steps:
+            reached("asked")
+        return held
+
+    def deleting(self: Nobody, root: str, paths: Sequence[str]) -> list[str]:
+        gone = []
+        for path in paths:
+            gone += delete(self, root, [path])
+            reached("amid")
+        return gone
+
+    monkeypatch.setattr(Removals, "announced", stepping)
+    monkeypatch.setattr(SavepointBook, "held_in", asking)
+    monkeypatch.setattr(Nobody, "remove", deleting)
+    remove(world)
+    assert at in steps
+    kept = at == "before"
+    assert (world.states(), world.there()) == (([State.KEPT], 2) if kept else ([State.DROPPED], 0))
+    world.is_sound()
+
+
+@pytest.mark.parametrize("at", ["held", "looked", "seen"])
+def test_whoever_removes_files_between_two_steps_of_a_savepoint_leaves_its_own(
+    world: World, remove: Callable[[World], None], at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    among, missing = Removals.among, savepoints.missing_file
+
+    def looking(self: Removals, root: str, paths: Sequence[str]) -> list[str]:
+        if at == "held":
+            remove(world)
+        found = among(self, root, paths)
+        if at == "looked":
+            remove(world)
+        return found
+
+    def seeing(rows: object) -> str | None:
+        found = missing(rows)
+        if at == "seen":
+            remove(world)
+        return found
+
+    monkeypatch.setattr(Removals, "among", looking)
+    monkeypatch.setattr(savepoints, "missing_file", seeing)
+    world.take()
+    assert (world.states(), world.there()) == ([State.KEPT], 2)
+    world.is_sound()
+
+
+def test_what_a_remover_announced_that_died_is_kept_by_nobody_until_it_is_gone(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(lake)
+    DeltaTable(world.root).optimize.compact()
+
+    def die(self: Nobody, root: str, paths: Sequence[str]) -> list[str]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Nobody, "remove", die)
+        with pytest.raises(KeyboardInterrupt):
+            world.vacuum()
+    world.remover.expire()
+    with pytest.raises(NotFound, match="is not kept any more"):
+        world.taker.take("then", Epoch(2), [world.kept])
+    world.taker.expire()
+    world.vacuum()
+    assert world.there() == 0
+    world.remover.expire()
+    world.is_sound()
