@@ -40,6 +40,10 @@ from schemas.identifiers import spark_name
 
 SLICE_ROWS = 500_000
 """Input rows of a slice. Each slice scans the inputs, so that smaller ones cost more."""
+LEAST_SLICES, LEAST_ROWS = 20, 100_000
+"""A shorter input is cut into so many slices too, so that after a tenth of them one was computed
+that Spark's beginning is not in, and the time left is known. But a slice of fewer rows than these
+costs more to begin than to compute."""
 MOST_SLICES = 32
 """However long the input is: its scans are then still fewer than what is computed from it."""
 PACE_S = 10.0
@@ -136,7 +140,8 @@ def slicing_of(
     if slices is not None:
         return Slicing(columns=columns, slices=slices)
     each = SLICE_ROWS if rate is None else max(1, min(SLICE_ROWS, int(rate * PACE_S)))
-    return Slicing(columns=columns, slices=max(1, min(MOST_SLICES, -(-rows // each))))
+    told = min(LEAST_SLICES, rows // LEAST_ROWS)
+    return Slicing(columns=columns, slices=max(1, told, min(MOST_SLICES, -(-rows // each))))
 
 
 def sliceable(plan: Plan) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from replay.cancel import cancel, is_alive, pause
 from replay.course import Course
 from replay.progress import Progress
 from replay.slices import (
+    LEAST_ROWS,
+    LEAST_SLICES,
     MOST_SLICES,
     SLICE_ROWS,
     SlicedBuild,
@@ -59,8 +61,12 @@ def a_build(**changes: object) -> SlicedBuild:
     ("rows", "slices", "rate", "expected"),
     [
         (0, None, None, 1),
-        (SLICE_ROWS, None, None, 1),
-        (SLICE_ROWS + 1, None, None, 2),
+        (LEAST_ROWS * 2 - 1, None, None, 1),
+        (LEAST_ROWS * 2, None, None, 2),
+        (1_000_000, None, None, 10),
+        (LEAST_ROWS * LEAST_SLICES, None, None, LEAST_SLICES),
+        (SLICE_ROWS * LEAST_SLICES, None, None, LEAST_SLICES),
+        (SLICE_ROWS * LEAST_SLICES + 1, None, None, LEAST_SLICES + 1),
         (SLICE_ROWS * 1000, None, None, MOST_SLICES),
         (10, 7, None, 7),
         (1000, None, 10.0, 10),
