@@ -10,7 +10,7 @@ from kernel.errors import NotFound
 from projections.log.layout import Lake
 from projections.runner.relations import LakeCatalog
 from projections.runner.views import DeltaFrames, Range
-from projections.sql.shape import ORDER
+from projections.sql.shape import INGESTED_AT, ORDER
 from schemas.identifiers import spark_name
 
 
@@ -23,7 +23,7 @@ def stream_frame(
     present = [frame for frame in read if frame is not None]
     if relation is None or not present:
         raise NotFound(f"{name} has no rows yet")
-    hidden = ["_epoch", "_late", *ORDER]
+    hidden = ["_epoch", "_late", *ORDER, INGESTED_AT]
     types: Mapping[str, str] = {c.name: c.type for c in relation.columns}
     shaped = [
         frame.selectExpr(

@@ -9,9 +9,10 @@ from sqlglot import exp
 
 from projections.sql.catalog import Column, Relation
 from projections.sql.places import Script, nearest, offset_of
-from projections.sql.shape import HIDDEN_TABLE, InputKind
+from projections.sql.shape import HIDDEN_TABLE, INGESTED_AT, InputKind
 
 WINDOW_COLUMNS = {"window_start": "__window_start", "window_end": "__window_end"}
+PROCESSING_TIME = INGESTED_AT.removeprefix("_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,8 @@ def source_of(
                 "valid_from, valid_to.",
             )
     columns |= {name: Column(name=name, type="TIMESTAMP") for name in versions}
+    if kind is InputKind.STREAM:
+        columns.setdefault(PROCESSING_TIME, Column(name=INGESTED_AT, type="TIMESTAMP"))
     return Source(alias=alias, index=index, kind=kind, relation=relation, columns=columns)
 
 
@@ -78,7 +81,8 @@ class Scope:
         if node.name in WINDOW_COLUMNS.values():
             return Column(name=node.name, type="TIMESTAMP")
         source = next(source for source in self.sources if source.alias == node.table)
-        return source.columns[node.name.lower()]
+        name = PROCESSING_TIME if node.name == INGESTED_AT else node.name.lower()
+        return source.columns[name]
 
     def _resolve_one(self, node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
@@ -106,7 +110,7 @@ class Scope:
                 f"{source.relation.name} has no column {name}{nearest(name, source.columns)}",
                 at=at,
                 fix=f"Columns of {source.relation.name}: "
-                f"{', '.join(column.name for column in source.columns.values())}.",
+                f"{', '.join(c.name for c in source.columns.values() if c.name != INGESTED_AT)}.",
             )
         return self._with_fields(_made(source.alias, column.name, at), fields, column, at)
 

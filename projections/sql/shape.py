@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from projections.sql.tree import Newest
 
 HIDDEN_STREAM = ("_epoch", "_time", "_seq_hi", "_seq_lo")
+INGESTED_AT = "_ingested_at"
+"""When a row of a stream was read, which queries call `ingested_at`: their processing time."""
 HIDDEN_TABLE = (*HIDDEN_STREAM, "_deleted")
 ORDER = ("_time", "_seq_hi", "_seq_lo")
 """Order of the rows of one stream: event time, then the source's own sequence."""

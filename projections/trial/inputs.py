@@ -20,7 +20,7 @@ from projections.runner.progress import micros
 from projections.sql.catalog import Column, Relation
 from projections.sql.parse import SourceDecl
 from projections.sql.places import Script, nearest
-from projections.sql.shape import InputKind
+from projections.sql.shape import INGESTED_AT, InputKind
 from projections.sql.tree import Scan
 from projections.trial.literals import value_of
 from projections.trial.statements import Given, InputDecl
@@ -36,13 +36,17 @@ _COMMITTED = Column(name=COMMITTED_AT, type="TIMESTAMP")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One row that came. `place` is its place in the order of its source."""
+    """One row that came. `place` is its place in the order of its source.
+
+    It was ingested when the clock, the latest time that was given so far, stood at `ingested_at`.
+    """
 
     input: str
     values: Row
     time: datetime
     place: int
     late: bool
+    ingested_at: datetime
     deleted: bool = False
 
     @property
@@ -178,10 +182,24 @@ class Arrivals:
                 **row,
                 "stream": stream,
             }
-            return Fact(input=decl.name, values=row, time=time, place=_place(row), late=late)
+            place = _place(row)
+            return Fact(
+                input=decl.name,
+                values=row,
+                time=time,
+                place=place,
+                late=late,
+                ingested_at=self._clock,
+            )
         row = {COMMITTED_AT: self._clock} | row
         return Fact(
-            input=decl.name, values=row, time=time, place=self._came, late=late, deleted=deleted
+            input=decl.name,
+            values=row,
+            time=time,
+            place=self._came,
+            late=late,
+            ingested_at=self._clock,
+            deleted=deleted,
         )
 
     def _time(self, decl: InputDecl, row: Row, at: int) -> datetime:
@@ -259,7 +277,9 @@ class Holdings:
         mine = self.touched(scan, facts)
         if scan.kind is InputKind.STREAM:
             rows: list[Row] = [
-                fact.values | {"_time": fact.time, "_seq_hi": fact.place}
+                {INGESTED_AT: fact.ingested_at}
+                | fact.values
+                | {"_time": fact.time, "_seq_hi": fact.place}
                 for fact in mine
                 if not (stateful and fact.late)
             ]

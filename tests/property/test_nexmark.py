@@ -1,0 +1,64 @@
+"""Nexmark's queries, kept epoch by epoch over disturbed input, equal their answers in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from projections.sql.certified import uncertified
+from tests.support.lake.auction_house import (
+    EPOCHS,
+    AuctionHouse,
+    arrivals,
+    planned,
+    side_input_at,
+)
+from tests.support.oracles.nexmark import QUERIES, answer
+from tests.support.oracles.sql_world import canonical
+
+ON_SPARK_ALONE = {"q1", "q10", "q14", "q15", "q16", "q17", "q21", "q22"}
+"""Queries with an expression that only Spark computes."""
+SMALL = [name for name in QUERIES if name not in ON_SPARK_ALONE]
+House = Callable[[int], AuctionHouse]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    """Return the lake of one seed, ingested once for all queries."""
+    made: dict[int, AuctionHouse] = {}
+
+    def of(seed: int) -> AuctionHouse:
+        if seed not in made:
+            folder: Path = tmp_path_factory.mktemp("auctions")
+            made[seed] = AuctionHouse(folder, arrivals(seed))
+            made[seed].ingest()
+        return made[seed]
+
+    return of
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_p6_nexmark_over_disturbed_input_equals_the_batch(name: str, house: House) -> None:
+    assert keep(name, house(7)), "the query has an answer to compare"
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("name", SMALL)
+def test_p6_nexmark_over_many_disturbances(name: str, seed: int, house: House) -> None:
+    keep(name, house(seed))
+
+
+def keep(name: str, lake: AuctionHouse) -> int:
+    """Keep a query over all epochs; compare its table after each, return how many rows it has."""
+    made = planned(name)
+    assert made.tree is not None
+    assert uncertified(made.tree) is None
+    for epoch in EPOCHS:
+        lake.show_side_input(epoch)
+        rows = lake.run(made, epoch)
+        wanted = answer(name, lake.facts(epoch), side_input_at(epoch))
+        assert canonical(rows) == canonical(wanted)
+    return len(rows)
