@@ -16,13 +16,15 @@ from sqlglot import exp
 from projections.sql.catalog import Column
 from projections.sql.durations import duration_of
 from projections.sql.expressions import render
+from projections.sql.time_formats import format_parts, moment_formatted
 from projections.sql.tree import Call, Function, Grouped, Join, Map, Node, Over, Sessions, walk
-from projections.sql.types import type_of
+from projections.sql.types import digits_of, type_of
 
 WHOLE = ("INT", "BIGINT")
 _NUMBERS = (*WHOLE, "DOUBLE")
 _SIMPLE = frozenset(("BOOLEAN", "STRING", "TIMESTAMP", "DATE", "TINYINT", "SMALLINT", *_NUMBERS))
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+_MOST_DIGITS = 38
 _UNITS = ("SECOND", "MINUTE", "HOUR", "DAY")
 _CASTS = {
     "BIGINT": ("INT", "BIGINT"),
@@ -152,7 +154,8 @@ def _known(node: exp.Expr, types: TypeOf) -> bool:
             length = duration_of(node.expression)
             return types(node.this) == "TIMESTAMP" and length is not None
         case exp.Add() | exp.Sub() | exp.Mul() | exp.Div():
-            return {types(node.this), types(node.expression)} <= {*_NUMBERS}
+            exact = not isinstance(node, exp.Div) and _DECIMAL.fullmatch(types(node)) is not None
+            return exact or {types(node.this), types(node.expression)} <= {*_NUMBERS}
         case exp.Mod() | exp.IntDiv():
             return types(node.this) in WHOLE and types(node.expression) in WHOLE
         case exp.Cast():
@@ -177,11 +180,31 @@ def _known_by_class(node: exp.Expr, types: TypeOf) -> bool:
         return all(types(each) == "STRING" for each in node.iter_expressions())
     if isinstance(node, _FIELDS):
         return types(moment_in(node)) == "TIMESTAMP"
-    if isinstance(node, exp.TsOrDsToDate):
-        return isinstance(node.parent, _FIELDS)
+    if isinstance(node, exp.TsOrDsToDate | exp.TimeStrToTime):
+        return isinstance(node.parent, (*_FIELDS, exp.TimeToStr))
+    if isinstance(node, exp.TimeToStr):
+        known = format_parts(node) is not None
+        return known and types(moment_formatted(node)) == "TIMESTAMP"
+    if isinstance(node, exp.SplitPart | exp.Replace):
+        return _by_fixed_text(node, types)
+    if isinstance(node, exp.StartsWith | exp.EndsWith | exp.Contains):
+        return types(node.this) == types(node.expression) == "STRING"
     if isinstance(node, exp.Length):
         return types(node.this) == "STRING"
     return isinstance(node, exp.UnixMicros) and types(node.this) == "TIMESTAMP"
+
+
+def _by_fixed_text(node: exp.Expr, types: TypeOf) -> bool:
+    """Say whether a text is divided or replaced by a literal that is not empty."""
+    if isinstance(node, exp.SplitPart):
+        by, number = node.args.get("delimiter"), node.args.get("part_index")
+        fixed = isinstance(number, exp.Literal) and number.is_int and number.name != "0"
+    else:
+        by = node.expression
+        given = node.args.get("replacement")
+        fixed = given is None or types(given) == "STRING"
+    literal = isinstance(by, exp.Literal) and by.is_string and by.name != ""
+    return fixed and literal and types(node.this) == "STRING"
 
 
 def _branch(node: exp.Expr) -> bool:
@@ -192,5 +215,16 @@ def _branch(node: exp.Expr) -> bool:
 def _comparable(left: str, right: str) -> bool:
     both = {left, right}
     return (
-        (left == right and has_simple_type(left)) or both <= {*WHOLE} or both == {"INT", "DOUBLE"}
+        (left == right and has_simple_type(left))
+        or both <= {*WHOLE}
+        or both == {"INT", "DOUBLE"}
+        or _comparable_decimals(left, right)
     )
+
+
+def _comparable_decimals(left: str, right: str) -> bool:
+    """Say whether one decimal holds the values of both sides."""
+    ours, theirs = digits_of(left), digits_of(right)
+    if ours is None or theirs is None:
+        return False
+    return max(ours[0] - ours[1], theirs[0] - theirs[1]) + max(ours[1], theirs[1]) <= _MOST_DIGITS

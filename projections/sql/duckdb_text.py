@@ -16,8 +16,9 @@ from projections.sql.catalog import Column
 from projections.sql.certified import moment_in, moment_of
 from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import render
+from projections.sql.time_formats import FIELDS, format_parts, moment_formatted
 from projections.sql.tree import Call, Function
-from projections.sql.types import FLOATING, type_of
+from projections.sql.types import FLOATING, digits_of, type_of
 from schemas.identifiers import duckdb_name
 
 _UNITS_US = {"SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6}
@@ -51,6 +52,11 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Least: "least",
     exp.Abs: "abs",
     exp.Nullif: "nullif",
+    exp.StartsWith: "starts_with",
+    exp.EndsWith: "ends_with",
+    exp.Contains: "contains",
+    exp.Replace: "replace",
+    exp.SplitPart: "split_part",
 }
 
 
@@ -159,6 +165,7 @@ class _Expressions:
             (exp.Cast, self._cast),
             (exp.TimestampTrunc, self._truncated),
             (exp.Concat, self._concat),
+            (exp.TimeToStr, self._formatted),
             (tuple(_FIELDS), self._field),
             (tuple(_FUNCTIONS), self._function),
             (tuple(_SIGNS), self._sign),
@@ -203,7 +210,15 @@ class _Expressions:
             sign = _SIGNS[type(node)]
             us = in_us(length) if length is not None else 0
             return f"make_timestamp(epoch_us({self.text(left)}) {sign} {us})"
+        if isinstance(node, exp.Add | exp.Sub | exp.Mul) and self._type(node).startswith("DECIMAL"):
+            sides = [f"CAST({self.text(s)} AS {self._decimal(s)})" for s in (left, right)]
+            return f"CAST({sides[0]} {_SIGNS[type(node)]} {sides[1]} AS {self._type(node)})"
         return f"({self.text(left)} {_SIGNS[type(node)]} {self.text(right)})"
+
+    def _decimal(self, node: exp.Expr) -> str:
+        digits = digits_of(self._type(node))
+        assert digits is not None, "both sides of exact arithmetic have digits"
+        return f"DECIMAL({digits[0]},{digits[1]})"
 
     def _divided(self, node: exp.Expr) -> str:
         left, right = self.text(node.this), self.text(node.expression)
@@ -258,7 +273,31 @@ class _Expressions:
     def _field(self, node: exp.Expr) -> str:
         return f"CAST({_FIELDS[type(node)]}({self.text(moment_in(node))}) AS INTEGER)"
 
+    def _formatted(self, node: exp.Expr) -> str:
+        """Write fields with leading zeros; of a year before the first one, that of its era."""
+        moment = self.text(moment_formatted(node))
+        written = []
+        for part in format_parts(node) or []:
+            field = f"{FIELDS[part]}({moment})" if part in FIELDS else ""
+            if not field:
+                written.append(f"'{part}'")
+            elif part != "%Y":
+                written.append(f"lpad(CAST({field} AS VARCHAR), 2, '0')")
+            else:
+                year = f"CAST(CASE WHEN {field} > 0 THEN {field} ELSE 1 - {field} END AS VARCHAR)"
+                long = f"len({year}) > 4"
+                written.append(f"CASE WHEN {long} THEN '+' || {year} ELSE lpad({year}, 4, '0') END")
+        return f"({' || '.join(f'({each})' for each in written)})"
+
     def _function(self, node: exp.Expr) -> str:
-        others = [node.expression] if isinstance(node, exp.Nullif) else node.expressions
+        match node:
+            case exp.Nullif() | exp.StartsWith() | exp.EndsWith() | exp.Contains():
+                others = [node.expression]
+            case exp.SplitPart():
+                others = [node.args["delimiter"], node.args["part_index"]]
+            case exp.Replace():
+                others = [node.expression, node.args.get("replacement") or exp.Literal.string("")]
+            case _:
+                others = node.expressions
         parts = [self.text(each) for each in (node.this, *others) if each is not None]
         return f"{_FUNCTIONS[type(node)]}({', '.join(parts)})"

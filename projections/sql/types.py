@@ -24,6 +24,9 @@ _ALIASES = {
     "TIMESTAMP_LTZ": "TIMESTAMP",
 }
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+_MOST_DIGITS = 38
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
+"""What Spark takes whole numbers for beside a decimal. Literals are taken as short as they are."""
 _BOOLEANS = (
     exp.Predicate,
     exp.Not,
@@ -49,6 +52,7 @@ _STRINGS = (
     exp.Replace,
     exp.RegexpReplace,
     exp.RegexpExtract,
+    exp.SplitPart,
 )
 _DOUBLES = (exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow, exp.Sin, exp.Cos, exp.Tan)
 _BIGINTS = (exp.IntDiv, exp.Count, exp.CountIf, exp.UnixMicros, exp.UnixMillis, exp.UnixSeconds)
@@ -84,7 +88,7 @@ def type_of(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
             return "TIMESTAMP"
         case exp.Add() | exp.Sub() | exp.Mul() | exp.Mod():
             left, right = type_of(node.this, column), type_of(node.expression, column)
-            return left if _moved(node, left) else _arithmetic(left, right)
+            return _computed(node, left, right)
         case exp.Div():
             sides = (type_of(node.this, column), type_of(node.expression, column))
             return "DOUBLE" if all(side in INTEGERS + FLOATING for side in sides) else ""
@@ -108,6 +112,12 @@ def _by_class(node: exp.Expr) -> str:
     return "INT" if isinstance(node, (*_INTS, *_MORE_INTS)) else ""
 
 
+def _computed(node: exp.Expr, left: str, right: str) -> str:
+    if _moved(node, left):
+        return left
+    return _arithmetic(left, right) or _of_decimals(node, left, right)
+
+
 def _moved(node: exp.Expr, left: str) -> bool:
     """Say whether a length of time is added to a timestamp."""
     moves = isinstance(node, exp.Add | exp.Sub) and isinstance(node.expression, exp.Interval)
@@ -125,7 +135,36 @@ def _literal(node: exp.Expr) -> str:
     text = node.name
     if text.isdigit():
         return "INT" if int(text) <= 2_147_483_647 else "BIGINT"
-    return "DOUBLE" if "e" in text.lower() else ""
+    if "e" in text.lower():
+        return "DOUBLE"
+    whole, point, fraction = text.partition(".")
+    if not point or not (whole + fraction).isdigit():
+        return ""
+    return f"DECIMAL({max(len((whole + fraction).lstrip('0')), len(fraction), 1)},{len(fraction)})"
+
+
+def digits_of(kind: str) -> tuple[int, int] | None:
+    """Return how many digits a decimal or a whole number has, and how many behind the point."""
+    size = _DECIMAL.fullmatch(kind)
+    if size is not None:
+        return int(size[1]), int(size[2])
+    return (_DIGITS[kind], 0) if kind in _DIGITS else None
+
+
+def _of_decimals(node: exp.Expr, left: str, right: str) -> str:
+    """Return the type of sums and products with a decimal, where it holds every result."""
+    ours, theirs = digits_of(left), digits_of(right)
+    literal = any(
+        isinstance(side, exp.Literal) and digits is not None and not digits[1]
+        for side, digits in ((node.this, ours), (node.expression, theirs))
+    )
+    if ours is None or theirs is None or literal or isinstance(node, exp.Mod):
+        return ""
+    scale = max(ours[1], theirs[1])
+    size = max(ours[0] - ours[1], theirs[0] - theirs[1]) + scale + 1
+    if isinstance(node, exp.Mul):
+        size, scale = ours[0] + theirs[0] + 1, ours[1] + theirs[1]
+    return f"DECIMAL({size},{scale})" if size <= _MOST_DIGITS else ""
 
 
 def _total(node: exp.Expr, argument: str) -> str:

@@ -135,6 +135,8 @@ TYPES = {
     "v": "TIMESTAMP",
     "d": "DATE",
     "p": "DECIMAL(10,2)",
+    "r": "STRING",
+    "w": "TIMESTAMP",
 }
 EXPRESSIONS = """
 i + j; i - j; i * j; i + n; x + y; x * y; x - i; -x; -i; abs(x); abs(i); x / 3D; i / 4; n / 4
@@ -149,6 +151,11 @@ concat(s, '-', u); s || u; length(s); t + INTERVAL 90 MINUTES; t - INTERVAL '1' 
 date_trunc('HOUR', t); date_trunc('DAY', t); date_trunc('MINUTE', t); year(t); month(t); day(t)
 hour(t); minute(t); second(t); unix_micros(t); t > TIMESTAMP '1969-12-31 23:59:59'; 'it''s'
 true; 5; 12345678901; 1e3
+0.908; 1.50; 0.0; 0.908 * n; p * p; p * 0.05; p + 1.005; p - n; 0.5 * p > 3; n < 0.908 * n; p >= i
+date_format(t, 'yyyy-MM-dd'); date_format(t, 'HH:mm:ss'); date_format(w, 'yyyy/MM'); year(w)
+split_part(s, '-', 1); split_part(r, '/', 4); split_part(r, '//', 2)
+replace(r, 'a', ''); replace(r, '/', s); replace(r, '//'); startswith(s, 'a'); endswith(r, s)
+contains(r, u); length(r) - length(replace(r, 'a', ''))
 """
 AGGREGATES = """
 count(*); count(x); count(DISTINCT s); sum(i); sum(n); sum(x); sum(p); sum(DISTINCT i); avg(i)
@@ -169,6 +176,8 @@ def values() -> list[dict[str, object]]:
         "s": [None, "", "A", "a", "ß", "é", "e\u0301", "z\U0001f6eb", " a", "Z"],
         "b": [None, True, False],
         "t": [None, *(start + timedelta(seconds=n * 1801, microseconds=n) for n in range(9))],
+        "r": [None, "", "a//b", "///", "https://a.com/aa/ß/cd", "/", "aaa", "z\U0001f6eb/a", "a"],
+        "w": [None, *(datetime(y, 3, 1, 4, 5, 6, tzinfo=UTC) for y in (1, 987, 1969, 9999))],
         "d": [None, start.date(), datetime(2024, 2, 29, tzinfo=UTC).date()],
     }
     of = {"j": "i", "m": "n", "y": "x", "u": "s", "c": "b", "v": "t"}
