@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -82,11 +82,10 @@ def apply(
         results.append(_result(entry, outcome, None))
         changed += [entry] if outcome is not Outcome.UNCHANGED else []
     deployed = site.deployed.deployment()
-    declared = DeclaredCatalog(
-        lake_catalog(site),
-        [*{**deployed.sources, **{s.name: s for s in sources}}.values()],
-        [*{**deployed.declared, **{d.name: d for d in projections}}.values()],
-    )
+    all_sources = {**deployed.sources, **{s.name: s for s in sources}}.values()
+    all_projections = {**deployed.declared, **{d.name: d for d in projections}}.values()
+    _check_sinks(deployed.captures, all_sources, all_projections, prefix)
+    declared = DeclaredCatalog(lake_catalog(site), [*all_sources], [*all_projections])
     for decl in projections:
         entry, outcome = _projection_entry(site, decl, before.get((PROJECTION, decl.name)))
         results.append(_result(entry, outcome, _waits(decl, declared)))
@@ -157,8 +156,7 @@ def _check_topics(
     for source in sources:
         if source.topic is None:
             continue
-        own, _, rest = source.topic.removeprefix(prefix).partition(".")
-        if source.topic.startswith(prefix) and rest and (own == EVENTS or own in captured):
+        if own := _own_stream(source.topic, prefix, captured):
             raise Conflict(
                 f"topic {source.topic} is one of the workspace's own",
                 remedy=f"Read it as it is: FROM STREAM {own}.…",
@@ -168,6 +166,43 @@ def _check_topics(
             raise Conflict(
                 f"topic {source.topic} is in the log of source {other}",
                 remedy=f"Read that one: FROM STREAM {other}; or declare {other} again.",
+            )
+
+
+def _own_stream(topic: str, prefix: str, captured: Collection[str]) -> str | None:
+    """Return what begins the names of the streams that a topic of the workspace feeds."""
+    own, _, rest = topic.removeprefix(prefix).partition(".")
+    is_own = topic.startswith(prefix) and rest and (own == EVENTS or own in captured)
+    return own if is_own else None
+
+
+def _check_sinks(
+    captured: Collection[str],
+    sources: Iterable[SourceDecl],
+    projections: Iterable[ProjectionDecl],
+    prefix: str,
+) -> None:
+    """Refuse a sink's topic that others write, or that the workspace itself reads."""
+    readers = {source.topic: source.name for source in sources if source.topic is not None}
+    writers: dict[str, str] = {}
+    for decl in projections:
+        if decl.sink is None:
+            continue
+        topic = decl.sink.topic
+        if _own_stream(topic, prefix, captured) or topic.startswith("_"):
+            raise Conflict(
+                f"topic {topic} is not for sinks: events, captured tables or a part write it",
+                remedy="Name a topic that nothing else writes: sink = 'topic:NAME'.",
+            )
+        if topic in readers:
+            raise Conflict(
+                f"topic {topic} is read by source {readers[topic]}: rows would go round",
+                remedy=f"Read the projection by its name: FROM {decl.name}.",
+            )
+        if writers.setdefault(topic, decl.name) != decl.name:
+            raise Conflict(
+                f"topic {topic} is the sink of {writers[topic]} and of {decl.name}",
+                remedy="Give each projection a topic of its own.",
             )
 
 

@@ -44,13 +44,15 @@ def projection_status(settings: Settings, name: str) -> Document:
 
     stands = standing(Lake.named(settings.lake), name)
     (declared,) = parse_script(stands.text).projections
-    running = (account(settings, "pipeline") or {}).get("projections", {}).get(stands.name, {})
+    state = account(settings, "pipeline") or {}
+    running = state.get("projections", {}).get(stands.name, {})
     return {
         **asdict(stands),
         "key": declared.key,
         "freshness_s": declared.freshness.total_seconds(),
         "error": running.get("error"),
         "waits": running.get("trigger") or running.get("waits"),
+        "sink": state.get("sinks", {}).get(stands.name),
     }
 
 

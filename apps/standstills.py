@@ -61,7 +61,13 @@ def account(settings: Settings, part: str) -> Mapping[str, Any] | None:
 
 def of_pipeline(state: Mapping[str, Any]) -> list[Standstill]:
     """Read what the pipeline says of itself."""
-    return [*_parts(state), *_tables(state), *_projections(state), *_sources(state)]
+    return [
+        *_parts(state),
+        *_tables(state),
+        *_projections(state),
+        *_sinks(state),
+        *_sources(state),
+    ]
 
 
 def of_source(found: Iterable[Standstill], source: str) -> list[Standstill]:
@@ -133,6 +139,12 @@ def _projections(state: Mapping[str, Any]) -> Iterator[Standstill]:
         if each.get("error") and not each["error"].startswith("waits: "):
             command = f"penstock projection status {name}"
             yield _told("projection", name, each["error"], command)
+
+
+def _sinks(state: Mapping[str, Any]) -> Iterator[Standstill]:
+    for name, each in state.get("sinks", {}).items():
+        if each["error"]:
+            yield _told("sink", name, each["error"], f"penstock projection status {name}")
 
 
 def _sources(state: Mapping[str, Any]) -> Iterator[Standstill]:

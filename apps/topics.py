@@ -12,7 +12,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from kernel.errors import Unavailable
 from kernel.positions import TopicId
@@ -50,6 +50,21 @@ class KafkaTopics:
     def of_source(self, prefix: str, source: str) -> dict[str, list[int]]:
         """Return the partitions of a captured source's topics; `prefix` is the workspace's."""
         return self.matching(rf"{re.escape(prefix + source)}\..+")
+
+    def make(self, name: str, partitions: int, settings: Mapping[str, str]) -> None:
+        """Make a topic with the broker's own replication; one that is there stays as it is."""
+        new = NewTopic(name, partitions, replication_factor=-1, config=dict(settings))
+        try:
+            for future in self._admin.create_topics([new], request_timeout=TIMEOUT_S).values():
+                future.result(timeout=TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            if _code_of(error) == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            reason = str(error) or f"no answer within {TIMEOUT_S:.0f} s"
+            raise Unavailable(
+                f"topic {name} could not be made: {reason}",
+                remedy=f"Make the topic {name} on the broker yourself; it is tried again.",
+            ) from error
 
     def earliest(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
         """Return the first offset of each partition."""
@@ -103,5 +118,9 @@ class KafkaTopics:
 
 
 def _is_unknown(error: Exception) -> bool:
+    return _code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def _code_of(error: Exception) -> int | None:
     cause = error.args[0] if error.args else None
-    return isinstance(cause, KafkaError) and cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    return int(cause.code()) if isinstance(cause, KafkaError) else None

@@ -24,6 +24,7 @@ from apps.pipeline.lag import LagWatch, StoreHeads
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
+from apps.pipeline.sinks import Sinks
 from apps.pipeline.snapshots import TableCopier
 from apps.pipeline.source_lag import SourceHeads
 from apps.pipeline.space import SpaceGuard
@@ -118,6 +119,7 @@ class Pipeline:
             lateness=settings.lateness,
         )
         self._verifying = Verifying(settings, self._registry, metrics.verify)
+        self._sinks = Sinks(settings, self._lake, self._registry)
         self._stop = threading.Event()
         self._patience = Patience()
         self._stuck = StuckSources()
@@ -139,6 +141,7 @@ class Pipeline:
                 "connectors": self._keeper.run,
                 "copies": self._copier.run,
                 "verify": self._verifying.run,
+                "sinks": self._sinks.run,
                 "watchdog": self._watchdog.run,
             }.items()
         ]
@@ -169,7 +172,10 @@ class Pipeline:
                 self._topology_loop: Signs,
                 self._projections_loop: lambda: spark_signs(self._spark, PROJECTIONS),
             },
-            others=[each.loop for each in (self._lag, self._keeper, self._copier, self._verifying)],
+            others=[
+                each.loop
+                for each in (self._lag, self._keeper, self._copier, self._verifying, self._sinks)
+            ],
             slow=[self._upkeep.loop],
         )
 
@@ -205,6 +211,7 @@ class Pipeline:
             "lag_unknown": dict(self._lag.unknown),
             "gaps": self.gaps,
             "projections": {s.name: s.document() for s in states},
+            "sinks": self._sinks.documents(),
         }
 
     def _one_run(self) -> bool:

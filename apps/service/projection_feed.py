@@ -2,27 +2,24 @@
 
     version that is served -> all rows, or differences from the version before -> Chunk -> socket
 
-A reader's place is text, as it stands in `id:`. `TABLE.v3` has all of version 3 of the table;
-`TABLE.v3.e40.n5` its first five rows, as of epoch 40; `TABLE.v3.w4.e41.n5` all of version 3, and
-the first five differences on the way to version 4, which is of epoch 41. `TABLE` tells the tables
-of one projection and one lake from all others. From a place that leads nowhere the feed says
-`reset`, and begins with all rows.
+A reader's place (`FeedPlace`) is text, as it stands in `id:`. From a place that leads nowhere the
+feed says `reset`, and begins with all rows.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from apps.service.feeds import SSE, Chunk, Chunks
 from apps.service.render import dump
 from apps.service.runtime import Runtime
-from kernel.errors import InvalidRequest, NotFound
+from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
+from projections.serve.feed_places import FeedPlace, place_of
 
 if TYPE_CHECKING:
     from projections.serve.lookups import Lookups
@@ -32,49 +29,6 @@ if TYPE_CHECKING:
 END: Final = "end"
 _LOOK_EVERY_S: Final = 0.2
 _CHUNK_BYTES: Final = 256 * 1024
-_PLACE: Final = re.compile(
-    r"([0-9a-f]{8})\.v(\d{1,18})(?:(?:\.w(\d{1,18}))?\.e(\d{1,18})\.n(\d{1,18}))?", re.ASCII
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedPlace:
-    """How far a reader has come; `epoch` and `done` are given amid rows or differences.
-
-    `towards` is the version that differences lead to; without it the rows of `version` are sent.
-    """
-
-    table_id: str
-    version: DeltaVersion
-    towards: DeltaVersion | None = None
-    epoch: Epoch | None = None
-    done: int | None = None
-
-    def __str__(self) -> str:
-        text = f"{self.table_id}.v{self.version}"
-        if self.towards is not None:
-            text += f".w{self.towards}"
-        return text if self.done is None else f"{text}.e{self.epoch}.n{self.done}"
-
-
-def place_of(text: str) -> FeedPlace | None:
-    """Read a place; None for nothing, from which all rows are sent. Raises `InvalidRequest`."""
-    if not text:
-        return None
-    found = _PLACE.fullmatch(text)
-    if found is None:
-        raise InvalidRequest(
-            f"{text[:100]!r} is no place in a feed of changes",
-            remedy=f"Send the id of the last change that you have, or `{END}`, or nothing.",
-        )
-    table_id, version, towards, epoch, done = found.groups()
-    return FeedPlace(
-        table_id=table_id,
-        version=DeltaVersion(int(version)),
-        towards=None if towards is None else DeltaVersion(int(towards)),
-        epoch=None if epoch is None else Epoch(int(epoch)),
-        done=None if done is None else int(done),
-    )
 
 
 class ChangeFeed:

@@ -15,22 +15,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.datasets import dataset_at, paths_of
 from projections.log.layout import Lake
 from projections.log.tables import Tables
-from projections.serve.keyed_rows import HeldRows, KeyedRows, held, named, scanned, visible
+from projections.serve.keyed_rows import HeldRows, KeyedRows, held, scanned
 from projections.serve.newest_runs import NewestRuns, ServedVersion, not_run
-from projections.serve.row_changes import Difference, RowChange, change_of, difference
-from projections.serve.row_values import at_once, documents
+from projections.serve.row_changes import Difference, RowChange, all_new, difference
 from projections.serve.versions import EpochVersions, not_kept, readable
 
-_BATCH_ROWS = 500
 _Step = tuple[str, tuple[str, ...], DeltaVersion, DeltaVersion]
 _IDLE_S = 300.0
 """Rows that nobody asked for during so long are let go."""
@@ -127,18 +123,8 @@ class Lookups:
             table = self._opened(served.name, served.version)
         else:
             table = self.table(served)
-        schema = visible(table)
-        key = named(schema, served.key)
-        for path in sorted(paths_of(table)):
-            rows = dataset_at(table, [path]).scanner(columns=schema.names, batch_size=_BATCH_ROWS)
-            with readable(table_name(served.name), served.version):
-                for batch in rows.to_reader():
-                    skipped = min(done, batch.num_rows)
-                    done -= skipped
-                    together = at_once(batch)
-                    for start in range(skipped, batch.num_rows, together):
-                        some = documents(pa.table(batch.slice(start, together)))
-                        yield [change_of(key, None, row) for row in some]
+        with readable(table_name(served.name), served.version):
+            yield from all_new(table, served.key, done)
 
     def difference(
         self, served: ServedVersion, before: DeltaVersion, after: DeltaVersion

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from hashlib import sha256
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +27,7 @@ from projections.log.tables import Tables
 from projections.runner.catalog import DROPPED, DeployedCatalog, Entry
 from projections.runner.catalog import PROJECTION as PROJECTION_ENTRY
 from projections.runner.manifest import COMMITTED, PROJECTION, Manifest
+from projections.serve.feed_places import table_id_of
 from projections.sql.parse import parse_script
 
 _RUN = re.compile(r"(?P<table>projection/.+)/g\d+")
@@ -55,7 +55,7 @@ class ServedVersion:
     @property
     def table_id(self) -> str:
         """What tells the versions of this table from those of others, in this lake or another."""
-        return sha256(f"{self.lake_id}/{self.name}".encode()).hexdigest()[:8]
+        return table_id_of(self.lake_id, self.name)
 
     @property
     def app_id(self) -> str:

@@ -7,7 +7,7 @@ generations and a rollback are all told by what they did to rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +20,10 @@ from projections.serve.keyed_rows import bounded, named, visible
 from projections.serve.row_values import Document, at_once, documents, shown
 
 _OLD, _NEW = "_old_row", "_new_row"
+_BATCH_ROWS = 500
+
+ReadRows = Callable[[pa.Table], list[Document]]
+"""Makes Python's values of rows: those of JSON (`documents`), or of another form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +62,15 @@ class Difference:
     def __len__(self) -> int:
         return int(self.pairs.num_rows)
 
-    def after(self, done: int) -> Iterator[list[RowChange]]:
+    def after(self, done: int, read: ReadRows = documents) -> Iterator[list[RowChange]]:
         """Yield the changes behind the first `done`, some hundreds at a time, large ones fewer."""
         together = min(at_once(self.rows_before), at_once(self.rows_after))
         for start in range(done, len(self), together):
-            yield self._changes(self.pairs.slice(start, together))
+            yield self._changes(self.pairs.slice(start, together), read)
 
-    def _changes(self, pairs: pa.Table) -> list[RowChange]:
-        before = iter(documents(self.rows_before.take(pairs[_OLD].drop_null())))
-        after = iter(documents(self.rows_after.take(pairs[_NEW].drop_null())))
+    def _changes(self, pairs: pa.Table, read: ReadRows) -> list[RowChange]:
+        before = iter(read(self.rows_before.take(pairs[_OLD].drop_null())))
+        after = iter(read(self.rows_after.take(pairs[_NEW].drop_null())))
         found = []
         for old_row, new_row in zip(pairs[_OLD].to_pylist(), pairs[_NEW].to_pylist(), strict=True):
             old = None if old_row is None else next(before)
@@ -79,6 +83,23 @@ def change_of(key: Sequence[str], old: Document | None, new: Document | None) ->
     """Return a change with its key, which one of the two rows has."""
     shown = new if new is not None else old or {}
     return RowChange(key={name: shown[name] for name in key}, old=old, new=new)
+
+
+def all_new(
+    table: DeltaTable, key: Sequence[str], done: int, read: ReadRows = documents
+) -> Iterator[list[RowChange]]:
+    """Yield all rows of a version behind the first `done` as new ones, file by file."""
+    schema = visible(table)
+    names = named(schema, key)
+    for path in sorted(paths_of(table)):
+        rows = dataset_at(table, [path]).scanner(columns=schema.names, batch_size=_BATCH_ROWS)
+        for batch in rows.to_reader():
+            skipped = min(done, batch.num_rows)
+            done -= skipped
+            together = at_once(batch)
+            for start in range(skipped, batch.num_rows, together):
+                some = read(pa.table(batch.slice(start, together)))
+                yield [change_of(names, None, row) for row in some]
 
 
 def difference(

@@ -26,7 +26,7 @@ TOPIC_OPTIONS = (
 )
 TABLE_OPTIONS = ("key", "event_time", "lateness", "closed_after", "idle_timeout")
 EVENT_OPTIONS = ("lateness", "closed_after", "idle_timeout")
-PROJECTION_OPTIONS = ("key", "freshness", "emit", "sink")
+PROJECTION_OPTIONS = ("key", "freshness", "emit", "sink", "sink_partitions")
 FORMATS = ("avro", "json", "csv")
 
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,126}")

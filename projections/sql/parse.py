@@ -21,6 +21,7 @@ from projections.sql import options as opt
 from projections.sql.match_clause import MatchClause, without_matches
 from projections.sql.options import Options, OptionValue, value_of
 from projections.sql.places import Script as Text
+from projections.sql.sinks import TopicSink, sink_of
 from projections.sql.spellings import Spellings
 from projections.sql.tokens import (
     Cursor,
@@ -87,7 +88,7 @@ class ProjectionDecl:
     key: tuple[str, ...]
     freshness: timedelta
     emit: str
-    sink: str | None
+    sink: TopicSink | None
     query: exp.Expr = field(repr=False, compare=False)
     matches: tuple[MatchClause, ...] = field(repr=False, compare=False)
     text: str
@@ -254,7 +255,7 @@ def _projection(cursor: Cursor, tokens: list[Token]) -> ProjectionDecl:
         key=key,
         freshness=freshness,
         emit=given.emit(),
-        sink=given.text("sink"),
+        sink=sink_of(cursor.script, given, at),
         query=query,
         matches=tuple(matches),
         text=_text_of(cursor.script, tokens),

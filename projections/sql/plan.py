@@ -54,10 +54,9 @@ SEMANTICS = 1
 
 def plan(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     """Compile a projection. Raises `InvalidRequest` with place, reason and a form that works."""
-    _check_delivery(decl)
     made = _planned(decl, catalog)
-    notes = made.notes if decl.trigger is None else (*made.notes, decl.trigger.note)
-    return replace(made, notes=notes)
+    further = [each.note for each in (decl.trigger, decl.sink) if each is not None]
+    return replace(made, notes=(*made.notes, *further))
 
 
 def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
@@ -145,15 +144,6 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         tree=tree,
         final=decl.final,
     )
-
-
-def _check_delivery(decl: ProjectionDecl) -> None:
-    if decl.sink is not None:
-        raise decl.script.refusal(
-            f"sink = '{decl.sink}' is not delivered yet",
-            at=decl.offset,
-            fix="Leave sink out and read the projection's table.",
-        )
 
 
 def _strategy(query: Query) -> Strategy:

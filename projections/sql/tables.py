@@ -35,7 +35,7 @@ CONNECTORS: Mapping[str, tuple[str, ...]] = {
         "identity",
         *_LATENESS,
     ),
-    "projection": ("key", "freshness", "emit"),
+    "projection": ("key", "freshness", "emit", "sink", "sink_partitions"),
 }
 """Connectors and their options."""
 _TIME_OF_EVENTS = "occurred_at"

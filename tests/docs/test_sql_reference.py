@@ -79,6 +79,7 @@ def test_statements_of_the_page_are_planned(lake_tables: LakeCatalog) -> None:
         "flight_status",
         "hottest",
         "origins_by_hundreds",
+        "status_for_partners",
         "departure_weather",
         "carrier_delays",
     }

@@ -9,6 +9,7 @@ import pytest
 from kernel.errors import InvalidRequest
 from projections.sql.durations import in_words, parse_duration
 from projections.sql.parse import ProjectionDecl, parse_script
+from projections.sql.sinks import TopicSink
 
 PROJECTION = "CREATE PROJECTION p WITH (key = k) AS SELECT k FROM STREAM events.a"
 
@@ -68,10 +69,10 @@ def test_a_projection_has_defaults() -> None:
 def test_a_projection_has_options() -> None:
     decl = projection(
         "CREATE PROJECTION p WITH (key = 'a, b', freshness = '2 minutes',"
-        " emit = 'Every 5  seconds', sink = 'topic:x') AS SELECT a, b FROM t"
+        " emit = 'Every 5  seconds', sink = 'topic:x', sink_partitions = '3') AS SELECT a, b FROM t"
     )
     assert (decl.key, decl.freshness) == (("a", "b"), timedelta(minutes=2))
-    assert (decl.emit, decl.sink) == ("every 5 seconds", "topic:x")
+    assert (decl.emit, decl.sink) == ("every 5 seconds", TopicSink(topic="x", partitions=3))
 
 
 def test_the_fingerprint_names_what_the_rows_depend_on() -> None:

@@ -367,12 +367,27 @@ def test_a_key_that_does_not_hold_is_refused(query: str, key: str, reason: str, 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (", sink = 'topic:x'", "sink = 'topic:x' is not delivered yet"),
+        (", sink = 'x'", "sink = 'x' names no topic"),
+        (", sink = 'topic:a b'", "names no topic"),
+        (", sink = 'topic:..'", "names no topic"),
+        (", sink_partitions = '3'", "sink_partitions is said of no sink"),
+        (", sink = 'topic:x', sink_partitions = '0'", "is no number of partitions"),
+        (", sink = 'topic:x', sink_partitions = '²'", "is no number of partitions"),
     ],
 )
-def test_what_is_not_delivered_yet_is_not_silently_dropped(options: str, reason: str) -> None:
+def test_a_sink_that_cannot_be_is_refused(options: str, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         made(f"SELECT flight {FROM}", options=options)
+
+
+def test_the_plan_says_what_a_sink_does() -> None:
+    plain = made(f"SELECT flight {FROM}")
+    sent = made(f"SELECT flight {FROM}", options=", sink = 'topic:x', sink_partitions = '3'")
+    assert [note for note in sent.notes if note not in plain.notes] == [
+        "each change goes to the Kafka topic x once, as Avro under its key: the new row, for a row "
+        "that is gone a null (a tombstone); a swap of generations sends what differs"
+    ]
+    assert sent.fingerprint == plain.fingerprint
 
 
 def test_an_external_topic_is_the_stream_of_its_name() -> None:

@@ -1,0 +1,152 @@
+"""Kafka transactions that send records and the place behind them together.
+
+The place of each sink is a record of a compacted topic of the workspace's own, written in the same
+transaction as the records that it counts: both are there, or neither. All sinks of a workspace
+share one transactional id, so that whoever begins ends what another process left open, and shuts
+that one out; after it no place is hidden behind a transaction that is still open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from apps.pipeline.sink_records import SinkRecord
+from apps.settings import Settings
+from apps.topics import KafkaTopics
+from kernel import failpoints
+from kernel.errors import Unavailable
+from projections.serve.feed_places import FeedPlace, place_of
+
+_TIMEOUT_S = 20.0
+_PLACES = {
+    "cleanup.policy": "compact",
+    # A place is of no worth once the next one is there: the topic stays as small as it can.
+    "segment.ms": "3600000",
+    "segment.bytes": "1048576",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkCursor:
+    """How far a sink has come: all changes up to `place` are in the topic of that id.
+
+    `records` is how many were sent in all.
+    """
+
+    projection: str
+    topic: str
+    topic_id: str
+    place: FeedPlace
+    records: int
+
+
+class SinkTransactions:
+    """One producer of a workspace. After an `Unavailable` it is of no use: make another one.
+
+    Beginning one fences the one before. For one thread.
+    """
+
+    def __init__(self, settings: Settings, topics: KafkaTopics) -> None:
+        self._bootstrap = settings.required("kafka.bootstrap")
+        self._topic = f"_penstock.{settings.name}.sinks"
+        topics.make(self._topic, 1, _PLACES)
+        self._producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "transactional.id": self._topic,
+                "partitioner": "murmur2_random",
+                "message.max.bytes": settings.number("kafka.max_record_bytes"),
+                "log_level": 3,
+            }
+        )
+        with self._kafka("begin"):
+            self._producer.init_transactions(_TIMEOUT_S)
+        self.cursors = {(each.projection, each.topic): each for each in self._read()}
+
+    def send(self, records: Sequence[SinkRecord], cursor: SinkCursor) -> None:
+        """Send records and the place behind them, all or nothing.
+
+        Raises `Unavailable` where that failed or is not known.
+        """
+        key = json.dumps([cursor.projection, cursor.topic]).encode()
+        place = {
+            "topic_id": cursor.topic_id,
+            "place": str(cursor.place),
+            "records": cursor.records,
+        }
+        with self._kafka(f"send to {cursor.topic}"):
+            self._producer.begin_transaction()
+            for record in records:
+                headers: list[tuple[str, str | bytes | None]] = [*record.headers]
+                self._producer.produce(cursor.topic, record.value, record.key, headers=headers)
+            self._producer.produce(self._topic, json.dumps(place).encode(), key)
+            self._producer.flush(_TIMEOUT_S)
+            failpoints.hit(failpoints.SINK_BEFORE_COMMIT)
+            self._producer.commit_transaction(_TIMEOUT_S)
+        failpoints.hit(failpoints.SINK_AFTER_COMMIT)
+        self.cursors[cursor.projection, cursor.topic] = cursor
+
+    def close(self) -> None:
+        """Give up what is open."""
+        with suppress(KafkaException):
+            self._producer.abort_transaction(_TIMEOUT_S)
+
+    def _read(self) -> Iterator[SinkCursor]:
+        """Read the places that committed transactions wrote, the newest of each sink last."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": self._topic,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "log_level": 3,
+            }
+        )
+        try:
+            with self._kafka("read the places of sinks"):
+                consumer.assign([TopicPartition(self._topic, 0, 0)])
+                while True:
+                    message = consumer.poll(_TIMEOUT_S)
+                    if message is None:
+                        raise Unavailable(f"Kafka at {self._bootstrap} does not give {self._topic}")
+                    error = message.error()
+                    if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                        return
+                    if error is not None:
+                        raise KafkaException(error)
+                    yield _cursor(message.key() or b"", message.value() or b"")
+        finally:
+            consumer.close()
+
+    @contextmanager
+    def _kafka(self, what: str) -> Iterator[None]:
+        """The one seam at which errors of the client become ours."""
+        try:
+            yield
+        except (KafkaException, BufferError) as error:
+            raise Unavailable(
+                f"Kafka at {self._bootstrap} did not {what}: {error}",
+                remedy="It is tried again by itself; penstock status shows whether Kafka runs.",
+            ) from error
+
+
+def _cursor(key: bytes, value: bytes) -> SinkCursor:
+    projection, topic = json.loads(key)
+    kept = json.loads(value)
+    place = place_of(kept["place"])
+    assert place is not None, "a place is written behind rows"
+    return SinkCursor(
+        projection=projection,
+        topic=topic,
+        topic_id=kept["topic_id"],
+        place=place,
+        records=kept["records"],
+    )

@@ -1,0 +1,154 @@
+"""Sends what changes in projections to their sinks, in a thread of its own.
+
+What fails of one sink stays its own: it is told with its cause and remedy, and tried again after a
+pause. What fails in Kafka has all of them begin anew from what the last transactions say.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from apps.pipeline.sink_records import RecordForm
+from apps.pipeline.sink_transactions import SinkTransactions
+from apps.pipeline.topic_sink import ProjectionSink, SinkState
+from apps.settings import Settings
+from apps.standstills import cause_and_fix
+from apps.topics import KafkaTopics
+from kernel.errors import PenstockError, Unavailable
+from kernel.loops import Loop, passed
+from projections.log.layout import Lake
+from projections.log.tables import Tables
+from projections.runner.catalog import DeployedCatalog, Deployment
+from projections.serve.feed_places import table_id_of
+from projections.serve.newest_runs import WatchedTable
+from projections.serve.table_steps import TableSteps
+from projections.sql.parse import ProjectionDecl
+from projections.sql.sinks import TopicSink
+from schemas.registry import SchemaRegistry
+from schemas.row_avro import plain
+
+LOOK_S = 0.2
+_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+log = logging.getLogger("penstock.sinks")
+
+
+class Sinks:
+    """All sinks of a workspace's projections. `states` says how each is, for health."""
+
+    def __init__(self, settings: Settings, lake: Lake, registry: SchemaRegistry) -> None:
+        self._settings = settings
+        self._lake = lake
+        self._registry = registry
+        self._deployed = DeployedCatalog(lake, Tables())
+        self._deployment: Deployment | None = None
+        self._epochs = WatchedTable(lake.epochs)
+        self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
+        self._transactions: SinkTransactions | None = None
+        self._declared: dict[str, TopicSink] = {}
+        self._sinks: dict[str, ProjectionSink] = {}
+        self._failures: dict[str, int] = {}
+        self._again_at: dict[str, float] = {}
+        self.states: dict[str, SinkState] = {}
+        self.loop = Loop("sinks")
+
+    def run(self, stop: threading.Event) -> None:
+        """Send until `stop` is set."""
+        while not stop.is_set():
+            busy = False
+            try:
+                with self.loop.working("a look at the sinks"):
+                    busy = self.step()
+            except Exception as error:
+                log.error("sinks: %s", error, exc_info=error)
+            if not busy:
+                stop.wait(LOOK_S)
+        self._begin_anew()
+
+    def documents(self) -> Mapping[str, Mapping[str, object]]:
+        """Return what the pipeline says of its sinks, by projection."""
+        return {name: asdict(state) for name, state in self.states.items()}
+
+    def step(self) -> bool:
+        """Send what is due of each sink; return whether anything was sent."""
+        wanted = self._wanted()
+        for name in self.states.keys() - wanted.keys():
+            self._forget(name)
+        busy = False
+        for name, decl in wanted.items():
+            passed(f"sink of {name}")
+            if self._declared.get(name) != decl.sink:
+                self._forget(name)
+                self._declared[name] = _sink_of(decl)
+            state = self.states.setdefault(name, SinkState(topic=_sink_of(decl).topic))
+            if time.monotonic() < self._again_at.get(name, 0.0):
+                continue
+            try:
+                sink = self._sink(name, decl)
+                busy |= sink.step()
+                self.states[name] = sink.state
+                self._failures.pop(name, None)
+            except Exception as error:
+                self._failed(name, state, error)
+        return busy
+
+    def _wanted(self) -> dict[str, ProjectionDecl]:
+        if self._deployment is None or self._deployment.version != self._deployed.version():
+            self._deployment = self._deployed.deployment()
+        return {n: d for n, d in self._deployment.declared.items() if d.sink is not None}
+
+    def _sink(self, name: str, decl: ProjectionDecl) -> ProjectionSink:
+        declared = _sink_of(decl)
+        if name in self._sinks:
+            return self._sinks[name]
+        if self._transactions is None:
+            self._transactions = SinkTransactions(self._settings, self._topics)
+        self._epochs.moved()
+        table = f"projection/{name}"
+        made = self._sinks[name] = ProjectionSink(
+            declared=declared,
+            key=decl.key,
+            projection=name,
+            steps=TableSteps(
+                name=table,
+                path=self._lake.path(table),
+                table_id=table_id_of(self._epochs.table_id, name),
+                read=plain,
+                most_bytes=self._settings.number("pipeline.state_memory_bytes"),
+            ),
+            form=RecordForm(
+                projection=name, topic=declared.topic, key=decl.key, registry=self._registry
+            ),
+            topics=self._topics,
+            transactions=self._transactions,
+        )
+        return made
+
+    def _failed(self, name: str, state: SinkState, error: Exception) -> None:
+        failures = self._failures[name] = self._failures.get(name, 0) + 1
+        self._again_at[name] = time.monotonic() + _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
+        state.error = cause_and_fix(error, most=500)
+        self._sinks.pop(name, None)
+        if isinstance(error, Unavailable) or not isinstance(error, PenstockError):
+            # Whether the last transaction is there is not known: all are asked about again.
+            self._begin_anew()
+        log.error("the sink of %s: %s", name, state.error, exc_info=error)
+
+    def _begin_anew(self) -> None:
+        transactions, self._transactions = self._transactions, None
+        self._sinks.clear()
+        if transactions is not None:
+            transactions.close()
+
+    def _forget(self, name: str) -> None:
+        for kept in (self.states, self._declared, self._sinks, self._failures, self._again_at):
+            kept.pop(name, None)
+
+
+def _sink_of(decl: ProjectionDecl) -> TopicSink:
+    assert decl.sink is not None, "only projections with a sink are asked"
+    return decl.sink
