@@ -16,6 +16,7 @@ pytest_plugins = [
     "tests.support.services.warm",
     "tests.support.services.whole_stack",
     "tests.support.services.workers",
+    "tests.support.services.tier",
     "tests.support.services.run_record",
     "tests.support.sources.databases",
 ]

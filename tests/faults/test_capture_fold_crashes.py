@@ -19,6 +19,7 @@ from projections.log.layout import Lake, current_name
 from projections.log.tables import TableAt, Tables
 from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
 from projections.state import current as current_module
+from projections.state import tail
 from projections.state.current import CurrentTables
 from projections.state.large import LogRows, slices
 from projections.state.layers import read_whole
@@ -193,6 +194,7 @@ def test_p4_a_row_that_was_mended_in_the_base_is_what_readers_by_name_see(foldin
 
 
 def test_a_fold_that_fails_is_tried_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "_PAUSES_S", (0.01,))
     eager = FoldPolicy(direct_bytes=-1, freshness_s=0.01)
     current = CurrentTables(lake, Tables(), registry(), policy=eager)
     current.fold(SOURCE, TABLE, changes(FIRST, first=1), Epoch(1))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.log.layout import Lake
+from tests.support.services.tier import examples
 from tests.support.sources.ddl_rows import Folding, Item, read
 
 NAMES = ("a", "b", "c")
@@ -47,7 +48,7 @@ def happen(data: st.DataObject, item: Item) -> None:
             item.tell(rewritten=0)
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(6, matrix=10))
 @given(st.data())
 def test_p4_columns_follow_ddl_wherever_epochs_are_cut(data: st.DataObject) -> None:
     item = Item()

@@ -23,6 +23,7 @@ from tests.support.lake.bulk import HandSource
 from tests.support.lake.folding import ENVELOPE, KEY, TABLE, Done, state_of
 from tests.support.lake.ingested import BatchedLake
 from tests.support.lake.telling import BreakingRegistry
+from tests.support.services.tier import examples
 
 TABLES = ("shop.public.items", "shop.public.goods", "mart.public.items")
 PLACES = ("schema lost", "storage", "folder of the table", "ddl")
@@ -130,7 +131,7 @@ def _message(rows: list[dict[str, Any]], victim: str) -> dict[str, Any]:
     return {**DDL, **place, **{n: end[n] for n in names}, "topic": "messages", "snapshot": False}
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(4, matrix=8))
 @example(place="ddl", victim=TABLES[1], first=True)
 @example(place="storage", victim=TABLES[0], first=False)
 @given(

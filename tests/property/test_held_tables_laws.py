@@ -18,6 +18,7 @@ from projections.log.layout import Lake
 from projections.runner.derived import Brought
 from projections.serve.query import ask
 from tests.support.lake.telling import BreakingRegistry, ToldLake
+from tests.support.services.tier import examples
 
 TYPES = ("placed", "paid", "sent")
 PLACES = ("schema lost", "schema away", "decoding", "log of the table", "folder of the table")
@@ -68,7 +69,7 @@ def values(told: ToldLake, kind: str) -> list[Any]:
     return [(row["position"], row["n"]) for row in told.rows(kind)]
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(4, matrix=8))
 @given(
     place=st.sampled_from(PLACES),
     victim=st.sampled_from(TYPES),

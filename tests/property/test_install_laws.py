@@ -13,6 +13,7 @@ from projections.state.installs import HEAL, hold
 from projections.state.tail import FoldPolicy
 from tests.support.lake.bulk import NAME, HandLake
 from tests.support.lake.folding import SOURCE, Done
+from tests.support.services.tier import examples
 
 KEYS = st.integers(0, 6)
 CHANGES = st.one_of(
@@ -31,7 +32,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=14), st.booleans())
-@settings(max_examples=8)
+@settings(max_examples=examples(5, matrix=8))
 def test_p4_current_equals_the_source_at_its_cut(
     steps: list[tuple[str, object]], tails: bool
 ) -> None:

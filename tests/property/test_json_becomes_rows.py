@@ -16,6 +16,7 @@ from projections.serve.query import ask
 from tests.support.lake.telling import ToldLake
 from tests.support.oracles.json_rows import meant, same, shown
 from tests.support.oracles.json_values import json_objects
+from tests.support.services.tier import examples
 
 OBJECTS = json_objects("a", "b", "stream", "version_", "_epoch", "type", "c")
 
@@ -29,7 +30,7 @@ def refused_at(told: ToldLake, data: dict[str, Any]) -> str | None:
     return None
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(8, matrix=25))
 @given(st.lists(st.lists(OBJECTS, min_size=1, max_size=3), min_size=1, max_size=4))
 @example([[{}, {"a": 1}, {"b": {"b": {"c": "x"}}}]])
 @example([[{}], [{"n": 1, "options": {}}], [{"n": 1, "options": {"a": [{}]}}]])

@@ -37,6 +37,7 @@ from tests.support.lake.folding import (
     registry,
     state_of,
 )
+from tests.support.services.tier import examples
 
 NAME = current_name(SOURCE, TABLE)
 CHANGE = st.builds(
@@ -83,7 +84,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=3))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12, matrix=30), deadline=None)
 @example([AGAIN], False, EXECUTORS)
 @given(
     st.lists(OF_EXECUTORS, min_size=1, max_size=4),

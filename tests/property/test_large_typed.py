@@ -27,6 +27,7 @@ from projections.log.writer import ArrowWriter, Guard
 from projections.state.current import CurrentTables
 from tests.support.lake.folding import AT, SOURCE, TABLE, Done, apply, changes, registry
 from tests.support.lake.one_transaction import one_transaction
+from tests.support.services.tier import examples
 
 TYPED = f"typed/{SOURCE}.{TABLE}"
 END = 100_000
@@ -113,7 +114,7 @@ def possible(drawn: Sequence[Done]) -> list[Done]:
     return done
 
 
-@settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(6, matrix=25), phases=[Phase.explicit, Phase.generate])
 @given(st.lists(CHANGE, min_size=7, max_size=30), st.booleans())
 @example([Done("u", i, part, None, 7) for i in range(1, 5) for part in "ab"] * 2, False)
 @example([Done("u", i % 4 + 1, "a", f"n{i}", i) for i in range(12)], False)

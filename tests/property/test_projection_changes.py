@@ -21,6 +21,7 @@ from projections.serve.row_values import documents
 from replay.generations import live_app
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade
+from tests.support.services.tier import examples
 
 MEMORY = 2**22
 NUMBERS = [None, 0.0, 1.5, float("nan"), float("inf")]
@@ -44,9 +45,9 @@ class ChangingTable:
         return pa.table(
             {
                 "id": pa.array(ids, pa.int64()),
-                "word": pa.array([self.dice.choice("abc") for _ in ids]),
+                "word": pa.array([self.dice.choice("abc") for _ in ids], pa.string()),
                 "number": pa.array([self.dice.choice(NUMBERS) for _ in ids], pa.float64()),
-                "list": pa.array([[self.dice.choice("xy")] for _ in ids]),
+                "list": pa.array([[self.dice.choice("xy")] for _ in ids], pa.list_(pa.string())),
                 "_epoch": pa.array([epoch] * count, pa.int64()),
             }
         )
@@ -101,7 +102,9 @@ def rows_of(lookups: Lookups, served: ServedVersion) -> dict[object, object]:
     return {row["id"]: row for row in documents(lookups.rows(served).page(None, 99))}
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(6, matrix=12), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), max_size=7))
 def test_folding_changes_from_the_beginning_gives_the_rows(
     tmp_path_factory: pytest.TempPathFactory, seed: int, steps: list[str]

@@ -18,6 +18,7 @@ from projections.serve.query import ask
 from projections.state.installs import DECODE, WAIVE
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of
+from tests.support.services.tier import examples
 
 DONE = st.builds(
     Done,
@@ -40,7 +41,7 @@ def settled(shop: PoisonedShop) -> Committed:
     return shop.epoch()
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(4, matrix=8))
 @given(transactions=TRANSACTIONS, mend=st.booleans(), crash=st.booleans())
 def test_p5_a_record_that_cannot_be_read_holds_its_table_alone(
     transactions: list[tuple[list[Done], list[Done], bool]], mend: bool, crash: bool

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.support.oracles.sql_arrivals import worlds
 from tests.support.oracles.sql_projections import CASES
 from tests.support.oracles.sql_world import Fact, Row, World, canonical, kept, planned, rebuilt
+from tests.support.services.tier import examples
 
 _TYPES = {"STRING": "VARCHAR"}
 _FUNCTIONS = (
@@ -66,7 +67,7 @@ def engine() -> Iterator[DuckEngine]:
 
 @pytest.mark.parametrize("name", CASES)
 @settings(
-    max_examples=20,
+    max_examples=examples(10, matrix=20),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -19,6 +19,7 @@ from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.region_world import Kept, tree_of
 from tests.support.oracles.sql_arrivals import worlds
 from tests.support.oracles.sql_world import World, canonical
+from tests.support.services.tier import examples
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,7 +35,7 @@ LOST = st.sampled_from([None, 1, 2, 3])
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=4)
+@settings(max_examples=examples(2, matrix=4))
 @given(world=worlds(), lost=LOST)
 def test_p6_any_order_of_arrival_gives_the_batch(name: str, world: World, lost: int | None) -> None:
     keep(name, world, lost)

@@ -42,6 +42,7 @@ from schemas.registry import MemoryRegistry
 from tests.property.test_executors import RAW
 from tests.support.lake.handmade import HandMade, NoSpark
 from tests.support.lake.ingested import IngestedLake, SilentBroker
+from tests.support.services.tier import examples
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 SOURCE = """
@@ -263,7 +264,7 @@ def ends_of(records: Sequence[Sequence[Spec]], cuts: Sequence[tuple[int, int]]) 
     crash=failpoints.TYPED_AFTER_TOPIC,
     hit=1,
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(8, matrix=25), deadline=None)
 def test_p1_p8_records_are_once_in_the_log_or_in_quarantine_and_typed_as_an_oracle_reads_them(
     records: tuple[list[Spec], list[Spec]],
     cuts: list[tuple[int, int]],

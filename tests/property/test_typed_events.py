@@ -32,6 +32,7 @@ from projections.state.large import LogRows
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame
 from tests.support.lake.folding import AT
+from tests.support.services.tier import examples
 
 STORE = "store"
 DRIVER = Executors()
@@ -150,7 +151,7 @@ def declined(task: Task, parts: int) -> None:
     assert TasksHere()(task, parts)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(3, matrix=6), deadline=None)
 @given(st.lists(st.lists(TOLD, min_size=1, max_size=9), min_size=1, max_size=2))
 @example([[("flight", "left", schema) for schema in (1, 2, 1, 2, 2, 1, 1)]])
 @example([[("flight", "left", schema) for schema in (1, 3, 1)], [("gate", "left", 2)] * 3])

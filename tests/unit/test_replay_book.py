@@ -14,6 +14,7 @@ from kernel.errors import Cancelled, Conflict, LeaseLost, NotFound
 from kernel.positions import Epoch
 from projections.log.layout import Lake
 from projections.log.tables import Tables
+from replay import swap as swapping
 from replay.book import READY, Replay, ReplayBook, State
 from replay.cancel import cancel, remove_files
 from replay.generations import generation_name
@@ -263,7 +264,10 @@ def test_a_table_that_is_not_kept_is_not_rolled_back_to(made: HandMade, gone: st
     assert DeltaTable(path).version() == table.version()
 
 
-def test_a_live_generation_that_stays_ahead_ends_the_attempts(made: HandMade) -> None:
+def test_a_live_generation_that_stays_ahead_ends_the_attempts(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swapping, "ATTEMPTS", 3)
     made.epoch()
     made.run(NAME, words((1, "ahead")), 2)
     calls: list[Replay] = []

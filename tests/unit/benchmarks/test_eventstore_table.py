@@ -10,6 +10,7 @@ import pytest
 from benchmarks.eventstore.lines import EVENT_BYTES, GOALS, LINES, Goal, Scale, event_data
 from benchmarks.eventstore.report import table, verdict
 from benchmarks.eventstore.table import compared
+from benchmarks.peers import delivery
 from benchmarks.peers.closed_loop import Tally, Work, percentile, run_threads
 from benchmarks.peers.delivery import delivered, run_delivery
 from benchmarks.peers.install import HERE
@@ -116,7 +117,8 @@ def test_delivery_is_counted_from_the_acknowledgement_and_from_the_request() -> 
     assert figures["not_seen"] == 1
 
 
-def test_an_event_that_never_arrives_is_told() -> None:
+def test_an_event_that_never_arrives_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "DRAIN_S", 0.2)
     numbers = iter(range(1_000))
     figures = run_delivery(
         asked(line="deliver", rate=200.0),
