@@ -32,11 +32,12 @@ from apps.pipeline.kafka import decode_records, staged_by_executors
 from apps.pipeline.session import start_session, warm
 from benchmarks.bounds.source import FIRST_ID, SOURCE, columns_of, logged, registry, table_name
 from benchmarks.harness import Context, Figures
+from benchmarks.machine import children_cpu_s
 from eventstore.decode import EventDecoder
 from kernel.positions import Epoch, Offsets
 from projections.log.datasets import dataset_of
 from projections.log.decode import Decoder
-from projections.log.executor_tasks import Executors, SparkTasks
+from projections.log.executor_tasks import Executors, SparkTasks, TasksHere
 from projections.log.layout import Lake, changes_log, current_name, events_log
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
@@ -46,6 +47,7 @@ from projections.runner.ingest import Ingest
 from projections.runner.log_task import Facts
 from projections.runner.manifest import Bound, Manifest
 from projections.runner.staged import Staged
+from projections.state.bucketed_merge import MERGED_AT_ONCE, BucketedMerge
 from projections.state.current import CurrentTables
 from projections.state.large import LARGE_ROWS, split
 from projections.state.staged_images import SparkStagedMerge
@@ -212,7 +214,12 @@ def _folded(spark: SparkSession, lake: Lake, size: int, executors: Executors) ->
         lake,
         tables,
         registry(),
-        large=SparkStagedMerge(spark, tables),
+        large=BucketedMerge(
+            tables,
+            executors.tasks or TasksHere(),
+            otherwise=SparkStagedMerge(spark, tables),
+            parts=MERGED_AT_ONCE,
+        ),
         policy=FoldPolicy(freshness_s=1e9, longest_s=1e9, share=1e9),
         executors=executors,
     )
@@ -326,13 +333,13 @@ def _spent(lake: Lake) -> Iterator[dict[str, float]]:
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before, rss = resource.getrusage(resource.RUSAGE_SELF), own.memory_info().rss
     commits, size = _in(lake)
-    others, began = _children_cpu(own), datetime.now(UTC)
+    others, began = children_cpu_s(), datetime.now(UTC)
     yield found
     after = resource.getrusage(resource.RUSAGE_SELF)
     driver = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     found["epoch_s"] = (datetime.now(UTC) - began).total_seconds()
     found["driver_cpu_s"] = driver
-    found["all_cpu_s"] = driver + _children_cpu(own) - others
+    found["all_cpu_s"] = driver + children_cpu_s() - others
     found["peak_bytes"] = float(max(0, _most_resident() - rss))
     commits_now, size_now = _in(lake)
     found["commits"], found["written_bytes"] = commits_now - commits, size_now - size
@@ -344,18 +351,6 @@ def _in(lake: Lake) -> tuple[float, float]:
     commits = [path for path in found if path.parent.name == "_delta_log"]
     data = sum(path.stat().st_size for path in found if path.suffix == ".parquet")
     return float(sum(path.suffix == ".json" for path in commits)), float(data)
-
-
-def _children_cpu(own: psutil.Process) -> float:
-    """Return the seconds of processors that children took, those that ended included."""
-    total = 0.0
-    for child in own.children(recursive=True):
-        try:
-            times = child.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
 
 
 def _most_resident() -> int:

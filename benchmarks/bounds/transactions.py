@@ -34,7 +34,9 @@ from benchmarks.bounds.source import (
     registry,
     table_name,
 )
+from benchmarks.machine import children_cpu_s
 from kernel.positions import DeltaVersion
+from projections.log.executor_tasks import Executors, SparkTasks
 from projections.log.frames import DECODED
 from projections.log.layout import Lake
 from projections.log.tables import Tables
@@ -43,6 +45,7 @@ from projections.log.typed_columns import Visible
 from projections.log.writer import Guard
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest
+from projections.state.bucketed_merge import MERGED_AT_ONCE, BucketedMerge
 from projections.state.current import CurrentTables, current_name
 from projections.state.installs import ALL, Install, InstallBook, hold
 from projections.state.staged_images import SparkStagedMerge, StagedMerge
@@ -98,7 +101,7 @@ def main(rows: int, during: str) -> dict[str, float]:
         lake = Lake.at(Path(folder) / "lake")
         tables = Tables(owned=lake.written_by_ingest)
         if during == "slices":
-            return _measured(lake, tables, _NotMerged(), rows, during)
+            return _measured(lake, tables, _NotMerged(), Executors(), rows, during)
         spark = start_session(
             resolve("spark").spark_jars(),
             scratch=Path(folder) / "spark",
@@ -107,16 +110,23 @@ def main(rows: int, during: str) -> dict[str, float]:
         )
         try:
             warm(spark)
-            return _measured(lake, tables, SparkStagedMerge(spark, tables), rows, during)
+            executors = Executors(tasks=SparkTasks(spark))
+            merge = BucketedMerge(
+                tables,
+                SparkTasks(spark),
+                otherwise=SparkStagedMerge(spark, tables),
+                parts=MERGED_AT_ONCE,
+            )
+            return _measured(lake, tables, merge, executors, rows, during)
         finally:
             spark.stop()
 
 
 def _measured(
-    lake: Lake, tables: Tables, merge: StagedMerge, rows: int, during: str
+    lake: Lake, tables: Tables, merge: StagedMerge, executors: Executors, rows: int, during: str
 ) -> dict[str, float]:
     known, copying = registry(), during == "copy"
-    current = CurrentTables(lake, tables, known, large=merge)
+    current = CurrentTables(lake, tables, known, large=merge, executors=executors)
     hold(lake, tables, SOURCE)
     copied = _copied(lake, rows)
     ingest = Ingest(
@@ -131,25 +141,24 @@ def _measured(
     if not copying:
         InstallBook(lake, tables).put([copied.entry()])
         _epoch(ingest, 0, DECODED.empty_table(), ended=False)
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), _worked()
     for first in range(0, rows, PER_EPOCH):
         ids = FIRST_ID + np.arange(first, min(rows, first + PER_EPOCH))
         columns = columns_of(
             TABLE, ids, ids, transaction="t", lsn=LSN + 10 * first, order=LSN - 10, first=first
         )
         _epoch(ingest, first, decoded(columns), ended=False)
-    arrived = time.perf_counter() - began
+    figures = {"arrived_s": time.perf_counter() - began} | _per_row("arrived", worked, rows)
     if copying:
         InstallBook(lake, tables).put([copied.entry()])
     end = LSN + 10 * rows
     with _peak() as peak:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), _worked()
         done = _epoch(ingest, rows, end_of("t", end, {TABLE: rows}, 0), ended=True)
-        folded = time.perf_counter() - began
+        figures |= {"folded_s": time.perf_counter() - began} | _per_row("folded", worked, rows)
     current.close()
     _check(lake, rows)
-    figures = {"arrived_s": arrived, "folded_s": folded, "peak_bytes": peak["all"]}
-    figures |= {"python_peak_bytes": peak["python"]}
+    figures |= {f"{part}_peak_bytes": size for part, size in peak.items()}
     if not copying:
         began = time.perf_counter()
         with _peak() as peak:
@@ -159,6 +168,20 @@ def _measured(
             )
         figures |= {"typed_s": time.perf_counter() - began, "typed_peak_bytes": peak["all"]}
     return figures
+
+
+def _worked() -> tuple[float, float]:
+    """Return the seconds of processors that this process took so far, and its children."""
+    return time.process_time(), children_cpu_s()
+
+
+def _per_row(step: str, before: tuple[float, float], rows: int) -> dict[str, float]:
+    """Return the microseconds of processors that a step took for each row."""
+    own, others = (now - then for now, then in zip(_worked(), before, strict=True))
+    return {
+        f"{step}_driver_cpu_us_per_row": own / rows * 1e6,
+        f"{step}_cpu_us_per_row": (own + others) / rows * 1e6,
+    }
 
 
 def _epoch(ingest: Ingest, first: int, batch: pa.Table, *, ended: bool) -> Committed:
@@ -210,20 +233,25 @@ def _check(lake: Lake, rows: int) -> None:
 
 @contextmanager
 def _peak() -> Iterator[dict[str, float]]:
-    """Look at the memory of this process and its children ten times a second."""
-    found, over, own = {"all": 0.0, "python": 0.0}, threading.Event(), psutil.Process()
+    """Look ten times a second at the memory of this process and its children, by part."""
+    found = dict.fromkeys(("all", "driver", "java", "workers"), 0.0)
+    over, own = threading.Event(), psutil.Process()
 
     def look() -> None:
         while not over.wait(0.1):
-            mine = float(own.memory_info().rss)
-            others = 0.0
+            now = {"driver": float(own.memory_info().rss), "java": 0.0, "workers": 0.0}
             for child in own.children(recursive=True):
                 try:
-                    others += child.memory_info().rss
-                except psutil.NoSuchProcess:
+                    part = "java" if child.name().startswith("java") else "workers"
+                    # A worker is forked: most of its pages are its parent's, and counted there.
+                    size = (
+                        child.memory_info().rss if part == "java" else child.memory_full_info().pss
+                    )
+                except (psutil.NoSuchProcess, psutil.AccessDenied):
                     continue
-            found["python"] = max(found["python"], mine)
-            found["all"] = max(found["all"], mine + others)
+                now[part] += size
+            now["all"] = sum(now.values())
+            found.update({part: max(found[part], size) for part, size in now.items()})
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

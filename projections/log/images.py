@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -86,7 +87,7 @@ def newest_per_key(frame: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     """Keep the last row of each key of a frame that is in order."""
     if frame.num_rows <= 1:
         return frame
-    numbered = frame.append_column("__row", pa.array(range(frame.num_rows), pa.int64()))
+    numbered = frame.append_column("__row", pa.array(np.arange(frame.num_rows)))
     last = numbered.select([*keys, "__row"]).group_by(list(keys)).aggregate([("__row", "max")])
     return frame.take(last["__row_max"].combine_chunks().sort())
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -109,7 +110,7 @@ def _joined(table: pa.Table | None, wanted: pa.Table, join_type: str) -> pa.Tabl
     distinct = wanted.group_by(keys).aggregate([])
     casted = distinct.cast(pa.schema([table.schema.field(k) for k in keys]))
     # Of the keys alone: Arrow joins no tables that have lists.
-    places = pa.array(range(table.num_rows), pa.int64())
+    places = pa.array(np.arange(table.num_rows))
     numbered = table.select(keys).append_column("__row", places)
     found = numbered.join(casted, keys, join_type=join_type)["__row"]
     return table.take(found.combine_chunks().sort())

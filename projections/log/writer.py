@@ -266,7 +266,7 @@ class ArrowWriter:
 
 def with_op(rows: pa.Table, op: str) -> pa.Table:
     """Say of rows what a merge is to do with them: `UPSERT` or `DELETE`."""
-    return rows.append_column(OP, pa.array([op] * rows.num_rows, pa.string()))
+    return rows.append_column(OP, pa.repeat(pa.scalar(op), rows.num_rows))
 
 
 def upserts_and_deletes(rows: pa.Table, gone: pa.Table) -> pa.Table:

@@ -16,7 +16,6 @@ such a transaction is gone through slice by slice, as is one whose keys have two
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +23,6 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -36,14 +34,12 @@ from projections.log.order import high_of, low_of
 from projections.log.tables import TableAt, Tables
 from projections.log.unchanged import Stored, rows_of_keys, unless_left_alone
 from projections.log.writer import OP
+from projections.state.key_files import MOST_FILES, KeyFiles, hashes_of
 from projections.state.large import LogRows
 from projections.state.layers import beyond, newest_of, tail_name, whole
 from schemas.columns import decode_rows, key_columns
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
-
-MOST_FILES = 128
-"""Files that are open at the same moment, of each side."""
 
 T = TypeVar("T")
 
@@ -181,22 +177,23 @@ class _KeyBuckets:
 
     def parts(self, slices: Iterable[pa.Table], known: Known) -> Iterator[_OfKeys]:
         """Yield all rows of `slices`, part by part. Raises `_KeysMove` before the first one."""
-        changes = _Files(Path(self._folder.name) / "changes", self._count)
+        changes = KeyFiles(Path(self._folder.name) / "changes", self._count)
         with changes:
             for rows in map(_ordered, slices):
                 keys = self._keys(rows, known)
                 self._firsts.append(pc.unique(keys.column(0)))
-                changes.add(rows, keys)
+                changes.add(rows, hashes_of(keys))
         base = self._laid("base", known)
-        over = _Files(Path(self._folder.name) / "newest", self._count)
+        over = KeyFiles(Path(self._folder.name) / "newest", self._count)
         with over:
             if known.newest is not None and known.newest.num_rows:
-                over.add(known.newest, known.newest.select(self._names()))
+                keys_only = known.newest.select(self._names())
+                over.add(known.newest, hashes_of(_as_stored(keys_only, known)))
         for number in range(self._count):
             yield from self._parts_of(number, changes, base, over)
 
     def _parts_of(
-        self, number: int, changes: _Files, base: _Files, over: _Files
+        self, number: int, changes: KeyFiles, base: KeyFiles, over: KeyFiles
     ) -> Iterator[_OfKeys]:
         newest = over.read(number)
         part = _OfKeys(keys=tuple(self._names()), known=base.read(number))
@@ -212,8 +209,8 @@ class _KeyBuckets:
             part.rows = pa.Table.from_batches(held)
             yield part
 
-    def _laid(self, name: str, known: Known) -> _Files:
-        files = _Files(Path(self._folder.name) / name, self._count)
+    def _laid(self, name: str, known: Known) -> KeyFiles:
+        files = KeyFiles(Path(self._folder.name) / name, self._count)
         first, names = self._names()[0], self._names()
         with files:
             if known.base is None:
@@ -222,7 +219,7 @@ class _KeyBuckets:
             for batch in scanner_of(known.base, touched).to_batches():
                 if batch.num_rows:
                     rows = pa.Table.from_batches([batch])
-                    files.add(rows, rows.select(names))
+                    files.add(rows, hashes_of(rows.select(names)))
         return files
 
     def _names(self) -> list[str]:
@@ -237,63 +234,14 @@ class _KeyBuckets:
         self._key_schema = schema
         found = decode_rows(rows["key"].combine_chunks(), schema, "self")
         found = found.select(list(key_columns(schema)))
-        if known.base is None:
-            return found
-        # Equal values of two types need not have one hash.
-        return found.cast(pa.schema([known.base.schema.field(n) for n in found.schema.names]))
+        return _as_stored(found, known)
 
 
-class _Files:
-    """Rows in files by the hash of their key. Those of one key come back in the order given."""
-
-    def __init__(self, folder: Path, count: int) -> None:
-        folder.mkdir()
-        self._folder = folder
-        self._count = count
-        self._open: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
-        self._closing = ExitStack()
-
-    def __enter__(self) -> _Files:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closing.close()
-
-    def add(self, rows: pa.Table, keys: pa.Table) -> None:
-        """Write rows; all calls with rows of the same columns."""
-        places = _hashed(keys) % self._count
-        order = np.argsort(places, kind="stable")
-        ends = np.searchsorted(places[order], np.arange(self._count + 1))
-        sorted_rows = rows.take(pa.array(order))
-        for number in range(self._count):
-            first, end = int(ends[number]), int(ends[number + 1])
-            if first < end:
-                self._writer(number, rows.schema).write_table(sorted_rows.slice(first, end - first))
-
-    def read(self, number: int) -> pa.Table | None:
-        """Return the rows of one file; None where there are none."""
-        batches = list(self.batches(number))
-        return pa.Table.from_batches(batches) if batches else None
-
-    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one file."""
-        path = self._folder / str(number)
-        if path.exists():
-            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as reader:
-                yield from reader
-
-    def _writer(self, number: int, schema: pa.Schema) -> pa.ipc.RecordBatchStreamWriter:
-        if number not in self._open:
-            file = self._closing.enter_context(pa.OSFile(str(self._folder / str(number)), "wb"))
-            made = self._closing.enter_context(pa.ipc.new_stream(file, schema))
-            self._open[number] = made
-        return self._open[number]
-
-
-def _hashed(keys: pa.Table) -> npt.NDArray[np.int64]:
-    """Return a number per key: the same for equal keys, whatever widths their types have."""
-    values = zip(*(column.to_pylist() for column in keys.columns), strict=True)
-    return np.fromiter(map(hash, values), np.int64, keys.num_rows)
+def _as_stored(keys: pa.Table, known: Known) -> pa.Table:
+    """Return keys in the types of the table: equal values of two types need not have one hash."""
+    if known.base is None:
+        return keys
+    return keys.cast(pa.schema([known.base.schema.field(n) for n in keys.schema.names]))
 
 
 def _ordered(rows: pa.Table) -> pa.Table:

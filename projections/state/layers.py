@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -94,7 +95,7 @@ def _untouched(base: pa.Table, touched: pa.Table) -> pa.Array:
     if touched.num_columns == 1:
         hit = pc.is_in(base.column(0), value_set=touched.column(0).combine_chunks())
         return pc.indices_nonzero(pc.invert(hit))
-    numbered = base.append_column("__row", pa.array(range(base.num_rows), pa.int64()))
+    numbered = base.append_column("__row", pa.array(np.arange(base.num_rows)))
     marks = touched.append_column("__hit", pa.array([True] * touched.num_rows))
     joined = numbered.join(marks, touched.column_names, join_type="left outer")
     return joined.filter(pc.is_null(joined["__hit"]))["__row"].combine_chunks().sort()
@@ -107,9 +108,7 @@ def newest_image(parts: Sequence[tuple[int, pa.Table]], keys: tuple[str, ...]) -
     rows = pa.concat_tables([part for _, part in parts], promote_options="permissive")
     if len(parts) == 1:
         return rows
-    numbered = rows.select(list(keys)).append_column(
-        "__row", pa.array(range(rows.num_rows), pa.int64())
-    )
+    numbered = rows.select(list(keys)).append_column("__row", pa.array(np.arange(rows.num_rows)))
     last = numbered.group_by(list(keys)).aggregate([("__row", "max")])
     return rows.take(last["__row_max"].combine_chunks().sort())
 
@@ -117,8 +116,8 @@ def newest_image(parts: Sequence[tuple[int, pa.Table]], keys: tuple[str, ...]) -
 def marked(rows: pa.Table, keys: Sequence[str], epoch: int) -> pa.Table:
     """Add the columns by which a tail table knows the epoch and the key columns of its rows."""
     n = rows.num_rows
-    rows = rows.append_column(EPOCH, pa.array([epoch] * n, pa.int64()))
-    return rows.append_column(KEYS, pa.array([json.dumps(list(keys))] * n, pa.string()))
+    rows = rows.append_column(EPOCH, pa.repeat(pa.scalar(epoch, pa.int64()), n))
+    return rows.append_column(KEYS, pa.repeat(pa.scalar(json.dumps(list(keys))), n))
 
 
 def keys_of(tail: pa.Table) -> tuple[str, ...]:

@@ -11,14 +11,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel.errors import NotFound
-from kernel.positions import Epoch
+from kernel.positions import DeltaVersion, Epoch
 from projections.log.datasets import dataset_of
-from projections.log.executor_tasks import Executors, SparkTasks
+from projections.log.executor_tasks import Executors, SparkTasks, TasksHere
 from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 from projections.state import current as current_module
 from projections.state import staged_images
+from projections.state.bucketed_merge import BucketedMerge
 from projections.state.current import CurrentTables
 from projections.state.large import LogRows, slices
 from projections.state.layers import marked
@@ -43,9 +44,26 @@ def tables() -> Tables:
     return Tables()
 
 
-@pytest.fixture(params=["arrow", "spark"])
+class Never:
+    """Stands where what does not suit the buckets is merged."""
+
+    def __call__(
+        self, path: str, staged: str, guard: Guard, keys: Sequence[str], *, replace: bool
+    ) -> DeltaVersion:
+        raise AssertionError(f"{path} suits the buckets")
+
+
+@pytest.fixture(params=["arrow", "spark", "buckets", "buckets on executors"])
 def merge(request: pytest.FixtureRequest, spark: SparkSession, tables: Tables) -> StagedMerge:
-    return ArrowStagedMerge(tables) if request.param == "arrow" else SparkStagedMerge(spark, tables)
+    match request.param:
+        case "arrow":
+            return ArrowStagedMerge(tables)
+        case "spark":
+            return SparkStagedMerge(spark, tables)
+        case "buckets":
+            return BucketedMerge(tables, TasksHere(), otherwise=Never())
+        case _:
+            return BucketedMerge(tables, SparkTasks(spark), otherwise=Never(), parts=3)
 
 
 @pytest.fixture

@@ -1,0 +1,197 @@
+"""A large merge by buckets: the rows of any other merge, and never more than a bucket in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernel.errors import LeaseLost
+from kernel.positions import DeltaVersion, Epoch
+from projections.log.executor_tasks import Task, TasksHere, WrittenFile
+from projections.log.tables import Tables
+from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
+from projections.state import bucketed_merge
+from projections.state.bucketed_merge import BucketedMerge
+from projections.state.key_files import KeyFiles
+from projections.state.layers import marked
+from projections.state.staged_images import ArrowStagedMerge
+
+IDS, NAMES = st.integers(0, 12), st.sampled_from(["", "a", "b", "größe", "\x00"])
+ROWS = st.dictionaries(st.tuples(IDS, NAMES), st.integers(0, 99), max_size=20)
+IMAGES = st.dictionaries(
+    st.tuples(IDS, NAMES), st.one_of(st.none(), st.integers(0, 99)), min_size=1, max_size=20
+)
+KEYS = ["id", "name"]
+
+
+class Refused:
+    """Stands where another merge would take over."""
+
+    def __call__(
+        self, path: str, staged: str, guard: Guard, keys: Sequence[str], *, replace: bool
+    ) -> DeltaVersion:
+        raise AssertionError(f"{path} suits the buckets")
+
+
+def rows_of(found: dict[tuple[int, str], int]) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array([number for number, _ in found], pa.int64()),
+            "name": pa.array([name for _, name in found], pa.string()),
+            "value": pa.array(found.values(), pa.int64()),
+        }
+    )
+
+
+def images_of(found: dict[tuple[int, str], int | None]) -> pa.Table:
+    ops = [DELETE if value is None else UPSERT for value in found.values()]
+    rows = rows_of({key: value or 0 for key, value in found.items()})
+    return rows.append_column(OP, pa.array(ops, pa.string()))
+
+
+def stage(tables: Tables, path: str, parts: Sequence[pa.Table], keys: Sequence[str]) -> None:
+    for number, part in enumerate(parts, start=1):
+        guard = Guard("staging", Epoch(number))
+        ArrowWriter(tables).append(path, marked(part, keys, number), guard)
+
+
+def stored(path: str) -> list[tuple[object, ...]]:
+    rows = Tables().read(path)
+    assert rows is not None
+    return sorted(tuple(row[name] for name in ("id", "name", "value")) for row in rows.to_pylist())
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(ROWS, min_size=1, max_size=2),
+    st.lists(IMAGES, min_size=1, max_size=3),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_p4_a_merge_by_buckets_leaves_the_rows_of_a_merge_in_memory(
+    base: list[dict[tuple[int, str], int]],
+    images: list[dict[tuple[int, str], int | None]],
+    parts: int,
+    replace: bool,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bucketed_merge, "BUCKET_ROWS", 3)
+        patch.setattr(bucketed_merge, "FILE_ROWS", 5)
+        tables, staged = Tables(), f"{folder}/staged"
+        stage(tables, staged, [images_of(each) for each in images], KEYS)
+        ways = {
+            "buckets": BucketedMerge(tables, TasksHere(), otherwise=Refused(), parts=parts),
+            "memory": ArrowStagedMerge(tables),
+        }
+        left = {}
+        for name, merge in ways.items():
+            path, known = f"{folder}/{name}", set[tuple[int, str]]()
+            for number, rows in enumerate(base, start=1):
+                own = {key: value for key, value in rows.items() if key not in known}
+                known |= own.keys()
+                ArrowWriter(tables).append(path, rows_of(own), Guard(name, Epoch(number)))
+            merge(path, staged, Guard(name, Epoch(9)), KEYS, replace=replace)
+            left[name] = stored(path)
+            table = Tables().open(path)
+            assert table is not None
+            assert table.transaction_version(name) == 9
+        assert left["buckets"] == left["memory"]
+
+
+def wide(first: int, last: int, op: str | None = None) -> pa.Table:
+    ids = pa.array(range(first, last), pa.int64())
+    rows = pa.table({"id": ids, "name": ids.cast(pa.string()), "value": ids})
+    return rows if op is None else rows.append_column(OP, pa.array([op] * len(ids), pa.string()))
+
+
+def test_a_merge_holds_one_bucket_and_never_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    read = KeyFiles.read
+
+    def counted(files: KeyFiles, number: int) -> pa.Table | None:
+        rows = read(files, number)
+        held.append(0 if rows is None else rows.num_rows)
+        return rows
+
+    def whole(tables: Tables, path: str, **asked: object) -> pa.Table:
+        raise AssertionError(f"{path} is read whole")
+
+    tables, path, staged = Tables(), f"{tmp_path}/t", f"{tmp_path}/s"
+    for number in range(4):
+        rows = wide(2_000 * number, 2_000 * (number + 1))
+        ArrowWriter(tables).append(path, rows, Guard("t", Epoch(1 + number)))
+    stage(tables, staged, [wide(n, n + 1_000, UPSERT) for n in range(0, 8_000, 1_000)], ["id"])
+    monkeypatch.setattr(bucketed_merge, "BUCKET_ROWS", 500)
+    monkeypatch.setattr(KeyFiles, "read", counted)
+    with monkeypatch.context() as patch:
+        patch.setattr(Tables, "read", whole)
+        merge = BucketedMerge(tables, TasksHere(), otherwise=Refused(), parts=2)
+        merge(path, staged, Guard("t", Epoch(9)), ["id"], replace=False)
+    assert sum(held) == 16_000, "each row of both sides is read back once"
+    assert max(held) <= 500
+    assert len(stored(path)) == 8_000
+
+
+def test_files_without_a_changed_key_stay_as_they_are(tmp_path: Path) -> None:
+    tables, path, staged = Tables(), f"{tmp_path}/t", f"{tmp_path}/s"
+    for number in range(3):
+        rows = wide(100 * number, 100 * (number + 1))
+        ArrowWriter(tables).append(path, rows, Guard("t", Epoch(1 + number)))
+    table = tables.open(path)
+    assert table is not None
+    before = set(table.file_uris())
+    stage(tables, staged, [wide(110, 120, DELETE), wide(900, 910, UPSERT)], ["id"])
+    merge = BucketedMerge(tables, TasksHere(), otherwise=Refused())
+    merge(path, staged, Guard("t", Epoch(9)), ["id"], replace=False)
+    assert len(before & set(table.file_uris())) == 2
+    assert len(stored(path)) == 300
+
+
+def test_what_does_not_suit_the_buckets_is_merged_otherwise(tmp_path: Path) -> None:
+    tables, path, staged = Tables(), f"{tmp_path}/t", f"{tmp_path}/s"
+    seen: list[str] = []
+
+    class Otherwise(ArrowStagedMerge):
+        def __call__(
+            self, path: str, staged: str, guard: Guard, keys: Sequence[str], *, replace: bool
+        ) -> DeltaVersion:
+            seen.append(path)
+            return super().__call__(path, staged, guard, keys, replace=replace)
+
+    rows = pa.table({"at": pa.array([0.0, 1.0]), "value": pa.array([1, 2], pa.int64())})
+    ArrowWriter(tables).append(path, rows, Guard("t", Epoch(1)))
+    new = pa.table({"at": pa.array([-0.0]), "value": pa.array([3], pa.int64()), OP: [UPSERT]})
+    stage(tables, staged, [new], ["at"])
+    merge = BucketedMerge(tables, TasksHere(), otherwise=Otherwise(tables))
+    merge(path, staged, Guard("t", Epoch(2)), ["at"], replace=False)
+    assert seen == [path]
+
+
+class Overtaken:
+    """Has the parts done while another writer commits to the table."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, task: Task, parts: int) -> list[WrittenFile] | None:
+        found = TasksHere()(task, parts)
+        ArrowWriter(Tables()).append(self._path, wide(500, 510), Guard("t", Epoch(8)))
+        return found
+
+
+def test_a_merge_that_another_writer_overtook_is_refused(tmp_path: Path) -> None:
+    tables, path, staged = Tables(), f"{tmp_path}/t", f"{tmp_path}/s"
+    ArrowWriter(tables).append(path, wide(0, 10), Guard("t", Epoch(1)))
+    stage(tables, staged, [wide(5, 15, UPSERT)], ["id"])
+    merge = BucketedMerge(tables, Overtaken(path), otherwise=Refused())
+    with pytest.raises(LeaseLost):
+        merge(path, staged, Guard("t", Epoch(9)), ["id"], replace=False)
+    assert len(stored(path)) == 20
