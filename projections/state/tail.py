@@ -51,11 +51,13 @@ class FoldPolicy:
     """When a table gets a tail, and when the tail is folded. Sizes in bytes, times in seconds.
 
     Up to `direct_bytes` a table is merged in every epoch and has no tail. Above, its base is at
-    most about `freshness_s` behind, plus the time of a merge. Above `eager_bytes` it waits until
-    the tail has `share` of the base's rows, or for `longest_s` and for `rest` times as long as its
-    last merge took: however large a base is and however little of it changes, merging takes that
-    part of the time at most. `most_rows` and `most_bytes` bound a tail in memory: a tail that is
-    half full is folded at once, and when it is full all the same, ingest waits.
+    most about `freshness_s` behind, plus the time of a merge, while merges are cheap. One that took
+    `dear_s` is followed by as long a rest, one that took n times that by a rest n times as long as
+    itself, up to `rest` times: merging takes half of the time at most, whatever the base, and a
+    twentieth where it is dear. Above `eager_bytes` a base waits as well until the tail has `share`
+    of its rows, or for `longest_s` and for `rest` times as long as its last merge took. `most_rows`
+    and `most_bytes` bound a tail in memory: a tail that is half full is folded at once, and when it
+    is full all the same, ingest waits.
     """
 
     freshness_s: float = 0.4
@@ -64,6 +66,7 @@ class FoldPolicy:
     share: float = 0.01
     longest_s: float = 60.0
     rest: float = 20.0
+    dear_s: float = 1.0
     most_rows: int = 500_000
     most_bytes: int = 64 * 2**20
 
@@ -74,10 +77,11 @@ class FoldPolicy:
 
         `size` is what the rows take in memory, `spent_s` what the last merge took.
         """
-        if base_bytes <= self.eager_bytes or self.full(2 * rows, 2 * size):
+        if self.full(2 * rows, 2 * size):
             return age_s >= self.freshness_s
-        worth = rows >= self.share * base_rows
-        return worth or age_s >= max(self.longest_s, self.rest * spent_s)
+        if base_bytes <= self.eager_bytes or rows >= self.share * base_rows:
+            return age_s >= max(self.freshness_s, spent_s * min(self.rest, spent_s / self.dear_s))
+        return age_s >= max(self.longest_s, self.rest * spent_s)
 
     def full(self, rows: int, size: int) -> bool:
         """Say whether a tail of so many rows and bytes is more than memory is to hold."""

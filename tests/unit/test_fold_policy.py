@@ -42,6 +42,21 @@ def test_merging_a_large_base_takes_a_share_of_the_time_that_does_not_grow() -> 
     assert folds(2_000_000, 1.0, per_s=1) >= 50, "what is cheap is done once a minute"
 
 
+def test_merging_any_base_takes_half_of_the_time_at_most_and_less_the_dearer_it_is() -> None:
+    for base_rows in (100_000, 1_500_000):  # Bases that nothing but the cost holds back.
+        assert base_rows * 60 <= FoldPolicy().eager_bytes
+        for spent_s in (0.5, 1.0, 4.0, 16.0, 60.0):
+            share = folds(base_rows, spent_s, per_s=10) * spent_s / HOUR_S
+            assert share <= 1.05 * max(1 / (1 + spent_s), 1 / 21)
+
+
+def test_what_is_worth_a_merge_waits_for_its_cost_all_the_same() -> None:
+    for base_rows, spent_s in ((10_000_000, 8.0), (100_000_000, 80.0)):
+        merges = folds(base_rows, spent_s, per_s=2_000)
+        at_most_half_full = HOUR_S * 2_000 / (FoldPolicy().most_rows / 2) + 1
+        assert merges <= max(at_most_half_full, HOUR_S / (spent_s * (1 + min(20.0, spent_s))))
+
+
 def test_a_tail_that_grows_fast_is_folded_before_it_is_full() -> None:
     policy = FoldPolicy()
     asked = {"age_s": 1.0, "base_rows": 10**9, "base_bytes": 2**40, "spent_s": 1e6}
