@@ -132,8 +132,8 @@ class Sorter:
         for index, row in singles:
             self.take(index, row)
         self.schema_ids |= _schema_ids(ordered)
-        rejected = ordered.filter(pc.equal(ordered["kind"], REJECTED))
-        for row in rejected.select(_ABOUT_REJECTED).to_pylist():
+        rejected = pc.equal(ordered["kind"], REJECTED)
+        for row in ordered.select(_ABOUT_REJECTED).filter(rejected).to_pylist():
             place = row["topic"], row["source"], row["table"]
             told = json.loads(row["metadata"] or "{}")
             self._rejected.append(_Refusal(*place, row["reason"] or "", *_position(told)))
@@ -357,7 +357,8 @@ def _rows(ordered: pa.Table) -> Iterator[_Row]:
 
 
 def _schema_ids(ordered: pa.Table) -> set[int]:
-    facts = ordered.filter(pc.is_in(ordered["kind"], pa.array([EVENT, CHANGE, MESSAGE, RECORD])))
+    named = ordered.select(["schema_id", "key_schema_id"])
+    facts = named.filter(pc.is_in(ordered["kind"], pa.array([EVENT, CHANGE, MESSAGE, RECORD])))
     ids = set(facts["schema_id"].unique().to_pylist())
     ids |= set(facts["key_schema_id"].unique().to_pylist())
     return ids - {None}

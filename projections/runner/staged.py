@@ -129,7 +129,7 @@ class Staged:
                 if group.task not in opened:
                     source = files.open_input_file(f"{group.task}.parquet")
                     opened[group.task] = pq.ParquetFile(source)
-                rows = opened[group.task].read_row_group(group.number)
+                rows = _deciding(opened[group.task], group.number)
                 places = rows[FILE].to_numpy()
                 numbered = np.where(places < 0, -1, places + group.base)
                 rows = rows.set_column(len(DECIDING) - 2, FILE, pa.array(numbered, pa.int64()))
@@ -148,6 +148,24 @@ class Staged:
     def forget_deciding(self) -> None:
         """Delete the deciding rows."""
         storage.remove(self.facts.folder)
+
+
+def _deciding(file: pq.ParquetFile, number: int) -> pa.Table:
+    """Read a group of deciding rows. Most columns of most groups are null: they are not read."""
+    told = file.metadata.row_group(number)
+    given = [
+        place
+        for place in range(told.num_columns)
+        if not (counted := told.column(place).statistics) or counted.null_count < told.num_rows
+    ]
+    rows = file.read_row_group(
+        number, columns=[DECIDING.names[place] for place in given], use_threads=False
+    )
+    columns = [
+        rows[field.name] if place in given else pa.nulls(told.num_rows, field.type)
+        for place, field in enumerate(DECIDING)
+    ]
+    return pa.table(columns, schema=DECIDING)
 
 
 Stage = Callable[[Facts], Staged]
@@ -176,8 +194,9 @@ def sort_staged(
     moved = pa.array(_moved(staged, before, logged), pa.int64())
     times: list[npt.NDArray[np.int64]] = []
     for ordered in staged.slices():
-        left_out = pc.is_in(ordered[_NUMBER], moved)
-        judged = ordered.filter(pc.invert(left_out)) if len(moved) else ordered
+        judged = ordered
+        if len(moved):
+            judged = ordered.filter(pc.invert(pc.is_in(ordered[_NUMBER], moved)))
         sorter.take_slice(judged)
         compare({store: judged.take(rows) for store, rows in sorter.repeated.items()})
         kept = [*sorter.events.values(), *sorter.changes.values(), *sorter.records.values()]
