@@ -44,16 +44,18 @@ def measure(folder: Path, options: Namespace, progress: Callable[[str], None]) -
     found: dict[str, float] = {}
     for rows in sizes[:1] if getattr(options, "quick", False) else sizes:
         lake = Lake.at(folder / str(rows))
-        base_bytes, written, spent_s = _merged(lake, rows)
+        base_bytes, written, spent_s, worked_s = _merged(lake, rows)
         shutil.rmtree(lake.root)
         merges = _merges(rows, base_bytes, spent_s)
         figures = {
             "base_bytes": base_bytes,
             "merge_s": spent_s,
+            "merge_cpu_s": worked_s,
             "merge_bytes": written,
             "merges_per_hour": merges,
             "bytes_per_hour": merges * written,
             "merging_s_per_hour": merges * spent_s,
+            "merging_cpu_s_per_hour": merges * worked_s,
             "minutely_bytes_per_hour": HOUR_S / 60 * written,
             "minutely_merging_s_per_hour": HOUR_S / 60 * spent_s,
         }
@@ -63,8 +65,11 @@ def measure(folder: Path, options: Namespace, progress: Callable[[str], None]) -
     return found
 
 
-def _merged(lake: Lake, rows: int) -> tuple[float, float, float]:
-    """Return the bytes of a base, and those and the seconds that a merge of random keys takes."""
+def _merged(lake: Lake, rows: int) -> tuple[float, float, float, float]:
+    """Return the bytes of a base, and what a merge of random keys takes.
+
+    That is bytes, seconds, and seconds of processors.
+    """
     tables, path = Tables(), lake.path(NAME)
     writer = ArrowWriter(tables)
     for part, first in enumerate(range(0, rows, _CHUNK), start=1):
@@ -75,9 +80,10 @@ def _merged(lake: Lake, rows: int) -> tuple[float, float, float]:
     size, before = float(size_of(table)[1]), _files(path)
     chosen = np.sort(np.random.default_rng(7).choice(rows, MERGED, replace=False))
     changed = _rows(chosen).append_column(OP, pa.array([UPSERT] * MERGED))
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     MergeHere()(path, changed, Guard(NAME, Epoch(1)), ["id"])
-    return size, _files(path) - before, time.perf_counter() - began
+    spent, worked = time.perf_counter() - began, time.process_time() - worked
+    return size, _files(path) - before, spent, worked
 
 
 def _merges(rows: int, base_bytes: float, spent_s: float) -> float:
