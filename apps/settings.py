@@ -69,6 +69,7 @@ DEFAULTS: Mapping[str, object] = {
     "pipeline.driver_memory": "1536m",
     "pipeline.state_memory_bytes": 256 * 1024**2,
     "pipeline.lateness_seconds": 600,
+    "pipeline.ahead_seconds": 86_400,
     "pipeline.standstill_seconds": 60,
     "pipeline.standstill_end_seconds": 900,
     "capture.slot_alarm_bytes": 2 * 1024**3,
@@ -157,6 +158,11 @@ class Settings:
     def state_dir(self) -> Path:
         """Where the local stack keeps what is its own (`.penstock`)."""
         return self.workspace / ".penstock"
+
+    @property
+    def ahead(self) -> timedelta:
+        """How far ahead of the clock an event time may be and still move a watermark."""
+        return timedelta(seconds=self.number("pipeline.ahead_seconds"))
 
     @property
     def lateness(self) -> timedelta:

@@ -264,6 +264,7 @@ class Pipeline:
             current=current,
             patience=self._patience,
             redecode=lambda records: decode_again(records, router),
+            ahead=self._settings.ahead,
         )
         self._note(ingest.last)
         if ingest.last is not None:

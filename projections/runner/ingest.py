@@ -95,17 +95,19 @@ class Ingest:
         patience: Patience | None = None,
         rest: timedelta = REST,
         redecode: Redecode = nothing_decoded,
+        ahead: timedelta | None = None,
     ) -> None:
         """`patience` is kept over restarts of ingest: it counts how often a table failed.
 
-        `redecode` decodes records that were in quarantine.
+        `redecode` decodes records that were in quarantine. Event times that are further `ahead` of
+        the clock than that move no watermark.
         """
         self._lake = lake
         self._tables = tables
         self._manifest = manifest
         self._lateness = lateness
         self._broker = broker
-        self._rest = rest
+        self._rest, self._ahead = rest, ahead
         self._current = current or CurrentTables(lake, tables, schemas)
         installer = Installer(lake=lake, tables=tables, schemas=schemas, current=self._current)
         patience = patience or Patience()
@@ -159,7 +161,7 @@ class Ingest:
         installs = bound.installs or ()
         failpoints.hit(failpoints.EPOCH_BEFORE_BIND)
         batch = self._decoded(whole, bound, decode, stage, watch)
-        progress = self._progress.copy()
+        progress = self._progress.copy(ahead=self._ahead)
         self._bulk.begin(installs, progress)
         released = self._quarantine.take(self._bulk.decisions(installs), progress, epoch)
         arrival = self._sorted_out(batch, bound, progress, released)  # 3

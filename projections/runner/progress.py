@@ -57,20 +57,38 @@ class Watermarks:
     The watermark of an input is the least over its partitions of the greatest event time seen:
     a partition that is read ahead of another must not make the other's rows look late. While a
     partition has given nothing yet there is no watermark, and nothing is late.
+
+    A time beyond `latest`, which is of the epoch at hand and not kept, moves nothing: one row of
+    the year 9999 would have all others of its input late for ever.
     """
 
     seen: dict[str, dict[str, int]] = field(default_factory=dict)
     partitions: dict[str, int] = field(default_factory=dict)
+    latest: int | None = None
 
-    def note(self, name: str, place: str, event_time_us: int, *, partitions: int) -> None:
+    def note(self, name: str, place: str, event_time_us: int, *, partitions: int) -> int:
         """Take note of a row's event time, in microseconds since 1970 UTC.
 
-        `partitions` is the number that the input's topic has.
+        `partitions` is the number that the input's topic has. Returns 1 for a time that is too far
+        ahead to be believed, else 0.
         """
         self.partitions[name] = partitions
         places = self.seen.setdefault(name, {})
+        if self.latest is not None and event_time_us > self.latest:
+            return 1
         if event_time_us > places.get(place, event_time_us - 1):
             places[place] = event_time_us
+        return 0
+
+    def note_all(
+        self, name: str, place: str, event_times_us: npt.NDArray[np.int64], *, partitions: int
+    ) -> int:
+        """Take note of many rows' event times at once; return how many are too far ahead."""
+        limit = self.latest
+        believed = event_times_us if limit is None else event_times_us[event_times_us <= limit]
+        newest = believed if len(believed) else event_times_us
+        self.note(name, place, int(newest.max()), partitions=partitions)
+        return len(event_times_us) - len(believed)
 
     def of(self, name: str) -> int | None:
         """Return the watermark in microseconds; None before every partition was heard of."""
@@ -145,9 +163,14 @@ class Progress:
     held: Held = field(default_factory=dict)
     quarantine: dict[str, Quarantined] = field(default_factory=dict)
 
-    def copy(self) -> Progress:
-        """Return an independent copy: an epoch works on it and fails without a trace."""
-        return Progress.from_json(self.to_json())
+    def copy(self, *, ahead: timedelta | None = None) -> Progress:
+        """Return an independent copy: an epoch works on it and fails without a trace.
+
+        Event times further `ahead` of the clock than that move no watermark.
+        """
+        found = Progress.from_json(self.to_json())
+        found.watermarks.latest = None if ahead is None else micros(datetime.now(UTC) + ahead)
+        return found
 
     def accept_change(self, place: str, mark: Mark) -> Mark | None:
         """Advance the high-water mark of a topic partition; None for what it has passed.

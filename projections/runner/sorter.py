@@ -245,11 +245,8 @@ class Sorter:
         """Keep a run's rows with the verdict on their lateness; return how many are late."""
         marks = self._before.watermarks
         late = marks.late_ones(name, run.event_times, self._lateness(name))
-        self._progress.watermarks.note(
-            name,
-            run.place,
-            int(run.event_times.max()),
-            partitions=self._partitions.get(run.topic, 1),
+        self.counts["ahead"] += self._progress.watermarks.note_all(
+            name, run.place, run.event_times, partitions=self._partitions.get(run.topic, 1)
         )
         kept.rows += range(run.first, run.last)
         kept.watermarks += [marks.of(name)] * (run.last - run.first)
@@ -336,7 +333,7 @@ class Sorter:
         late = not row.snapshot and self._before.watermarks.late(
             name, row.event_time, self._lateness(name)
         )
-        self._progress.watermarks.note(
+        self.counts["ahead"] += self._progress.watermarks.note(
             name,
             f"{row.topic}/{row.partition}",
             row.event_time,

@@ -66,6 +66,7 @@ class BatchedLake(IngestedLake):
     registry: MemoryRegistry
     batch: list[dict[str, Any]]
     patience: Patience | None = None
+    ahead: timedelta | None = None
 
     def redecode(self, records: Sequence[KafkaRecord]) -> pa.Table:
         """Decode records that were in quarantine."""
@@ -81,6 +82,7 @@ class BatchedLake(IngestedLake):
             broker=SilentBroker(),
             patience=self.patience,
             redecode=self.redecode,
+            ahead=self.ahead,
         )
 
     def decoded(self, bound: Bound) -> pa.Table:

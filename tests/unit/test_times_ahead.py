@@ -1,0 +1,104 @@
+"""One row with a time far ahead has no other row of its input late."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kernel import failpoints
+from projections.log.layout import Lake
+from projections.runner.manifest import Committed
+from projections.runner.progress import Progress, micros
+from schemas.registry import MemoryRegistry
+from tests.support.lake.ingested import BatchedLake
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+FAR = datetime(9999, 12, 31, tzinfo=UTC)
+SCHEMA = {"type": "record", "name": "departed", "fields": []}
+
+
+@dataclass
+class Flights(BatchedLake):
+    """Events of one topic partition, by their times alone."""
+
+    lake: Lake
+    ahead: timedelta | None = timedelta(days=1)
+    batch: list[dict[str, Any]] = field(default_factory=list)
+    events: int = 0
+
+    def __post_init__(self) -> None:
+        self.registry = MemoryRegistry()
+        assert self.registry.register("flight.departed", json.dumps(SCHEMA)) == 1
+        self.restart()
+
+    def take(self, times: list[datetime]) -> Committed:
+        """Commit an epoch of events with these times."""
+        first = self.events
+        self.batch = [self._event(at) for at in times]
+        start, end = ({"events.flight": {"0": number}} for number in (first, self.events))
+        return self.between(start, end)
+
+    def _event(self, at: datetime) -> dict[str, Any]:
+        self.events += 1
+        return {
+            "kind": "event",
+            "topic": "events.flight",
+            "partition": 0,
+            "offset": self.events - 1,
+            "source": "store",
+            "table": "flight",
+            "position": self.events,
+            "event_id": f"e{self.events}",
+            "type": "departed",
+            "event_time": at,
+            "schema_id": 1,
+            "value": b"\0\0\0\0\1",
+        }
+
+    def logged(self) -> list[tuple[int, bool, datetime | None]]:
+        """Return position, verdict and watermark of each row of the log."""
+        rows = self.tables.read(self.lake.path("log/events/store"))
+        assert rows is not None
+        columns = ("position", "closed_late", "watermark")
+        return sorted(tuple(row[name] for name in columns) for row in rows.to_pylist())
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    yield
+    failpoints.disarm()
+
+
+@pytest.mark.parametrize("rows", [3, 40])  # Judged one by one, and many at once.
+def test_p6_a_time_far_ahead_moves_no_watermark_and_is_counted(lake: Lake, rows: int) -> None:
+    flights = Flights(lake)
+    minutes = [START + timedelta(minutes=number) for number in range(rows)]
+    first = flights.take([*minutes[:2], FAR, *minutes[2:]])
+    assert first.counts["ahead"] == 1
+    assert Progress.from_json(first.progress).watermarks.of("events.flight") == micros(minutes[-1])
+    failpoints.arm(failpoints.EPOCH_AFTER_LOG)
+    later = minutes[-1] + timedelta(minutes=1)
+    with pytest.raises(failpoints.Crash):
+        flights.take([later, minutes[0]])
+    done = flights.recover()
+    assert done is not None
+    assert "ahead" not in done.counts
+    # What came before is late, what came behind the row far ahead is not: as the log keeps it.
+    verdicts = flights.logged()[-2:]
+    assert [late for _, late, _ in verdicts] == [False, True]
+    assert {mark for *_, mark in verdicts} == {minutes[-1]}
+
+
+def test_an_input_with_times_far_ahead_alone_has_no_watermark(lake: Lake) -> None:
+    flights = Flights(lake)
+    done = flights.take([FAR] * 20)
+    assert done.counts["ahead"] == 20
+    assert Progress.from_json(done.progress).watermarks.of("events.flight") is None
+    near = datetime.now(UTC) + timedelta(hours=23)
+    done = flights.take([near])
+    assert Progress.from_json(done.progress).watermarks.of("events.flight") == micros(near)
