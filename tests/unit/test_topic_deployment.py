@@ -50,6 +50,36 @@ def test_a_projection_over_a_topic_can_be_deployed_before_its_first_record(site:
     assert [each.waits for each in deploy(site, PINGS + COUNTED)] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("topic", "reason"),
+    [
+        ("w.events.flight", "is not for sinks"),
+        ("_places", "is not for sinks"),
+        ("ext.pings", "is read by source pings: rows would go round"),
+        ("heard", "is the sink of first and of counted"),
+    ],
+)
+def test_a_sink_writes_a_topic_of_its_own(site: Site, topic: str, reason: str) -> None:
+    def sent(name: str, topic: str) -> str:
+        text = COUNTED.replace("PROJECTION counted", f"PROJECTION {name}")
+        return text.replace("key = device)", f"key = device, sink = 'topic:{topic}')")
+
+    deploy(site, PINGS + sent("first", "heard"), "w.")
+    with pytest.raises(Conflict, match=reason):
+        deploy(site, sent("counted", topic), "w.")
+    assert deploy(site, sent("counted", "events.flight"), "w.")  # Here it is another's topic.
+
+
+def test_a_sink_comes_and_goes_without_a_new_generation(site: Site) -> None:
+    deploy(site, PINGS + COUNTED)
+    with_sink = COUNTED.replace("key = device)", "key = device, sink = 'topic:heard')")
+    for text, topic in ((with_sink, "heard"), (COUNTED, None)):
+        (done,) = deploy(site, text)
+        assert (done.outcome, done.generation) == (Outcome.CHANGED, 1)
+        (declared,) = DeployedCatalog(site.lake, Tables()).deployment().declared.values()
+        assert (declared.sink.topic if declared.sink else None) == topic
+
+
 def test_a_declaration_changes_when_nothing_reads_it_any_more(site: Site) -> None:
     deploy(site, PINGS + COUNTED)
     wider = PINGS.replace("device INT", "device BIGINT")
