@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import duckdb
@@ -22,6 +21,9 @@ from deltalake import DeltaTable
 from kernel.errors import InvalidRequest
 from projections.log.datasets import dataset_of, scanner_of
 from projections.verification.cells import normal, sized, text_sql
+from projections.verification.large_states import LargeStates
+from replay.differences import Drift, RowDifferences
+from replay.large_tables import DISAGREE, SEEN, LargeTables
 from schemas.identifiers import duckdb_name
 from schemas.row_hash import hash_text
 
@@ -37,44 +39,6 @@ _PREFIX = "penstock__"
 """Of columns beside the tables' own ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """How a column differs in rows that both tables have.
-
-    `rows`: in how many. `greatest`: the greatest absolute difference of numbers. `key`, `live` and
-    `built` show one of them.
-    """
-
-    name: str
-    rows: int
-    greatest: float | None
-    key: str
-    live: str | None
-    built: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowDifferences:
-    """What two tables' rows have in common and what not.
-
-    `missing`: keys that only the live table has; `extra`: that only the built one has; `differing`:
-    keys of both with different rows. `repeated_keys`: rows too many for their key, in either.
-    `expected`: missing, extra and differing keys for which the predicate holds.
-    """
-
-    live_rows: int
-    built_rows: int
-    live_hash: str
-    built_hash: str
-    missing: int
-    extra: int
-    differing: int
-    repeated_keys: int
-    expected: int
-    drift: tuple[Drift, ...]
-    examples: tuple[Mapping[str, object], ...]
-
-
 def row_differences(
     live: DeltaTable,
     built: DeltaTable,
@@ -82,18 +46,22 @@ def row_differences(
     key: Sequence[str],
     columns: Sequence[str],
     expect: str | None = None,
+    large: LargeStates | None = None,
 ) -> RowDifferences:
     """Compare rows over `columns`, which both tables have and `key` is among.
 
     `expect` is SQL over the rows `live` and `built` of a key; a side without the key is all NULL.
-    Raises `InvalidRequest` for SQL that DuckDB does not take.
+    With `large` executors compare the hashes of large tables. Raises `InvalidRequest` for SQL that
+    DuckDB does not take.
     """
     sides = {"live": dataset_of(live), "built": dataset_of(built)}
+    by_name = tuple(sorted(columns))  # The order of columns does not matter.
+    apart = None if large is None else LargeTables(large, sides, tuple(key), by_name)
     with (
         tempfile.TemporaryDirectory(prefix="penstock-compare-") as scratch,
         _connected(scratch) as connection,
     ):
-        return _Comparing(connection, sides, tuple(key), tuple(columns)).run(expect)
+        return _Comparing(connection, sides, tuple(key), by_name, apart).run(expect)
 
 
 @contextlib.contextmanager
@@ -112,8 +80,9 @@ def _connected(scratch: str) -> Iterator[duckdb.DuckDBPyConnection]:
 class _Comparing:
     """One comparison, as tables of one DuckDB connection.
 
-    `hashed`: key and row hashes of both sides. `different`: keys that do not agree.
-    `live_rows`, `built_rows`: the rows of these keys, with the text of each cell beside its value.
+    `hashed`: key and row hashes of both sides. `different`: keys that do not agree; executors may
+    have found them `apart`. `live_rows`, `built_rows`: the rows of these keys, with the text of
+    each cell beside its value.
     """
 
     def __init__(
@@ -122,17 +91,17 @@ class _Comparing:
         sides: Mapping[str, ds.Dataset],
         key: tuple[str, ...],
         columns: tuple[str, ...],
+        apart: LargeTables | None,
     ) -> None:
         self._connection = connection
         self._sides = sides
         self._key = key
-        # By name: the order of columns does not matter.
-        self._columns = tuple(sorted(columns))
+        self._columns = columns
+        self._apart = apart
 
     def run(self, expect: str | None) -> RowDifferences:
-        self._hash()
-        rows = {side: self._total(side) for side in _SIDES}
-        self._find(sum(count for count, _ in rows.values()))
+        self._connection.execute("CREATE TABLE different (k UHUGEINT, ours BIGINT, theirs BIGINT)")
+        rows = self._apart_from_here() or self._here()
         missing, extra, differing, repeated = self._counts()
         drift: tuple[Drift, ...] = ()
         examples: tuple[Mapping[str, object], ...] = ()
@@ -157,6 +126,29 @@ class _Comparing:
             examples=examples,
         )
 
+    def _here(self) -> Mapping[str, tuple[int, str]]:
+        self._hash()
+        rows = {side: self._total(side) for side in _SIDES}
+        self._find(sum(count for count, _ in rows.values()))
+        return rows
+
+    def _apart_from_here(self) -> Mapping[str, tuple[int, str]] | None:
+        """Have executors find the keys that differ, and of few of them the rows."""
+        found = None if self._apart is None else self._apart.differences(self._take)
+        if found is None:
+            return None
+        if found.rows is not None:
+            self._sides = {side: ds.dataset(found.rows[side]) for side in _SIDES}
+        return found.totals
+
+    def _take(self, keys: pa.Table) -> None:
+        self._connection.register("keys", keys)
+        self._connection.execute(
+            "INSERT INTO different SELECT (lower::UHUGEINT << 64) | upper::UHUGEINT, "
+            "ours, theirs FROM keys"
+        )
+        self._connection.unregister("keys")
+
     def _hash(self) -> None:
         self._connection.execute(
             "CREATE TABLE hashed (live BOOLEAN, k UHUGEINT, high UBIGINT, low UBIGINT)"
@@ -180,15 +172,13 @@ class _Comparing:
     def _find(self, rows: int) -> None:
         """Put rows together by key. Hashes of two equal rows cancel each other out."""
         buckets = 1 + rows // BUCKET_KEYS
-        self._connection.execute("CREATE TABLE different (k UHUGEINT, ours BIGINT, theirs BIGINT)")
         # Ranges of the hash: to divide numbers of 128 bits takes far longer than to compare them.
         for bucket in range(buckets):
             first, last = (2**128 * number // buckets for number in (bucket, bucket + 1))
             self._connection.execute(
-                "INSERT INTO different SELECT k, count(*) FILTER (live) AS ours, "
-                "count(*) FILTER (NOT live) AS theirs FROM hashed "
+                f"INSERT INTO different SELECT k, {SEEN} FROM hashed "
                 f"WHERE k BETWEEN {first}::UHUGEINT AND {last - 1}::UHUGEINT GROUP BY k "
-                "HAVING ours <> 1 OR theirs <> 1 OR bit_xor(high) <> 0 OR bit_xor(low) <> 0"
+                f"HAVING {DISAGREE}"
             )
         self._connection.execute("DROP TABLE hashed")
 

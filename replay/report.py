@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from kernel.errors import InvalidRequest
-from replay.comparison import Drift
+from replay.differences import Drift
 from replay.verify import Comparison
 
 SUFFIXES = (".html", ".json")

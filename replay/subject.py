@@ -29,6 +29,7 @@ from projections.sql.lineage import read_by, readers_of, streams_named
 from projections.sql.parse import ProjectionDecl, parse_script
 from projections.sql.plan import InputKind, Plan, plan
 from projections.state.held import Hold
+from projections.verification.large_states import LargeStates
 from replay.generations import build_app, generation_name, live_app, version_before
 
 
@@ -36,12 +37,13 @@ from replay.generations import build_app, generation_name, live_app, version_bef
 class Site:
     """A lake to replay in. `fields`: columns of registered event types, as the live runner has
     them; without a registry those of types that occurred are enough for most projections.
-    `lateness`: of inputs that declare none."""
+    `lateness`: of inputs that declare none. `large`: who hashes tables that are large."""
 
     lake: Lake
     tables: Tables = field(default_factory=Tables)
     fields: Mapping[str, pa.Schema] = field(default_factory=dict)
     lateness: timedelta = LATENESS
+    large: LargeStates | None = None
 
     @property
     def manifest(self) -> Manifest:

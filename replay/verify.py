@@ -1,4 +1,4 @@
-"""Compares a built generation with the live one at one epoch, without Spark, and judges it."""
+"""Compares a built generation with the live one at one epoch, and judges it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from projections.log.typed_columns import EPOCH
 from projections.sql.plan import Strategy
 from projections.sql.shape import ORDER
 from replay.book import READY, Replay, ReplayBook, State
-from replay.comparison import RowDifferences, row_differences
+from replay.comparison import row_differences
+from replay.differences import RowDifferences
 from replay.generations import generation_name, live_app
 from replay.subject import Site, declaration, entry_of, subject_of
 from replay.table_types import TypeDifference, type_differences
@@ -189,7 +190,14 @@ def _compare(
         generation=replay.generation,
         epoch=replay.epoch,
         types=type_differences(stable, built),
-        rows=row_differences(stable, built, key=key, columns=compared, expect=expectation.rows),
+        rows=row_differences(
+            stable,
+            built,
+            key=key,
+            columns=compared,
+            expect=expectation.rows,
+            large=site.large,
+        ),
         columns=compared,
         expectation=expectation,
         declared=declared,

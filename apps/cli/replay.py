@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -217,6 +217,7 @@ def verify_(
     Exit code 1 when they differ otherwise than expected: rows for which --expect holds, columns
     named by --expect-column, and rows that --include-late brings are what was asked for.
     """
+    from apps.large_states import large_states
     from replay.book import READY, ReplayBook
     from replay.report import refuse_other, write_report
     from replay.verify import Expectation, comparable, live_epoch, verify
@@ -224,7 +225,7 @@ def verify_(
     if report is not None:
         refuse_other(report)
     found = settings.load(workspace)
-    site = _site(found, name)
+    site = replace(_site(found, name), large=large_states(found))
     built = ReplayBook(site.lake, site.tables).newest(name, *READY, generation=generation)
     if not comparable(site, built):
         # It was brought past an epoch of the live one; bring it to one that both have.
@@ -254,12 +255,13 @@ def compare_(
     The built one is brought to the live one's epoch first. Meant for two versions side by side on
     the live stream; each comparison reads both tables, as `replay verify` does.
     """
+    from apps.large_states import large_states
     from replay.book import READY, ReplayBook
     from replay.side_by_side import comparisons
     from replay.verify import Expectation
 
     found = settings.load(workspace)
-    site = _site(found, name)
+    site = replace(_site(found, name), large=large_states(found))
     book = ReplayBook(site.lake, site.tables)
     built = book.newest(name, *READY, generation=generation)
     builder = cache(lambda: _builder(found, site))  # Spark starts where something is new.

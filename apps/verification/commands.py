@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from apps.large_states import large_states
 from apps.settings import Settings
 from apps.verification.comparing import Captured, Comparison
 from apps.verification.healing import heal_reports
@@ -38,7 +39,7 @@ def verify(
     dsn = source.full_dsn(settings.workspace)
     registry = ConfluentRegistry(settings.required("registry.url"))
     try:
-        comparison = Comparison(lake, opened, registry)
+        comparison = Comparison(lake, opened, registry, large=large_states(settings))
         lsn, reports = comparison.compare(dsn, wanted, ranges=ranges, timeout_s=timeout_s)
         if heal:
             reports = heal_reports(

@@ -4,6 +4,8 @@
                                                               +-> equal | ranges -> keys -> columns
     current at L           -> hashes by ranges (DuckDB)     --+
 
+Executors hash the lake's files where these are large and there are executors.
+
 Writers go on meanwhile: both sides are exactly at L. Memory holds one differing range's keys.
 """
 
@@ -43,7 +45,9 @@ from projections.log.layout import Lake, current_name
 from projections.log.tables import Tables
 from projections.runner.captured import CapturedTable
 from projections.verification.as_of import Between, StateReader
-from projections.verification.hashing import LakeRows, LakeState
+from projections.verification.hashing import LakeRows
+from projections.verification.lake_state import LakeState
+from projections.verification.large_states import LargeStates
 from projections.verification.strangers import stranger
 from schemas.key_ranges import WHOLE, KeyRange, cut_at, joined
 from schemas.registry import SchemaLookup
@@ -93,9 +97,12 @@ class Comparison:
         tables: Tables,
         schemas: SchemaLookup,
         *,
+        large: LargeStates | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """With `large` executors hash the lake's rows where they are many."""
         self._lake = lake
+        self._large = large
         self._tables = tables
         self._reader = StateReader(lake, tables, schemas)
         self._sleep = sleep
@@ -248,7 +255,7 @@ class Comparison:
             ordered = None
         if not found.versions and not found.state.layers:
             return None
-        return LakeRows(found.state, table.lake_names, ordered)
+        return LakeRows(found.state, table.lake_names, ordered, self._large)
 
 
 @contextmanager

@@ -33,7 +33,8 @@ from cdc.verification.source_rows import SourceTable, estimated, next_bound, row
 from kernel.positions import Lsn
 from projections.runner.manifest import Committed
 from projections.verification.as_of import Between
-from projections.verification.hashing import LakeRows, LakeState
+from projections.verification.hashing import LakeRows
+from projections.verification.lake_state import LakeState
 from schemas.key_ranges import WHOLE, Bound, KeyRange
 
 _ATTEMPTS = 4

@@ -10,7 +10,9 @@ from benchmarks.replay import verifying
 NAME = "replay"
 CONDITIONS = (
     "two Delta tables of six columns on a local disk, compared as `replay verify` does, each in a "
-    "process of its own: equal, with one row in a hundred different, with every row different"
+    "process of its own: equal, with one row in a hundred different, with every row different; "
+    "by the command's process, and by executors of a Spark session on the same cores (its start "
+    "counts)"
 )
 
 
@@ -27,7 +29,11 @@ def run(context: Context) -> Figures:
     figures: dict[str, float] = {}
     for rows in context.options.replay_rows:
         for case, every in verifying.CASES.items():
-            found = verifying.measure(context.folder, rows, every)
-            figures |= {f"verify.{rows}.{case}.{name}": value for name, value in found.items()}
-            context.progress(f"  {rows:,} rows, {case}: {dict(found)}")
+            for where in ("driver", "executors"):
+                found = verifying.measure(
+                    context.folder, rows, every, on_executors=where == "executors"
+                )
+                told = f"verify.{rows}.{case}.{where}"
+                figures |= {f"{told}.{name}": value for name, value in found.items()}
+                context.progress(f"  {rows:,} rows, {case}, {where}: {dict(found)}")
     return figures

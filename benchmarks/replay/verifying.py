@@ -11,11 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from apps.pipeline.session import start_session
+from projections.log.executor_rows import SparkRows
+from projections.verification.large_states import LargeStates
 from replay.comparison import row_differences
 from replay.table_types import type_differences
+from stack.jars import resolve
+from stack.java import find_java
 
 CASES: Mapping[str, int | None] = {"equal": None, "hundredth": 100, "all": 1}
 """Every how many rows one differs."""
@@ -23,7 +29,9 @@ COLUMNS = ("id", "carrier", "delay", "at", "passengers")
 _FILE_ROWS = 500_000
 
 
-def measure(folder: Path, rows: int, every: int | None) -> Mapping[str, float]:
+def measure(
+    folder: Path, rows: int, every: int | None, *, on_executors: bool = False
+) -> Mapping[str, float]:
     """Make the tables that are not there yet, compare them, return seconds and peak of memory."""
     paths = [
         _made(folder / f"{rows}-none", rows, None),
@@ -32,6 +40,8 @@ def measure(folder: Path, rows: int, every: int | None) -> Mapping[str, float]:
     if every is None:
         paths[1] = _made(folder / f"{rows}-again", rows, None)
     command = [sys.executable, "-m", "benchmarks.replay.verifying", *map(str, paths)]
+    if on_executors:
+        command.append(str(folder / "spark"))
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found: dict[str, float] = json.loads(told)
     return found
@@ -60,21 +70,53 @@ def _made(path: Path, rows: int, every: int | None) -> Path:
     return path
 
 
-def main(live: str, built: str) -> None:
-    """Compare two tables and print what it took."""
+def main(live: str, built: str, scratch: str | None = None) -> None:
+    """Compare two tables and print what it took; with a place for its `scratch`, on executors.
+
+    `all_cpu_s` and `all_peak_bytes` are of this process and all that it started, the latter as if
+    all had had their most at one moment. The start of Spark is in the figures.
+    """
     started = time.perf_counter()
+    large = None if scratch is None else LargeStates(most_bytes=0, tasks=_executors(Path(scratch)))
     tables = DeltaTable(live), DeltaTable(built)
     type_differences(*tables)
-    found = row_differences(*tables, key=["id"], columns=COLUMNS)
+    found = row_differences(*tables, key=["id"], columns=COLUMNS, large=large)
     seconds = time.perf_counter() - started
     used = resource.getrusage(resource.RUSAGE_SELF)
+    own = used.ru_utime + used.ru_stime
+    children = psutil.Process().children(recursive=True)
     figures = {
         "s": seconds,
-        "cpu_s": used.ru_utime + used.ru_stime,
+        "cpu_s": own,
+        "all_cpu_s": own + sum(map(_cpu, children)),
         "peak_bytes": used.ru_maxrss * 1024,
+        "all_peak_bytes": used.ru_maxrss * 1024 + sum(map(_peak, children)),
         "differing_rows": found.differing,
     }
     print(json.dumps(figures))
+
+
+def _executors(scratch: Path) -> SparkRows:
+    return SparkRows(
+        start_session(
+            resolve("spark").spark_jars(),
+            scratch=scratch,
+            memory="1g",
+            java_home=find_java().home,
+        )
+    )
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def _peak(process: psutil.Process) -> int:
+    for line in Path(f"/proc/{process.pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -134,8 +134,8 @@ class SparkTasks:
         if parts == 0:
             return []
         numbers = self._spark.range(0, parts, 1, parts)
-        told = numbers.mapInArrow(_Numbered(task), from_arrow_schema(_TOLD))
-        return _heard(collected(told, NAMES_OF_FILES).cast(_TOLD))
+        handed = numbers.mapInArrow(_Numbered(task), from_arrow_schema(_TOLD))
+        return _heard(collected(handed, NAMES_OF_FILES).cast(_TOLD))
 
 
 def all_at_once(most: int) -> int:
@@ -168,32 +168,45 @@ class _Numbered:
 
 
 def _told(task: Task, number: int) -> pa.RecordBatch:
-    """Do one part. An error is a row: Spark would hand on its text alone, and try again.
+    """Do one part, and write what came of it."""
 
-    One that is none of ours makes the task decline: the driver then finds out whose it is.
+    def files() -> list[dict[str, object]] | None:
+        made = task(number)
+        return None if made is None else [file.row() for file in made]
+
+    return pa.RecordBatch.from_pylist(told(number, files), schema=_TOLD)
+
+
+def told(
+    number: int, make: Callable[[], list[dict[str, object]] | None]
+) -> list[dict[str, object]]:
+    """Return rows as a task hands them back, numbered. An error is a row.
+
+    Spark would hand on an error's text alone, and try again. One that is none of ours makes the
+    task decline: the driver then finds out whose it is.
     """
-    rows: list[dict[str, object]]
     try:
-        files = task(number)
-        if files is None:
-            rows = [{"number": number, "declined": True}]
-        else:
-            rows = [{**file.row(), "number": number} for file in files]
+        made = make()
     except PenstockError as error:
-        rows = [{"number": number, "error": pickle.dumps(error)}]
+        return [{"number": number, "error": pickle.dumps(error)}]
     except Exception as error:
         log.warning("part %s is left to the driver: %s", number, error, exc_info=error)
-        rows = [{"number": number, "declined": True}]
-    return pa.RecordBatch.from_pylist(rows, schema=_TOLD)
+        made = None
+    if made is None:
+        return [{"number": number, "declined": True}]
+    return [{**row, "number": number} for row in made]
 
 
-def _heard(told: pa.Table) -> list[WrittenFile] | None:
-    rows = sorted(told.to_pylist(), key=lambda row: row["number"])
+def declined(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Say whether a task declined, by the rows that all handed back. Raises the first error."""
     for row in rows:
         if row["error"] is not None:
             error = pickle.loads(row["error"])
             assert isinstance(error, PenstockError), "nothing else is told"
             raise error
-    if any(row["declined"] for row in rows):
-        return None
-    return [WrittenFile.of(row) for row in rows]
+    return any(row["declined"] for row in rows)
+
+
+def _heard(handed: pa.Table) -> list[WrittenFile] | None:
+    rows = sorted(handed.to_pylist(), key=lambda row: row["number"])
+    return None if declined(rows) else [WrittenFile.of(row) for row in rows]

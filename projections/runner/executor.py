@@ -14,9 +14,11 @@ from enum import StrEnum
 
 from kernel.errors import Misconfigured
 from projections.log.compaction import LargeCompaction, PutTogether
+from projections.log.executor_rows import RowTasks
 from projections.log.executor_tasks import Executors, Tasks
 from projections.runner.log_task import Facts
 from projections.runner.staged import Stage, Staged
+from projections.verification.large_states import LargeStates
 
 FIRST_GUESS_BYTES = 1024
 _FORGETS = 0.9
@@ -75,6 +77,17 @@ class ExecutorChoice:
             return None
         most = 0 if self.asked is Executor.SPARK else self.driver_bytes
         return LargeCompaction(most_bytes=most, by=by)
+
+    def large_states(self, tasks: RowTasks, *, elsewhere: bool) -> LargeStates | None:
+        """Return who hashes tables with more than the driver takes in; None where it does all.
+
+        Executors that are not `elsewhere` have the cores that the driver has, and would first have
+        to be started: they hash only what they are asked for. The driver does it in bounded memory.
+        """
+        if not self.may_pass_on or (self.asked is Executor.AUTO and not elsewhere):
+            return None
+        most = 0 if self.asked is Executor.SPARK else self.driver_bytes
+        return LargeStates(most_bytes=most, tasks=tasks)
 
     @property
     def may_pass_on(self) -> bool:

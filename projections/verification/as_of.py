@@ -30,7 +30,7 @@ from projections.state.current import after_truncate
 from projections.state.held import release_command
 from projections.state.layers import EPOCH, read_whole, tail_name
 from projections.state.newest_images import DELETED
-from projections.verification.hashing import LakeState, Layer
+from projections.verification.lake_state import LakeState, Layer
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import Misconfigured
+from projections.log.executor_rows import RowsHere
 from projections.log.executor_tasks import TasksHere
 from projections.runner.executor import FIRST_GUESS_BYTES, Executor, ExecutorChoice
+from projections.verification.large_states import LargeStates
 
 MOST = 100 * FIRST_GUESS_BYTES
 
@@ -57,6 +59,18 @@ def test_rows_of_the_log_are_the_drivers_up_to_the_same_bound() -> None:
     assert driver.rows_at_once(10**6) == 10**6
     assert spark.rows_at_once(10**6) == 0
     assert (auto.tasks, driver.tasks, spark.tasks) == (tasks, None, tasks)
+
+
+def test_tables_are_hashed_by_executors_elsewhere_or_that_were_asked_for() -> None:
+    tasks = RowsHere()
+    auto, driver, spark = (choice(asked) for asked in Executor)
+    for elsewhere in (True, False):
+        assert driver.large_states(tasks, elsewhere=elsewhere) is None
+        assert spark.large_states(tasks, elsewhere=elsewhere) == LargeStates(
+            most_bytes=0, tasks=tasks
+        )
+    assert auto.large_states(tasks, elsewhere=True) == LargeStates(most_bytes=MOST, tasks=tasks)
+    assert auto.large_states(tasks, elsewhere=False) is None
 
 
 def test_an_executor_that_there_is_not_is_named_with_those_there_are() -> None:
