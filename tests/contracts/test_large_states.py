@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from apps.large_states import OwnRows
 from kernel.errors import NotFound, TooLarge
 from projections.log.datasets import dataset_of
 from projections.log.driver import Limit
@@ -60,7 +61,7 @@ def tasks(request: pytest.FixtureRequest) -> RowTasks:
     if request.param == "here":
         return RowsHere()
     session: SparkSession = request.getfixturevalue("spark")
-    return SparkRows(session)
+    return OwnRows(lambda: session)
 
 
 @pytest.fixture(autouse=True)
