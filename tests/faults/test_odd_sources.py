@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg import sql
 
-from tests.support.services.odd_run import OddOptions, OddRun, odd_database
+from cdc.connectors import replication_name
+from tests.support.services.odd_run import SOURCE, OddOptions, OddRun, odd_database
 
 pytestmark = pytest.mark.timeout(900)
 SEED = 12
@@ -22,3 +25,32 @@ def test_p4_p8_odd_sources_and_events_arrive_while_parts_are_killed(whole_stack:
     assert result.comparisons == 1
     assert len(result.ddl) > 2
     assert result.events > 10
+
+
+class Losing(OddRun):
+    """Loses one row on its way: while it is inserted its publication has updates alone."""
+
+    def _round(self) -> None:
+        self.result.rounds += 1
+        self.tables.write(4)
+        self._compare()
+        table = self.tables.tables[0]
+        publication = sql.Identifier(replication_name(self.stack.settings.name, SOURCE))
+        publish = sql.SQL("ALTER PUBLICATION {} SET (publish = {})")
+        insert = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
+            sql.Identifier(table.schema, table.name), sql.Identifier(table.key), table.last + 1
+        )
+        with psycopg.connect(self.stack.dsn) as connection:
+            connection.execute(publish.format(publication, "update"))
+            connection.commit()
+            connection.execute(insert)
+            connection.commit()
+            connection.execute(publish.format(publication, "insert, update, delete, truncate"))
+
+
+@pytest.mark.matrix
+def test_a_row_that_is_lost_on_its_way_is_reported(whole_stack: Path) -> None:
+    options = OddOptions(seed=SEED, rounds=1, tables=2, compare_every=9, category="lost")
+    result = Losing(odd_database(whole_stack), options).run()
+    assert result.comparisons == 1, "all was equal before"
+    assert "1 missing, 0 extra, 0 differing" in result.failed, result.document()

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from psycopg.conninfo import make_conninfo
 
 from apps.access import bearing
 from apps.settings import load
+from projections.log.tables import Tables
+from projections.verification.facts import Verifications
 from stack.control import kill_part
 from tests.support.services.waiting import until
 from tests.support.services.whole_stack import WholeStack
 from tests.support.sources.odd_tables import OddTables
-from tests.support.store.odd_events import OddEvents
+from tests.support.store.odd_events import CATEGORY, OddEvents
 
 SOURCE = "odd"
 PARTS = ("connect", "pipeline", "service", "connect")
@@ -42,6 +45,8 @@ class OddOptions:
     """So many rounds, however long they take; None: as many as the minutes hold."""
     tables: int = 6
     compare_every: int = 3
+    category: str = CATEGORY
+    """Of the events: another one for each run over one store."""
 
 
 @dataclass
@@ -74,10 +79,13 @@ class OddRun:
         self.options = options
         self.result = OddResult(seed=options.seed)
         self._say = say
+        self._began = datetime.now(UTC)
         self._rng = random.Random(options.seed)
-        self._tables = OddTables(stack.dsn, options.seed, tables=options.tables)
+        self.tables = OddTables(stack.dsn, options.seed, tables=options.tables)
         url = stack.settings.required("service.url")
-        self._events = OddEvents(url, bearing(stack.settings, url), options.seed)
+        self._events = OddEvents(
+            url, bearing(stack.settings, url), options.seed, category=options.category
+        )
 
     def run(self) -> OddResult:
         """Return what came of it; a difference and any other error end up in `failed`."""
@@ -96,7 +104,7 @@ class OddRun:
             self._remove()
         except Exception as error:
             self._fail(error)
-        self.result.transactions, self.result.ddl = self._tables.transactions, self._tables.ddl
+        self.result.transactions, self.result.ddl = self.tables.transactions, self.tables.ddl
         self.result.events = len(self._events.accepted)
         self.result.refused_events = self._events.refused
         self.result.seconds = round(time.monotonic() - began, 1)
@@ -113,8 +121,8 @@ class OddRun:
         return time.monotonic() - began < self.options.minutes * 60
 
     def _capture(self) -> None:
-        self._tables.create()
-        names = ",".join(self._tables.names)
+        self.tables.create()
+        names = ",".join(self.tables.names)
         self.stack.command("source", "add", SOURCE, "--dsn", self.stack.dsn, "--tables", names)
 
     def _round(self) -> None:
@@ -123,17 +131,17 @@ class OddRun:
         part = self._rng.choice(PARTS)
         self.stack.revive(part, deadline_s=PATIENCE_S)
         killed = kill_part(self.stack.workspace, part)
-        self._tables.write(6)
-        self._tables.alter(2)
-        self._tables.write(6)
+        self.tables.write(6)
+        self.tables.alter(2)
+        self.tables.write(6)
         self._events.append(5)
         self.stack.revive(part, besides=killed, deadline_s=PATIENCE_S)
-        self._tables.write(4)
-        self._tables.alter(1)
+        self.tables.write(4)
+        self.tables.alter(1)
         self._events.append(5)
         self._say(
-            f"round {self.result.rounds}: {part} was killed; {self._tables.transactions}"
-            f" transactions, {len(self._tables.ddl)} DDL, {len(self._events.accepted)} events"
+            f"round {self.result.rounds}: {part} was killed; {self.tables.transactions}"
+            f" transactions, {len(self.tables.ddl)} DDL, {len(self._events.accepted)} events"
         )
 
     def _compare(self) -> None:
@@ -143,6 +151,8 @@ class OddRun:
         seen: list[Any] = []
 
         def equal() -> bool:
+            lost = self._differed()
+            assert not lost, lost[:5]
             try:
                 seen.append(
                     self.stack.command("source", "verify", SOURCE, "--timeout", "60", code=None)
@@ -158,10 +168,20 @@ class OddRun:
         except AssertionError as error:
             raise AssertionError(f"{error}: {_wrong(seen[-1])}; {self.stack.health()}") from error
         self.stack.command("wait", "--caught-up", "--timeout", str(int(PATIENCE_S)))
-        wrong = self._events.differing(self.stack.lake)
+        wrong = [*self._differed(), *self._events.differing(self.stack.lake)]
         assert not wrong, wrong[:5]
         self.result.comparisons += 1
         self._say(f"comparison {self.result.comparisons}: equal")
+
+    def _differed(self) -> list[str]:
+        """Return what differed at any LSN since the begin: the pipeline heals what it finds."""
+        facts = Verifications(self.stack.lake, Tables()).of(SOURCE)
+        return [
+            f"{fact.table} at LSN {fact.lsn}: {fact.missing} missing, {fact.extra} extra,"
+            f" {fact.differing} differing; {fact.cause}, {fact.keys}"
+            for fact in facts
+            if fact.at >= self._began and fact.missing + fact.extra + fact.differing
+        ]
 
     def _remove(self) -> None:
         """Remove the source, and its database: nothing of it may be left behind there."""

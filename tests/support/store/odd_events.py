@@ -37,6 +37,7 @@ class OddEvents:
     url: str
     headers: dict[str, str]
     seed: int
+    category: str = CATEGORY
     accepted: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     refused: int = 0
     _kinds: dict[str, str] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class OddEvents:
         """Append some events with each request, again and again until it is answered."""
         with self._client() as http:
             for _ in range(requests):
-                stream = f"{CATEGORY}-{self._rng.choice(STREAMS)}"
+                stream = f"{self.category}-{self._rng.choice(STREAMS)}"
                 events = [self._event() for _ in range(self._rng.randrange(1, 4))]
                 if self._appended(http, stream, events):
                     self.accepted |= {event["id"]: (stream, event) for event in events}
@@ -60,7 +61,7 @@ class OddEvents:
         """Return what differs between what was accepted and the store and the tables."""
         headers = {"accept": "application/x-ndjson"}
         with self._client() as http:
-            asked = http.get("/v1/events", params={"category": CATEGORY}, headers=headers)
+            asked = http.get("/v1/events", params={"category": self.category}, headers=headers)
         assert asked.status_code == 200, asked.text
         return [*self.differing_in_store(asked.content), *self.differing_in_lake(lake)]
 
@@ -96,7 +97,7 @@ class OddEvents:
         wrong: list[str] = []
         for type_ in TYPES:
             told = {id: e for id, e in self.accepted.items() if e[1]["type"] == type_}
-            rows = Tables().read(lake.path(f"typed/events.{CATEGORY}.{type_}"))
+            rows = Tables().read(lake.path(f"typed/events.{self.category}.{type_}"))
             found = [] if rows is None else rows.to_pylist()
             ids = [row["event_id"] for row in found]
             if sorted(ids) != sorted(told):
