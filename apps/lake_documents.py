@@ -5,13 +5,13 @@ Everything that reads the lake is imported when it is asked for: it takes second
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from apps.settings import Settings
 from apps.standstills import account, of_pipeline
-from projections.log.layout import Lake
+from projections.log.layout import Lake, part_of
 
 if TYPE_CHECKING:
     from projections.serve.lake_tables import Commit
@@ -65,7 +65,7 @@ def table_list(lake: Lake) -> list[Document]:
 
     found, unreadable = list_tables(lake)
     held = unreadable | _held(lake)
-    listed: list[Document] = [{**asdict(t), "held": held.get(t.name)} for t in found]
+    listed: list[Document] = [{**asdict(t), "held": _hold_over(t.name, held)} for t in found]
     absent = sorted(held.keys() - {t.name for t in found})
     return listed + [{"name": name, "held": held[name]} for name in absent]
 
@@ -77,7 +77,7 @@ def table_shown(lake: Lake, name: str, *, commits: int) -> Document:
     place = lake_tables.table_name([name])
     return {
         **asdict(lake_tables.describe(lake, place)),
-        "held": _held(lake).get(place),
+        "held": _hold_over(place, _held(lake)),
         "commits": commit_list(lake_tables.commits(lake, place, limit=commits)),
     }
 
@@ -85,6 +85,12 @@ def table_shown(lake: Lake, name: str, *, commits: int) -> Document:
 def commit_list(commits: Sequence[Commit]) -> list[Document]:
     """Return a table's commits."""
     return [asdict(each) for each in commits]
+
+
+def _hold_over(name: str, held: Mapping[str, str]) -> str | None:
+    """Return why a table is held: by its own name, else by the nearest name above it."""
+    over = [each for each in held if part_of(name, each)]
+    return held[max(over, key=len)] if over else None
 
 
 def _held(lake: Lake) -> dict[str, str]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kernel.errors import LeaseLost
+from projections.log.layout import part_of
 from projections.log.tables import TableAt
 
 log = logging.getLogger("penstock.tables")
@@ -42,7 +43,13 @@ class Attempts:
         self.done |= others.done
         self.failed |= others.failed
 
+    def narrow(self, name: str) -> None:
+        """Keep as `name`'s own what failed above it: nothing else was tried.
 
-def part_of(name: str, whole: str) -> bool:
-    """Say whether a name is another one or stands below it: `typed/shop.a` in `typed/shop`."""
-    return name == whole or name.startswith(f"{whole}.")
+        A table that is tried alone may fail for what all of them share (their log cannot be
+        read). It stays held by its own name, by which its user looks for it.
+        """
+        self.failed = {
+            name if part_of(name, failed) else failed: error
+            for failed, error in self.failed.items()
+        }

@@ -137,3 +137,8 @@ def topics_log(source: str) -> str:
 def current_name(source: str, table: str) -> str:
     """Name the `current` table of a captured table, as `current/shop.public.orders`."""
     return f"current/{source}.{table}"
+
+
+def part_of(name: str, whole: str) -> bool:
+    """Say whether a name is another one or stands below it: `typed/shop.a` in `typed/shop`."""
+    return name == whole or name.startswith(f"{whole}.")

@@ -184,6 +184,7 @@ class DerivedTables:
             attempts = Attempts()
             rest = tuple(other for other in held if other != name)
             self._bring_typed(attempts, before, after, reached, partial(own_hold, name, rest))
+            attempts.narrow(name)
             del held[name]
             self._took(attempts, Epoch(hold.from_epoch), made, held)
             if not attempts.failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from projections.log.attempts import part_of
+from projections.log.layout import part_of
 from projections.log.typed_columns import Wanted
 from projections.runner.manifest import Committed
 from projections.runner.progress import Progress

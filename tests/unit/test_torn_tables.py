@@ -8,16 +8,25 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from projections.log.layout import Lake
+from apps.lake_documents import table_list, table_shown
+from projections.log.layout import Lake, events_log
 from projections.log.tables import TableAt
 from projections.state.held import NO_ORDER, Hold
 from projections.state.history import HistoryOf
-from tests.support.lake.telling import ToldLake
+from tests.support.lake.telling import STORE, ToldLake
 
+PAID, PLACED = "typed/events.order.paid", "typed/events.order.placed"
 HISTORY = "history/shop.public.item"
 KEPT = HistoryOf(
     name=HISTORY, typed="typed/shop.public.item", key=("id",), identity=("id",), by_row=False
 )
+
+
+def tear(lake: Lake, name: str) -> None:
+    """Leave what a disk that lost half a write leaves in the place of the next version."""
+    log = Path(lake.path(name), "_delta_log")
+    last = max(int(path.stem) for path in log.glob("*[0-9].json"))
+    (log / f"{last + 1:020}.json").write_text("{torn")
 
 
 def test_a_torn_history_is_lacking_until_it_is_held(lake: Lake) -> None:
@@ -28,7 +37,7 @@ def test_a_torn_history_is_lacking_until_it_is_held(lake: Lake) -> None:
     write_deltalake(path, pa.table({"id": [1]}))
     assert not told.derived.lacks(brought, [KEPT])
     assert told.derived.lacks(replace(brought, tables={}), [KEPT]), "it was just asked for"
-    (Path(path) / "_delta_log" / f"{1:020}.json").write_text("{torn")
+    tear(lake, HISTORY)
     assert told.derived.lacks(brought, [KEPT])
     held = {HISTORY: Hold(order=NO_ORDER, reason="torn", from_epoch=2)}
     assert not told.derived.lacks(replace(brought, held=held), [KEPT])
@@ -40,12 +49,35 @@ def test_a_torn_table_without_new_rows_stops_no_other(lake: Lake) -> None:
     told.tell("paid", {"n": 2})
     told.epoch()
     told.bring()
-    torn = Path(lake.path("typed/events.order.paid")) / "_delta_log"
-    (torn / f"{len(list(torn.glob('*.json'))):020}.json").write_text("{torn")
+    tear(lake, PAID)
     told.tell("placed", {"n": 3})
     told.epoch()
     assert told.bring().held == {}
     assert [row["n"] for row in told.rows("placed")] == [1, 3]
     told.tell("paid", {"n": 4})
     told.epoch()
-    assert told.bring().held.keys() == {"typed/events.order.paid"}
+    assert told.bring().held.keys() == {PAID}
+
+
+def test_tables_that_stand_still_are_found_by_their_own_names_when_their_log_is_torn(
+    lake: Lake,
+) -> None:
+    """One that is tried again meets the torn log: that is no reason to forget its name."""
+    told = ToldLake(lake)
+    told.tell("placed", {"n": 1})
+    told.tell("paid", {"n": 2})
+    told.epoch()
+    told.bring()
+    tear(lake, PAID)
+    told.tell("paid", {"n": 3})
+    told.epoch()
+    assert told.bring().held.keys() == {PAID}
+    told.tell("placed", {"n": 4})
+    told.epoch()
+    tear(lake, events_log(STORE))
+    told.derived.try_now()
+    assert told.bring().held.keys() == {PAID, "typed/events"}
+    listed = {str(each["name"]): each["held"] for each in table_list(lake)}
+    assert listed[PLACED] == listed["typed/events"]
+    assert listed[PLACED] != listed[PAID]
+    assert table_shown(lake, PLACED, commits=1)["held"] == listed[PLACED]
