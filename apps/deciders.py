@@ -21,12 +21,10 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from eventstore.deciders import Decider
-from eventstore.deciders.entities import Entities, LoadedDecider
-from eventstore.deciders.handling import CommandHandler
-from eventstore.deciders.workers import Workers, failure
-from eventstore.upcasting import Upcaster, Upcasting
+from eventstore.deciders.entities import LoadedDecider
+from eventstore.deciders.workers import failure
+from eventstore.upcasting import Upcaster
 from kernel.errors import DeciderFailed, Misconfigured, PenstockError
-from schemas.records import RecordedEvent
 
 DECIDERS = "deciders"
 UPCASTERS = "upcasters"
@@ -39,30 +37,31 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceCode:
-    """What a workspace's folders hold. `deciders` by category, `files` by category too."""
+class ToldCode:
+    """What a service knows of code that runs elsewhere. `upcasters`: event and version of each."""
 
-    deciders: dict[str, LoadedDecider]
-    files: dict[str, Path]
-    upcasters: tuple[Upcaster, ...]
+    deciders: tuple[LoadedDecider, ...] = ()
+    upcasters: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deciders:
-    """A workspace's code, running over a store."""
+class WorkspaceCode:
+    """What a workspace's folders hold. `deciders` by category, `files` by category too."""
 
-    handler: CommandHandler
-    entities: Entities
-    upcasting: Upcasting
-    workers: Workers
+    deciders: dict[str, Decider[Any]]
+    files: dict[str, Path]
+    upcasters: tuple[Upcaster, ...]
+    checksum: str
 
-    async def decode(self, event: RecordedEvent) -> dict[str, Any]:
-        """Return an event's data in the newest shape of its type, as JSON values.
-
-        Raises what `Upcasting.learn` and `Upcasting.data` raise.
-        """
-        await self.upcasting.learn([event])
-        return await self.workers.run(lambda: self.upcasting.data(event), of="an upcaster")
+    def told(self) -> ToldCode:
+        """Describe it, with what stands for each decider's code and all that it uses."""
+        return ToldCode(
+            deciders=tuple(
+                LoadedDecider.of(each, f"{each.version}.{_FOLDING}.{self.checksum}")
+                for each in self.deciders.values()
+            ),
+            upcasters=tuple((each.event, each.version) for each in self.upcasters),
+        )
 
 
 def load_code(workspace: Path) -> WorkspaceCode:
@@ -83,7 +82,7 @@ def load_code(workspace: Path) -> WorkspaceCode:
 
 
 def _loaded(workspace: Path, checksum: str) -> WorkspaceCode:
-    deciders: dict[str, LoadedDecider] = {}
+    deciders: dict[str, Decider[Any]] = {}
     files: dict[str, Path] = {}
     for path, found in _instances(workspace / DECIDERS, Decider):
         if found.category in files:
@@ -93,11 +92,9 @@ def _loaded(workspace: Path, checksum: str) -> WorkspaceCode:
                 remedy="Keep one decider for each category.",
             )
         files[found.category] = path
-        deciders[found.category] = LoadedDecider(
-            decider=found, code=f"{found.version}.{_FOLDING}.{checksum}"
-        )
+        deciders[found.category] = found
     upcasters = tuple(each for _, each in _instances(workspace / UPCASTERS, Upcaster))
-    return WorkspaceCode(deciders=deciders, files=files, upcasters=upcasters)
+    return WorkspaceCode(deciders=deciders, files=files, upcasters=upcasters, checksum=checksum)
 
 
 def _instances(folder: Path, kind: type[T]) -> Iterator[tuple[Path, T]]:
@@ -179,8 +176,3 @@ def _checksum(workspace: Path) -> str:
             digest.update(f"{path.relative_to(workspace)} {len(content)}\n".encode())
             digest.update(content)
     return digest.hexdigest()[:32]
-
-
-def loaded(decider: Decider[Any], code: str = "") -> LoadedDecider:
-    """Wrap a decider that comes from no workspace."""
-    return LoadedDecider(decider=decider, code=f"{decider.version}.{_FOLDING}.{code}")

@@ -17,6 +17,7 @@ from apps.settings import Settings
 FIX = " | fix: "
 """Stands between a cause and the command that mends it, where both are one text."""
 _LOGS = "penstock logs pipeline"
+_SERVICE_LOGS = "penstock logs service"
 _BEGIN_S, _PAUSE_S = 5.0, 0.1
 _MOVING = ("running", "waiting", "starting")
 
@@ -89,8 +90,11 @@ def of_service(state: Mapping[str, Any]) -> list[Standstill]:
         if each["state"] not in ("running", "starting")
     ]
     deciders = state.get("deciders", {})
-    if deciders.get("state") in ("outdated", "hung"):
-        found.append(_told("deciders", "workspace", deciders["reason"], "penstock logs service"))
+    if deciders.get("state") == "outdated":
+        found.append(_told("deciders", "workspace", deciders["reason"], _SERVICE_LOGS))
+    for each in deciders.get("stopped", ()):
+        cause = f"calls that were killed: {each['calls']}, the last one {each['cause']}"
+        found.append(_told("deciders", each["name"], cause, _SERVICE_LOGS))
     if snapshot := state.get("old_snapshot"):
         cause = f"open for {snapshot['age_s']:.0f} s: PostgreSQL can clean up nothing meanwhile"
         found.append(_told("snapshot", snapshot["holder"], cause, snapshot["ended_by"]))

@@ -116,6 +116,22 @@ class Upcasting:
         """Get to know a type whose events are not at hand. Raises like `learn`."""
         await self._learn(subject, None)
 
+    def know(self, types: Mapping[str, Sequence[RegisteredSchema]]) -> None:
+        """Take the versions of types as they are given, where another `Upcasting` learned them."""
+        for subject, versions in types.items():
+            known = self._types.get(subject)
+            if known is None or known.versions != versions:
+                self._types[subject] = _Type(subject, versions, self._steps.get(subject, {}))
+
+    def types_of(self, events: Iterable[RecordedEvent]) -> dict[str, tuple[RegisteredSchema, ...]]:
+        """Return all versions of the types of events that were learned of, for `know`."""
+        subjects = {subject_of(event.category, event.type) for event in events}
+        return {subject: self._types[subject].versions for subject in subjects}
+
+    def upcasts(self, event: RecordedEvent) -> bool:
+        """Say whether an event's type has upcasters: its data are read where their code is."""
+        return subject_of(event.category, event.type) in self._steps
+
     def newest(self, event: RecordedEvent) -> tuple[str, int]:
         """Return an event's subject, and the version that its data are given in."""
         subject = subject_of(event.category, event.type)
@@ -168,6 +184,7 @@ class _Type:
         self, subject: str, versions: Sequence[RegisteredSchema], steps: Mapping[int, Upcaster]
     ) -> None:
         self.subject = subject
+        self.versions = tuple(versions)
         self.numbers = {each.id: each.version for each in versions}
         self._texts = {each.version: each.schema for each in versions}
         self._steps = steps

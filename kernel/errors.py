@@ -29,6 +29,7 @@
     │   └── StorageFull           below the free space that is kept in reserve
     └── Misconfigured         settings or surroundings that a person must mend
         └── DeciderFailed         code of the workspace's deciders or upcasters went wrong
+            └── DeciderStopped    such code did not end, or took its process with it
 
 Each class says whether a retry can help (`retry`) and what to do (`remedy`). `retry_directive`
 is the only place that decides on a retry, `exit_code` the only one that maps to the shell; the
@@ -248,9 +249,18 @@ class Misconfigured(PenstockError):
 
 
 class DeciderFailed(Misconfigured):
-    """Code of the workspace's deciders or upcasters raised, hung, or returned what it may not."""
+    """Code of the workspace's deciders or upcasters raised, or returned what it may not."""
 
     remedy = "Mend the code at the named line and restart the service; nothing was appended."
+
+
+class DeciderStopped(DeciderFailed):
+    """Code of the workspace did not end in time, or took its process with it: it was killed."""
+
+    remedy = (
+        "Mend the loop or the allocation in the named decider; its stack is in the log: penstock "
+        "logs service. Nothing was appended."
+    )
 
 
 EXIT_OK = 0

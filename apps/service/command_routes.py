@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from apps.deciders import Deciders
+from apps.live_deciders import Deciders
 from apps.service.bodies import moment_of, parse_json
 from apps.service.http import read_body
 from apps.service.idempotency import idempotency_key
@@ -38,9 +38,9 @@ async def list_deciders(request: Request) -> Response:
     documents = [
         {
             "category": category,
-            "version": found.decider.version,
-            "commands": sorted(found.decider.commands),
-            "snapshot_every": found.decider.snapshot_every,
+            "version": found.version,
+            "commands": found.commands,
+            "snapshot_every": found.snapshot_every,
         }
         for category, found in sorted(deciders.items())
     ]
@@ -133,8 +133,8 @@ async def show_entity(
         "version": entity.version,
         "position": entity.position,
         "recorded_at": entity.recorded_at,
-        "decider_version": deciders.entities.decider(category).decider.version,
-        "state": await deciders.entities.frozen(category, entity.state),
+        "decider_version": deciders.entities.decider(category).version,
+        "state": await deciders.entities.frozen(entity),
     }
     if explain is not None:
         steps = await deciders.entities.explain(category, entity, last=explain)

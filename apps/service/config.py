@@ -45,7 +45,8 @@ class ServiceConfig:
     old_snapshot_s: float = 3_600.0
     import_silence_s: float = 60.0
     import_chunk_events: int = 500
-    decider_threads: int = 4
+    decider_processes: int = 4
+    decider_memory_bytes: int = 512 * 1024 * 1024
     decider_seconds: float = 5.0
 
 
@@ -82,7 +83,8 @@ def service_config(settings: Settings) -> ServiceConfig:
         old_snapshot_s=settings.number("service.old_snapshot_seconds"),
         import_silence_s=settings.number("service.import_silence_seconds"),
         import_chunk_events=settings.number("service.import_chunk_events"),
-        decider_threads=settings.number("service.decider_threads"),
+        decider_processes=settings.number("service.decider_processes"),
+        decider_memory_bytes=settings.number("service.decider_memory_bytes"),
         decider_seconds=settings.number("service.decider_seconds"),
     )
     largest = settings.number("kafka.max_record_bytes") - _BESIDE_EVENT_BYTES

@@ -12,12 +12,10 @@ from apps.service.metrics import CONTENT_TYPE
 from apps.service.requests import runtime_of
 from apps.service.runtime import Runtime
 from apps.standstills import of_service
-from eventstore.deciders.workers import MAX_HUNG
 from eventstore.postgres.old_snapshots import OpenSnapshot
 from kernel.errors import PenstockError
 
 router = APIRouter()
-_RESTART = "penstock restart service"
 
 
 @router.get("/health/live", summary="Does the process answer")
@@ -31,8 +29,8 @@ async def ready(request: Request) -> Response:
     """Answer 200 when appends and reads are accepted, else 503; say why to bearers of the token.
 
     `degraded` answers 200 as well: something beside appends and reads stands still (a delivery,
-    deciders whose files cannot be loaded or whose calls hang), or a transaction is open for so
-    long that it slows others down.
+    deciders whose files cannot be loaded, or of which calls had to be killed), or a transaction is
+    open for so long that it slows others down.
 
     The registry is not among the reasons: it is needed for new event types only. Reasons quote
     other systems (PostgreSQL, the receivers of deliveries), which tell more than a probe may know.
@@ -98,18 +96,17 @@ def _deliveries(runtime: Runtime) -> list[dict[str, str | None]]:
     ]
 
 
-def _deciders(runtime: Runtime) -> dict[str, str | None]:
+def _deciders(runtime: Runtime) -> dict[str, object]:
     """Return whether the deciders are those of the files as they are now, and come to an end."""
-    trouble = runtime.opened.deciders.trouble if runtime.is_open else None
-    hung = _hung(runtime)
-    if hung:
-        reason = f"calls that hang: {hung}; at {MAX_HUNG} commands are refused | fix: {_RESTART}"
-        return {"state": "hung", "reason": reason}
-    return {"state": "loaded" if trouble is None else "outdated", "reason": trouble}
-
-
-def _hung(runtime: Runtime) -> int:
-    return runtime.opened.deciders.hung if runtime.is_open else 0
+    if not runtime.is_open:
+        return {"state": "loaded", "reason": None, "stopped": []}
+    deciders = runtime.opened.deciders
+    stopped = [
+        {"name": name, "calls": each.count, "cause": each.cause}
+        for name, each in sorted(deciders.stopped.items())
+    ]
+    state = "outdated" if deciders.trouble else "stopped" if stopped else "loaded"
+    return {"state": state, "reason": deciders.trouble, "stopped": stopped}
 
 
 async def _reasons(runtime: Runtime) -> dict[str, str]:

@@ -67,6 +67,12 @@ class ServiceMetrics:
             ["component", "name"],
             registry=made,
         )
+        self._killed = Counter(
+            "penstock_decider_calls_killed",
+            "Calls of users' code that were killed: they did not end, or took too much memory",
+            ["name"],
+            registry=made,
+        )
         self.up = Gauge("penstock_up", "1 while appends are accepted", registry=made)
         self.subscriptions = SubscriptionMetrics(made)
 
@@ -83,6 +89,10 @@ class ServiceMetrics:
         self._still.clear()
         for each in found:
             self._still.labels(each.component, each.name).set(1)
+
+    def killed(self, of: str) -> None:
+        """A call of users' code was killed."""
+        self._killed.labels(of).inc()
 
     def queued(self, events: int) -> None:
         """So many events are waiting or being committed now."""

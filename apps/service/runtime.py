@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from apps.archive.lake import LakeArchive
-from apps.deciders import PATTERNS, load_code
+from apps.deciders import PATTERNS
 from apps.delivery.deliveries import Deliveries
-from apps.live_deciders import LiveDeciders
+from apps.live_deciders import LiveDeciders, begin_code
 from apps.service.admission import Admission
 from apps.service.config import ServiceConfig
 from apps.service.lake_reading import LakeReader
@@ -62,8 +63,16 @@ class Runtime:
         self.config = config
         self.registry = registry
         self._seen = stamp_of(config.workspace, PATTERNS)
-        self._code = load_code(config.workspace)
         self.metrics = ServiceMetrics()
+        self._begin_code = partial(
+            begin_code,
+            config.workspace,
+            most=config.decider_processes,
+            limit_s=config.decider_seconds,
+            memory_bytes=config.decider_memory_bytes,
+            killed=self.metrics.killed,
+        )
+        self._code = self._begin_code()
         self.admission = Admission(config.access)
         self.streams = Streams(config.clients)
         self.lake = LakeReader(config.lake, memory_bytes=config.lookup_memory_bytes)
@@ -105,6 +114,8 @@ class Runtime:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
         await self._stack.aclose()
+        if self._code is not None:
+            await asyncio.to_thread(self._code.close)
 
     async def _open_until_done(self) -> None:
         while self._opened is None:
@@ -140,14 +151,13 @@ class Runtime:
             deciders = await stack.enter_async_context(
                 LiveDeciders(
                     config.workspace,
-                    self._code,
+                    self._code or await asyncio.to_thread(self._begin_code),
+                    self._begin_code,
                     self._seen,
                     store,
                     self.registry,
                     intake,
                     dsn=config.dsn,
-                    threads=config.decider_threads,
-                    limit_s=config.decider_seconds,
                     limits=DecidedLimits(
                         events=config.limits.events,
                         event_bytes=config.limits.event_bytes,
@@ -155,6 +165,7 @@ class Runtime:
                     ),
                 )
             )
+            self._code = None  # Whoever follows the files ends it.
             deliveries = await stack.enter_async_context(
                 Deliveries(
                     workspace=config.workspace,

@@ -12,6 +12,9 @@ from eventstore.deciders.decider import Command, Decider, Event, plain
 from eventstore.names import check_tag, check_type
 from kernel.errors import DeciderFailed, PenstockError
 
+Place = tuple[str, int]
+"""A file and a line of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedLimits:
@@ -33,13 +36,11 @@ def decided(
     """
 
     def wrong(what: str) -> DeciderFailed:
-        return mistaken(decider, command.name, what)
+        return mistaken(decider.category, place_of(decider), command.name, what)
 
     result: object = decider.decide(command, state)
     if isinstance(result, Event | str | Mapping) or not isinstance(result, Iterable):
-        raise mistaken(
-            decider, command.name, f"returned {type(result).__name__}, not a list of Event"
-        )
+        raise wrong(f"returned {type(result).__name__}, not a list of Event")
     events: list[Event] = []
     for event in result:
         if not isinstance(event, Event):
@@ -53,13 +54,9 @@ def decided(
             for tag in event.tags:
                 check_tag(tag)
         except PenstockError as error:
-            raise mistaken(
-                decider, command.name, f"made an event that cannot be: {error}"
-            ) from error
+            raise wrong(f"made an event that cannot be: {error}") from error
         if event.occurred_at is not None and event.occurred_at.tzinfo is None:
-            raise mistaken(
-                decider, command.name, f"made a {event.type} at a time without an offset"
-            )
+            raise wrong(f"made a {event.type} at a time without an offset")
         if len(event.tags) > limits.tags:
             raise wrong(f"gave a {event.type} more than {limits.tags} tags")
         if len(orjson.dumps(data)) > limits.event_bytes:
@@ -71,12 +68,16 @@ def decided(
     return events
 
 
-def mistaken(decider: Decider[Any], command: str, what: str) -> DeciderFailed:
-    """Return the error of a `decide` that did what it may not."""
+def place_of(decider: Decider[Any]) -> Place | None:
+    """Return file and line of a decider's `decide`; None for what is no plain function."""
     code = getattr(decider.decide, "__code__", None)
-    place = f"{code.co_filename}:{code.co_firstlineno}: " if code is not None else ""
+    return None if code is None else (code.co_filename, code.co_firstlineno)
+
+
+def mistaken(category: str, place: Place | None, command: str, what: str) -> DeciderFailed:
+    """Return the error of a `decide` that did what it may not."""
+    file, line = place or (None, None)
+    shown = "" if place is None else f"{file}:{line}: "
     return DeciderFailed(
-        f"{place}decide of {decider.category} {what} (command {command})",
-        file=None if code is None else code.co_filename,
-        line=None if code is None else code.co_firstlineno,
+        f"{shown}decide of {category} {what} (command {command})", file=file, line=line
     )

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-import orjson
-
-from eventstore.deciders.decider import Decider, Event
-from eventstore.deciders.explanation import ExplainedEvent, changed_fields
+from eventstore.deciders.decided import Place, place_of
+from eventstore.deciders.decider import Decider
+from eventstore.deciders.explanation import ExplainedEvent
 from eventstore.deciders.snapshots import Snapshot, Snapshots
+from eventstore.deciders.tasks import Explain, Fold, Freeze, MakeSnapshot, Unfolded
 from eventstore.deciders.workers import Workers
 from eventstore.store import EventStore, StreamPage
 from eventstore.upcasting import Upcasting
@@ -23,8 +24,6 @@ from kernel.errors import (
     DeciderFailed,
     NotFound,
     PenstockError,
-    Refused,
-    SchemaViolation,
     StreamGone,
     Unavailable,
 )
@@ -38,22 +37,43 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDecider:
-    """A decider, and `code`: what stands for its code and all that it uses. Snapshots carry it."""
+    """A decider, as a service knows it whose code runs in another process.
 
-    decider: Decider[Any]
+    `code` stands for the decider's code and all that it uses. Snapshots carry it. `place` is that
+    of its `decide`.
+    """
+
+    category: str
+    version: int
+    commands: tuple[str, ...]
+    snapshot_every: int
     code: str
+    place: Place | None
+
+    @classmethod
+    def of(cls, decider: Decider[Any], code: str) -> LoadedDecider:
+        """Describe a decider."""
+        return cls(
+            category=decider.category,
+            version=decider.version,
+            commands=tuple(sorted(decider.commands)),
+            snapshot_every=decider.snapshot_every,
+            code=code,
+            place=place_of(decider),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
     """The state after the event `version`; places and time are None where there was no event.
 
-    `head` is the stream's version when it was read, None for a stream that is not there. It may be
-    greater than `version` where the last events of a stream may not be read any more.
+    The last events of `state` are folded by whoever asks something of it. `head` is the stream's
+    version when it was read, None for a stream that is not there. It may be greater than
+    `version` where the last events of a stream may not be read any more.
     """
 
     stream: str
-    state: Any
+    state: Unfolded
     head: Version | None
     version: Version | None
     position: Position | None
@@ -62,11 +82,10 @@ class Entity:
 
 @dataclass(slots=True, kw_only=True)
 class _Fold:
-    """How far a fold has come. `frozen`: the state is still the JSON text of a snapshot."""
+    """How far the events of a stream were read."""
 
     stream: str
-    state: Any
-    frozen: str | None = None
+    state: Unfolded
     head: Version | None = None
     first_version: Version | None = None
     version: Version | None = None
@@ -153,7 +172,6 @@ class Entities:
         """
         if entity.version is None:
             return ()
-        decider = self.decider(category).decider
         first = max(0, entity.version - last + 1)
         state = await self._state_before(category, entity.stream, first)
         page = await self._store.read_stream(
@@ -163,37 +181,23 @@ class Entities:
             limit=entity.version - first + 1,
         )
         await self.upcasting.learn(page.events)
+        types = self.upcasting.types_of(page.events)
+        steps = await self._workers.run(Explain(entity=state, events=page.events, types=types))
+        return tuple(
+            ExplainedEvent(event=event, changes=changes)
+            for event, changes in zip(page.events, steps, strict=True)
+        )
 
-        def work() -> tuple[ExplainedEvent, ...]:
-            folded, steps = state, []
-            before = _as_json(decider, folded)
-            for event in page.events:
-                folded = decider.fold(folded, (_seen(event, self.upcasting),))
-                after = _as_json(decider, folded)
-                changes = tuple(changed_fields(before, after))
-                steps.append(ExplainedEvent(event=event, changes=changes))
-                before = after
-            return tuple(steps)
-
-        return await self._workers.run(work, of=_of(decider))
-
-    async def _state_before(self, category: str, stream: str, version: int) -> Any:
+    async def _state_before(self, category: str, stream: str, version: int) -> Unfolded:
         """Return the state before an event, the initial one where nothing before can be read."""
-        initial = self.decider(category).decider.start()
-        if version == 0:
-            return initial
-        try:
-            return (await self.load(category, stream, version=version - 1)).state
-        except NotFound:
-            return initial
+        if version:
+            with suppress(NotFound):
+                return (await self.load(category, stream, version=version - 1)).state
+        return Unfolded(category=category)
 
-    async def frozen(self, category: str, state: Any) -> Any:
+    async def frozen(self, entity: Entity) -> Any:
         """Return a state as JSON values. Raises `DeciderFailed` when it has not its own shape."""
-        decider = self.decider(category).decider
-        try:
-            return await self._workers.run(lambda: decider.shape.freeze(state), of=_of(decider))
-        except SchemaViolation as error:
-            raise _shapeless(decider, error) from error
+        return await self._workers.run(Freeze(entity=entity.state))
 
     async def _fold(
         self, loaded: LoadedDecider, stream: str, version: int | None, at: datetime | None
@@ -211,27 +215,25 @@ class Entities:
                 raise
             except NotFound:
                 # Whatever was folded so far is gone.
-                return _Fold(stream=stream, state=loaded.decider.start())
+                return _Fold(stream=stream, state=Unfolded(category=loaded.category))
             if fold.version is not None and _gap(page, following):
                 return None
             fold.head = page.version
             events = [event for event in page.events if at is None or event.recorded_at <= at]
-            await self._take(loaded.decider, fold, events)
+            await self._take(fold, events)
             if not page.events or len(events) < len(page.events):
                 break
             if page.events[-1].version >= page.version:
                 break
             following = page.events[-1].version + 1
-        await self._take(loaded.decider, fold, ())  # A snapshot alone still has to be read.
         return fold
 
     async def _start(
         self, loaded: LoadedDecider, stream: str, version: int | None, at: datetime | None
     ) -> _Fold:
         """Begin with the snapshot if it stands for a beginning of what was asked for."""
-        decider = loaded.decider
         snapshot = None
-        if decider.snapshot_every:
+        if loaded.snapshot_every:
             snapshot = await self._snapshots.newest(stream, loaded.code)
         if (
             snapshot is None
@@ -239,11 +241,10 @@ class Entities:
             or (at is not None and snapshot.recorded_at > at)
             or not await self._still_true(snapshot)
         ):
-            return _Fold(stream=stream, state=decider.start())
+            return _Fold(stream=stream, state=Unfolded(category=loaded.category))
         return _Fold(
             stream=stream,
-            state=None,
-            frozen=snapshot.state,
+            state=Unfolded(category=loaded.category, snapshot=snapshot.state),
             head=snapshot.version,
             first_version=snapshot.first_version,
             version=snapshot.version,
@@ -275,30 +276,17 @@ class Entities:
             return False
         return [event.version for event in page.events] == [snapshot.first_version]
 
-    async def _take(
-        self, decider: Decider[Any], fold: _Fold, events: Sequence[RecordedEvent]
-    ) -> None:
-        if not events and fold.frozen is None:
-            return
-        upcasting = self.upcasting
-        await upcasting.learn(events)
-
-        def work() -> Any:
-            state, text = fold.state, fold.frozen
-            if text is not None:
-                state = decider.shape.thaw(orjson.loads(text))
-            try:
-                return decider.fold(state, (_seen(event, upcasting) for event in events))
-            except Refused as error:
-                raise DeciderFailed(
-                    f"decider {decider.category}: evolve refused an event: {error}",
-                    remedy="Only decide may refuse: an event has happened.",
-                ) from error
-
-        fold.state, fold.frozen = await self._workers.run(work, of=_of(decider)), None
+    async def _take(self, fold: _Fold, events: Sequence[RecordedEvent]) -> None:
+        """Take events behind those of before, which are folded now: one page travels at a time."""
         if not events:
             return
-        fold.shapes |= dict(upcasting.newest(event) for event in events)
+        await self.upcasting.learn(events)
+        if fold.state.events:
+            state = await self._workers.run(Fold(entity=fold.state))
+            fold.state = Unfolded(category=fold.state.category, state=state)
+        types = self.upcasting.types_of(events)
+        fold.state = replace(fold.state, events=tuple(events), types=types)
+        fold.shapes |= dict(self.upcasting.newest(event) for event in events)
         last = events[-1]
         if fold.first_version is None:
             fold.first_version = events[0].version
@@ -308,21 +296,14 @@ class Entities:
 
     async def _keep(self, loaded: LoadedDecider, fold: _Fold) -> None:
         """Keep a snapshot when the fold was long. That it cannot be kept stops nobody."""
-        every = loaded.decider.snapshot_every
+        every = loaded.snapshot_every
         if not every or fold.folded < every:
             return
-        shape = loaded.decider.shape
-        state = fold.state
-
-        def frozen() -> str | None:
-            text = orjson.dumps(shape.freeze(state))
-            back = shape.thaw(orjson.loads(text))
-            return text.decode() if orjson.dumps(shape.freeze(back)) == text else None
-
+        text, why = await self._workers.run(MakeSnapshot(entity=fold.state))
         try:
-            text = await self._workers.run(frozen, of=_of(loaded.decider))
             if text is None:
-                raise DeciderFailed("a state read back from JSON is another one")
+                raise DeciderFailed(why)
+            fold.state = Unfolded(category=loaded.category, snapshot=text)
             assert fold.first_version is not None
             assert fold.version is not None
             assert fold.position is not None
@@ -349,30 +330,3 @@ class Entities:
 def _gap(page: StreamPage, following: int) -> bool:
     """Whether events from `following` on were there and may not be read any more."""
     return page.version >= following and (not page.events or page.events[0].version != following)
-
-
-def _as_json(decider: Decider[Any], state: Any) -> Any:
-    """Return a state as JSON values that share nothing with it: evolve may change it in place."""
-    return orjson.loads(orjson.dumps(decider.shape.freeze(state)))
-
-
-def _seen(event: RecordedEvent, upcasting: Upcasting) -> Event:
-    return Event(
-        event.type,
-        upcasting.data(event),
-        tags=event.tags,
-        metadata=event.metadata,
-        occurred_at=event.occurred_at,
-    )
-
-
-def _of(decider: Decider[Any]) -> str:
-    return f"decider {decider.category}"
-
-
-def _shapeless(decider: Decider[Any], error: SchemaViolation) -> DeciderFailed:
-    return DeciderFailed(
-        f"decider {decider.category}: the state has not the shape that evolve declares: "
-        f"{error.message}",
-        remedy="Let evolve return exactly the type that it is annotated with.",
-    )

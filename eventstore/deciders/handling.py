@@ -26,9 +26,10 @@ from uuid import UUID, uuid5
 import orjson
 
 from eventstore.deciders.answers import KeptAnswer, KeptAnswers
-from eventstore.deciders.decided import DecidedLimits, decided, mistaken
-from eventstore.deciders.decider import Command, Decider, Event, plain
-from eventstore.deciders.entities import Entities, Entity
+from eventstore.deciders.decided import DecidedLimits, mistaken
+from eventstore.deciders.decider import Event
+from eventstore.deciders.entities import Entities, Entity, LoadedDecider
+from eventstore.deciders.tasks import Decide
 from eventstore.deciders.workers import Workers
 from eventstore.ids import new_id
 from eventstore.names import category_of
@@ -132,11 +133,11 @@ class CommandHandler:
         quicker, `IdReused` for a key of another command, `DeciderFailed`, and what appending
         raises.
         """
-        decider = self.entities.decider(category_of(request.stream)).decider
+        decider = self.entities.decider(category_of(request.stream))
         if request.name not in decider.commands:
             raise NotFound(
                 f"decider {decider.category} takes no command {request.name}; it takes: "
-                + ", ".join(sorted(decider.commands)),
+                + ", ".join(decider.commands),
                 remedy="Check the command's name.",
             )
         at = self._clock.now()
@@ -147,7 +148,7 @@ class CommandHandler:
         return nullcontext() if key is None else self._answers.alone(key)
 
     async def _repeat(
-        self, decider: Decider[Any], at: datetime, request: CommandRequest
+        self, decider: LoadedDecider, at: datetime, request: CommandRequest
     ) -> Handled:
         for attempt in range(self._attempts.attempts):
             before = await self._before(request)
@@ -166,15 +167,17 @@ class CommandHandler:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _attempt(
-        self, decider: Decider[Any], at: datetime, request: CommandRequest, entity: Entity
+        self, decider: LoadedDecider, at: datetime, request: CommandRequest, entity: Entity
     ) -> Handled:
-        def work() -> list[Event]:
-            data = decider.data_of(request.name, request.data)
-            id_ = request.stream.partition("-")[2]
-            command = Command(request.name, data, entity=id_, at=at)
-            return decided(decider, command, entity.state, self._limits)
-
-        made = await self._workers.run(work, of=_of(decider))
+        task = Decide(
+            entity=entity.state,
+            name=request.name,
+            data=request.data,
+            id=request.stream.partition("-")[2],
+            at=at,
+            limits=self._limits,
+        )
+        made = await self._workers.run(task)
         if not made:
             return await self._keep_nothing(request, entity)
         events = _new_events(made, request)
@@ -306,8 +309,8 @@ def _new_events(made: Sequence[Event], request: CommandRequest) -> list[NewEvent
         NewEvent(
             id=new_id() if request.key is None else event_id(request.key, number),
             type=event.type,
-            data=plain(event.data),
-            metadata=plain(event.metadata) | metadata,
+            data=event.data,
+            metadata={**event.metadata, **metadata},
             tags=tuple(dict.fromkeys(event.tags)),
             occurred_at=event.occurred_at,
         )
@@ -343,11 +346,8 @@ def _other_command(key: str) -> IdReused:
     )
 
 
-def _unfit(decider: Decider[Any], command: str, error: PenstockError) -> DeciderFailed:
-    failed = mistaken(decider, command, f"made an event that its schema refuses: {error.message}")
+def _unfit(decider: LoadedDecider, command: str, error: PenstockError) -> DeciderFailed:
+    what = f"made an event that its schema refuses: {error.message}"
+    failed = mistaken(decider.category, decider.place, command, what)
     failed.remedy = f"Mend decide or the schema. {error.remedy}"
     return failed
-
-
-def _of(decider: Decider[Any]) -> str:
-    return f"decider {decider.category}"

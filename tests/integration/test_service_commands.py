@@ -252,8 +252,8 @@ def test_events_of_any_writer_are_folded(http: httpx.Client) -> None:
     assert state(http)["balance"] == "101.00"
 
 
+NOTED = {"events": [{"type": "noted", "data": {"n": 1}}]}
 HANGS = """
-import time
 from eventstore.deciders import Decider, Event
 
 def decide(command, state):
@@ -263,42 +263,90 @@ def decide(command, state):
         return "an event"
     if command.name == "hang":
         while True:
-            time.sleep(0.001)
-    return [Event("done", {})]
+            pass
+    if command.name == "grow":
+        held = []
+        while True:
+            held.append(bytearray(2**20))
+    return [Event(command.name, {})]
 
 def evolve(state, event):
+    while event.type == "spun":
+        pass
     return {}
 
-broken = Decider(
-    category="broken", version=1, initial_state={}, decide=decide, evolve=evolve,
-    commands=dict.fromkeys(("do", "fail", "lie", "hang")),
+broken, sound = (
+    Decider(
+        category=category, version=1, initial_state={}, decide=decide, evolve=evolve,
+        commands=dict.fromkeys(("do", "fail", "lie", "hang", "grow", "spun")),
+    )
+    for category in ("broken", "sound")
 )
 """
 
 
-def test_code_that_fails_is_told_by_file_and_line(postgres_dsn: str, tmp_path: Path) -> None:
+@pytest.fixture
+def hanging(postgres_dsn: str, tmp_path: Path) -> Iterator[httpx.Client]:
+    """A service with a decider that does what no code should."""
     (tmp_path / "deciders").mkdir()
+    (tmp_path / "deciders" / "broken.py").write_text(HANGS)
+    with service_in_thread(
+        postgres_dsn, workspace=tmp_path, decider_seconds=2, decider_memory_bytes=256 * 2**20
+    ) as http:
+        yield http
+
+
+def test_code_that_fails_is_told_by_file_and_line(hanging: httpx.Client, tmp_path: Path) -> None:
     file = tmp_path / "deciders" / "broken.py"
-    file.write_text(HANGS)
-    with service_in_thread(postgres_dsn, workspace=tmp_path, decider_seconds=0.3) as http:
-        for command, line, word in (
-            ("fail", 7, "ZeroDivisionError"),
-            ("lie", 5, "returned str"),
-            ("hang", None, "took longer than 0.3 s"),
-        ):
-            failed = http.post(f"/v1/commands/broken/1/{command}")
-            assert failed.status_code == 500
-            problem = failed.json()
-            assert problem["type"] == "decider-failed"
-            assert word in problem["detail"]
-            if line is not None:
-                assert (problem["file"], problem["line"]) == (str(file), line)
-        health = http.get("/health/ready").json()
-        assert (health["status"], health["deciders"]["state"]) == ("degraded", "hung")
-        assert "calls that hang: 1" in health["deciders"]["reason"]
-        # Neither other commands nor other calls wait for code that hangs.
-        assert http.post("/v1/commands/broken/1/do").status_code == 201
-        assert http.get("/v1/events").json()["head"] == 1
+    for command, line, word in (("fail", 6, "ZeroDivisionError"), ("lie", 4, "returned str")):
+        failed = hanging.post(f"/v1/commands/broken/1/{command}")
+        assert failed.status_code == 500
+        problem = failed.json()
+        assert problem["type"] == "decider-failed"
+        assert word in problem["detail"]
+        assert (problem["file"], problem["line"]) == (str(file), line)
+    assert hanging.get("/health/ready").json()["status"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("command", "cause"),
+    [("hang", "took longer than 2 s"), ("grow", "needed more than 256 MiB")],
+)
+def test_code_that_does_not_end_is_named_and_stops_nothing_else(
+    hanging: httpx.Client, command: str, cause: str
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        calls = [pool.submit(hanging.post, f"/v1/commands/broken/1/{command}") for _ in range(4)]
+        done = 0
+        while not all(call.done() for call in calls):
+            appended = hanging.post("/v1/streams/some-1", json=NOTED)
+            assert appended.status_code == 201, appended.text
+            assert hanging.post(f"/v1/commands/sound/{done}/do").status_code == 201
+            assert hanging.get(f"/v1/entities/sound/{done}").json()["state"] == {}
+            done += 1
+        problems = [call.result().json() for call in calls]
+    assert done
+    assert {(p["type"], p["detail"]) for p in problems} == {
+        ("decider-stopped", f"decider broken {cause}")
+    }
+    assert problems[0]["of"] == "decider broken"
+    assert hanging.get("/v1/events").json()["head"] == 2 * done
+    health = hanging.get("/health/ready").json()
+    assert (health["status"], health["deciders"]["state"]) == ("degraded", "stopped")
+    assert health["deciders"]["stopped"] == [{"name": "decider broken", "calls": 4, "cause": cause}]
+    metrics = hanging.get("/metrics").text
+    assert 'penstock_standing_still{component="deciders",name="decider broken"} 1.0' in metrics
+    assert 'penstock_decider_calls_killed_total{name="decider broken"} 4.0' in metrics
+    # It goes on itself, too: what hangs is a call and not the decider.
+    assert hanging.post("/v1/commands/broken/1/do").status_code == 201
+
+
+def test_a_state_that_is_never_folded_is_named(hanging: httpx.Client) -> None:
+    assert hanging.post("/v1/commands/broken/1/spun").status_code == 201
+    stopped = hanging.get("/v1/entities/broken/1")
+    assert stopped.status_code == 500
+    assert stopped.json()["type"] == "decider-stopped"
+    assert hanging.get("/v1/streams/broken-1").status_code == 200
 
 
 def test_a_changed_decider_sees_its_own_states_only(postgres_dsn: str, tmp_path: Path) -> None:

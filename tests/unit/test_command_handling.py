@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 
 from eventstore.deciders import Command, Event, Refused
 from eventstore.deciders.decided import DecidedLimits, decided
-from eventstore.deciders.handling import CommandHandler, event_id
+from eventstore.deciders.handling import event_id
 from kernel.errors import (
     DeciderFailed,
     IdReused,
     NotFound,
-    Overloaded,
     PenstockError,
     VersionConflict,
 )
@@ -245,63 +243,6 @@ def test_evolve_may_not_fail(kind: type[BaseException]) -> None:
     in_world(check)
 
 
-def test_code_that_hangs_is_left_behind_until_there_is_too_much_of_it() -> None:
-    go_on = threading.Event()
-
-    async def check(made: World) -> None:
-        def hanging(command: Command, state: Count) -> Any:
-            if command.data["by"] < 0:
-                go_on.wait(60)
-            return decide(command, state)
-
-        handler = made.handler(counter(decide=hanging))
-        for _ in range(8):
-            with pytest.raises(DeciderFailed, match="took longer"):
-                await handler.handle(add(-1))
-            # What does not hang goes on beside it.
-            if _ < 7:
-                await handler.handle(add(1))
-        with pytest.raises(DeciderFailed, match="8 calls of deciders hang"):
-            await handler.handle(add(1))
-        go_on.set()
-        await recovered(handler)
-
-    in_world(check, limit_s=0.05)
-
-
-async def recovered(handler: CommandHandler) -> None:
-    """Threads that came to an end after all are counted out again."""
-    async for _ in ticks():
-        try:
-            await handler.handle(add(1))
-        except DeciderFailed:
-            continue
-        return
-    raise AssertionError("still refused")
-
-
-async def ticks() -> AsyncIterator[None]:
-    for _ in range(1_000):
-        await asyncio.sleep(0.01)
-        yield
-
-
-def test_more_commands_than_may_wait_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventstore.deciders.workers.MAX_WAITING", 3)
-    go_on = threading.Event()
-
-    async def check(made: World) -> None:
-        work = made.workers
-        running = [asyncio.create_task(work.run(go_on.wait, of="test")) for _ in range(4)]
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded):
-            await work.run(go_on.wait, of="test")
-        go_on.set()
-        assert all(await asyncio.gather(*running))
-
-    in_world(check, threads=1)
-
-
 def test_a_state_that_cannot_be_kept_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     def evolve(state: Count, event: Event) -> Count:
         by = event.data["by"]
@@ -330,11 +271,12 @@ def test_no_state_is_a_state_too() -> None:
         await made.append(*[{"by": 1}] * 499, {"by": 0})
         entities = made.entities(decider)
         for _ in range(2):
-            assert (await entities.load("counter", STREAM)).state is None
+            found = await entities.load("counter", STREAM)
+            assert await entities.frozen(found) is None
         (kept,) = made.snapshots.kept.values()
         assert kept.state == "null"
         await made.append({"by": 3})
-        assert (await entities.load("counter", STREAM)).state == 3
+        assert await entities.frozen(await entities.load("counter", STREAM)) == 3
 
     in_world(check)
 

@@ -24,7 +24,7 @@ from tests.architecture.tree import ROOT
 
 PAYMENTS = ROOT / "examples/payments"
 CODE = load_code(PAYMENTS)
-account = Scenarios(CODE.deciders["account"].decider)
+account = Scenarios(CODE.deciders["account"])
 
 OPENED = Event("opened", {"owner": "Ada", "currency": "EUR"})
 DEPOSITED = Event("deposited", {"amount": "100.00"})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import pickle
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from eventstore.codecs import Codecs
 from eventstore.deciders import Command, Decider, Event, Refused
@@ -15,7 +17,8 @@ from eventstore.deciders.answers import MemoryAnswers
 from eventstore.deciders.entities import Entities, LoadedDecider
 from eventstore.deciders.handling import CommandHandler, CommandRequest
 from eventstore.deciders.snapshots import MemorySnapshots
-from eventstore.deciders.workers import Workers
+from eventstore.deciders.tasks import Code, Task
+from eventstore.deciders.workers import perform
 from eventstore.ids import new_id
 from eventstore.intake import Intake, MemorySchemaCache
 from eventstore.memory import MemoryEventStore
@@ -25,6 +28,7 @@ from kernel.retry import Backoff
 from schemas.records import NewEvent
 from schemas.registry import MemoryRegistry
 
+T = TypeVar("T")
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
 STREAM = "counter-1"
 
@@ -85,6 +89,21 @@ def schema(**fields: object) -> str:
     return json.dumps({"type": "record", "name": "added", "fields": made})
 
 
+@dataclass(frozen=True)
+class HereWorkers:
+    """Does tasks in threads of this process, after the way that they have to another one."""
+
+    code: Code
+
+    async def run(self, task: Task[T]) -> T:
+        """Do a task; it may have to wait for what the test does on the event loop."""
+        return await asyncio.to_thread(self._done, pickle.dumps(task))
+
+    def _done(self, task: bytes) -> Any:
+        answer = perform(pickle.loads(task), self.code)
+        return pickle.loads(pickle.dumps(answer))
+
+
 @dataclass(slots=True, kw_only=True)
 class World:
     """All parts of a service with deciders, in memory."""
@@ -94,28 +113,36 @@ class World:
     intake: Intake
     snapshots: MemorySnapshots
     answers: MemoryAnswers
-    workers: Workers
     upcasters: tuple[Upcaster, ...] = ()
     versions: MemoryVersions = field(default_factory=MemoryVersions)
 
     def entities(self, decider: Decider[Any], *, code: str = "1") -> Entities:
         """Make what folds; it knows no schemas yet, like a service that has just started."""
+        return self._over(decider, self.workers(decider), code)
+
+    def workers(self, decider: Decider[Any]) -> HereWorkers:
+        """Make what runs a decider."""
+        upcasting = Upcasting(self.upcasters, MemoryRegistry(), MemoryVersions())
+        return HereWorkers(Code(deciders={decider.category: decider}, upcasting=upcasting))
+
+    def _over(self, decider: Decider[Any], workers: HereWorkers, code: str) -> Entities:
         return Entities(
-            {decider.category: LoadedDecider(decider=decider, code=code)},
+            {decider.category: LoadedDecider.of(decider, code)},
             self.store,
             Upcasting(self.upcasters, self.registry, self.versions),
             self.snapshots,
-            self.workers,
+            workers,
         )
 
     def handler(self, decider: Decider[Any], *, attempts: int = 8) -> CommandHandler:
         """Make what handles commands."""
+        workers = self.workers(decider)
         return CommandHandler(
-            self.entities(decider),
+            self._over(decider, workers, "1"),
             self.store,
             self.intake,
             self.answers,
-            self.workers,
+            workers,
             TickingClock(),
             attempts=Backoff(attempts=attempts, base_s=0.001, cap_s=0.01),
         )
@@ -132,11 +159,10 @@ class World:
 
 
 @asynccontextmanager
-async def world(*, threads: int = 2, limit_s: float = 30, **parts: Any) -> AsyncIterator[World]:
+async def world(**parts: Any) -> AsyncIterator[World]:
     """Open a world and close it again."""
     registry = MemoryRegistry()
     codecs = Codecs()
-    workers = Workers(threads=threads, limit_s=limit_s)
     async with MemoryEventStore(clock=TickingClock(), same_data=codecs.same_data) as store:
         made = World(
             store=store,
@@ -144,12 +170,8 @@ async def world(*, threads: int = 2, limit_s: float = 30, **parts: Any) -> Async
             intake=Intake(registry, MemorySchemaCache(), "infer", codecs),
             snapshots=MemorySnapshots(),
             answers=MemoryAnswers(),
-            workers=workers,
         )
-        try:
-            yield replace(made, **parts)
-        finally:
-            workers.close()
+        yield replace(made, **parts)
 
 
 def add(by: int, *, key: str | None = None, **more: Any) -> CommandRequest:
