@@ -22,6 +22,7 @@
     │   └── StorageFull           the service's disk is nearly full: free_bytes, min_free_bytes
     └── ServiceFault          the service failed in a way that it does not explain
         └── DeciderFailed         code of the workspace went wrong
+            └── DeciderStopped    it did not end, and was killed
 
 A problem type that this version does not know becomes the class that its status stands for.
 """
@@ -263,12 +264,18 @@ class DeciderFailed(ServiceFault):
     type_ = "decider-failed"
 
 
+class DeciderStopped(DeciderFailed):
+    """Code of the workspace did not end in time, or took too much memory, and was killed."""
+
+    type_ = "decider-stopped"
+
+
 _KINDS: Mapping[str, type[PenstockError]] = {
     kind.type_: kind
     for kind in (
         *(Refused, UnknownType, SchemaViolation, CommandRefused, Unauthorized, NotFound),
         *(StreamGone, Conflict, VersionConflict, ConditionFailed, IdReused, BeyondHead),
-        *(GroupDiffers, DeciderFailed),
+        *(GroupDiffers, DeciderFailed, DeciderStopped),
         *(Incompatible, Unavailable, Overloaded, OutcomeUnknown, StorageFull, ServiceFault),
     )
 }
