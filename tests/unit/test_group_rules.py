@@ -241,3 +241,25 @@ def test_only_the_first_of_a_late_batch_may_be_at_fault() -> None:
     done.settle()
     assert [parked.position for parked in done.newly_parked] == [1]
     assert [(e.position, e.deliveries) for e in done.give("b", 10, 10)] == [(2, 1), (3, 1)]
+
+
+def test_of_a_batch_that_fails_whole_the_event_at_fault_alone_is_parked() -> None:
+    """Its consumer refuses all events with it: nobody knows which one it was."""
+    left = {position: out(position, stream="order-1") for position in (1, 2, 3)}
+    handled: list[int] = []
+    parked: list[int] = []
+    for minute in range(1, 20):
+        batch = round_of(*left.values(), after_s=60 * minute)
+        batch.settle()
+        given = {entry.position: entry for entry in batch.give("b", 10, per_stream=10)}
+        ids = [entry.event_id for entry in given.values()]
+        if 2 in given:
+            batch.nack(ids, consumer="b", delay=None, reason="one of them is poison")
+        else:
+            batch.ack(ids)
+            handled += given
+        parked += [each.position for each in batch.newly_parked]
+        left |= batch.changed
+        gone = batch.finished | {*parked}
+        left = {position: entry for position, entry in left.items() if position not in gone}
+    assert (handled, parked, left) == ([1, 3], [2], {})
