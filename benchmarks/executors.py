@@ -37,7 +37,7 @@ from eventstore.decode import EventDecoder
 from kernel.positions import Epoch, Offsets
 from projections.log.datasets import dataset_of
 from projections.log.decode import Decoder
-from projections.log.executor_tasks import Executors, SparkTasks, TasksHere
+from projections.log.executor_tasks import Executors, SparkTasks
 from projections.log.layout import Lake, changes_log, current_name, events_log
 from projections.log.tables import Tables
 from projections.log.typed import TypedTables
@@ -47,10 +47,9 @@ from projections.runner.ingest import Ingest
 from projections.runner.log_task import Facts
 from projections.runner.manifest import Bound, Manifest
 from projections.runner.staged import Staged
-from projections.state.bucketed_merge import MERGED_AT_ONCE, BucketedMerge
+from projections.state.bucketed_merge import large_merge
 from projections.state.current import CurrentTables
 from projections.state.large import LARGE_ROWS, split
-from projections.state.staged_images import SparkStagedMerge
 from projections.state.tail import FoldPolicy
 from schemas.registry import MemoryRegistry
 from stack.jars import resolve
@@ -214,12 +213,7 @@ def _folded(spark: SparkSession, lake: Lake, size: int, executors: Executors) ->
         lake,
         tables,
         registry(),
-        large=BucketedMerge(
-            tables,
-            executors.tasks or TasksHere(),
-            otherwise=SparkStagedMerge(spark, tables),
-            parts=MERGED_AT_ONCE,
-        ),
+        large=large_merge(spark, tables, executors.tasks),
         policy=FoldPolicy(freshness_s=1e9, longest_s=1e9, share=1e9),
         executors=executors,
     )

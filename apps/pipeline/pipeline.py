@@ -41,7 +41,7 @@ from kernel.errors import Retry, StoreDiverged, Unavailable, retry_directive
 from kernel.loops import Loop, passed
 from kernel.positions import Offsets
 from projections.log.compaction import Upkeep
-from projections.log.executor_tasks import SparkTasks, TasksHere
+from projections.log.executor_tasks import SparkTasks
 from projections.log.layout import Lake
 from projections.log.sessions import fit_to_cores
 from projections.log.spark_compaction import SparkCompaction
@@ -53,11 +53,10 @@ from projections.runner.manifest import Committed, Manifest
 from projections.runner.projector import Run
 from projections.runner.retention import derived_names, forget_old
 from projections.runner.retries import Patience
-from projections.state.bucketed_merge import MERGED_AT_ONCE, BucketedMerge
+from projections.state.bucketed_merge import large_merge
 from projections.state.current import CurrentTables
 from projections.state.installs import InstallBook
 from projections.state.merging import MergeBeside
-from projections.state.staged_images import SparkStagedMerge
 from projections.state.tail import FoldPolicy
 from schemas.registry import ConfluentRegistry
 
@@ -228,12 +227,7 @@ class Pipeline:
             self._tables,
             self._registry,
             soft_deletes=lambda source, table: _keeps_deleted(deployment, source, table),
-            large=BucketedMerge(
-                self._tables,
-                self._executors.tasks or TasksHere(),
-                otherwise=SparkStagedMerge(self._spark, self._tables),
-                parts=MERGED_AT_ONCE,
-            ),
+            large=large_merge(self._spark, self._tables, self._executors.tasks),
             policy=FoldPolicy(freshness_s=self._settings.number("lake.fold_freshness_ms") / 1000),
             beside=MergeBeside(),
             executors=self._executors,

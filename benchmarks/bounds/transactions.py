@@ -45,10 +45,10 @@ from projections.log.typed_columns import Visible
 from projections.log.writer import Guard
 from projections.runner.ingest import Ingest
 from projections.runner.manifest import Bound, Committed, Manifest
-from projections.state.bucketed_merge import MERGED_AT_ONCE, BucketedMerge
+from projections.state.bucketed_merge import large_merge
 from projections.state.current import CurrentTables, current_name
 from projections.state.installs import ALL, Install, InstallBook, hold
-from projections.state.staged_images import SparkStagedMerge, StagedMerge
+from projections.state.staged_images import StagedMerge
 from projections.state.staging import Staging
 from schemas.pg_types import SourceColumn
 from stack.jars import resolve
@@ -111,12 +111,7 @@ def main(rows: int, during: str) -> dict[str, float]:
         try:
             warm(spark)
             executors = Executors(tasks=SparkTasks(spark))
-            merge = BucketedMerge(
-                tables,
-                SparkTasks(spark),
-                otherwise=SparkStagedMerge(spark, tables),
-                parts=MERGED_AT_ONCE,
-            )
+            merge = large_merge(spark, tables, executors.tasks)
             return _measured(lake, tables, merge, executors, rows, during)
         finally:
             spark.stop()

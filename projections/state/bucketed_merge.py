@@ -25,6 +25,7 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import SparkSession
 
 from kernel.errors import LeaseLost
 from kernel.positions import DeltaVersion
@@ -36,13 +37,13 @@ from projections.log.datasets import (
     location_of,
     schema_of,
 )
-from projections.log.executor_tasks import Tasks, WrittenFile, handed_back
+from projections.log.executor_tasks import Tasks, TasksHere, WrittenFile, handed_back
 from projections.log.images import newest_per_key
 from projections.log.tables import Tables
 from projections.log.writer import OP, Guard, reached, write_error
 from projections.state.key_files import MOST_FILES, Hashes, KeyFiles, hashes_of
 from projections.state.layers import EPOCH, KEYS, whole
-from projections.state.staged_images import StagedMerge
+from projections.state.staged_images import SparkStagedMerge, StagedMerge
 
 MERGED_AT_ONCE = 2
 """Parts of a merge. Each reads both sides whole, and writes its share of the keys."""
@@ -177,6 +178,15 @@ class BucketedMerge:
             buckets=max(1, min(MOST_FILES, -(-rows // each))),
             parts=self._parts,
         )
+
+
+def large_merge(spark: SparkSession, tables: Tables, tasks: Tasks | None) -> StagedMerge:
+    """Return the merge of large folds: by buckets, and by Spark's MERGE where these do not suit.
+
+    Without `tasks` this process does the buckets.
+    """
+    spark_own = SparkStagedMerge(spark, tables)
+    return BucketedMerge(tables, tasks or TasksHere(), otherwise=spark_own, parts=MERGED_AT_ONCE)
 
 
 def _suits(table: DeltaTable, own: pa.Schema, keys: Sequence[str], *, replace: bool) -> bool:
