@@ -67,7 +67,14 @@ class Sinks:
                 log.error("sinks: %s", error, exc_info=error)
             if not busy:
                 stop.wait(LOOK_S)
-        self._begin_anew()
+        self.close()
+
+    def close(self) -> None:
+        """Give up what is open: the next step begins anew, from what the topics have."""
+        transactions, self._transactions = self._transactions, None
+        self._sinks.clear()
+        if transactions is not None:
+            transactions.close()
 
     def documents(self) -> Mapping[str, Mapping[str, object]]:
         """Return what the pipeline says of its sinks, by projection."""
@@ -135,14 +142,8 @@ class Sinks:
         self._sinks.pop(name, None)
         if isinstance(error, Unavailable) or not isinstance(error, PenstockError):
             # Whether the last transaction is there is not known: all are asked about again.
-            self._begin_anew()
+            self.close()
         log.error("the sink of %s: %s", name, state.error, exc_info=error)
-
-    def _begin_anew(self) -> None:
-        transactions, self._transactions = self._transactions, None
-        self._sinks.clear()
-        if transactions is not None:
-            transactions.close()
 
     def _forget(self, name: str) -> None:
         for kept in (self.states, self._declared, self._sinks, self._failures, self._again_at):

@@ -24,10 +24,11 @@ def disarmed() -> Iterator[None]:
 
 
 @pytest.fixture
-def world(stack: Settings, lake: Lake, prefix: str) -> SinkWorld:
+def world(stack: Settings, lake: Lake, prefix: str) -> Iterator[SinkWorld]:
     made = SinkWorld(stack, lake, prefix)
     made.deploy()
-    return made
+    yield made
+    made.sinks.close()
 
 
 def test_p10_a_crash_around_a_transaction_loses_no_change_and_repeats_none(

@@ -46,6 +46,7 @@ STOPPED: dict[str, dict[str, Any]] = {
     "projecting": {"projecting": {"state": "restarting", "reason": WHY}},
     "table": {"held": {"typed/events.order.paid": HOLD}},
     "projection": {"projections": {"latest": {"epoch": 1, "error": WHY, "run_ms": 0}}},
+    "sink": {"sinks": {"latest": {"topic": "latest", "error": WHY}}},
     "source": {"stuck": {"shop": WHY}},
     "gap": {"gaps": {"shop": WHY}},
     "connector": {"connectors": {"shop": WHY}},
@@ -71,6 +72,7 @@ MOVING: dict[str, Any] = {
     "lag_unknown": {},
     "gaps": {},
     "projections": {"latest": {"epoch": 1, "error": "waits: no rows yet", "run_ms": 0}},
+    "sinks": {"latest": {"topic": "latest", "error": None}},
     "deliveries": [{"name": "mail", "state": "running", "reason": None}],
 }
 
