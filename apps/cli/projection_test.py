@@ -156,9 +156,9 @@ class OnSpark:
 def computed_on(spark: SparkSession, plan: Plan, views: dict[str, pa.Table]) -> pa.Table:
     """Compute all rows of a plan in a session, over the views of its inputs."""
     from projections.log.driver import RESULT, collected
-    from projections.runner.matchers import register_matchers
+    from projections.runner.matchers import register_functions
 
     for name, rows in views.items():
         spark.createDataFrame(rows).createOrReplaceTempView(name)
-    register_matchers(spark, plan.tree)
+    register_functions(spark, plan.tree)
     return collected(spark.sql(plan.rows_sql), RESULT)

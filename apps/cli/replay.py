@@ -18,7 +18,7 @@ import typer
 from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, refuse_unconfirmed, table, text_of
+from apps.cli.output import emit, refuse_unconfirmed, table
 from apps.cli.replay_pages import (
     comparison_page,
     document,
@@ -31,6 +31,7 @@ from apps.cli.replay_pages import (
 )
 from apps.cli.replay_plans import read_plan
 from apps.cli.sites import site_of
+from apps.cli.sql_files import sql_of
 from kernel import failpoints
 from kernel.errors import EXIT_FAILED
 
@@ -386,4 +387,4 @@ def _show(progress: Progress) -> None:
 
 
 def _text(sql: Path | None) -> str | None:
-    return None if sql is None else text_of(sql, "SQL")
+    return None if sql is None else sql_of(sql)

@@ -39,7 +39,7 @@ def read_files(files: Sequence[Path]) -> Declared:
     refused: list[InvalidRequest] = []
     for file in files:
         try:
-            script = parse_script(text_of(file, "SQL"), origin=str(file))
+            script = parse_script(sql_of(file), origin=str(file))
             for source in script.sources:
                 _once(sources, source)
             for projection in script.projections:
@@ -51,6 +51,27 @@ def read_files(files: Sequence[Path]) -> Declared:
         projections=tuple(projections.values()),
         refused=tuple(refused),
     )
+
+
+def sql_of(file: Path) -> str:
+    """Return the text of a SQL file with the functions that are beside it.
+
+    They are the Python files of the folder `functions`, in the file's own folder or the one above.
+    """
+    from projections.sql.functions import FOLDER, files_of
+
+    text = text_of(file, "SQL")
+    own = file.resolve().parent
+    folder = next((p / FOLDER for p in (own, own.parent) if (p / FOLDER).is_dir()), None)
+    if folder is None:
+        return text
+    texts = {
+        f"{FOLDER}/{path.name}": text_of(path, "functions")
+        for path in sorted(folder.glob("*.py"))
+        if not path.name.startswith("test_") and path.name != "conftest.py"
+    }
+    # A line of its own, for a text that ends with a comment.
+    return "\n;\n".join([text, *(each.statement for each in files_of(texts))])
 
 
 def _once(seen: dict[str, Decl], decl: Decl) -> None:

@@ -8,7 +8,7 @@ the dataflow unusable; whoever runs it then begins anew.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import assert_never
@@ -19,6 +19,7 @@ import pyarrow as pa
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from kernel.errors import ContractViolation, TooLarge
+from projections.run.functions import computing, functions_in, with_parameters
 from projections.run.matcher import matcher_of
 from projections.run.operators import (
     FinalOperator,
@@ -70,6 +71,7 @@ class Dataflow:
         self._connection.execute("SET temp_directory = $1", [str(self._scratch)])
         self._tree = tree
         self._make_matchers()
+        self._make_functions()
         self._operators: list[Operator] = []
         self._finals: list[FinalOperator] = []
         for scan in scans(tree):
@@ -202,6 +204,18 @@ class Dataflow:
                 null_handling=FunctionNullHandling.SPECIAL,
             )
 
+    def _make_functions(self) -> None:
+        for function in functions_in(self._tree):
+            computed = computing(function, lambda kind: arrow_type(Column(name="", type=kind)))
+            self._connection.create_function(
+                function.known_as,
+                _without_zone(computed, len(function.takes)),
+                [duckdb_type(each.type) for each in function.takes],
+                duckdb_type(function.gives),
+                type=PythonUDFType.ARROW,
+                null_handling=FunctionNullHandling.SPECIAL,
+            )
+
     def _make_input(self, scan: Scan) -> None:
         types = {each.name: duckdb_type(each.type) for each in scan.columns} | _ORDER_TYPES
         columns = ", ".join(f"{TEXT.name(name)} {kind}" for name, kind in types.items())
@@ -244,6 +258,16 @@ class Dataflow:
 
 def _first_line(error: duckdb.Error) -> str:
     return str(error).partition("\n")[0]
+
+
+def _without_zone(computed: Callable[..., pa.Array], count: int) -> Callable[..., pa.Array]:
+    """Give moments back as DuckDB has them, in UTC without a zone."""
+
+    def function(*columns: pa.Array) -> pa.Array:
+        values = computed(*columns)
+        return values.cast(pa.timestamp("us")) if pa.types.is_timestamp(values.type) else values
+
+    return with_parameters(function, count)
 
 
 def arrow_type(column: Column) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""The matchers of patterns as functions of Spark, for builds and rebuilds."""
+"""Matchers of patterns and functions of the workspace, as Spark calls them in builds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.functions import arrow_udf
 
 from projections.run.dataflow import arrow_type
+from projections.run.functions import computing, functions_in
 from projections.run.matcher import Matcher, matcher_of
 from projections.sql.catalog import Column
 from projections.sql.match_text import given_columns, matcher_name, physical
@@ -22,13 +23,16 @@ _MADE: Callable[..., UserDefinedFunctionLike] = arrow_udf
 """Spark derives the kind of function from its types, which its own stubs do not know."""
 
 
-def register_matchers(spark: SparkSession, tree: Newest | None) -> None:
-    """Make the functions known that the SQL of a tree's patterns calls."""
+def register_functions(spark: SparkSession, tree: Newest | None) -> None:
+    """Make the functions known that the SQL of a tree calls."""
     nodes = [node for node in walk(tree) if isinstance(node, Match)] if tree is not None else []
     for node in nodes:
         matcher = matcher_of(node, lambda kind: arrow_type(Column(name="", type=physical(kind))))
         function = _MADE(_function(matcher), _structs(given_columns(node)))
         spark.udf.register(matcher_name(node), function)
+    for called in functions_in(tree) if tree is not None else []:
+        computed = computing(called, lambda kind: arrow_type(Column(name="", type=kind)))
+        spark.udf.register(called.known_as, _MADE(computed, called.gives))
 
 
 def _function(matcher: Matcher) -> Callable[[pa.Array], pa.Array]:

@@ -45,7 +45,7 @@ from projections.run.dataflow import MEMORY_BYTES
 from projections.runner.corrections import Corrections
 from projections.runner.final_rows import FinalRows
 from projections.runner.manifest import Manifest, Projected
-from projections.runner.matchers import register_matchers
+from projections.runner.matchers import register_functions
 from projections.runner.region_runs import Reading, RegionRuns, input_tables, shape_of, table_of
 from projections.runner.relations import LakeCatalog, retyped
 from projections.runner.result_rows import keyed, stamped
@@ -274,7 +274,7 @@ class Projector:
         for item in plan.inputs:
             frame = self._visible(item, target, plan, catalog, up_to, ())
             frame.createOrReplaceTempView(item.view)
-        register_matchers(self._spark, plan.tree)
+        register_functions(self._spark, plan.tree)
         return self._spark.sql(plan.rows_at(self._final.watermark(plan, target, catalog, up_to)))
 
     def _anything_new(self, plan: Plan, catalog: LakeCatalog, after: Epoch) -> bool:

@@ -16,15 +16,31 @@ from sqlglot import exp
 from projections.sql.catalog import Column
 from projections.sql.durations import duration_of
 from projections.sql.expressions import render
+from projections.sql.functions import function_of
+from projections.sql.places import Script, offset_of
 from projections.sql.time_formats import format_parts, moment_formatted
-from projections.sql.tree import Call, Function, Grouped, Join, Map, Node, Over, Sessions, walk
-from projections.sql.types import digits_of, type_of
+from projections.sql.tree import (
+    Call,
+    Function,
+    Grouped,
+    Join,
+    Map,
+    Node,
+    Over,
+    Sessions,
+    expressions_of,
+    inputs_of,
+    walk,
+)
+from projections.sql.types import INTEGERS, digits_of, type_of
 
+_NARROWER = {"BIGINT": INTEGERS, "DOUBLE": (*INTEGERS, "FLOAT")}
+"""Types that a function's parameter takes beside its own."""
 WHOLE = ("INT", "BIGINT")
 _NUMBERS = (*WHOLE, "DOUBLE")
 _SIMPLE = frozenset(("BOOLEAN", "STRING", "TIMESTAMP", "DATE", "TINYINT", "SMALLINT", *_NUMBERS))
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-_MOST_DIGITS = 38
+_MOST_DIGITS, _EXACT_DIGITS = 38, 15
 _UNITS = ("SECOND", "MINUTE", "HOUR", "DAY")
 _CASTS = {
     "BIGINT": ("INT", "BIGINT"),
@@ -53,6 +69,34 @@ def uncertified(tree: Node) -> str | None:
 def uncertified_in(node: exp.Expr, columns: tuple[Column, ...]) -> str | None:
     """Name the first part of an expression that the small executor may not compute."""
     return _uncertified(node, _typing(columns))
+
+
+def check_arguments(script: Script, tree: Node) -> None:
+    """Refuse a call of a workspace's function with an argument of another type."""
+    for node in walk(tree):
+        if not isinstance(node, Map | Join):
+            continue
+        sides = inputs_of(node)
+        types = _typing(tuple(each for side in sides for each in side.columns))
+        for expression in expressions_of(node):
+            for part in expression.walk():
+                _check_call(script, part, types)
+
+
+def _check_call(script: Script, node: exp.Expr, types: TypeOf) -> None:
+    function = function_of(node)
+    if function is None:
+        return
+    for parameter, given in zip(function.takes, node.expressions, strict=True):
+        kind = types(given)
+        null = isinstance(given, exp.Null)
+        if not null and parameter.type != kind and kind not in _NARROWER.get(parameter.type, ()):
+            raise script.refusal(
+                f"{function.name} takes {parameter.name} as {parameter.type}, not as "
+                f"{kind or 'what only Spark derives'}",
+                at=offset_of(given, offset_of(node, 0)),
+                fix=f"Convert it: CAST(… AS {parameter.type}).",
+            )
 
 
 def has_simple_type(kind: str) -> bool:
@@ -169,7 +213,8 @@ def _known(node: exp.Expr, types: TypeOf) -> bool:
 def _known_by_class(node: exp.Expr, types: TypeOf) -> bool:
     if isinstance(node, _SAME_FAMILY):
         return _comparable(types(node.this), types(node.expression))
-    if isinstance(node, _BOOLEAN):
+    function = function_of(node)
+    if isinstance(node, _BOOLEAN) or function is not None:
         return True
     if isinstance(node, _CHOICES):
         kinds = {types(each) for each in (node.this, *node.expressions)} - {""}
@@ -218,8 +263,19 @@ def _comparable(left: str, right: str) -> bool:
         (left == right and has_simple_type(left))
         or both <= {*WHOLE}
         or both == {"INT", "DOUBLE"}
+        or _comparable_by_value(left, right)
         or _comparable_decimals(left, right)
     )
+
+
+def _comparable_by_value(left: str, right: str) -> bool:
+    """Say whether one side is a DOUBLE and the other a decimal that each engine turns into one.
+
+    A whole number below 2^53 divided by a power of ten is rounded once, so that it is the nearest.
+    """
+    sizes = [digits_of(kind) for kind in (left, right) if _DECIMAL.fullmatch(kind)]
+    small = [size for size in sizes if size is not None and size[0] <= _EXACT_DIGITS]
+    return "DOUBLE" in (left, right) and len(small) == 1
 
 
 def _comparable_decimals(left: str, right: str) -> bool:

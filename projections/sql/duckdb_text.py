@@ -16,6 +16,7 @@ from projections.sql.catalog import Column
 from projections.sql.certified import moment_in, moment_of
 from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import render
+from projections.sql.functions import function_of
 from projections.sql.time_formats import FIELDS, format_parts, moment_formatted
 from projections.sql.tree import Call, Function
 from projections.sql.types import FLOATING, digits_of, type_of
@@ -166,6 +167,7 @@ class _Expressions:
             (exp.TimestampTrunc, self._truncated),
             (exp.Concat, self._concat),
             (exp.TimeToStr, self._formatted),
+            (exp.Anonymous, self._called),
             (tuple(_FIELDS), self._field),
             (tuple(_FUNCTIONS), self._function),
             (tuple(_SIGNS), self._sign),
@@ -272,6 +274,15 @@ class _Expressions:
 
     def _field(self, node: exp.Expr) -> str:
         return f"CAST({_FIELDS[type(node)]}({self.text(moment_in(node))}) AS INTEGER)"
+
+    def _called(self, node: exp.Expr) -> str:
+        function = function_of(node)
+        assert function is not None, "only functions of the workspace are certified"
+        parts = [
+            f"CAST({self.text(given)} AS {duckdb_type(parameter.type)})"
+            for parameter, given in zip(function.takes, node.expressions, strict=True)
+        ]
+        return f"{duckdb_name(function.known_as)}({', '.join(parts)})"
 
     def _formatted(self, node: exp.Expr) -> str:
         """Write fields with leading zeros; of a year before the first one, that of its era."""

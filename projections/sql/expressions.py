@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from projections.sql.functions import function_of
 from projections.sql.places import Script, offset_of
 
 
@@ -81,7 +82,9 @@ def _check_one(script: Script, found: exp.Expr, at: int, aggregates: bool) -> No
     kind = type(found).__name__
     if isinstance(found, AGGREGATES):
         _check_aggregate(script, found, at, aggregates)
-    elif isinstance(found, exp.Anonymous) and found.name.lower() in NAMED:
+    elif function_of(found) is not None or (
+        isinstance(found, exp.Anonymous) and found.name.lower() in NAMED
+    ):
         return
     elif kind in _UNSTABLE or (
         isinstance(found, exp.Anonymous) and found.name.lower() in _UNSTABLE_NAMES

@@ -18,6 +18,7 @@ from sqlglot.errors import ParseError
 from sqlglot.tokens import Token, TokenType
 
 from projections.sql import options as opt
+from projections.sql.functions import Functions, WorkspaceFunction, read_statement, with_statements
 from projections.sql.match_clause import MatchClause, without_matches
 from projections.sql.options import Options, OptionValue, value_of
 from projections.sql.places import Script as Text
@@ -41,6 +42,7 @@ SOURCE_FORM = (
 )
 PROJECTION_FORM = "CREATE PROJECTION name WITH (key = '…') AS SELECT …;"
 
+Called = tuple[WorkspaceFunction, ...]
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -91,6 +93,7 @@ class ProjectionDecl:
     sink: TopicSink | None
     query: exp.Expr = field(repr=False, compare=False)
     matches: tuple[MatchClause, ...] = field(repr=False, compare=False)
+    functions: Called = field(repr=False)
     text: str
     fingerprint: str
     script: Text = field(repr=False, compare=False)
@@ -130,7 +133,12 @@ def parse_script(text: str, *, origin: str = "<sql>") -> Script:
     script = Text(origin=origin, text=text)
     sources: dict[str, SourceDecl] = {}
     projections: dict[str, ProjectionDecl] = {}
-    for text_of_it, tokens in _statements(script):
+    statements = [*_statements(script)]
+    files = [read_statement(text_of_it, tokens) for text_of_it, tokens in statements]
+    functions = Functions(file for file in files if file is not None)
+    for (text_of_it, tokens), file in zip(statements, files, strict=True):
+        if file is not None:
+            continue
         cursor = Cursor(text_of_it, tokens, form=f"{SOURCE_FORM}  or  {PROJECTION_FORM}")
         cursor.expect("CREATE")
         at = cursor.at
@@ -140,7 +148,7 @@ def parse_script(text: str, *, origin: str = "<sql>") -> Script:
             _refuse_other_terms(text_of_it, source, sources.values(), at)
             sources[source.name] = source
         elif cursor.take("PROJECTION"):
-            projection = _projection(cursor, tokens)
+            projection = _projection(cursor, tokens, functions)
             _once(text_of_it, projection.name, projections, at)
             projections[projection.name] = projection
         else:
@@ -230,7 +238,7 @@ def _source(cursor: Cursor, tokens: list[Token]) -> SourceDecl:
     )
 
 
-def _projection(cursor: Cursor, tokens: list[Token]) -> ProjectionDecl:
+def _projection(cursor: Cursor, tokens: list[Token], known: Functions) -> ProjectionDecl:
     cursor.form = PROJECTION_FORM
     name = _declared_name(cursor, "a projection")
     at = int(tokens[0].start)
@@ -250,6 +258,7 @@ def _projection(cursor: Cursor, tokens: list[Token]) -> ProjectionDecl:
     plain, matches = without_matches(cursor.script, body)
     query = _query(cursor.script, plain)
     _refuse_doubled(cursor.script, query)
+    functions = known.resolve(cursor.script, query)
     return ProjectionDecl(
         name=name,
         key=key,
@@ -258,8 +267,9 @@ def _projection(cursor: Cursor, tokens: list[Token]) -> ProjectionDecl:
         sink=sink_of(cursor.script, given, at),
         query=query,
         matches=tuple(matches),
-        text=_text_of(cursor.script, tokens),
-        fingerprint=_fingerprint(name, key, with_streams(body), given.emit()),
+        functions=functions,
+        text=with_statements(_text_of(cursor.script, tokens), functions),
+        fingerprint=_fingerprint(name, key, with_streams(body), given.emit(), functions),
         script=cursor.script,
         offset=at,
         key_at=given.place("key", at),
@@ -372,7 +382,9 @@ def _text_of(script: Text, tokens: list[Token]) -> str:
     return script.text[tokens[0].start : tokens[-1].end + 1]
 
 
-def _fingerprint(name: str, key: tuple[str, ...], body: list[Token], emit: str) -> str:
+def _fingerprint(
+    name: str, key: tuple[str, ...], body: list[Token], emit: str, called: Called
+) -> str:
     kept_as_written = (TokenType.VAR, TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER)
     words = [
         [token.token_type.name, token.text]
@@ -382,5 +394,6 @@ def _fingerprint(name: str, key: tuple[str, ...], body: list[Token], emit: str) 
     ]
     if emit == "final" or emit.lower().startswith("when "):
         words.append(["", emit])
+    words += [["", each.known_as] for each in called]
     normal = json.dumps([name, list(key), words], ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(normal.encode()).hexdigest()[:32]

@@ -17,7 +17,7 @@ from sqlglot import exp
 from projections.sql import compile as sql
 from projections.sql.batch import whole
 from projections.sql.catalog import Catalog, Column, Relation
-from projections.sql.certified import uncertified
+from projections.sql.certified import check_arguments, uncertified
 from projections.sql.explain import (
     EVERYTHING,
     TOUCHED_REGIONS,
@@ -60,7 +60,7 @@ def plan(decl: ProjectionDecl, catalog: Catalog) -> Plan:
 
 
 def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
-    if decl.final or decl.when is not None or several_steps(decl.query):
+    if decl.final or decl.when is not None or decl.functions or several_steps(decl.query):
         return _several(decl, catalog)
     query = read_query(decl, catalog)
     key = _key(decl, query)
@@ -113,6 +113,7 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
                 at=decl.key_at,
                 fix=f"Convert it: CAST(… AS DECIMAL(18, 6)) AS {column.name}.",
             )
+    check_arguments(decl.script, tree)
     beyond = uncertified(tree)
     strategy = Strategy.REGIONS if beyond is None else Strategy.WHOLE
     stateful = any(is_stateful(node) for node in walk(tree))

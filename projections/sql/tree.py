@@ -313,6 +313,13 @@ def inputs_of(node: Node) -> tuple[Node, ...]:
             return (node.input,)
 
 
+def expressions_of(node: Node) -> tuple[exp.Expr, ...]:
+    """Return the expressions that stand in a node."""
+    if isinstance(node, Map):
+        return (*(each.expression for each in node.outputs), *node.where)
+    return node.rest if isinstance(node, Join) else ()
+
+
 def walk(node: Node) -> Iterator[Node]:
     """Yield a node and all below it, inputs before those who read them."""
     for each in inputs_of(node):

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from projections.sql.functions import function_of
+
 FLOATING = ("FLOAT", "DOUBLE", "REAL")
 INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 TEMPORAL = ("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "DATE")
@@ -101,6 +103,9 @@ def type_of(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
 
 
 def _by_class(node: exp.Expr) -> str:
+    function = function_of(node)
+    if function is not None:
+        return function.gives
     if isinstance(node, _BOOLEANS):
         return "BOOLEAN"
     if isinstance(node, _STRINGS):

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from projections.run.dataflow import Dataflow, arrow_type
-from projections.runner.matchers import register_matchers
+from projections.runner.matchers import register_functions
 from projections.sql.batch import whole
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.parse import parse_script
@@ -86,7 +86,7 @@ def test_every_case_of_several_steps_gives_its_rows_on_spark(
     assert made.strategy is Strategy.REGIONS
     expected = canonical(CASES[name].oracle(world()))
     assert expected
-    register_matchers(sql_spark, made.tree)
+    register_functions(sql_spark, made.tree)
     assert canonical(rebuilt(SparkEngine(sql_spark), made, world())) == expected
 
 
@@ -152,6 +152,7 @@ date_trunc('HOUR', t); date_trunc('DAY', t); date_trunc('MINUTE', t); year(t); m
 hour(t); minute(t); second(t); unix_micros(t); t > TIMESTAMP '1969-12-31 23:59:59'; 'it''s'
 true; 5; 12345678901; 1e3
 0.908; 1.50; 0.0; 0.908 * n; p * p; p * 0.05; p + 1.005; p - n; 0.5 * p > 3; n < 0.908 * n; p >= i
+x < 0.1; x = 0.1; p < x
 date_format(t, 'yyyy-MM-dd'); date_format(t, 'HH:mm:ss'); date_format(w, 'yyyy/MM'); year(w)
 split_part(s, '-', 1); split_part(r, '/', 4); split_part(r, '//', 2)
 replace(r, 'a', ''); replace(r, '/', s); replace(r, '//'); startswith(s, 'a'); endswith(r, s)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kernel.errors import ContractViolation
 from projections.sql.certified import uncertified
+from tests.property.test_sql_region_faults import change_regions, smaller
 from tests.support.lake.auction_house import (
     EPOCHS,
     AuctionHouse,
@@ -62,3 +64,9 @@ def keep(name: str, lake: AuctionHouse) -> int:
         wanted = answer(name, lake.facts(epoch), side_input_at(epoch))
         assert canonical(rows) == canonical(wanted)
     return len(rows)
+
+
+def test_a_region_that_lacks_a_row_is_seen(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    change_regions(smaller, monkeypatch)
+    with pytest.raises((AssertionError, ContractViolation)):
+        keep("q4", house(99))
