@@ -177,11 +177,11 @@ class ReplayBook:
         """Return the newest row of a generation; None for one that the book does not have."""
         return next((each for each in self.of(name) if each.generation == generation), None)
 
-    def refuse_over(self, replay: Replay) -> None:
-        """Raise what `record` raises for a generation that has come to an end."""
+    def refuse_moved(self, replay: Replay, *, after: Sequence[State]) -> None:
+        """Raise what `record` raises for a generation that is in none of the states `after`."""
         known = self.known(replay.name, replay.generation)
         if known is not None:
-            _refuse_moved(known, None, None)
+            _refuse_moved(known, after, None)
 
     def record(
         self, replay: Replay, *, after: Sequence[State] | None = None, claim: str | None = None

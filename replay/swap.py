@@ -47,6 +47,9 @@ ATTEMPTS = 60
 """Each costs a catch-up over what the live generation committed meanwhile: on a busy machine it may
 win many rounds in a row before the new one gets in between two of its commits."""
 
+_GOES_ON = (*READY, State.SWAPPING, State.SWAPPED)
+"""A swap goes on from these: another process may have finished it. What was taken back is over."""
+
 CatchUp = Callable[[Replay], Replay]
 """Brings a built generation forward to the newest epoch there is."""
 
@@ -74,6 +77,8 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
     replay = book.newest(name, *READY, State.SWAPPING, generation=generation)
     replay = _published(site, book, replay, catch_up)
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
+    # Whoever slept here may find that another process finished the swap, and took it back.
+    book.refuse_moved(replay, after=_GOES_ON)
     stable = DeltaTable(site.lake.path(f"projection/{name}"))
     version = published_version(stable, replay.generation)
     site.manifest.project(
@@ -85,12 +90,12 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
     )
     _go_live(
         site,
-        name,
+        replay,
         generation=replay.generation,
         text=replay.text,
         include_late=replay.include_late,
     )
-    book.record(replay.now(State.SWAPPED, detail={"version": version}))
+    book.record(replay.now(State.SWAPPED, detail={"version": version}), after=_GOES_ON)
     return Swapped(
         name=name,
         generation=replay.generation,
@@ -110,18 +115,14 @@ def rollback(site: Site, name: str) -> Swapped:
     book = ReplayBook(site.lake, site.tables)
     replay = book.newest(name, State.SWAPPED)
     entry = entry_of(site, name)
-    if entry.generation not in (replay.generation, replay.base):
-        raise Conflict(
-            f"generation {entry.generation} of {name} is live, not {replay.generation}",
-            remedy=f"penstock replay status {name}",
-        )
+    _refuse_another(entry, replay)
     epoch = _restored(site, replay)
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     stable = DeltaTable(site.lake.path(f"projection/{name}"))
     version = published_version(stable, replay.base)
     _go_live(
         site,
-        name,
+        replay,
         generation=replay.base,
         text=replay.base_text,
         include_late=any(r.include_late for r in book.of(name) if r.generation == replay.base),
@@ -178,7 +179,7 @@ def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) 
     new = live_app(replay.name, replay.generation)
     old = live_app(replay.name, replay.base)
     for _ in range(ATTEMPTS):
-        book.refuse_over(replay)
+        book.refuse_moved(replay, after=_GOES_ON)
         _refuse_replaced(site, book, replay)
         built = DeltaTable(site.lake.path(folder))
         site.tables.ensure(path, schema_of(built))
@@ -262,14 +263,27 @@ def _before(stable: DeltaTable, path: str, replay: Replay) -> DeltaTable:
     return before
 
 
-def _go_live(site: Site, name: str, *, generation: int, text: str, include_late: bool) -> None:
+def _refuse_another(entry: Entry, replay: Replay) -> None:
+    if entry.generation not in (replay.generation, replay.base):
+        raise Conflict(
+            f"generation {entry.generation} of {entry.name} is live, not {replay.generation}",
+            remedy=f"penstock replay status {entry.name}",
+        )
+
+
+def _go_live(site: Site, replay: Replay, *, generation: int, text: str, include_late: bool) -> None:
+    """Deploy one of the two generations of a swap.
+
+    Raises `Conflict` where another one is deployed since: whoever comes here may have slept.
+    """
     for attempt in range(ATTEMPTS):
-        entry = entry_of(site, name)
+        entry = entry_of(site, replay.name)
+        _refuse_another(entry, replay)
         if entry.generation == generation:
             return
         live = Entry(
             kind=PROJECTION,
-            name=name,
+            name=replay.name,
             generation=generation,
             status=entry.status,
             text=text,

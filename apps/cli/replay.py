@@ -307,7 +307,8 @@ def swap_(
     site = _site(found, name)
     book = ReplayBook(site.lake, site.tables)
     built = book.newest(name, *READY, State.SWAPPING, generation=generation)
-    if built.state is not State.VERIFIED and not yes:
+    # A swap that was interrupted had its confirmation.
+    if built.state not in (State.VERIFIED, State.SWAPPING) and not yes:
         why = "differs from" if built.state is State.DIFFERS else "was not compared with"
         what = f"generation {built.generation} of {name} {why} the live one"
         command = f"penstock replay verify {name}, or add --yes"

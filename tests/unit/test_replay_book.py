@@ -18,6 +18,7 @@ from replay import swap as swapping
 from replay.book import READY, Replay, ReplayBook, State
 from replay.cancel import cancel, remove_files
 from replay.generations import generation_name
+from replay.subject import entry_of
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade, words
 from tests.support.services.waiting import until
@@ -206,6 +207,29 @@ def test_a_swap_that_died_behind_its_claim_is_finished_by_the_same_command(made:
     assert f"penstock replay swap {NAME} --yes" in str(refused.value.remedy)
     assert swap(made.site, NAME, unmoved).generation == 2
     assert rollback(made.site, NAME).generation == 1
+
+
+@pytest.mark.parametrize("at", [failpoints.REPLAY_AFTER_CLAIM, failpoints.REPLAY_AFTER_SWAP])
+def test_p10_a_swap_that_slept_while_another_made_it_and_took_it_back_changes_nothing(
+    made: HandMade, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[str] = []
+
+    def sleeping(name: str) -> None:
+        if name == at and not slept:
+            slept.append(name)
+            assert swap(HandMade(made.lake).site, NAME, unmoved).generation == 2
+            assert rollback(HandMade(made.lake).site, NAME).generation == 1
+
+    monkeypatch.setattr(failpoints, "hit", sleeping)
+    with pytest.raises(Conflict, match="is rolled back meanwhile"):
+        swap(made.site, NAME, unmoved)
+    assert slept
+    assert ReplayBook(made.lake, Tables()).of(NAME)[0].state is State.ROLLED_BACK
+    assert entry_of(made.site, NAME).generation == 1
+    rows = Tables().read(made.lake.path(f"projection/{NAME}"))
+    assert rows is not None
+    assert rows["word"].to_pylist() == ["live"]
 
 
 def test_a_claim_is_given_back_where_the_live_one_was_faster(
