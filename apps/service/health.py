@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -36,17 +37,18 @@ async def ready(request: Request) -> Response:
     other systems (PostgreSQL, the receivers of deliveries), which tell more than a probe may know.
     """
     runtime = runtime_of(request)
-    reasons = await _reasons(runtime)
-    account = _account(runtime, await _oldest_snapshot(runtime))
+    look = await _look(runtime)
+    account = _account(runtime, look.oldest)
     document: dict[str, object] = {
-        "status": "unready" if reasons else "degraded" if of_service(account) else "ready"
+        "status": "unready" if look.reasons else "degraded" if of_service(account) else "ready"
     }
     if runtime.admission.bears(dict(request.scope["headers"])):
-        document["reasons"] = [{"part": part, "reason": reason} for part, reason in reasons.items()]
+        reasons = look.reasons.items()
+        document["reasons"] = [{"part": part, "reason": reason} for part, reason in reasons]
         document |= account
     return Response(
         orjson.dumps(document),
-        status_code=503 if reasons else 200,
+        status_code=503 if look.reasons else 200,
         media_type="application/json",
     )
 
@@ -55,17 +57,17 @@ async def ready(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
     runtime = runtime_of(request)
-    reasons = await _reasons(runtime)
-    runtime.metrics.up.set(0 if reasons else 1)
-    oldest = await _oldest_snapshot(runtime)
-    runtime.metrics.standing_still(of_service(_account(runtime, oldest)))
-    with contextlib.suppress(PenstockError):  # Figures of groups are not worth a failed scrape.
-        groups, deliveries = runtime.opened.groups, runtime.opened.deliveries.standings()
-        runtime.metrics.subscriptions.show(
-            await groups.standings(),
-            waiting=groups.waiting,
-            up={each.name: each.state == "running" for each in deliveries},
-        )
+    look = await _look(runtime)
+    runtime.metrics.up.set(0 if look.reasons else 1)
+    runtime.metrics.standing_still(of_service(_account(runtime, look.oldest)))
+    if look.answers:
+        with contextlib.suppress(PenstockError):  # Figures of groups are not worth a failed scrape.
+            groups, deliveries = runtime.opened.groups, runtime.opened.deliveries.standings()
+            runtime.metrics.subscriptions.show(
+                await groups.standings(),
+                waiting=groups.waiting,
+                up={each.name: each.state == "running" for each in deliveries},
+            )
     return Response(runtime.metrics.render(), media_type=CONTENT_TYPE)
 
 
@@ -109,14 +111,29 @@ def _deciders(runtime: Runtime) -> dict[str, object]:
     return {"state": state, "reason": deciders.trouble, "stopped": stopped}
 
 
-async def _reasons(runtime: Runtime) -> dict[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """How the store stands. Where its database does not answer, it was asked one question alone:
+    each waits for seconds, and a probe or a scrape would give up before it was told.
+    """
+
+    reasons: Mapping[str, str]
+    answers: bool = False
+    oldest: OpenSnapshot | None = None
+
+
+async def _look(runtime: Runtime) -> _Look:
     if runtime.stopping:
-        return {"service": "stopping"}
+        return _Look(reasons={"service": "stopping"})
     reasons: dict[str, str] = {}
+    answers, oldest = False, None
     try:
         runtime.metrics.head.set(await runtime.opened.store.head())
+        answers, oldest = True, await _oldest_snapshot(runtime)
         runtime.opened.storage.check()
     except PenstockError as error:
         reasons["store"] = error.message
     trouble = runtime.opened.store.appender.trouble if runtime.is_open else None
-    return reasons if trouble is None else reasons | {"appender": trouble}
+    if trouble is not None:
+        reasons["appender"] = trouble
+    return _Look(reasons=reasons, answers=answers, oldest=oldest)

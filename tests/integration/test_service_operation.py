@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,28 @@ import httpx
 import psycopg
 import pytest
 
+from eventstore.postgres import connect
+from eventstore.postgres.connect import Connection, Pool
 from tests.support.services.http import free_port, service_in_thread
 from tests.support.services.waiting import until
 from tests.support.store.postgres import Cluster
 
 EVENT = {"events": [{"type": "placed", "data": {"total": 1}}]}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Wait for PostgreSQL for a moment only, and note what it is asked for."""
+    monkeypatch.setattr(connect, "_POOL_TIMEOUT_S", 0.3)
+    asked: list[str] = []
+    lend = Pool.lend
+
+    def noted(pool: Pool, doing: str) -> AbstractAsyncContextManager[Connection]:
+        asked.append(doing)
+        return lend(pool, doing)
+
+    monkeypatch.setattr(Pool, "lend", noted)
+    return asked
 
 
 def test_the_token_guards_every_route_but_health(postgres_dsn: str) -> None:
@@ -101,7 +118,9 @@ def test_it_answers_before_postgresql_does(own_cluster: Cluster) -> None:
         assert http.post("/v1/streams/order-1", json=EVENT).status_code == 201
 
 
-def test_a_login_that_lost_its_role_is_named_and_gets_it_back(postgres_dsn: str) -> None:
+def test_a_login_that_lost_its_role_is_named_and_gets_it_back(
+    postgres_dsn: str, asked: list[str]
+) -> None:
     tenant = postgres_dsn.replace("postgres@", "forgotten@")
     with psycopg.connect(postgres_dsn, autocommit=True) as admin:
         admin.execute("DROP ROLE IF EXISTS forgotten")
@@ -124,12 +143,17 @@ def test_a_login_that_lost_its_role_is_named_and_gets_it_back(postgres_dsn: str)
             )
 
 
-def test_it_comes_back_with_postgresql(own_cluster: Cluster) -> None:
+def test_it_comes_back_with_postgresql(own_cluster: Cluster, asked: list[str]) -> None:
     with service_in_thread(own_cluster.dsn("postgres")) as http:
         assert http.post("/v1/streams/order-1", json=EVENT).status_code == 201
         own_cluster.stop()
         until(lambda: http.get("/health/ready").status_code == 503, "it says that it is not ready")
         assert http.get("/v1/events").status_code == 503
+        # Each question waits for seconds: a probe that asked a second one would be given up.
+        for path in ("/health/ready", "/metrics"):
+            asked.clear()
+            http.get(path)
+            assert len(asked) == 1, path
         own_cluster.start()
         until(lambda: http.get("/health/ready").status_code == 200, "it is ready again")
         assert http.post("/v1/streams/order-1", json=EVENT).json()["first_version"] == 1
