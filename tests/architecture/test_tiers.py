@@ -10,6 +10,7 @@ from apps.cli.stack import APPLICATIONS
 from kernel import failpoints
 from stack.plan import LOCAL_PARTS
 from tests.architecture.tree import checks, parsed
+from tests.support.services.workers import SHARED, WHOLE
 
 PARTS = {*LOCAL_PARTS, *APPLICATIONS}
 KILLERS = {"kill", "kill_part"}
@@ -136,6 +137,36 @@ def test_every_change_kills_every_part() -> None:
     killed = {part for nodes in nodes_by_test().values() for part in parts_killed(nodes)}
     missing = sorted(PARTS - killed)
     assert not missing, f"no test that `make test` runs kills {missing}"
+
+
+def asked_at_run_time(module: ast.Module) -> set[str]:
+    """Return the fixtures that a module asks for by a word in its tests, where no group is named.
+
+    Workers are given tests by the fixtures that these name: who asks for Spark while it runs
+    starts it once more.
+    """
+    nodes = list(ast.walk(module))
+    if any(isinstance(node, ast.Attribute) and node.attr == "xdist_group" for node in nodes):
+        return set()
+    return {
+        str(node.args[0].value)
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and called(node) == "getfixturevalue"
+        and isinstance(node.args[0], ast.Constant)
+    }
+
+
+def test_no_worker_starts_by_itself_what_one_has() -> None:
+    shared = {*SHARED, WHOLE}
+    found = {
+        path.name: asked
+        for path in checks()
+        if path.name.startswith("test_") and (asked := asked_at_run_time(parsed(path)) & shared)
+    }
+    assert not found
+    planted = ast.parse('def by(request):\n    return request.getfixturevalue("spark")')
+    assert asked_at_run_time(planted) == {"spark"}
 
 
 PLANTED = """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -43,11 +45,9 @@ SCHEMA = pa.schema(
 
 
 @pytest.fixture(params=["driver", "executors"])
-def by(request: pytest.FixtureRequest) -> PutTogether:
-    if request.param == "driver":
-        return put_together_here
-    session: SparkSession = request.getfixturevalue("spark")
-    return SparkCompaction(session)
+def by(request: pytest.FixtureRequest, spark: SparkSession) -> PutTogether:
+    """Ask for the session by name: who asks at run time has a worker start one of its own."""
+    return put_together_here if request.param == "driver" else SparkCompaction(spark)
 
 
 def row(table: str, number: int) -> dict[str, object]:
@@ -69,14 +69,27 @@ def row(table: str, number: int) -> dict[str, object]:
     return {"table": table, "epoch": number, **kept}
 
 
-def written(lake: Lake, tables: Tables) -> DeltaTable:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Write a table with one partition of many small files, and one of few."""
-    writer, path = ArrowWriter(tables), lake.path(NAME)
+    lake = Lake.at(tmp_path_factory.mktemp("made"))
+    writer, path = ArrowWriter(Tables()), lake.path(NAME)
     for number in range(1, MANY_FILES + 1):
         rows = [row(MANY, number)] + ([row(FEW, number)] if number <= 2 else [])
         batch = pa.Table.from_pylist(rows, SCHEMA)
         writer.append(path, batch, Guard(NAME, Epoch(number)), partition_by=["table"])
-    table = tables.open(path)
+    return lake
+
+
+@pytest.fixture
+def lake(made: Lake, tmp_path: Path) -> Lake:
+    """Return a lake of the test's own, with that table."""
+    shutil.copytree(made.root, tmp_path / "lake")
+    return Lake.at(tmp_path / "lake")
+
+
+def opened(lake: Lake, tables: Tables) -> DeltaTable:
+    table = tables.open(lake.path(NAME))
     assert table is not None
     return table
 
@@ -91,11 +104,10 @@ def content(tables: Tables, lake: Lake, version: int | None = None) -> list[str]
 
 def test_rows_guards_and_old_versions_stay(lake: Lake, by: PutTogether) -> None:
     tables = Tables()
-    table = written(lake, tables)
+    table = opened(lake, tables)
     before, version, schema = content(tables, lake), table.version(), table.schema()
     assert compact(lake, tables, [NAME], LargeCompaction(most_bytes=0, by=by)) == [NAME]
-    table = tables.open(lake.path(NAME))
-    assert table is not None
+    table = opened(lake, tables)
     assert content(tables, lake) == before
     assert content(tables, lake, version) == before
     assert table.schema() == schema
@@ -110,7 +122,6 @@ def test_rows_guards_and_old_versions_stay(lake: Lake, by: PutTogether) -> None:
 def test_one_that_is_overtaken_changes_nothing(lake: Lake, by: PutTogether) -> None:
     """Another writer takes a file out while the new ones are written."""
     tables = Tables()
-    written(lake, tables)
 
     def overtaken(table: DeltaTable, partitions: list[str | None], size: int) -> None:
         DeltaTable(lake.path(NAME)).delete("epoch = 3")
@@ -125,7 +136,6 @@ def test_one_that_is_overtaken_changes_nothing(lake: Lake, by: PutTogether) -> N
 
 def test_only_much_goes_to_executors(lake: Lake) -> None:
     tables = Tables()
-    written(lake, tables)
 
     def never(table: DeltaTable, partitions: list[str | None], size: int) -> None:
         raise AssertionError("little is written here")

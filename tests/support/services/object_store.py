@@ -32,7 +32,11 @@ def s3() -> Iterator[ObjectStore]:
     store.stop()
 
 
-@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.matrix)])
+_ON_S3 = (pytest.mark.matrix, pytest.mark.xdist_group("shared"))
+"""The store is asked for by the parameter alone, which does not tell workers where it runs."""
+
+
+@pytest.fixture(params=["folder", pytest.param("s3", marks=_ON_S3)])
 def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     """Return an empty lake, in a folder and on S3 in turn."""
     if request.param == "folder":

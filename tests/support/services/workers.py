@@ -1,11 +1,11 @@
 """Which worker runs what, where `make test` gives a run two of them (pytest-xdist, loadgroup).
 
-A pytest plugin module. All tests of what a run starts once (the warm stack, Spark, the S3 store,
-the whole stack) go to one worker, so that each of these is started once. Every other file is a
-group of its own: its fixtures are made once, too. Groups are given out in the order of their first
-tests: the shared one, then folders whose files take long, then those of quick ones, so that no
-worker is left with a long file while the other has nothing to do. Without workers nothing of this
-has an effect.
+A pytest plugin module. All tests of what a run starts once (the warm stack, Spark, the S3 store)
+go to one worker, so that each of these is started once, and so do all tests of the whole stack.
+Every other file is a group of its own: its fixtures are made once, too. Groups are given out in the
+order of their first tests: the shared one, then folders whose files take long, then the whole
+stack, then folders of quick files, so that no worker is left with a long group while the other has
+nothing to do. Without workers nothing of this has an effect.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Generator
 
 import pytest
 
-SHARED = frozenset({"stack", "spark", "s3", "whole_stack"})
+SHARED = frozenset({"stack", "spark", "s3"})
 """Fixtures of the session that cost much to start, or have ports of their own."""
+WHOLE = "whole_stack"
+"""The fixture that starts every part. Nothing else of the session is asked for beside it."""
 
 QUICK = frozenset({"architecture", "docs", "unit"})
 """Folders whose files take a second or two each."""
@@ -51,9 +53,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    if SHARED.isdisjoint(getattr(item, "fixturenames", ())):
-        return item.nodeid.partition("::")[0]
-    return "shared"
+    fixtures = frozenset(getattr(item, "fixturenames", ()))
+    if WHOLE in fixtures:
+        assert SHARED.isdisjoint(fixtures), f"{item.nodeid} would start the warm stack once more"
+        return "whole"
+    return item.nodeid.partition("::")[0] if SHARED.isdisjoint(fixtures) else "shared"
 
 
 def _rank(item: pytest.Item) -> int:
