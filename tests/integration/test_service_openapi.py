@@ -15,6 +15,7 @@ from schemathesis.specs.openapi import checks as rules
 
 from apps.service.openapi import ANSWERS
 from tests.support.services.http import service_in_thread
+from tests.support.services.tier import examples
 
 ENDLESS = {
     ("GET", "/v1/events/subscribe"),
@@ -28,7 +29,7 @@ KEPT = [
     rules.response_schema_conformance,
     rules.negative_data_rejection,
 ]
-EXAMPLES = 12
+EXAMPLES = examples(6, matrix=12)
 
 
 @schemathesis.serializer("application/x-ndjson")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -12,8 +13,8 @@ from psycopg.conninfo import make_conninfo
 from apps.settings import Settings
 
 
-@pytest.fixture
-def new_source(stack: Settings) -> Iterator[Callable[[str], str]]:
+@contextmanager
+def databases(stack: Settings) -> Iterator[Callable[[str], str]]:
     """Make ordinary databases that know nothing of Penstock; each call runs SQL in a new one."""
     made: list[str] = []
     admin = stack.required("postgres.dsn")
@@ -32,3 +33,10 @@ def new_source(stack: Settings) -> Iterator[Callable[[str], str]]:
     with psycopg.connect(admin, autocommit=True) as connection:
         for name in made:
             connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
+
+
+@pytest.fixture
+def new_source(stack: Settings) -> Iterator[Callable[[str], str]]:
+    """Make databases that one test captures."""
+    with databases(stack) as make:
+        yield make
