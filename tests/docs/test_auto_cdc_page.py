@@ -59,6 +59,7 @@ def test_the_page_names_every_argument() -> None:
     assert said == set(inspect.signature(create_auto_cdc_flow).parameters)
 
 
+@pytest.mark.matrix
 def test_the_example_may_be_run_again(spark: SparkSession, lake: Lake) -> None:
     customers = runpy.run_path(str(EXAMPLE / "tables.py"))["customers"]
     changes = spark.read.json(str(EXAMPLE / "feed.json"))

@@ -115,7 +115,7 @@ def test_p6_late_and_repeated_changes_become_what_the_model_says(
     assert rows_of(lake.path("projection/people")) == expected(kind, said)
 
 
-@pytest.mark.parametrize("scd_type", [1, 2])
+@pytest.mark.parametrize("scd_type", [pytest.param(1, marks=pytest.mark.matrix), 2])
 def test_columns_may_be_called_as_ours_were(spark: SparkSession, lake: Lake, scd_type: int) -> None:
     """Those that only pass through our queries begin with two underscores, and are refused."""
     # Of two changes of one place the content decides, which is another one with more columns.

@@ -147,7 +147,13 @@ def test_p7_a_join_as_of_event_time_sees_the_version_that_held_and_none_later(
             assert world.as_of(origin, at) == expected_as_of(changes, origin, at)
 
 
-@pytest.mark.parametrize("history", [BY_ROW, BY_CHANGE], ids=["by row", "by change"])
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(BY_ROW, id="by row"),
+        pytest.param(BY_CHANGE, id="by change", marks=pytest.mark.matrix),
+    ],
+)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.matrix)])
 def test_p6_history_folded_in_epochs_equals_history_folded_at_once(
     seed: int, history: HistoryOf, spark: SparkSession, lake: Lake
