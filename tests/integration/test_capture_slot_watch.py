@@ -14,7 +14,7 @@ from apps import copies
 from apps.capture import resnapshot
 from apps.incarnations import incarnation_of
 from apps.settings import Settings
-from cdc import sources
+from cdc import slots, sources
 from cdc.connect import ConnectClient
 from cdc.database import Connection, connected
 from cdc.replication import slot
@@ -188,7 +188,10 @@ def test_a_new_slot_is_not_taken_for_the_lost_one_after_a_crash(
     assert Kept(found).look() == "running"
 
 
-def test_making_a_slot_names_the_transaction_that_it_waits_for(own_cluster: Cluster) -> None:
+def test_making_a_slot_names_the_transaction_that_it_waits_for(
+    own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "_MAKE_TIMEOUT", "500ms")
     dsn = own_cluster.dsn("postgres")
     run(dsn, "CREATE TABLE w (i int)")
     with (

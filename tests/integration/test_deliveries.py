@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from eventstore.postgres import connect
 from tests.support.services.http import service_in_thread
 from tests.support.services.receivers import HttpReceiver, Received, Reply, http_receiver, smtp_sink
 from tests.support.services.waiting import until
@@ -278,8 +279,12 @@ def test_a_service_that_stops_finishes_what_it_is_sending(
 
 
 def test_p10_while_postgresql_is_away_nothing_is_sent_twice(
-    own_cluster: Cluster, tmp_path: Path, receiver: HttpReceiver
+    own_cluster: Cluster,
+    tmp_path: Path,
+    receiver: HttpReceiver,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(connect, "_POOL_TIMEOUT_S", 0.3)
     dsn = own_cluster.dsn("postgres")
     asked, answer = threading.Event(), threading.Event()
 
