@@ -165,6 +165,7 @@ class Pipeline:
 
     def _watching(self) -> Watchdog:
         """Return the watchdog over all loops of this process."""
+        others = (self._lag, self._keeper, self._copier, self._verifying, self._sinks)
         return watchdog_of(
             self._settings,
             vital={
@@ -172,10 +173,7 @@ class Pipeline:
                 self._topology_loop: Signs,
                 self._projections_loop: lambda: spark_signs(self._spark, PROJECTIONS),
             },
-            others=[
-                each.loop
-                for each in (self._lag, self._keeper, self._copier, self._verifying, self._sinks)
-            ],
+            others=[each.loop for each in others],
             slow=[self._upkeep.loop],
         )
 
