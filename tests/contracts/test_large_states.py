@@ -138,7 +138,13 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("other", OTHERS)
+REPEATS = {"every row", "a key of nulls that differs", "no rows"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [pytest.param(name, marks=[pytest.mark.matrix] * (name in REPEATS)) for name in OTHERS],
+)
 def test_executors_find_the_rows_that_differ_as_the_driver_does(
     tmp_path: Path, large: LargeStates, other: str
 ) -> None:
