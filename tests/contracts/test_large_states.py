@@ -55,6 +55,8 @@ SCHEMA = pa.schema(
 )
 LIMIT = Limit(what="rows of a test", most_bytes=2**20)
 
+pytestmark = pytest.mark.xdist_group("shared")
+
 
 @pytest.fixture(params=["here", "spark"])
 def tasks(request: pytest.FixtureRequest) -> RowTasks:
