@@ -58,7 +58,7 @@ SOME = 200_000
 
 @pytest.mark.parametrize(
     ("records", "size"),
-    [(30_000, "256k"), pytest.param(600_000, "10m", marks=pytest.mark.matrix)],
+    [(30_000, "256k"), pytest.param(2_000_000, "32m", marks=pytest.mark.matrix)],
 )
 @pytest.mark.timeout(1800)
 def test_an_epoch_passes_whose_rows_may_not_come_to_the_driver(
