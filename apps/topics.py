@@ -66,6 +66,20 @@ class KafkaTopics:
                 remedy=f"Make the topic {name} on the broker yourself; it is tried again.",
             ) from error
 
+    def made(self, name: str) -> TopicId:
+        """Return the id of a topic that was just made: not every broker knows it at once.
+
+        Raises `Unavailable`.
+        """
+
+        def there() -> TopicId:
+            found = self._ids([name]).get(name)
+            if found is None:
+                raise Unavailable(f"topic {name} is not there yet")
+            return found
+
+        return retrying(there, backoff=_PATIENCE)
+
     def earliest(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
         """Return the first offset of each partition."""
         return retrying(lambda: self._offsets(topics, OffsetSpec.earliest()), backoff=_PATIENCE)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from apps.pipeline.sink_records import RecordForm, SinkRecord
 from apps.pipeline.sink_transactions import SinkCursor, SinkTransactions
 from apps.topics import KafkaTopics
-from kernel.errors import Conflict, Misconfigured, Unavailable
+from kernel.errors import Conflict, Misconfigured
 from kernel.positions import DeltaVersion
 from projections.serve.feed_places import FeedPlace
 from projections.serve.newest_runs import WatchedTable
@@ -133,9 +133,7 @@ class ProjectionSink:
         found = self._topics.ids([name]).get(name)
         if found is None:
             self._topics.make(name, wanted or 1, {"cleanup.policy": "compact"})
-            found = self._topics.ids([name]).get(name)
-        if found is None:
-            raise Unavailable(f"topic {name} is not there yet")
+            found = self._topics.made(name)
         if wanted is not None and found.partitions != wanted:
             raise Misconfigured(
                 f"topic {name} has {found.partitions} partitions, sink_partitions says {wanted}",
