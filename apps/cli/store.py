@@ -71,7 +71,7 @@ def renew_id(
 def export_(folder: Folder, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Write all events to Parquet files, with their schemas and checksums. Appends go on.
 
-    Events in the archive are among them. The folder must be new or empty.
+    Events in the archive are among them. The folder must be new or empty; nobody else may read it.
     """
     import asyncio
 
@@ -126,8 +126,8 @@ def verify_(
 ) -> None:
     """Compare the store with the lake's log, or with an export: every event, byte for byte.
 
-    Streams, tags and schemas too. Exit code 1 where anything differs; what the store has beyond
-    the other's head is told and is no difference.
+    Streams, tags, categories, types and schemas too. Exit code 1 where anything differs; what the
+    store has beyond the other's head is told and is no difference.
     """
     import asyncio
 
@@ -202,6 +202,7 @@ def _told(report: Report) -> str:
         return f"{what}: equal{beyond}"
     counts = (
         f"{report.differing_events:,} events, {report.differing_streams:,} streams, "
-        f"{report.differing_tags:,} tags and {report.differing_schemas} schemas differ"
+        f"{report.differing_tags:,} tags, {report.differing_schemas} schemas, "
+        f"{report.differing_categories} categories and {report.differing_types} types differ"
     )
     return "\n".join([f"{what}{beyond}", counts, *(f"  {each}" for each in report.first)])

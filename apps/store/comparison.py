@@ -1,12 +1,14 @@
 """Compares a store with its events elsewhere, row for row, and what follows from them.
 
 Equal are: every column of every event, the bytes of its data included; what every stream shows and
-its last version; tags, categories, and the schemas that events need.
+its last version; tags; categories; the schemas that events need; and for each type, which schemas
+its events may have and which one the next is written with.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -50,6 +52,8 @@ class Report:
     differing_streams: int = 0
     differing_tags: int = 0
     differing_schemas: int = 0
+    differing_categories: int = 0
+    differing_types: int = 0
     beyond: int = 0
     first: list[str] = field(default_factory=list)
 
@@ -61,6 +65,8 @@ class Report:
             + self.differing_streams
             + self.differing_tags
             + self.differing_schemas
+            + self.differing_categories
+            + self.differing_types
         )
 
     def tell(self, what: str) -> None:
@@ -81,12 +87,12 @@ async def compare(events: StoreEvents, stored: StoredEvents) -> Report:
     if there.store_id != contents.store_id:
         report.differing_events += 1
         report.tell(f"the store's id is {there.store_id}, not {contents.store_id}")
-    fold, heads, used = PolicyFold(contents.schemas), dict[str, int](), set[int]()
+    fold, heads, kinds = PolicyFold(contents.schemas), dict[str, int](), _Kinds()
     for part in events.parts():
         low, high = part["position"][0].as_py(), part["position"][-1].as_py()
         _compare_events(part, await stored.between(low, high), report)
         report.events += part.num_rows
-        used |= {*pc.unique(part["schema_id"]).to_pylist()}
+        kinds.add(part)
         newest = part.group_by("stream").aggregate([("version", "max")]).to_pydict()
         heads |= dict(zip(newest["stream"], newest["version_max"], strict=True))
         for row in _of_metadata(part):
@@ -97,12 +103,71 @@ async def compare(events: StoreEvents, stored: StoredEvents) -> Report:
     report.differing_tags = (await stored.rows(_TAGS))[0][0]
     if report.differing_tags:
         report.tell(f"{report.differing_tags} tags differ from those of their events")
-    for schema_id in sorted(used):
+    await _compare_kinds(stored, kinds, contents.subjects, report)
+    for schema_id in kinds.schema_ids:
         report.schemas += 1
         if there.schemas.get(schema_id) != contents.schemas.get(schema_id):
             report.differing_schemas += 1
             report.tell(f"schema {schema_id} differs")
     return report
+
+
+class _Kinds:
+    """The categories, types and schemas of events, as they come by ascending position."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str, int], int] = {}
+
+    def add(self, part: pa.Table) -> None:
+        """Take the events of a part."""
+        columns = ["category", "type", "schema_id"]
+        found = part.group_by(columns).aggregate([("position", "max")]).to_pylist()
+        self._last |= {(*(row[name] for name in columns),): row["position_max"] for row in found}
+
+    @property
+    def schema_ids(self) -> list[int]:
+        """The schemas that events have."""
+        return sorted({schema_id for _, _, schema_id in self._last})
+
+    @property
+    def categories(self) -> set[str]:
+        """The categories that have events."""
+        return {category for category, _, _ in self._last}
+
+    @property
+    def schemas(self) -> dict[str, list[int]]:
+        """The schemas of the events of each type; the last event's is the last one."""
+        found: dict[str, list[int]] = {}
+        for category, type_, schema_id in sorted(self._last, key=self._last.__getitem__):
+            found.setdefault(f"{category}.{type_}", []).append(schema_id)
+        return found
+
+
+async def _compare_kinds(
+    stored: StoredEvents, kinds: _Kinds, subjects: Mapping[str, int], report: Report
+) -> None:
+    """Compare categories and types.
+
+    A type may be written with a schema that none of its events has yet. With another one than the
+    last event's that events do have it goes back to an old form, unless `subjects` says so.
+    """
+    there = {category for (category,) in await stored.rows("SELECT category FROM es.categories")}
+    wanted = kinds.categories
+    for category in sorted(wanted - there if report.beyond else wanted ^ there):
+        report.differing_categories += 1
+        has = "has events and is" if category in wanted else "has no events and is"
+        report.tell(f"category {category} {has}{'' if category in there else ' not'} listed")
+    written = dict(await stored.rows("SELECT subject, schema_id FROM es.types"))
+    known = {*await stored.rows("SELECT subject, schema_id FROM es.type_schemas")}
+    for subject, used in kinds.schemas.items():
+        now, last = written.get(subject), subjects.get(subject, used[-1])
+        older = subject in subjects or now in used
+        if now is None or (now != last and older and not report.beyond):
+            report.differing_types += 1
+            report.tell(f"type {subject} is written with schema {now}, not {last}")
+        elif not {(subject, schema_id) for schema_id in used} <= known:
+            report.differing_types += 1
+            report.tell(f"type {subject} lacks a schema that its events have")
 
 
 def _of_metadata(part: pa.Table) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from apps.archive.lake import LakeArchive
 from apps.store.events import COLUMNS
 from eventstore.archive import Archived, fetched
-from eventstore.postgres.connect import Connection, connect, wrapped
-from eventstore.postgres.restoring import Contents, half_filled
+from eventstore.postgres.connect import Connection, connect, half_filled, wrapped
+from eventstore.postgres.restoring import Contents
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 

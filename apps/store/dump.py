@@ -2,22 +2,26 @@
 
 `events-000001.parquet`, … have all events with their bytes, `schemas.parquet` the Avro schemas by
 id. `store.json` is written last and has the checksum of each file: a folder without it is no
-export. Events that are in the archive are taken from there.
+export, and all files are on the disk before it is. Only their owner may read them. Events that are
+in the archive are taken from there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from apps.store.database import StoredEvents
-from apps.store.events import ABOUT, FORMAT, files_of, refuse_gaps
+from apps.store.events import ABOUT, COLUMNS, FORMAT, files_of, refuse_gaps
 from apps.store.rebuild import Progress
 from kernel.errors import Conflict
 
@@ -48,7 +52,7 @@ async def export(
 
     Raises `Conflict` for a folder that has files, `Incompatible` for a position that is missing.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise Conflict(
             f"{folder} is not empty",
@@ -57,27 +61,22 @@ async def export(
     async with StoredEvents.open(dsn, lake) as stored:
         contents = await stored.contents()
         names: list[str] = []
-        writer: pq.ParquetWriter | None = None
-        low, started = 1, asyncio.get_running_loop().time()
-        while low <= contents.head:
-            high = min(low + part - 1, contents.head)
-            rows = await stored.between(low, high)
-            refuse_gaps(rows, low, high)
-            if writer is None:
-                names.append(f"events-{len(names) + 1:06}.parquet")
-                writer = pq.ParquetWriter(folder / names[-1], rows.schema, compression="zstd")
-            writer.write_table(rows)
-            if high % file_events < part:
-                writer.close()
-                writer = None
-            seconds = max(asyncio.get_running_loop().time() - started, 1e-6)
-            show(Progress(events=high, head=contents.head, rate=high / seconds))
-            low = high + 1
-        if writer is not None:
-            writer.close()
+        started = asyncio.get_running_loop().time()
+        for first in range(1, contents.head + 1, file_events):
+            names.append(f"events-{len(names) + 1:06}.parquet")
+            last = min(first + file_events - 1, contents.head)
+            with _kept(folder / names[-1]) as file, _events_in(file) as writer:
+                for low in range(first, last + 1, part):
+                    high = min(low + part - 1, last)
+                    rows = await stored.between(low, high)
+                    refuse_gaps(rows, low, high)
+                    writer.write_table(rows)
+                    seconds = max(asyncio.get_running_loop().time() - started, 1e-6)
+                    show(Progress(events=high, head=contents.head, rate=high / seconds))
     schemas = {"schema_id": [*contents.schemas], "schema": [*contents.schemas.values()]}
     kinds = pa.schema([("schema_id", pa.int32()), ("schema", pa.string())])
-    pq.write_table(pa.table(schemas, schema=kinds), folder / "schemas.parquet")
+    with _kept(folder / "schemas.parquet") as file:
+        pq.write_table(pa.table(schemas, schema=kinds), file)
     files = files_of(folder, [*names, "schemas.parquet"])
     about = {
         "format": FORMAT,
@@ -87,11 +86,36 @@ async def export(
         "files": files,
     }
     unfinished = folder / f".{ABOUT}"
-    unfinished.write_text(json.dumps(about, indent=1) + "\n")
+    with _kept(unfinished) as file:
+        file.write(json.dumps(about, indent=1).encode() + b"\n")
+    _sync(folder)
     unfinished.rename(folder / ABOUT)
+    _sync(folder)
     return Exported(
         store_id=contents.store_id,
         events=contents.head,
         bytes=sum(int(str(file["bytes"])) for file in files.values()),
         files=len(files),
     )
+
+
+@contextmanager
+def _kept(path: Path) -> Iterator[BinaryIO]:
+    """Write a file that only its owner may read, and that outlives the machine at the end."""
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _events_in(file: BinaryIO) -> pq.ParquetWriter:
+    return pq.ParquetWriter(file, COLUMNS, compression="zstd")
+
+
+def _sync(folder: Path) -> None:
+    """Make sure of the names in a folder."""
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)

@@ -52,7 +52,7 @@ class StoreEvents(Protocol):
         """What the store is, apart from its events."""
         ...
 
-    def parts(self, *, after: int = 0) -> Iterator[pa.Table]:
+    def parts(self, *, after: int = 0, up_to: int | None = None) -> Iterator[pa.Table]:
         """Yield the events behind a position, ascending. Raises `Incompatible` for a gap."""
         ...
 
@@ -88,10 +88,11 @@ class LakeEvents:
         """What the store is. Its head is that of the last epoch: all events up to there came."""
         return self._contents
 
-    def parts(self, *, after: int = 0) -> Iterator[pa.Table]:
+    def parts(self, *, after: int = 0, up_to: int | None = None) -> Iterator[pa.Table]:
         """Yield the events behind a position, ascending."""
-        for low in range(after + 1, self._contents.head + 1, self._part):
-            high = min(low + self._part - 1, self._contents.head)
+        end = self._contents.head if up_to is None else up_to
+        for low in range(after + 1, end + 1, self._part):
+            high = min(low + self._part - 1, end)
             found = [_between(s, low, high) for s in self._segments if s.first <= high]
             rows = pa.concat_tables(found).sort_by("position")
             refuse_gaps(rows, low, high)
@@ -128,18 +129,29 @@ class FolderEvents:
         """What the store is."""
         return self._contents
 
-    def parts(self, *, after: int = 0) -> Iterator[pa.Table]:
+    def parts(self, *, after: int = 0, up_to: int | None = None) -> Iterator[pa.Table]:
         """Yield the events behind a position, ascending."""
-        low = after + 1
+        low, end = after + 1, self._contents.head if up_to is None else up_to
         for name in self._files:
             file = pq.ParquetFile(self._folder / name)
-            for group in range(file.num_row_groups):
+            for group in _groups(file, low, end):
                 rows = file.read_row_group(group).cast(COLUMNS)
-                rows = rows.filter(pc.greater_equal(rows["position"], low))
+                position = rows["position"]
+                wanted = pc.and_(pc.greater_equal(position, low), pc.less_equal(position, end))
+                rows = rows.filter(wanted)
                 if rows.num_rows:
                     refuse_gaps(rows, low, low + rows.num_rows - 1)
                     low += rows.num_rows
                     yield rows
+
+
+def _groups(file: pq.ParquetFile, low: int, high: int) -> Iterator[int]:
+    """Yield the row groups that may have events of some positions."""
+    place = file.schema_arrow.get_field_index("position")
+    for group in range(file.num_row_groups):
+        known = file.metadata.row_group(group).column(place).statistics
+        if known is None or not known.has_min_max or (known.min <= high and known.max >= low):
+            yield group
 
 
 def _only_store(lake: Lake) -> list[str]:

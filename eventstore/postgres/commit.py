@@ -96,12 +96,12 @@ class PostgresGroupCommit:
             await self._note_diverged()
             raise self._diverged
         try:
-            if self._connection is None:
-                self._connection = await connect(self._dsn, cursor=psycopg.AsyncClientCursor)
-                self._lease.forget()
-                await self._connection.execute(PLANNING)
-                await one_call.prepare(self._connection)
             with wrapped("holding the append lease"):
+                if self._connection is None:
+                    self._connection = await connect(self._dsn, cursor=psycopg.AsyncClientCursor)
+                    self._lease.forget()
+                    await self._connection.execute(PLANNING)
+                    await one_call.prepare(self._connection)
                 head = await self._lease.hold(self._connection)
         except Unavailable:
             await self._discard(keep=self._lease.refused)

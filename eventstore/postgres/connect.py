@@ -22,6 +22,7 @@ _RIGHTS = (
     " The service goes on by itself then."
 )
 _NO_ROLE = "permission denied to set role"
+_NO_SCHEMA = "permission denied for schema es"
 
 # A peer that vanished without a word is noticed within 25 seconds. Durability is not the
 # server's default to decide: an acknowledged append is on disk.
@@ -151,6 +152,8 @@ def wrapped(doing: str) -> Iterator[None]:
     except (psycopg.DataError, psycopg.IntegrityError):
         raise
     except psycopg.errors.InsufficientPrivilege as error:
+        if is_closed(error):
+            raise half_filled() from error
         raise Misconfigured(f"{doing}: {_cause(error)}", remedy=_RIGHTS) from error
     except psycopg.ProgrammingError as error:
         raise Misconfigured(f"{doing}: {_cause(error)}") from error
@@ -158,6 +161,21 @@ def wrapped(doing: str) -> Iterator[None]:
         if _NO_ROLE in str(error):
             raise Misconfigured(f"{doing}: {_cause(error)}", remedy=_RIGHTS) from error
         raise Unavailable(f"{doing}: {_cause(error)}") from error
+
+
+def is_closed(error: psycopg.Error) -> bool:
+    """Say whether PostgreSQL refused all of the event store: see `restoring`."""
+    return _NO_SCHEMA in str(error)
+
+
+def half_filled() -> Unavailable:
+    """Return the error for whoever would use a store while it is filled."""
+    return Unavailable(
+        "the store is being filled, and has only a part of its events (or the login has no right "
+        "to use its schema)",
+        remedy="Wait until that is done. If it died, give the same command again, which goes on "
+        "where it was: penstock store rebuild, or penstock store import FOLDER",
+    )
 
 
 def _cause(error: BaseException) -> str:

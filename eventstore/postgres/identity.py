@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import psycopg
 
-from eventstore.postgres.connect import connect, wrapped
+from eventstore.postgres.connect import connect, half_filled, wrapped
 from eventstore.postgres.locks import APPEND_LOCK
 from eventstore.postgres.queries import results
-from eventstore.postgres.restoring import half_filled
 
 
 async def renew_id(dsn: str) -> str:

@@ -12,10 +12,9 @@ import asyncio
 from typing import cast
 
 from eventstore.feed import diverged
-from eventstore.postgres.connect import Connection
+from eventstore.postgres.connect import Connection, half_filled
 from eventstore.postgres.locks import APPEND_LOCK, LEASE_LOCK
 from eventstore.postgres.queries import query, results
-from eventstore.postgres.restoring import half_filled
 from kernel import failpoints
 from kernel.errors import Standby, Unavailable
 

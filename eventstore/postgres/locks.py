@@ -12,3 +12,5 @@ writer from a slow one. A key of two integers, unlike the others.
 """
 TYPES_LOCK = 7_305_801_004
 """Held while the schema of a type is changed, so that two inferences do not lose each other."""
+RESTORE_LOCK = 7_305_801_005
+"""Held by the one process that fills the store."""

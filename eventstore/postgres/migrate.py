@@ -23,7 +23,7 @@ from typing import cast
 import psycopg
 from psycopg import sql
 
-from eventstore.postgres.connect import connect, wrapped
+from eventstore.postgres.connect import connect, half_filled, is_closed, wrapped
 from eventstore.postgres.locks import MIGRATE_LOCK
 from eventstore.postgres.queries import query
 from kernel.errors import ChecksumMismatch, Incompatible, Misconfigured, Unavailable
@@ -116,6 +116,8 @@ async def migrate(
                     return []
                 return await _apply_all(connection, steps, patience or Patience())
             except psycopg.errors.InsufficientPrivilege as error:
+                if is_closed(error):
+                    raise half_filled() from error
                 raise Misconfigured(
                     f"migrating the event store: {error.diag.message_primary}",
                     remedy="Run the first start with a login that may create schemas and roles.",

@@ -1,12 +1,14 @@
 """Fills an empty database with the events of a store, as they were, and makes the rest of them.
 
-1. The database is marked: the table `es.restoring` says what is being filled in, and the store's
-   known head lies beyond its events, so that no writer takes the lease and nobody appends. A
-   writer that had the lease before has it no longer.
-2. Events are copied in ascending order, a commit for each part. Whoever comes after a crash goes on
-   behind the last one.
-3. One commit makes streams, categories, tags and types of the events, sets what streams show, and
-   takes the mark away. Before it nothing serves the store, after it the store is whole.
+1. The database is marked: the table `es.restoring` says what is being filled in. From here on no
+   role may use the schema, so that nobody reads or appends. The store's known head lies beyond its
+   events, and who had the lease has it no longer: that keeps out those who need no role. Indexes of
+   the large tables are set aside (`deferred_indexes`).
+2. Events are copied by several connections, each part of positions in one commit with a row in
+   `es.restoring_parts`. Whoever comes after a crash copies the positions that have no such row.
+3. The indexes of events are built, a commit for each.
+4. One commit makes streams, categories, tags and types of the events, sets what streams show, gives
+   the roles their rights back and takes the mark away. After it the store is whole.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+import psycopg
 from psycopg import sql
 
 from eventstore.lifecycle import METADATA_SUFFIX
+from eventstore.postgres import deferred_indexes
 from eventstore.postgres.connect import Connection, connect, wrapped
-from eventstore.postgres.locks import APPEND_LOCK
+from eventstore.postgres.locks import APPEND_LOCK, RESTORE_LOCK
 from eventstore.postgres.queries import query
 from eventstore.postgres.rows import COPY_EVENTS
 from eventstore.restoring import PolicyFold
@@ -37,6 +41,34 @@ SELECT relname FROM pg_class
 _NO_WRITER = """
 UPDATE es.lease SET number = number + 1, holder = '', expires_at = '-infinity'
 """
+_MARK = """
+CREATE TABLE es.restoring (store_id uuid NOT NULL);
+CREATE TABLE es.restoring_parts (
+    positions int8range NOT NULL,
+    EXCLUDE USING gist (positions WITH &&)
+);
+CREATE TABLE es.restoring_roles AS
+    SELECT pg_get_userbyid(given.grantee)::text AS role, given.number
+        FROM pg_namespace, aclexplode(nspacl)
+            WITH ORDINALITY AS given (grantor, grantee, privilege_type, is_grantable, number)
+        WHERE nspname = 'es' AND given.privilege_type = 'USAGE'
+            AND given.grantee NOT IN (0, nspowner);
+"""
+_UNMARK = "DROP TABLE es.restoring, es.restoring_parts, es.restoring_roles, es.restoring_indexes"
+_MISSING = """
+SELECT lower(part), upper(part) - 1 FROM unnest(
+    int8multirange(int8range(1, %s, '[]')) - coalesce(
+        (SELECT range_agg(positions) FROM es.restoring_parts), '{}'::int8multirange)
+) AS part ORDER BY part
+"""
+_WAIT_FOR_ANOTHER = "15s"
+"""A process that was killed may still be building an index: its server process notices soon."""
+_SESSION = (
+    "SET client_connection_check_interval = '2s'",
+    "SET idle_in_transaction_session_timeout = 0",
+    "SET maintenance_work_mem = '256MB'",
+    "SET work_mem = '128MB'",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +94,6 @@ class Restored:
     tags: int
 
 
-def half_filled() -> Unavailable:
-    """Return the error for whoever would use a store while it is filled."""
-    return Unavailable(
-        "the store is being filled, and has only a part of its events",
-        remedy="Wait until that is done. If it died, give the same command again, which goes on "
-        "where it was: penstock store rebuild, or penstock store import FOLDER",
-    )
-
-
 async def refuse_used(dsn: str) -> None:
     """Raise `Conflict` for a database that has a store already; of any schema, or none at all."""
     async with await connect(dsn, role=None) as connection:
@@ -94,78 +117,130 @@ async def _refuse_used(connection: Connection) -> None:
 class PostgresRestore:
     """Fills one database. Needs a login that owns the store."""
 
-    def __init__(self, connection: Connection, contents: Contents) -> None:
+    def __init__(self, dsn: str, connection: Connection, contents: Contents) -> None:
+        self._dsn = dsn
         self._connection = connection
         self._contents = contents
 
-    async def begin(self) -> int:
-        """Mark the database; return the position up to which it was filled before.
+    async def begin(self) -> list[tuple[int, int]]:
+        """Mark the database; return the first and last positions of what is to be copied.
 
-        Raises `Conflict` for one that is not empty, or is being filled with another store.
+        Raises `Conflict` for one that is not empty, or is being filled with another store;
+        `Unavailable` while another process fills it.
         """
         contents = self._contents
+        await self._take_turn()
         async with self._step():
             await _refuse_used(self._connection)
-            mark = await self._value("SELECT to_regclass('es.restoring')::text")
-            reached = cast(int, await self._value("SELECT position FROM es.counter"))
-            if mark is None:
-                await self._connection.execute("CREATE TABLE es.restoring (store_id uuid)")
-                await self._execute("INSERT INTO es.restoring VALUES (%s)", contents.store_id)
+            if await self._value("SELECT to_regclass('es.restoring')::text") is None:
+                await self._mark()
             else:
-                begun = await self._value("SELECT store_id::text FROM es.restoring")
-                if begun != contents.store_id or reached > contents.head:
-                    raise Conflict(
-                        f"the database is half filled with store {begun}, up to {reached}",
-                        remedy=_EMPTY_FIRST,
-                    )
+                await self._refuse_other()
             await self._execute(
                 "UPDATE es.store SET store_id = %s, known_head = %s",
                 contents.store_id,
                 contents.head + 1,
             )
-            await self._execute(_NO_WRITER)
             await self._keep_schemas()
-        return reached
+            cursor = await self._connection.execute(_MISSING.encode(), (contents.head,))
+            missing = cast("list[tuple[int, int]]", await cursor.fetchall())
+        return missing if contents.head else []
 
-    async def copy(self, lines: Sequence[memoryview]) -> None:
-        """Add events, behind those that are there, in COPY's text format."""
-        async with self._step():
-            # What a lost machine takes back is copied again.
-            await self._connection.execute("SET LOCAL synchronous_commit = off")
-            async with self._connection.cursor() as cursor, cursor.copy(COPY_EVENTS) as copy:
-                for part in lines:
-                    await copy.write(part)
+    @asynccontextmanager
+    async def copier(self) -> AsyncIterator[Copier]:
+        """Open a connection that adds events beside others."""
+        async with await _connected(self._dsn) as connection:
+            yield Copier(connection)
 
     async def finish(self) -> Restored:
         """Make the rest, and open the store.
 
         Raises `Incompatible` where the events are not the whole of a store: nothing is opened.
         """
+        try:
+            with wrapped("filling the event store"):
+                for index in await deferred_indexes.of(self._connection, "events"):
+                    async with self._step():
+                        await deferred_indexes.build(self._connection, index)
+                async with self._step():
+                    await self._make_rest()
+                await self._connection.execute("ANALYZE es.events, es.streams, es.tags")
+                streams = await self._value("SELECT count(*) FROM es.streams")
+                tags = await self._value("SELECT count(*) FROM es.tags")
+        except psycopg.errors.UniqueViolation as error:
+            raise Incompatible(
+                f"two events are one: {error.diag.message_primary}, {error.diag.message_detail}",
+                remedy="Look for it where the events come from.",
+            ) from error
         contents = self._contents
-        async with self._step():
-            await self._refuse_incomplete()
-            # A service that runs beside may have been told of types, which it could not append.
-            await self._execute("DELETE FROM es.type_schemas")
-            await self._execute("DELETE FROM es.types")
-            await self._connection.execute(query("restore_from_events"))
-            for subject, schema_id in contents.subjects.items():
-                await self._connection.execute(
-                    query("keep_type"), {"subject": subject, "schema_id": schema_id}
-                )
-                await self._connection.execute(
-                    query("keep_type_schema"), {"subject": subject, "schema_id": schema_id}
-                )
-            await self._set_policies()
-            await self._execute(_NO_WRITER)
-            await self._connection.execute("UPDATE es.store SET known_head = NULL")
-            await self._connection.execute("DROP TABLE es.restoring")
-            counts = [
-                cast(int, await self._value(f"SELECT count(*) FROM es.{table}"))
-                for table in ("events", "streams", "tags")
-            ]
-        await self._connection.execute("ANALYZE es.events, es.streams, es.tags")
-        events, streams, tags = counts
-        return Restored(store_id=contents.store_id, events=events, streams=streams, tags=tags)
+        return Restored(
+            store_id=contents.store_id, events=contents.head, streams=streams, tags=tags
+        )
+
+    async def _take_turn(self) -> None:
+        with wrapped("filling the event store"):
+            await self._execute("SELECT set_config('lock_timeout', %s, false)", _WAIT_FOR_ANOTHER)
+            try:
+                await self._execute("SELECT pg_advisory_lock(%s)", RESTORE_LOCK)
+            except psycopg.errors.LockNotAvailable as error:
+                raise Unavailable(
+                    "another process fills the event store", remedy="Wait until it is done."
+                ) from error
+            await self._connection.execute("SET lock_timeout = 0")
+
+    async def _mark(self) -> None:
+        await self._connection.execute(_MARK.encode())
+        await self._execute("INSERT INTO es.restoring VALUES (%s)", self._contents.store_id)
+        await self._connection.execute(_NO_WRITER.encode())
+        await deferred_indexes.set_aside(self._connection)
+        for role in await self._roles():
+            await self._connection.execute(
+                sql.SQL("REVOKE USAGE ON SCHEMA es FROM {}").format(role)
+            )
+
+    async def _refuse_other(self) -> None:
+        begun = await self._value("SELECT store_id::text FROM es.restoring")
+        if await self._value("SELECT to_regclass('es.restoring_parts')::text") is None:
+            raise Conflict(
+                "the database was half filled by an older version of Penstock",
+                remedy=_EMPTY_FIRST,
+            )
+        reached = await self._value(
+            "SELECT coalesce(max(upper(positions)) - 1, 0) FROM es.restoring_parts"
+        )
+        if begun != self._contents.store_id or reached > self._contents.head:
+            raise Conflict(
+                f"the database is half filled with store {begun}, up to {reached}",
+                remedy=_EMPTY_FIRST,
+            )
+
+    async def _make_rest(self) -> None:
+        """Make what follows from the events, and take the mark away."""
+        await self._connection.execute(query("restore_summary"))
+        await self._refuse_incomplete()
+        # A service that ran beside may have been told of types, which it could not append.
+        await self._execute("DELETE FROM es.type_schemas")
+        await self._execute("DELETE FROM es.types")
+        await self._connection.execute(query("restore_from_events"))
+        for subject, schema_id in self._contents.subjects.items():
+            given = {"subject": subject, "schema_id": schema_id}
+            await self._connection.execute(query("keep_type"), given)
+            await self._connection.execute(query("keep_type_schema"), given)
+        for table in ("streams", "tags"):
+            for index in await deferred_indexes.of(self._connection, table):
+                await deferred_indexes.build(self._connection, index)
+        await self._set_policies()
+        for role in await self._roles():
+            await self._connection.execute(sql.SQL("GRANT USAGE ON SCHEMA es TO {}").format(role))
+        await self._connection.execute(_NO_WRITER.encode())
+        await self._connection.execute("UPDATE es.store SET known_head = NULL")
+        await self._connection.execute(_UNMARK.encode())
+
+    async def _roles(self) -> list[sql.Identifier]:
+        cursor = await self._connection.execute(
+            "SELECT role FROM es.restoring_roles ORDER BY number"
+        )
+        return [sql.Identifier(cast(str, role)) for (role,) in await cursor.fetchall()]
 
     async def _keep_schemas(self) -> None:
         contents = self._contents
@@ -182,21 +257,19 @@ class PostgresRestore:
                 )
 
     async def _refuse_incomplete(self) -> None:
-        counted = await self._value("SELECT count(*) FROM es.events")
+        counted = await self._value("SELECT coalesce(sum(events), 0)::bigint FROM kinds")
         if counted != self._contents.head:
             raise Incompatible(
                 f"the store has {self._contents.head} events and {counted} were found",
                 remedy="Look for the positions that are missing where the events come from.",
             )
         broken = await self._value(
-            "SELECT stream FROM es.events GROUP BY stream"
-            " HAVING count(*) <> max(version) + 1 ORDER BY stream LIMIT 1"
+            "SELECT stream FROM lives WHERE events <> last + 1 ORDER BY stream LIMIT 1"
         )
         if broken is not None:
             raise Incompatible(f"stream {broken} has versions that are missing")
         unknown = await self._value(
-            "SELECT DISTINCT schema_id FROM es.events"
-            " EXCEPT SELECT schema_id FROM es.schemas LIMIT 1"
+            "SELECT schema_id FROM kinds EXCEPT SELECT schema_id FROM es.schemas LIMIT 1"
         )
         if unknown is not None:
             raise Incompatible(f"the schema with id {unknown} is missing, which events need")
@@ -238,6 +311,29 @@ class PostgresRestore:
         return None if row is None else row[0]
 
 
+class Copier:
+    """Adds events to a database that is marked, beside others that do the same."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def copy(self, first: int, last: int, lines: Sequence[memoryview]) -> None:
+        """Add the events of some positions, in COPY's text format.
+
+        Fails where another process has added one of them, or does it at this moment.
+        """
+        with wrapped("filling the event store"):
+            async with self._connection.transaction(), self._connection.cursor() as cursor:
+                # What a lost machine takes back is copied again.
+                await cursor.execute("SET LOCAL synchronous_commit = off")
+                await cursor.execute(
+                    "INSERT INTO es.restoring_parts VALUES (int8range(%s, %s, '[]'))", (first, last)
+                )
+                async with cursor.copy(COPY_EVENTS) as copy:
+                    for part in lines:
+                        await copy.write(part)
+
+
 _POLICY = (
     "deleted",
     "tombstoned",
@@ -251,7 +347,13 @@ _POLICY = (
 @asynccontextmanager
 async def restoring(dsn: str, contents: Contents) -> AsyncIterator[PostgresRestore]:
     """Connect to a database whose schema is the newest one."""
-    async with await connect(dsn, role=None) as connection:
-        # The end makes an index' worth of rows of all events.
-        await connection.execute("SET idle_in_transaction_session_timeout = 0")
-        yield PostgresRestore(connection, contents)
+    async with await _connected(dsn) as connection:
+        yield PostgresRestore(dsn, connection, contents)
+
+
+async def _connected(dsn: str) -> Connection:
+    connection = await connect(dsn, role=None)
+    with wrapped("filling the event store"):
+        for setting in _SESSION:
+            await connection.execute(setting.encode())
+    return connection

@@ -30,8 +30,10 @@ from projections.log.layout import Lake
 from projections.log.tables import Tables
 from projections.log.writer import ArrowWriter, Guard
 from schemas.registry import MemoryRegistry
+from tests.migration.test_event_store_schema import dumped
 from tests.support.lake.archiving import archived, into_the_log
 from tests.support.services.http import service_in_thread
+from tests.support.services.waiting import until
 from tests.support.store.postgres import EMPTY
 
 IDS = [str(uuid.UUID(int=n)) for n in range(1, 200)]
@@ -128,8 +130,8 @@ def head(dsn: str) -> int:
     return int(asked(dsn, "SELECT position FROM es.counter")[0][0])
 
 
-def rebuilt(events: StoreEvents, dsn: str) -> Restored:
-    return asyncio.run(rebuild(events, dsn))
+def rebuilt(events: StoreEvents, dsn: str, *, copies: int = 3) -> Restored:
+    return asyncio.run(rebuild(events, dsn, copies=copies))
 
 
 def compared(events: StoreEvents, dsn: str, lake: Path) -> Report:
@@ -163,6 +165,7 @@ def test_p1_a_store_rebuilt_from_the_lake_answers_as_the_one_that_was_lost(
     empty = new_database(EMPTY)
     done = rebuilt(events, empty)
     assert done.events == head(dsn) == head(empty)
+    assert dumped(empty) == dumped(new_database()), "with all indexes, constraints and rights"
     report = compared(events, empty, lake)
     assert (report.equal, report.first, report.events) == (True, [], done.events)
     assert compared(events, dsn, lake).equal, "the store that was, with its archive"
@@ -188,6 +191,8 @@ def test_a_store_that_was_exported_is_imported_as_it_was(
     folder = tmp_path / "export"
     done = asyncio.run(export(dsn, str(lake), folder, part=10, file_events=30))
     assert (done.events, done.files) == (head(dsn), 4)
+    assert {p.stat().st_mode & 0o777 for p in folder.iterdir()} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
     with pytest.raises(Conflict, match="is not empty"):
         asyncio.run(export(dsn, str(lake), folder))
     empty = new_database(EMPTY)
@@ -218,8 +223,15 @@ def half_rebuilt(events: LakeEvents, empty: str, monkeypatch: pytest.MonkeyPatch
     with monkeypatch.context() as patch:
         patch.setattr(CopyLines, "of", dying)
         with pytest.raises(KeyboardInterrupt):
-            rebuilt(events, empty)
+            rebuilt(events, empty, copies=1)
     assert head(empty) == 40
+
+
+def serves_nobody(http: httpx.Client) -> None:
+    """See that a service over a half filled store answers nothing, and tells how to go on."""
+    for url in ("/v1/events", f"/v1/events/{IDS[0]}", "/v1/streams/order-0", "/v1/streams"):
+        assert http.get(url).status_code == 503, url
+    until(lambda: "same command again" in http.get("/v1/events").text, "the trouble is told")
 
 
 def test_a_rebuild_that_died_is_fenced_and_gone_on_with(
@@ -230,6 +242,7 @@ def test_a_rebuild_that_died_is_fenced_and_gone_on_with(
     with service_in_thread(empty, wait_ready=False) as http:
         refused = http.post("/v1/streams/order-0", json={"events": [body(99)]})
         assert refused.status_code >= 500, refused.text
+        serves_nobody(http)
     other = StoredElsewhere(events)
     with pytest.raises(Conflict, match="half filled with store"):
         rebuilt(other, empty)
@@ -258,10 +271,16 @@ def test_what_differs_is_named_and_a_gap_is_refused(
         forging.execute("UPDATE es.events SET metadata = '{\"a\": 1}' WHERE position = 4")
         forging.execute("UPDATE es.streams SET truncate_before = 1 WHERE stream = 'order-2'")
         forging.execute("DELETE FROM es.tags WHERE position = 6")
+        forging.execute("DELETE FROM es.categories WHERE category = 'cart'")
+        forging.execute("INSERT INTO es.categories VALUES ('never')")
+        forging.execute("DELETE FROM es.types WHERE subject = 'cart.paid'")
+        forging.execute("DELETE FROM es.type_schemas WHERE subject = 'order.placed'")
     report = compared(events, empty, lake)
     assert not report.equal
     assert (report.differing_events, report.differing_streams, report.differing_tags) == (2, 1, 3)
+    assert (report.differing_categories, report.differing_types) == (2, 2)
     assert report.first[:2] == ["position 3: data", "position 4: metadata"]
+    assert "category cart has events and is not listed" in report.first
     table = Lake.at(lake).path(f"log/events/{events.contents.store_id}")
     Tables().open(table).delete("position = 17")
     with pytest.raises(Incompatible, match="position 17 is missing"):
@@ -279,8 +298,9 @@ def test_who_had_the_lease_before_writes_nothing_until_the_store_is_whole(
     with service_in_thread(empty, lake=lake, registry=registry) as http:
         wanted = {"url": "/v1/streams/order-9", "json": {"events": [body(99)]}}
         half_rebuilt(events, empty, monkeypatch)
-        with pytest.raises(httpx.ReadTimeout):  # It waits until there is a store again.
-            http.post(**wanted, timeout=1)
+        refused = http.post(**wanted)
+        assert refused.status_code == 503, refused.text
+        assert "is being filled" in refused.text
         assert head(empty) == 40
         with pytest.raises(Unavailable, match="is being filled"):
             asyncio.run(renew_id(empty))
@@ -299,7 +319,7 @@ class NoEvents:
 
     contents = Contents(store_id=str(uuid.UUID(int=6)), head=0, schemas={1: '"int"'}, subjects={})
 
-    def parts(self, *, after: int = 0) -> Iterator[pa.Table]:
+    def parts(self, *, after: int = 0, up_to: int | None = None) -> Iterator[pa.Table]:
         return iter(())
 
 
