@@ -20,7 +20,7 @@ from cdc.replication import published
 from cdc.scope import columns_listed, scope_of
 from cdc.sources import Source
 from cdc.table_checks import PUBLISHABLE
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 _AS_SUPERUSER = "penstock source check NAME --fix --fix-as DSN"
 

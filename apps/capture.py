@@ -27,14 +27,14 @@ from cdc.scope import Scope, scope_of
 from cdc.slots import refuse_lost
 from cdc.sources import OUTBOX, Source
 from kernel.errors import Conflict, Misconfigured, NotFound, PenstockError, Unavailable
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.captured import CapturedTable, parse_tables, render_tables
-from projections.runner.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
-from projections.runner.manifest import Manifest
-from projections.runner.progress import Progress
-from projections.state.held import hold_document
-from projections.state.installs import InstallBook
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.manifest import Manifest
+from pipeline.ddl.held_tables import hold_document
+from pipeline.installs.announced import InstallBook
+from pipeline.position.progress import Progress
+from projections.run.captured_tables import CapturedTable, parse_tables, render_tables
+from projections.run.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
 from schemas.incarnations import Incarnation
 from schemas.registry import ConfluentRegistry
 

@@ -22,8 +22,9 @@ from cdc import sources
 from cdc.database import connected
 from kernel.errors import Unavailable
 from kernel.positions import Epoch, Lsn, Offsets, lsn_from_text
-from projections.log.layout import Lake
-from projections.log.rows import SmallTables
+from lake.layout import Lake
+from lake.rows import SmallTables
+from pipeline.ddl.held_tables import hold_line, release_command, retry_command
 from projections.serve.standings import (
     CAPTURE,
     PROJECTION,
@@ -34,7 +35,6 @@ from projections.serve.standings import (
     newest,
     runs,
 )
-from projections.state.held import hold_line, release_command, retry_command
 
 POLL_S = 0.2
 LOOK_S = 1.0

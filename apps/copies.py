@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.state.installs import JOIN, WANT, Entry, InstallBook, hold, request
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.installs.announced import JOIN, WANT, Entry, InstallBook, hold, request
 
 
 def awaited(lake: Lake, source: str) -> None:

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from apps.cli.output import table as rendered
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.manifest import Manifest
-from projections.runner.progress import Progress
-from projections.state.installs import ALL, DONE, INSTALL, RUN, InstallBook, install_of
-from projections.state.staging import generation_lake
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.manifest import Manifest
+from pipeline.installs.announced import ALL, DONE, INSTALL, RUN, InstallBook, install_of
+from pipeline.installs.staging import generation_lake
+from pipeline.position.progress import Progress
 
 _WINDOW_S = 60.0
 

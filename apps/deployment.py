@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kernel.errors import Conflict, InvalidRequest, PenstockError
-from projections.runner.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
-from projections.runner.manifest import TYPED
-from projections.runner.relations import LakeCatalog
+from pipeline.commit.manifest import TYPED
+from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
+from projections.run.relations import LakeCatalog
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from projections.sql.plan import plan

@@ -16,11 +16,11 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound, PenstockError
 from kernel.positions import Epoch
-from projections.log import storage
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.catalog import LIVE, DeployedCatalog
-from projections.runner.manifest import PROJECTION, TYPED, Manifest
+from lake import storage
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.manifest import PROJECTION, TYPED, Manifest
+from projections.run.catalog import LIVE, DeployedCatalog
 from projections.sql.lineage import readers_of_events
 
 _LOG = "log/events"

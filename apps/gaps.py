@@ -22,8 +22,8 @@ from apps.topics import KafkaTopics
 from cdc.sources import OUTBOX
 from kernel.errors import Unavailable
 from kernel.positions import Offsets, TopicId
-from projections.runner.manifest import Bound, Committed
-from projections.state.installs import SKIP, Entry, InstallBook
+from pipeline.commit.manifest import Bound, Committed
+from pipeline.installs.announced import SKIP, Entry, InstallBook
 
 EVENTS = "events"
 _KEY = "skips"

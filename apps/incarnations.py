@@ -8,9 +8,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from cdc.slots import Server, next_incarnation
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.catalog import DROPPED, LIVE, LOST, SLOT, DeployedCatalog, Entry
+from lake.layout import Lake
+from lake.tables import Tables
+from projections.run.catalog import DROPPED, LIVE, LOST, SLOT, DeployedCatalog, Entry
 from schemas.incarnations import Incarnation, parse_incarnation, render_incarnation
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from apps.settings import Settings
 from apps.standstills import account, of_pipeline
-from projections.log.layout import Lake, part_of
+from lake.layout import Lake, part_of
 
 if TYPE_CHECKING:
     from projections.serve.lake_tables import Commit

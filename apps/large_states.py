@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from apps.pipeline.shipment import is_elsewhere
 from apps.settings import Settings
-from projections.log.driver import Limit
-from projections.log.executor_rows import BucketRows, PartBuckets, PartRows, RowTasks, SparkRows
-from projections.runner.executor import Executor, ExecutorChoice
-from projections.verification.large_states import LargeStates
+from lake.collecting import Limit
+from lake.executor_rows import BucketRows, PartBuckets, PartRows, RowTasks, SparkRows
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.verification.large_states import LargeStates
 
 if TYPE_CHECKING:
     import pyarrow as pa

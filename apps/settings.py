@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from kernel.errors import Misconfigured
-from projections.log.layout import lake_root
+from lake.layout import lake_root
 
 ENDPOINTS_FILE = Path(".penstock/endpoints.json")
 TOKEN_FILE = Path(".penstock/token")

@@ -13,12 +13,12 @@ from apps import gaps
 from apps.settings import Settings
 from apps.topics import KafkaTopics
 from kernel.positions import Offsets
-from projections.log.layout import Lake, topics_log
-from projections.log.tables import Tables
-from projections.runner.catalog import DeployedCatalog
-from projections.runner.manifest import Committed, Manifest, first_progress
+from lake.layout import Lake, topics_log
+from lake.tables import Tables
+from pipeline.commit.manifest import Committed, Manifest, first_progress
+from pipeline.installs.announced import InstallBook
+from projections.run.catalog import DeployedCatalog
 from projections.serve.lake_tables import row_count
-from projections.state.installs import InstallBook
 from schemas.topic_records import TopicShape
 
 RUNS, WAITS, GAP = "runs", "waits", "gap"

@@ -18,8 +18,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.harness import Context, Figures
 from kernel.positions import Epoch
-from projections.log.tables import TABLE_SETTINGS, Tables
-from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
+from lake.tables import TABLE_SETTINGS, Tables
+from lake.writer import OP, UPSERT, ArrowWriter, Guard
 
 NAME = "commit"
 CONDITIONS = (

@@ -35,22 +35,22 @@ from benchmarks.harness import Context, Figures
 from benchmarks.machine import children_cpu_s
 from eventstore.decode import EventDecoder
 from kernel.positions import Epoch, Offsets
-from projections.log.datasets import dataset_of
-from projections.log.decode import Decoder
-from projections.log.executor_tasks import Executors, SparkTasks
-from projections.log.layout import Lake, changes_log, current_name, events_log
-from projections.log.tables import Tables
-from projections.log.typed import TypedTables
-from projections.log.typed_columns import Visible
-from projections.log.writer import ArrowWriter, Guard
-from projections.runner.ingest import Ingest
-from projections.runner.log_task import Facts
-from projections.runner.manifest import Bound, Manifest
-from projections.runner.staged import Staged
-from projections.state.bucketed_merge import large_merge
-from projections.state.current import CurrentTables
-from projections.state.large import LARGE_ROWS, split
-from projections.state.tail import FoldPolicy
+from lake.datasets import dataset_of
+from lake.executor_tasks import Executors, SparkTasks
+from lake.layout import Lake, changes_log, current_name, events_log
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound, Manifest
+from pipeline.current.bucketed_merge import large_merge
+from pipeline.current.tables import CurrentTables
+from pipeline.current.tail import FoldPolicy
+from pipeline.decode.records import Decoder
+from pipeline.log.large_folds import LARGE_ROWS, split
+from pipeline.log.log_task import Facts
+from pipeline.log.staged_rows import Staged
+from pipeline.typed.columns import Visible
+from pipeline.typed.tables import TypedTables
 from schemas.registry import MemoryRegistry
 from stack.jars import resolve
 from stack.java import find_java

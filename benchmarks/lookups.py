@@ -26,12 +26,12 @@ from benchmarks.eventstore.cost import cpu_seconds
 from benchmarks.eventstore.penstock import service
 from benchmarks.harness import Context, Figures
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables
-from projections.log.writer import UPSERT, ArrowWriter, Guard, with_op
-from projections.runner.catalog import LIVE, PROJECTION, DeployedCatalog, Entry
-from projections.runner.manifest import Bound, Committed, Manifest, Projected
-from projections.runner.progress import Progress
+from lake.layout import Lake
+from lake.tables import TableAt, Tables
+from lake.writer import UPSERT, ArrowWriter, Guard, with_op
+from pipeline.commit.manifest import Bound, Committed, Manifest, Projected
+from pipeline.position.progress import Progress
+from projections.run.catalog import LIVE, PROJECTION, DeployedCatalog, Entry
 
 NAME = "lookups"
 CONDITIONS = (

@@ -22,10 +22,10 @@ from benchmarks.eventstore.lines import event_data
 from benchmarks.eventstore.seed import CATEGORY, EVENTS_PER_STREAM, SCHEMA_ID, TYPE, schema_json
 from benchmarks.harness import Context, Figures
 from kernel.positions import Epoch
-from projections.log.frames import AVRO_SCHEMAS, EVENTS
-from projections.log.layout import Lake, events_log
-from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
+from lake.layout import Lake, events_log
+from lake.table_columns import AVRO_SCHEMAS, EVENTS
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
 from schemas.json_codec import JsonCodec
 from schemas.wire import frame
 

@@ -2,6 +2,6 @@
 
 Upstream: schemas (records decoded by cdc and eventstore, handed in by apps).
 Downstream: replay, apps, and any engine that opens Delta tables.
-Entry points: `projections.runner.ingest.Ingest`, `projections.runner.projector.Projector`,
+Entry points: `pipeline.commit.ingest.Ingest`, `projections.run.projector.Projector`,
 `projections.sql.plan.plan`, `projections.serve.query`.
 """

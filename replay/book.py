@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from kernel.errors import Cancelled, Conflict, NotFound
 from kernel.positions import Epoch
-from projections.log.frames import UTC_MICROS
-from projections.log.layout import Lake
-from projections.log.ledger import Ledger
-from projections.log.tables import Tables
+from lake.layout import Lake
+from lake.ledger import Ledger
+from lake.table_columns import UTC_MICROS
+from lake.tables import Tables
 
 SCHEMA = pa.schema(
     [

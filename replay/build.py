@@ -28,12 +28,12 @@ from kernel.errors import (
     Unavailable,
 )
 from kernel.positions import Epoch
-from projections.log.sessions import session_beside
-from projections.runner.catalog import Entry
-from projections.runner.derived_holds import why_it_waits
-from projections.runner.projector import BOUNDED_BYTES, CLOSED, Projector
-from projections.runner.targets import Target
-from projections.state.held import retry_command
+from lake.sessions import session_beside
+from pipeline.ddl.held_tables import retry_command
+from projections.run.catalog import Entry
+from projections.run.derived_holds import why_it_waits
+from projections.run.projector import BOUNDED_BYTES, CLOSED, Projector
+from projections.run.targets import Target
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_files
 from replay.course import Course, Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from kernel.errors import Conflict
-from projections.log import storage
+from lake import storage
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.generations import generation_name, live_app
 from replay.subject import Site

@@ -19,9 +19,9 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from kernel.errors import InvalidRequest
-from projections.log.datasets import dataset_of, scanner_of
-from projections.verification.cells import normal, sized, text_sql
-from projections.verification.large_states import LargeStates
+from lake.datasets import dataset_of, scanner_of
+from pipeline.verification.cells import normal, sized, text_sql
+from pipeline.verification.large_states import LargeStates
 from replay.differences import Drift, RowDifferences
 from replay.large_tables import DISAGREE, SEEN, LargeTables
 from schemas.identifiers import duckdb_name

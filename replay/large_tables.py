@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from kernel.errors import TooLarge
-from projections.log.datasets import scanner_of
-from projections.log.driver import Limit
-from projections.verification.lake_state import LakeState
-from projections.verification.large_states import LargeStates, parts_of
-from projections.verification.state_query import StateQuery
+from lake.collecting import Limit
+from lake.datasets import scanner_of
+from pipeline.verification.lake_state import LakeState
+from pipeline.verification.large_states import LargeStates, parts_of
+from pipeline.verification.state_query import StateQuery
 from schemas.row_hash import hash_text
 
 SEEN = "count(*) FILTER (live) AS ours, count(*) FILTER (NOT live) AS theirs"

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
-from projections.log import storage
-from projections.log.datasets import dataset_of
-from projections.log.typed_columns import EPOCH, LATE
+from lake import storage
+from lake.datasets import dataset_of
+from pipeline.typed.columns import EPOCH, LATE
 from projections.sql.lineage import readers_of
 from replay.book import ReplayBook
 from replay.rates import Rates, rates_for

@@ -11,15 +11,15 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from kernel import failpoints
 from kernel.positions import Epoch
-from projections.log.datasets import schema_of
-from projections.log.driver import FEW_ROWS, RESULT, collected
-from projections.log.spark_writer import SparkWriter
-from projections.log.tables import Tables
-from projections.log.typed_columns import EPOCH
-from projections.log.writer import ArrowWriter, Guard
-from projections.runner.projector import BOUNDED_BYTES, Projector
-from projections.runner.relations import LakeCatalog
-from projections.runner.targets import Target
+from lake.collecting import FEW_ROWS, RESULT, collected
+from lake.datasets import schema_of
+from lake.spark_writer import SparkWriter
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.typed.columns import EPOCH
+from projections.run.projector import BOUNDED_BYTES, Projector
+from projections.run.relations import LakeCatalog
+from projections.run.targets import Target
 from projections.sql.plan import Plan
 from replay.slices import Slicing
 from schemas.identifiers import spark_name

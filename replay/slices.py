@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from kernel.positions import Epoch
-from projections.log.writer import Guard
+from lake.writer import Guard
 from projections.sql.plan import Plan
 from projections.sql.tree import (
     Final,

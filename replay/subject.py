@@ -10,26 +10,26 @@ import pyarrow as pa
 
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
-from projections.log import storage
-from projections.log.layout import Lake
-from projections.log.tables import Tables, greatest, kept
-from projections.log.typed_columns import EPOCH
-from projections.runner.catalog import PROJECTION, DeployedCatalog, Deployment, Entry
-from projections.runner.derived_holds import covered, holds_on
-from projections.runner.final_rows import ended_at
-from projections.runner.manifest import TYPED, Manifest, Projected
-from projections.runner.region_runs import input_tables as tables_of_plan
-from projections.runner.region_runs import table_of
-from projections.runner.relations import LATENESS, LakeCatalog
-from projections.runner.targets import Target
+from lake import storage
+from lake.layout import Lake
+from lake.tables import Tables, greatest, kept
+from pipeline.commit.manifest import TYPED, Manifest, Projected
+from pipeline.ddl.held_tables import Hold
+from pipeline.typed.columns import EPOCH
+from pipeline.verification.large_states import LargeStates
+from projections.run.catalog import PROJECTION, DeployedCatalog, Deployment, Entry
+from projections.run.derived_holds import covered, holds_on
+from projections.run.final_rows import ended_at
+from projections.run.region_runs import input_tables as tables_of_plan
+from projections.run.region_runs import table_of
+from projections.run.relations import LATENESS, LakeCatalog
+from projections.run.targets import Target
 from projections.serve.standings import unknown_projection
 from projections.sql.catalog import Column
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.lineage import read_by, readers_of, streams_named
 from projections.sql.parse import ProjectionDecl, parse_script
 from projections.sql.plan import InputKind, Plan, plan
-from projections.state.held import Hold
-from projections.verification.large_states import LargeStates
 from replay.generations import build_app, generation_name, live_app, version_before
 
 

@@ -26,11 +26,11 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from kernel.errors import Conflict, LeaseLost, NotFound
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.datasets import schema_of
-from projections.log.tables import TableAt, kept
-from projections.runner.catalog import PROJECTION, Entry
-from projections.runner.manifest import Projected
-from projections.runner.projector import CLOSED
+from lake.datasets import schema_of
+from lake.tables import TableAt, kept
+from pipeline.commit.manifest import Projected
+from projections.run.catalog import PROJECTION, Entry
+from projections.run.projector import CLOSED
 from replay.book import CLAIM, READY, Replay, ReplayBook, State
 from replay.generations import (
     Cursor,

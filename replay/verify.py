@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 
 from kernel.errors import Incompatible, InvalidRequest, NotFound
 from kernel.positions import Epoch
-from projections.log.datasets import schema_of
-from projections.log.tables import kept
-from projections.log.typed_columns import EPOCH
+from lake.datasets import schema_of
+from lake.tables import kept
+from pipeline.typed.columns import EPOCH
 from projections.sql.plan import Strategy
 from projections.sql.shape import ORDER
 from replay.book import READY, Replay, ReplayBook, State

@@ -53,7 +53,7 @@ OF_CHANGES = frozenset(
 )
 """Columns of ours in the tables of captured tables: current, typed, history and log of copies.
 
-The two of a history that begin without an underscore are freed there (`projections.state.history`).
+The two of a history that begin without an underscore are freed there (`pipeline.history.tables`).
 """
 
 

@@ -14,11 +14,11 @@ from uuid import UUID
 from eventstore.archive import Archived
 from kernel.errors import Unavailable
 from kernel.positions import Position, Version
-from projections.log.layout import Lake, events_log
+from lake.layout import Lake, events_log
 from schemas.records import RecordedEvent
 
 if TYPE_CHECKING:
-    from projections.log.tables import Tables
+    from lake.tables import Tables
 
 _COLUMNS = (
     "position",
@@ -70,7 +70,7 @@ class LakeArchive:
         import pyarrow.compute as pc
         from deltalake.exceptions import DeltaError
 
-        from projections.log.tables import Tables
+        from lake.tables import Tables
 
         path = Lake(self._root).path(events_log(store_id))
         rows: list[dict[str, Any]] = []

@@ -17,7 +17,7 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, fields, refuse_unconfirmed, table
 from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
 
@@ -75,14 +75,14 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
 
 def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Stop keeping a projection up to date; its table stays as it is."""
-    from projections.runner.catalog import PAUSED
+    from projections.run.catalog import PAUSED
 
     _set(name, PAUSED, workspace, as_json)
 
 
 def resume(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Go on with a paused projection, from where it stopped."""
-    from projections.runner.catalog import LIVE
+    from projections.run.catalog import LIVE
 
     _set(name, LIVE, workspace, as_json)
 
@@ -101,14 +101,14 @@ def drop(
     if not yes:
         what = f"{name} would no longer be kept up to date; its table stays"
         refuse_unconfirmed(what, f"penstock projection drop {name} --yes", as_json=as_json)
-    from projections.runner.catalog import DROPPED
+    from projections.run.catalog import DROPPED
 
     _set(name, DROPPED, workspace, as_json)
 
 
 def _set(name: str, status: str, workspace: WorkspaceOption, as_json: bool) -> None:
-    from projections.log.tables import Tables
-    from projections.runner.catalog import DeployedCatalog
+    from lake.tables import Tables
+    from projections.run.catalog import DeployedCatalog
     from projections.serve.standings import standing
 
     lake = Lake.named(settings.load(workspace).lake)

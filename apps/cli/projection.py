@@ -122,7 +122,7 @@ def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | N
     for one that is malformed.
     """
     from apps.deployment import lake_catalog
-    from projections.log import storage
+    from lake import storage
     from projections.sql.catalog import catalog_from
 
     found = settings.load(workspace)
@@ -142,7 +142,7 @@ def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | N
 
 def _declared_catalog(known: Catalog, files: Declared) -> DeclaredCatalog:
     """Return what files declare on what is known, with the projections that are deployed."""
-    from projections.runner.relations import LakeCatalog
+    from projections.run.relations import LakeCatalog
     from projections.sql.declared import DeclaredCatalog
 
     deployed = known.declared if isinstance(known, LakeCatalog) else {}
@@ -154,7 +154,7 @@ def _checked(decl: ProjectionDecl, known: Catalog | None, files: Declared) -> di
     if known is None:
         return {"name": decl.name, "ok": True, "fingerprint": decl.fingerprint}
     from apps.deployment import waits_for_input
-    from projections.runner.relations import LakeCatalog
+    from projections.run.relations import LakeCatalog
     from projections.sql.plan import plan
 
     try:
@@ -176,7 +176,7 @@ def _beginnings(
 
     Versions by a column of the table's own (`event_time`) reach back as far as its rows do.
     """
-    from projections.runner.relations import LakeCatalog
+    from projections.run.relations import LakeCatalog
     from projections.sql.declared import DeclaredCatalog
     from projections.sql.shape import InputKind
 

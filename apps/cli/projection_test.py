@@ -155,8 +155,8 @@ class OnSpark:
 
 def computed_on(spark: SparkSession, plan: Plan, views: dict[str, pa.Table]) -> pa.Table:
     """Compute all rows of a plan in a session, over the views of its inputs."""
-    from projections.log.driver import RESULT, collected
-    from projections.runner.matchers import register_functions
+    from lake.collecting import RESULT, collected
+    from projections.run.matchers import register_functions
 
     for name, rows in views.items():
         spark.createDataFrame(rows).createOrReplaceTempView(name)

@@ -28,7 +28,7 @@ from kernel.errors import EXIT_NEEDS_CONFIRMATION, EXIT_PARTIAL, NotFound
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from projections.log.layout import Lake
+    from lake.layout import Lake
 
 Topic = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The records' topic, or a table as SOURCE.TABLE.")
@@ -121,7 +121,7 @@ def retry(
     What can be read enters the log, and its table goes on with all that came meanwhile once no
     record of it waits. Exit code 6 when some still cannot be read.
     """
-    from projections.state.installs import DECODE
+    from pipeline.installs.announced import DECODE
 
     found = settings.load(workspace)
     numbers, count = _decide(found, DECODE, topic, partition, offset, reason=None)
@@ -144,7 +144,7 @@ def waive(
     missing in the table until `penstock source verify SOURCE --heal` or a copy brings it. Waiving
     the END of a transaction leaves all its rows in the log alone.
     """
-    from projections.state.installs import WAIVE
+    from pipeline.installs.announced import WAIVE
 
     if not reason or not yes:
         needs = "--reason TEXT --yes" if not reason else "--yes"
@@ -198,9 +198,9 @@ def _decide(
     reason: str | None,
 ) -> tuple[tuple[int, ...], int]:
     """Write down what is to become of records; return the decisions' numbers, and how many."""
-    from projections.log.tables import Tables
-    from projections.runner.quarantine import MOST_AT_ONCE, places_of
-    from projections.state.installs import Entry, InstallBook
+    from lake.tables import Tables
+    from pipeline.commit.quarantine import MOST_AT_ONCE, places_of
+    from pipeline.installs.announced import Entry, InstallBook
 
     lake = lake_of(found)
     waiting = _open(lake)
@@ -265,15 +265,15 @@ def _report(
 
 
 def _open(lake: Lake) -> pa.Table | None:
-    from projections.log.tables import Tables
-    from projections.runner.quarantine import open_records
+    from lake.tables import Tables
+    from pipeline.commit.quarantine import open_records
 
     return open_records(lake, Tables(), [n for n in _COLUMNS if n not in ("topic",)])
 
 
 def _known(lake: Lake, *, ended: bool) -> list[dict[str, Any]]:
     """Return the records that wait, or all of them, without their bytes."""
-    from projections.log.tables import Tables
+    from lake.tables import Tables
 
     if not ended:
         found = _open(lake)
@@ -291,7 +291,7 @@ def _known(lake: Lake, *, ended: bool) -> list[dict[str, Any]]:
 
 
 def _outcomes(lake: Lake) -> list[dict[str, Any]]:
-    from projections.log.tables import Tables
+    from lake.tables import Tables
 
     found = Tables().read(lake.outcomes)
     return [] if found is None else list(found.sort_by("epoch").to_pylist())
@@ -302,7 +302,7 @@ def _read(lake: Lake, places: list[tuple[str, int, int]]) -> list[dict[str, Any]
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from projections.log.tables import Tables
+    from lake.tables import Tables
 
     topics, _, offsets = (sorted(set(each)) for each in zip(*places, strict=True))
     where = pc.is_in(pc.field("topic"), pa.array(topics)) & pc.is_in(

@@ -20,7 +20,7 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 if TYPE_CHECKING:
     from projections.serve.epochs import EpochPage
@@ -107,8 +107,8 @@ def table_retry(
 
     The pipeline tries by itself, too, after pauses that grow to five minutes.
     """
+    from pipeline.ddl.held_tables import NO_ORDER
     from projections.serve.standings import held_tables
-    from projections.state.held import NO_ORDER
 
     lake = lake_of(settings.load(workspace))
     held = {
@@ -118,8 +118,8 @@ def table_retry(
     }
     if name not in held:
         raise NotFound(f"{name} is not held by an error", remedy="penstock table list")
-    from projections.log.tables import Tables
-    from projections.runner.catalog import LIVE, RETRY, DeployedCatalog, Entry
+    from lake.tables import Tables
+    from projections.run.catalog import LIVE, RETRY, DeployedCatalog, Entry
 
     entry = Entry(kind=RETRY, name=name, generation=1, status=LIVE, text="")
     DeployedCatalog(lake, Tables()).put([entry])
@@ -191,7 +191,7 @@ def epoch_show(
 
 def lake_of(found: settings.Settings) -> Lake:
     """Return a workspace's lake. Raises `NotFound` where there is none yet."""
-    from projections.log import storage
+    from lake import storage
 
     if not storage.exists(found.lake):
         raise NotFound(f"there is no lake at {found.lake}", remedy="penstock up")

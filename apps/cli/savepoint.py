@@ -18,7 +18,7 @@ from kernel.errors import InvalidRequest
 from kernel.positions import Epoch
 
 if TYPE_CHECKING:
-    from projections.log.savepoints import Savepoint
+    from lake.savepoints import Savepoint
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As before-the-migration.")]
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from apps.settings import Settings
 from kernel.errors import Unavailable
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed, table
 from cdc import declarations
 from kernel.errors import EXIT_PARTIAL, EXIT_UNHEALTHY
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 

@@ -11,7 +11,7 @@ import typer
 from apps.cli.output import emit, refuse_unconfirmed, table
 from apps.settings import Settings
 from kernel.errors import EXIT_UNHEALTHY
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 if TYPE_CHECKING:
     from apps.topic_sources import TopicState
@@ -38,7 +38,7 @@ def topic_state(found: Settings, name: str) -> TopicState | None:
 
 
 def _any_declared(found: Settings) -> bool:
-    from projections.log.rows import SmallTables
+    from lake.rows import SmallTables
     from projections.serve.standings import SOURCE, live
 
     return bool(live(Lake.named(found.lake), SmallTables(), SOURCE))
@@ -86,8 +86,8 @@ def drop(found: Settings, name: str, *, yes: bool, as_json: bool) -> None:
         what = f"{name} would not be read any more; its log and its tables stay"
         command = f"penstock source remove {name} --yes"
         refuse_unconfirmed(what, command, as_json=as_json, removes=name)
-    from projections.log.tables import Tables
-    from projections.runner.catalog import DeployedCatalog
+    from lake.tables import Tables
+    from projections.run.catalog import DeployedCatalog
 
     DeployedCatalog(Lake.at(found.lake), Tables()).drop_source(name)
     emit({"removed": name, "whole": True}, as_json=as_json, text=f"{name} is removed")

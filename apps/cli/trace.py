@@ -14,7 +14,7 @@ from apps.cli.client import ServiceClient
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import InvalidRequest
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 if TYPE_CHECKING:
     from apps.event_trace import Hop

@@ -17,8 +17,8 @@ from apps.demo.freshness import Freshness
 from apps.demo.narration import Check, Narration
 from apps.demo.oracle import AWAITING_REPLAY, KEYS, Oracle
 from apps.demo.tables import rows_of
-from projections.log import storage
-from projections.log.layout import Lake
+from lake import storage
+from lake.layout import Lake
 from projections.serve.lake_tables import table_names
 
 

@@ -15,9 +15,9 @@ import psutil
 
 from kernel.errors import Unavailable
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.manifest import Bound, Manifest
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.manifest import Bound, Manifest
 from stack import control
 
 _POLL_S = 0.01

@@ -14,8 +14,8 @@ from datetime import datetime
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from projections.log.datasets import dataset_of
-from projections.log.layout import Lake, events_log
+from lake.datasets import dataset_of
+from lake.layout import Lake, events_log
 
 _READ = ["epoch", "kind", "name", "at"]
 

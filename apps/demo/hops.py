@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 
 from apps.demo.narration import Check
 from kernel.errors import Unavailable
-from projections.log.datasets import dataset_of
-from projections.log.layout import Lake, events_log
+from lake.datasets import dataset_of
+from lake.layout import Lake, events_log
 from projections.serve.lake_tables import table_names
 
 _POLL_S = 1.0

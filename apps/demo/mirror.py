@@ -17,7 +17,7 @@ from apps.demo import source_database
 from apps.demo.comparison import Comparison, compare
 from apps.demo.tables import rows_of
 from kernel.errors import Unavailable
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 KEYS = {
     "airlines": ("carrier",),

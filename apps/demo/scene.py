@@ -17,7 +17,7 @@ from apps.demo.oracle import KEYS, Oracle
 from apps.demo.poster import Poster, Tally
 from apps.demo.posting_order import FlightRiver
 from apps.demo.tables import Caught, until_caught_up
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 
 @dataclass(kw_only=True)

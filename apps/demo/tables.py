@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 
 from apps.demo.narration import Narration
 from kernel.errors import Unavailable
-from projections.log.datasets import dataset_of
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.manifest import Committed, Manifest
+from lake.datasets import dataset_of
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.manifest import Committed, Manifest
 
 _POLL_S = 0.2
 

@@ -27,9 +27,9 @@ from cdc.scope import fingerprint
 from cdc.sources import OUTBOX, Source, load_all
 from kernel.errors import NotFound, PenstockError, Unavailable
 from kernel.loops import Loop
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.catalog import CAPTURE, DROPPED, DeployedCatalog
+from lake.layout import Lake
+from lake.tables import Tables
+from projections.run.catalog import CAPTURE, DROPPED, DeployedCatalog
 
 log = logging.getLogger("penstock.connectors")
 

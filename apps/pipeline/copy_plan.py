@@ -12,8 +12,8 @@ from cdc.database import Connection
 from cdc.snapshot.chunks import plan_chunks
 from cdc.snapshot.copying import copied_columns
 from cdc.sources import Source
-from projections.runner.captured import CapturedTable
-from projections.state.installs import RUN, Entry, column_of
+from pipeline.installs.announced import RUN, Entry, column_of
+from projections.run.captured_tables import CapturedTable
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn
 

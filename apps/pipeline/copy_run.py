@@ -27,9 +27,9 @@ from cdc.sources import Source
 from kernel import failpoints
 from kernel.errors import Conflict, NotFound, PenstockError, Unavailable
 from kernel.retry import Backoff, retrying
-from projections.log.layout import Lake
-from projections.state.installs import ALL, Install
-from projections.state.staging import Staging
+from lake.layout import Lake
+from pipeline.installs.announced import ALL, Install
+from pipeline.installs.staging import Staging
 from schemas.lake_columns import captured_columns
 
 _AGAIN = Backoff(attempts=5, base_s=0.5, cap_s=10.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from apps.pipeline.copy_plan import CopyPlan, plan_of
-from projections.runner.captured import CapturedTable
-from projections.state.installs import ALL, DONE, INSTALL, RUN, WANT, Entry, install_of
+from pipeline.installs.announced import ALL, DONE, INSTALL, RUN, WANT, Entry, install_of
+from projections.run.captured_tables import CapturedTable
 
 
 def open_run(entries: list[Entry]) -> CopyPlan | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from projections.runner.manifest import Committed, first_progress
-from projections.state.held import hold_document
+from pipeline.commit.manifest import Committed, first_progress
+from pipeline.ddl.held_tables import hold_document
 
 
 @dataclass(slots=True)

@@ -16,11 +16,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from apps.topics import TIMEOUT_S, KafkaTopics
 from kernel.errors import Unavailable
 from kernel.positions import Offsets
-from projections.log.decode import BatchDecoder, Router, decode, decode_batches, row_of
-from projections.log.driver import NAMES_OF_FILES, collected, small_epoch
-from projections.log.frames import DECODED
-from projections.runner.log_task import TOLD, Facts, LogTask
-from projections.runner.staged import Staged
+from lake.collecting import NAMES_OF_FILES, collected, small_epoch
+from lake.table_columns import DECODED
+from pipeline.decode.records import BatchDecoder, Router, decode, decode_batches, row_of
+from pipeline.log.log_task import TOLD, Facts, LogTask
+from pipeline.log.staged_rows import Staged
 from schemas.records import KafkaRecord
 
 FEW_RECORDS = 5_000

@@ -12,7 +12,7 @@ from apps.pipeline.source_lag import SourceLag
 from apps.standstills import cause_and_fix
 from kernel.errors import Unavailable
 from kernel.loops import Loop
-from projections.runner.manifest import Committed
+from pipeline.commit.manifest import Committed
 
 log = logging.getLogger("penstock.pipeline")
 

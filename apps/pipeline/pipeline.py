@@ -40,24 +40,24 @@ from cdc.sources import OUTBOX
 from kernel.errors import Retry, StoreDiverged, Unavailable, retry_directive
 from kernel.loops import Loop, passed
 from kernel.positions import Offsets
-from projections.log.compaction import Upkeep
-from projections.log.executor_tasks import SparkTasks
-from projections.log.layout import Lake
-from projections.log.sessions import fit_to_cores
-from projections.log.spark_compaction import SparkCompaction
-from projections.log.tables import Tables
-from projections.runner.catalog import DeployedCatalog, Deployment
-from projections.runner.executor import Executor, ExecutorChoice
-from projections.runner.ingest import Ingest
-from projections.runner.manifest import Committed, Manifest
-from projections.runner.projector import Run
-from projections.runner.retention import derived_names, forget_old
-from projections.runner.retries import Patience
-from projections.state.bucketed_merge import large_merge
-from projections.state.current import CurrentTables
-from projections.state.installs import InstallBook
-from projections.state.merging import MergeBeside
-from projections.state.tail import FoldPolicy
+from lake.executor_tasks import SparkTasks
+from lake.layout import Lake
+from lake.sessions import fit_to_cores
+from lake.tables import Tables
+from lake.upkeep.compaction import Upkeep
+from lake.upkeep.spark_compaction import SparkCompaction
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Committed, Manifest
+from pipeline.commit.retention import derived_names, forget_old
+from pipeline.commit.retries import Patience
+from pipeline.current.bucketed_merge import large_merge
+from pipeline.current.merging import MergeBeside
+from pipeline.current.tables import CurrentTables
+from pipeline.current.tail import FoldPolicy
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.installs.announced import InstallBook
+from projections.run.catalog import DeployedCatalog, Deployment
+from projections.run.projector import Run
 from schemas.registry import ConfluentRegistry
 
 log = logging.getLogger("penstock.pipeline")

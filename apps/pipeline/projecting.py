@@ -15,29 +15,29 @@ from apps.pipeline.triggering import Triggering
 from kernel.errors import PenstockError
 from kernel.loops import passed
 from kernel.positions import Epoch
-from projections.log.attempts import Attempts
-from projections.log.compaction import LargeCompaction, compact
-from projections.log.executor_tasks import Executors
-from projections.log.layout import Lake
-from projections.log.sessions import follow, session_beside
-from projections.log.tables import Tables
-from projections.log.typed import TypedTables
+from lake.attempts import Attempts
+from lake.executor_tasks import Executors
+from lake.layout import Lake
+from lake.sessions import follow, session_beside
+from lake.tables import Tables
+from lake.upkeep.compaction import LargeCompaction, compact
+from lake.views import DeltaFrames
+from pipeline.commit.manifest import Manifest
+from pipeline.ddl.held_tables import retry_command
+from pipeline.history.tables import HistoryTables
+from pipeline.typed.tables import TypedTables
+from projections.run.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
 from projections.run.dataflow import MEMORY_BYTES
-from projections.runner.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
-from projections.runner.derived import Brought, DerivedTables
-from projections.runner.derived_holds import held_input
-from projections.runner.manifest import Manifest
-from projections.runner.projector import Projector, Run
-from projections.runner.relations import LATENESS, LakeCatalog
-from projections.runner.step_budget import within_budget
-from projections.runner.targets import live_target
-from projections.runner.views import DeltaFrames
+from projections.run.derived_holds import held_input
+from projections.run.derived_tables import Brought, DerivedTables
+from projections.run.projector import Projector, Run
+from projections.run.relations import LATENESS, LakeCatalog
+from projections.run.step_budget import within_budget
+from projections.run.targets import live_target
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.lineage import in_order, read_by, with_what_they_read
 from projections.sql.parse import ProjectionDecl
 from projections.sql.plan import InputKind, Plan, plan
-from projections.state.held import retry_command
-from projections.state.history import HistoryTables
 from schemas.registry import SchemaRegistry
 
 VERSIONS = (InputKind.HISTORY, InputKind.LATEST)

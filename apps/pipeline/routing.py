@@ -10,9 +10,9 @@ from apps.gaps import EVENTS
 from cdc.decode import ChangeDecoder
 from cdc.sources import OUTBOX
 from eventstore.decode import EventDecoder
-from projections.log.decode import Decoder
-from projections.log.topic_decoder import TopicDecoder
-from projections.runner.catalog import Deployment
+from pipeline.decode.records import Decoder
+from pipeline.decode.topic_decoder import TopicDecoder
+from projections.run.catalog import Deployment
 from schemas.registry import ConfluentRegistry
 from schemas.topic_records import TopicShape
 

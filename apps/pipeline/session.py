@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from apps.pipeline.shipment import is_elsewhere, packed, settings_of
 from apps.settings import Settings
 from kernel.errors import Misconfigured
-from projections.log.driver import FEW_ROWS, collected
-from projections.log.sessions import ADAPTIVE, FEW, SHUFFLES, fit_to_cores
-from projections.log.storage import spark_settings
+from lake.collecting import FEW_ROWS, collected
+from lake.sessions import ADAPTIVE, FEW, SHUFFLES, fit_to_cores
+from lake.storage import spark_settings
 from stack.jars import resolve
 from stack.java import find_java
 from stack.lock import STORES

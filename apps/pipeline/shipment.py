@@ -15,7 +15,10 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("apps", "cdc", "eventstore", "kernel", "projections", "replay", "schemas", "stack")
+PACKAGES = (
+    *("apps", "cdc", "eventstore", "kernel", "lake"),
+    *("pipeline", "projections", "replay", "schemas", "stack"),
+)
 """All of the distribution's, as `pyproject.toml` lists them."""
 FOLDER = "penstock"
 """What the archive is unpacked to, below the folder that an executor works in."""

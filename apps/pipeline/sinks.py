@@ -20,9 +20,9 @@ from apps.standstills import cause_and_fix
 from apps.topics import KafkaTopics
 from kernel.errors import PenstockError, Unavailable
 from kernel.loops import Loop, passed
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.catalog import DeployedCatalog, Deployment
+from lake.layout import Lake
+from lake.tables import Tables
+from projections.run.catalog import DeployedCatalog, Deployment
 from projections.serve.feed_places import table_id_of
 from projections.serve.newest_runs import WatchedTable
 from projections.serve.table_steps import TableSteps

@@ -20,7 +20,7 @@ from cdc.database import Connection
 from cdc.slots import SlotWatch, next_incarnation, refuse_lost, watch
 from cdc.sources import OUTBOX
 from kernel.errors import NotFound
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 log = logging.getLogger("penstock.slots")
 

@@ -8,7 +8,7 @@ A copy goes through these states, each kept in the lake, so that a new process g
 2. chunks, each one commit; after a crash the missing ones are read in a new snapshot at L2;
 3. all tables of the copy are announced in one commit;
 4. ingest installs them in the epoch whose cut has reached L. A message in the source's stream makes
-   sure that there is one. What it declines (`projections.state.installing`) is copied again.
+   sure that there is one. What it declines (`pipeline.installs.installing`) is copied again.
 """
 
 from __future__ import annotations
@@ -39,13 +39,10 @@ from cdc.sources import COPY, Source, load_all
 from kernel import failpoints
 from kernel.loops import Loop
 from kernel.positions import lsn_from_text
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.captured import CapturedTable
-from projections.runner.catalog import DeployedCatalog, Deployment
-from projections.runner.manifest import Manifest
-from projections.runner.progress import Progress
-from projections.state.installs import (
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.manifest import Manifest
+from pipeline.installs.announced import (
     DONE,
     INSTALL,
     WANT,
@@ -53,7 +50,10 @@ from projections.state.installs import (
     Install,
     InstallBook,
 )
-from projections.state.tidying import remove_old_generations
+from pipeline.installs.tidying import remove_old_generations
+from pipeline.position.progress import Progress
+from projections.run.captured_tables import CapturedTable
+from projections.run.catalog import DeployedCatalog, Deployment
 from schemas.registry import SchemaLookup
 
 LOOK_S = 1.0

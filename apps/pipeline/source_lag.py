@@ -28,11 +28,11 @@ from cdc import sources
 from cdc.connectors import replication_name
 from kernel.errors import NotFound
 from kernel.positions import Offsets, covers, lsn_from_text
-from projections.log.frames import TRANSACTIONS_TABLE
-from projections.log.layout import Lake, changes_log
-from projections.log.tables import Tables
-from projections.runner.manifest import Committed
-from projections.runner.progress import Progress
+from lake.layout import Lake, changes_log
+from lake.table_columns import TRANSACTIONS_TABLE
+from lake.tables import Tables
+from pipeline.commit.manifest import Committed
+from pipeline.position.progress import Progress
 
 T = TypeVar("T")
 

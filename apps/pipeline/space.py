@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from projections.log import storage
+from lake import storage
 
 
 class SpaceGuard:

@@ -46,12 +46,12 @@ from apps.topics import KafkaTopics
 from kernel.errors import TooLarge, Unavailable
 from kernel.loops import Loop
 from kernel.positions import Offsets, TopicId
-from projections.log.frames import DECODED
-from projections.log.side_by_side import Many
-from projections.runner.executor import Executor, ExecutorChoice
-from projections.runner.ingest import Ingest
-from projections.runner.manifest import Bound, Committed, Manifest
-from projections.state.installs import InstallBook
+from lake.table_columns import DECODED
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.decode.side_by_side import Many
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.installs.announced import InstallBook
 
 _TOPICS_APPEARED = "you must specify all TopicPartitions"
 """Part of what Spark says when its own list of partitions is newer than the one we gave."""

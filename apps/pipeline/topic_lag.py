@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from apps.pipeline.source_lag import SourceLag
 from apps.topic_sources import ends_of, records_behind, waits_for
 from apps.topics import KafkaTopics
-from projections.runner.manifest import Committed
+from pipeline.commit.manifest import Committed
 from schemas.topic_records import TopicShape
 
 

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from kernel.positions import Epoch
-from projections.log.datasets import dataset_of
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.typed_columns import EPOCH
-from projections.runner.region_runs import input_tables
-from projections.runner.relations import LakeCatalog
+from lake.datasets import dataset_of
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.typed.columns import EPOCH
+from projections.run.region_runs import input_tables
+from projections.run.relations import LakeCatalog
 from projections.sql.lineage import in_order
 from projections.sql.plan import Plan
 from projections.sql.triggers import Trigger

@@ -33,10 +33,10 @@ from cdc.sources import Source, load_all
 from kernel.errors import InvalidRequest, NotFound, PenstockError
 from kernel.loops import Loop
 from kernel.positions import Lsn, lsn_to_text
-from projections.log.layout import Lake, current_name
-from projections.log.tables import Tables
-from projections.runner.catalog import DeployedCatalog
-from projections.verification.facts import Fact, Kind, Verifications
+from lake.layout import Lake, current_name
+from lake.tables import Tables
+from pipeline.verification.book import Fact, Kind, Verifications
+from projections.run.catalog import DeployedCatalog
 from schemas.key_ranges import WHOLE, KeyRange
 from schemas.registry import SchemaRegistry
 

@@ -12,9 +12,9 @@ from pyspark.daemon import manager
 
 import cdc.decode
 import eventstore.decode
-import projections.log.decode
+import pipeline.decode.records
 
-PRELOADED = (cdc.decode, eventstore.decode, projections.log.decode)
+PRELOADED = (cdc.decode, eventstore.decode, pipeline.decode.records)
 
 if __name__ == "__main__":
     manager()

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kernel.errors import Unavailable
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 if TYPE_CHECKING:
     from projections.serve.keyed_rows import HeldRows

@@ -21,12 +21,12 @@ from deltalake.exceptions import TableNotFoundError
 
 from eventstore.postgres.restoring import Contents
 from kernel.errors import ChecksumMismatch, Incompatible, InvalidRequest, NotFound
-from projections.log import storage
-from projections.log.datasets import dataset_of, scanner_of
-from projections.log.frames import EVENTS
-from projections.log.layout import Lake, events_log
-from projections.log.tables import Tables, greatest, least
-from projections.runner.manifest import Manifest
+from lake import storage
+from lake.datasets import dataset_of, scanner_of
+from lake.layout import Lake, events_log
+from lake.table_columns import EVENTS
+from lake.tables import Tables, greatest, least
+from pipeline.commit.manifest import Manifest
 
 COLUMNS = pa.schema(
     [

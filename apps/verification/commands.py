@@ -11,10 +11,10 @@ from apps.verification.healing import heal_reports
 from apps.verification.reports import TableReport
 from cdc.sources import Source
 from kernel.errors import NotFound
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.catalog import DeployedCatalog, Deployment
-from projections.verification.facts import Kind, Verifications
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.verification.book import Kind, Verifications
+from projections.run.catalog import DeployedCatalog, Deployment
 from schemas.registry import ConfluentRegistry
 
 

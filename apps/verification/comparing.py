@@ -41,14 +41,14 @@ from cdc.verification.source_rows import (
 )
 from kernel.errors import InvalidRequest, NotFound, Overloaded, Unavailable
 from kernel.positions import Epoch, Lsn, lsn_to_text
-from projections.log.layout import Lake, current_name
-from projections.log.tables import Tables
-from projections.runner.captured import CapturedTable
-from projections.verification.as_of import Between, StateReader
-from projections.verification.hashing import LakeRows
-from projections.verification.lake_state import LakeState
-from projections.verification.large_states import LargeStates
-from projections.verification.strangers import stranger
+from lake.layout import Lake, current_name
+from lake.tables import Tables
+from pipeline.verification.as_of import Between, StateReader
+from pipeline.verification.foreign_commits import stranger
+from pipeline.verification.hashing import LakeRows
+from pipeline.verification.lake_state import LakeState
+from pipeline.verification.large_states import LargeStates
+from projections.run.captured_tables import CapturedTable
 from schemas.key_ranges import WHOLE, KeyRange, cut_at, joined
 from schemas.registry import SchemaLookup
 from schemas.row_hash import hash_text

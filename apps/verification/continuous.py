@@ -31,10 +31,10 @@ from cdc.snapshot.chunks import served_by_index
 from cdc.verification import watermarks
 from cdc.verification.source_rows import SourceTable, estimated, next_bound, row_hashes
 from kernel.positions import Lsn
-from projections.runner.manifest import Committed
-from projections.verification.as_of import Between
-from projections.verification.hashing import LakeRows
-from projections.verification.lake_state import LakeState
+from pipeline.commit.manifest import Committed
+from pipeline.verification.as_of import Between
+from pipeline.verification.hashing import LakeRows
+from pipeline.verification.lake_state import LakeState
 from schemas.key_ranges import WHOLE, Bound, KeyRange
 
 _ATTEMPTS = 4

@@ -23,11 +23,11 @@ from cdc.snapshot.slot import exported_snapshot
 from cdc.verification import watermarks
 from cdc.verification.source_rows import count_up_to
 from kernel.errors import InvalidRequest, NotFound, Unavailable
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.state.installing import MOST_MENDED_ROWS, TOO_LARGE
-from projections.state.installs import HEAL, Install, InstallBook
-from projections.state.staging import Staging
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.installs.announced import HEAL, Install, InstallBook
+from pipeline.installs.installing import MOST_MENDED_ROWS, TOO_LARGE
+from pipeline.installs.staging import Staging
 from schemas.key_ranges import WHOLE, KeyColumn, KeyRange, ordered_key
 from schemas.lake_columns import captured_columns
 from schemas.pg_types import SourceColumn

@@ -17,8 +17,8 @@ from apps.verification.reports import (
 )
 from cdc.database import Connection
 from cdc.verification.source_rows import SourceTable, Split, column_hashes, row_hashes
-from projections.verification.facts import MOST_KEYS
-from projections.verification.hashing import LakeRows
+from pipeline.verification.book import MOST_KEYS
+from pipeline.verification.hashing import LakeRows
 from schemas.key_ranges import WHOLE, KeyRange
 
 _ROWS = 100_000

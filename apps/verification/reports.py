@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from projections.verification.facts import MOST_KEYS, Fact, Kind
+from pipeline.verification.book import MOST_KEYS, Fact, Kind
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn
 

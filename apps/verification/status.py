@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 
 from apps.verification.rounds import TableRound, load_rounds
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.verification.facts import Fact, Kind, Verifications
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.verification.book import Fact, Kind, Verifications
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

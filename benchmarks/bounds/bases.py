@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
-from projections.state.merging import MergeHere, size_of
-from projections.state.tail import FoldPolicy
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import OP, UPSERT, ArrowWriter, Guard
+from pipeline.current.merging import MergeHere, size_of
+from pipeline.current.tail import FoldPolicy
 
 NAME = "current/bench.public.large"
 SIZES = (2_000_000, 10_000_000)

@@ -27,14 +27,14 @@ from benchmarks.bounds.source import (
     table_name,
 )
 from kernel.positions import Epoch
-from projections.log.frames import CHANGES
-from projections.log.layout import Lake, changes_log
-from projections.log.tables import TableAt, Tables
-from projections.log.writer import ArrowWriter, Guard
-from projections.runner.ingest import Ingest
-from projections.runner.manifest import Bound, Committed, Manifest
-from projections.runner.progress import Progress
-from projections.state.current import CurrentTables, current_name
+from lake.layout import Lake, changes_log
+from lake.table_columns import CHANGES
+from lake.tables import TableAt, Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.current.tables import CurrentTables, current_name
+from pipeline.position.progress import Progress
 
 CASES = ((10, 1_000), (200, 1_000), (1_000, 1_000), (10, 100_000), (200, 100_000))
 """Tables of the source, and files of its log."""

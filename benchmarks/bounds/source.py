@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from projections.log.frames import CHANGES, DECODED
+from lake.table_columns import CHANGES, DECODED
 from schemas.registry import MemoryRegistry
 
 SOURCE = "bench"

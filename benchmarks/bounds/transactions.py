@@ -36,20 +36,20 @@ from benchmarks.bounds.source import (
 )
 from benchmarks.machine import children_cpu_s
 from kernel.positions import DeltaVersion
-from projections.log.executor_tasks import Executors, SparkTasks
-from projections.log.frames import DECODED
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.typed_changes import TypedChanges
-from projections.log.typed_columns import Visible
-from projections.log.writer import Guard
-from projections.runner.ingest import Ingest
-from projections.runner.manifest import Bound, Committed, Manifest
-from projections.state.bucketed_merge import large_merge
-from projections.state.current import CurrentTables, current_name
-from projections.state.installs import ALL, Install, InstallBook, hold
-from projections.state.staged_images import StagedMerge
-from projections.state.staging import Staging
+from lake.executor_tasks import Executors, SparkTasks
+from lake.layout import Lake
+from lake.table_columns import DECODED
+from lake.tables import Tables
+from lake.writer import Guard
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.current.bucketed_merge import large_merge
+from pipeline.current.staged_images import StagedMerge
+from pipeline.current.tables import CurrentTables, current_name
+from pipeline.installs.announced import ALL, Install, InstallBook, hold
+from pipeline.installs.staging import Staging
+from pipeline.typed.changes import TypedChanges
+from pipeline.typed.columns import Visible
 from schemas.pg_types import SourceColumn
 from stack.jars import resolve
 from stack.java import find_java

@@ -25,9 +25,9 @@ from benchmarks.cdc.rival import Work
 from benchmarks.cdc.visibility import quantile
 from benchmarks.cdc.world import ROOT, SOURCE, World
 from kernel.errors import Unavailable
-from projections.log.layout import current_name
-from projections.log.tables import Tables
-from projections.state.layers import read_whole
+from lake.layers import read_whole
+from lake.layout import current_name
+from lake.tables import Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from benchmarks.eventstore.cost import cpu_seconds
 from cdc.connectors import replication_name
 from kernel.errors import Unavailable
 from kernel.positions import Epoch, lsn_from_text
-from projections.log.tables import Tables
-from projections.runner.manifest import Committed, Manifest
+from lake.tables import Tables
+from pipeline.commit.manifest import Committed, Manifest
 
 TABLE = "orders"
 _PER_TRANSACTION = 1_000

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from benchmarks.cdc.lines import NAIVE, OURS, Scale
 from benchmarks.cdc.world import World
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
-from projections.state.layers import tail_name
-from projections.state.tail import TailTables
+from lake.layers import tail_name
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import OP, UPSERT, ArrowWriter, Guard
+from pipeline.current.tail import TailTables
 
 NAME = "current/bench.public.large"
 PER_EPOCH = 1_000

@@ -18,10 +18,10 @@ from benchmarks.cdc.world import SOURCE, World
 from benchmarks.eventstore.cost import cpu_seconds
 from cdc import sources
 from kernel.errors import Unavailable
-from projections.log.layout import current_name
-from projections.log.tables import Tables
-from projections.runner.manifest import Manifest
-from projections.state.installs import RUN, InstallBook
+from lake.layout import current_name
+from lake.tables import Tables
+from pipeline.commit.manifest import Manifest
+from pipeline.installs.announced import RUN, InstallBook
 
 TABLE = "readings"
 _DONE_S = 1_800.0

@@ -17,8 +17,8 @@ from benchmarks.cdc.visibility import freshness, quantile, steps
 from benchmarks.cdc.world import SOURCE, World
 from benchmarks.eventstore.cost import cpu_seconds
 from kernel.errors import Unavailable
-from projections.log.layout import current_name
-from projections.log.tables import Tables
+from lake.layout import current_name
+from lake.tables import Tables
 
 WARM_S = 30.0
 SETTLE_S = 4.0

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from projections.log.datasets import dataset_of
-from projections.log.frames import TRANSACTIONS_TABLE
-from projections.log.layout import Lake, changes_log
-from projections.log.tables import Tables
-from projections.runner.manifest import COMMITTED
+from lake.datasets import dataset_of
+from lake.layout import Lake, changes_log
+from lake.table_columns import TRANSACTIONS_TABLE
+from lake.tables import Tables
+from pipeline.commit.manifest import COMMITTED
 
 _READ = ["epoch", "table", "transaction_id", "lsn", "committed_at", "ingested_at"]
 

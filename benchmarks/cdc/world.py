@@ -29,7 +29,7 @@ from apps.topics import KafkaTopics
 from benchmarks.eventstore.cluster import free_port
 from cdc import sources
 from kernel.errors import Unavailable
-from projections.log.layout import Lake
+from lake.layout import Lake
 from stack import control
 from stack.plan import LOCAL_PARTS
 from stack.planning import Options as StackOptions

@@ -16,8 +16,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from apps.pipeline.session import start_session
-from projections.log.executor_rows import SparkRows
-from projections.verification.large_states import LargeStates
+from lake.executor_rows import SparkRows
+from pipeline.verification.large_states import LargeStates
 from replay.comparison import row_differences
 from replay.table_types import type_differences
 from stack.jars import resolve

@@ -4,9 +4,9 @@ Upstream: any frame, stream or Delta table of changes, typed tables among them. 
 tables that every engine reads. Entry point: `create_auto_cdc_flow`.
 """
 
+from pipeline.history.tables import NOT_COLUMNS
 from projections.auto_cdc.batch import Applied
 from projections.auto_cdc.flow import AutoCdcFlow, create_auto_cdc_flow
-from projections.state.history import NOT_COLUMNS
 
 TYPED_COLUMNS = tuple(sorted(NOT_COLUMNS))
 """What typed tables of captured sources add to a table's own columns: for `except_column_list`."""

@@ -24,6 +24,8 @@ from kernel import failpoints
 from kernel.clock import Clock
 from kernel.errors import SequenceReused
 from kernel.positions import DeltaVersion, Epoch
+from lake.collecting import FEW_ROWS, collected
+from lake.quoting import as_json
 from projections.auto_cdc import facts as sql
 from projections.auto_cdc.arguments import Arguments, Shape, resolved
 from projections.auto_cdc.names import (
@@ -38,8 +40,6 @@ from projections.auto_cdc.names import (
     micros,
 )
 from projections.auto_cdc.tables import BOUNDED_ROWS, FlowTables
-from projections.log.driver import FEW_ROWS, collected
-from projections.state.quoting import as_json
 from schemas.identifiers import spark_name
 
 TEND_EVERY = 64

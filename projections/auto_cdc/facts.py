@@ -14,6 +14,7 @@ from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, functions
 
+from lake.quoting import as_json, equal, listed
 from projections.auto_cdc.arguments import Arguments, Shape, expression
 from projections.auto_cdc.names import (
     CONTENT,
@@ -25,7 +26,6 @@ from projections.auto_cdc.names import (
     TRUNCATE,
     micros,
 )
-from projections.state.quoting import as_json, equal, listed
 from schemas.identifiers import spark_name
 
 NULL_KEY, NULL_SEQUENCE, REUSED = "null_key", "null_sequence", "sequence_reused"

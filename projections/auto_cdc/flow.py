@@ -13,12 +13,12 @@ from pyspark.sql.streaming import StreamingQuery
 
 from kernel.clock import Clock, SystemClock
 from kernel.errors import InvalidRequest, PenstockError, Unavailable
+from lake.layout import Lake
+from lake.tables import Tables
 from projections.auto_cdc.arguments import Arguments, Names, checked
 from projections.auto_cdc.batch import NOTHING, Applied, BatchWriter
 from projections.auto_cdc.names import CHECKPOINTS
 from projections.auto_cdc.tables import BOUNDED_ROWS, FlowTables, Place
-from projections.log.layout import Lake
-from projections.log.tables import Tables
 
 TOMBSTONE_RETENTION = timedelta(days=2)
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,200}")

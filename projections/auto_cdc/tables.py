@@ -13,15 +13,15 @@ from pyspark.sql.types import StructType
 
 from kernel.errors import Conflict, Incompatible, LeaseLost
 from kernel.positions import DeltaVersion, Epoch
+from lake.collecting import FEW_ROWS, FLOW_CHANGES, collected
+from lake.layout import Lake
+from lake.spark_writer import SparkWriter
+from lake.tables import Tables
+from lake.upkeep.compaction import compact
+from lake.views import DeltaFrames
+from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from projections.auto_cdc.arguments import Shape
 from projections.auto_cdc.names import DELETED, EPOCH, FACTS, ID, QUARANTINE, TAKEN_US, micros
-from projections.log.compaction import compact
-from projections.log.driver import FEW_ROWS, FLOW_CHANGES, collected
-from projections.log.layout import Lake
-from projections.log.spark_writer import SparkWriter
-from projections.log.tables import Tables
-from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
-from projections.runner.views import DeltaFrames
 from schemas.identifiers import datafusion_name
 
 BOUNDED_ROWS = 20_000

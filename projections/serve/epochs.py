@@ -12,8 +12,8 @@ from datetime import datetime
 
 from kernel.errors import NotFound
 from kernel.positions import Epoch, Offsets, TopicId
-from projections.log.layout import Lake
-from projections.log.rows import SmallTables
+from lake.layout import Lake
+from lake.rows import SmallTables
 
 _LAST = "SELECT max(epoch) AS epoch FROM rows WHERE kind = 'committed'"
 _COMMITTED = "SELECT * EXCLUDE (progress) FROM rows WHERE kind = 'committed'"

@@ -24,7 +24,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from kernel.positions import DeltaVersion
-from projections.log.datasets import dataset_at, dataset_of, paths_of, scanner_of, schema_of
+from lake.datasets import dataset_at, dataset_of, paths_of, scanner_of, schema_of
 from projections.serve.row_values import Key, comparable, place
 from projections.serve.versions import readable
 from projections.sql.shape import ORDER

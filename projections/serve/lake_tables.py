@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from kernel.errors import InvalidRequest, NotFound, Unavailable
-from projections.log import storage
-from projections.log.layout import KINDS, Lake
+from lake import storage
+from lake.layout import KINDS, Lake
 from schemas.identifiers import GOES_ON
 
 SINGLE = ("epochs", "catalog", "replays", "savepoints", "verifications")

@@ -20,8 +20,8 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
+from lake.layout import Lake
+from lake.tables import Tables
 from projections.serve.keyed_rows import HeldRows, KeyedRows, held, scanned
 from projections.serve.newest_runs import NewestRuns, ServedVersion, not_run
 from projections.serve.row_changes import Difference, RowChange, all_new, difference

@@ -20,13 +20,13 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.datasets import dataset_at, paths_of
-from projections.log.layout import Lake
-from projections.log.storage import Stored, version_at
-from projections.log.tables import Tables
-from projections.runner.catalog import DROPPED, DeployedCatalog, Entry
-from projections.runner.catalog import PROJECTION as PROJECTION_ENTRY
-from projections.runner.manifest import COMMITTED, PROJECTION, Manifest
+from lake.datasets import dataset_at, paths_of
+from lake.layout import Lake
+from lake.storage import Stored, version_at
+from lake.tables import Tables
+from pipeline.commit.manifest import COMMITTED, PROJECTION, Manifest
+from projections.run.catalog import DROPPED, DeployedCatalog, Entry
+from projections.run.catalog import PROJECTION as PROJECTION_ENTRY
 from projections.serve.feed_places import table_id_of
 from projections.sql.parse import parse_script
 

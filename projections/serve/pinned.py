@@ -14,13 +14,13 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.datasets import dataset_of
-from projections.log.layout import Lake
-from projections.log.savepoints import SavepointBook
-from projections.log.tables import Tables, standing
-from projections.runner.manifest import Manifest
+from lake.datasets import dataset_of
+from lake.layers import EPOCH, beyond, tail_name
+from lake.layout import Lake
+from lake.savepoints import SavepointBook
+from lake.tables import Tables, standing
+from pipeline.commit.manifest import Manifest
 from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept
-from projections.state.layers import EPOCH, beyond, tail_name
 
 _CURRENT = "current/"
 _BY_EPOCHS = (_CURRENT, "log/")

@@ -23,14 +23,14 @@ from sqlglot.errors import ParseError, TokenError
 
 from kernel.errors import InvalidRequest, TooLarge
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.datasets import for_duckdb, missing_file
-from projections.log.layout import Lake
-from projections.log.writer import OP, UPSERT
+from lake.datasets import for_duckdb, missing_file
+from lake.layers import newest_of
+from lake.layout import Lake
+from lake.writer import OP, UPSERT
 from projections.serve.lake_tables import table_name, unknown_table
 from projections.serve.pinned import pinned_at, pinned_by
 from projections.serve.versions import not_kept
 from projections.sql.tokens import why_unread
-from projections.state.layers import newest_of
 from schemas.identifiers import duckdb_name
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from projections.log.datasets import dataset_at, paths_of
+from lake.datasets import dataset_at, paths_of
 from projections.serve.keyed_rows import bounded, named, visible
 from projections.serve.row_values import Document, at_once, documents, shown
 

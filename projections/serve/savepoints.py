@@ -12,14 +12,14 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.savepoints import KeptTable, Savepoint, SavepointBook, State, kept_table
-from projections.log.tables import Tables
-from projections.runner.catalog import PROJECTION, DeployedCatalog
-from projections.runner.manifest import Manifest
+from lake.layers import FOLDER
+from lake.layout import Lake
+from lake.savepoints import KeptTable, Savepoint, SavepointBook, State, kept_table
+from lake.tables import Tables
+from pipeline.commit.manifest import Manifest
+from projections.run.catalog import PROJECTION, DeployedCatalog
 from projections.serve.pinned import versions_at
 from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept
-from projections.state.layers import FOLDER
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 

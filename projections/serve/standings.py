@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from kernel.errors import NotFound
 from kernel.positions import Offsets
-from projections.log.layout import Lake
-from projections.log.rows import SmallTables
+from lake.layout import Lake
+from lake.rows import SmallTables
+from pipeline.ddl.held_tables import Held, Hold, held_by_name, held_from_json
 from projections.serve.epochs import last_epoch
 from projections.serve.lake_tables import row_count
-from projections.state.held import Held, Hold, held_by_name, held_from_json
 
 _DEPLOYED = """
 SELECT name, generation, status, text FROM (
@@ -41,9 +41,9 @@ SELECT name, epoch, held FROM (
 """
 
 CAPTURE, PROJECTION, SOURCE = "capture", "projection", "source"
-"""Kinds of the catalog, as `projections.runner.catalog` names them."""
+"""Kinds of the catalog, as `projections.run.catalog` names them."""
 TYPED = "typed"
-"""The run of typed tables and histories, as `projections.runner.manifest` names it."""
+"""The run of typed tables and histories, as `pipeline.commit.manifest` names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import Incompatible
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.table_commits import commit_at
+from lake.table_commits import commit_at
 from projections.serve.feed_places import FeedPlace
 from projections.serve.keyed_rows import visible
 from projections.serve.row_changes import ReadRows, RowChange, all_new, difference

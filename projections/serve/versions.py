@@ -19,13 +19,13 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.catalog import PROJECTION as PROJECTION_ENTRY
-from projections.runner.catalog import DeployedCatalog
-from projections.runner.manifest import COMMITTED, PROJECTION, Committed, Manifest
-from projections.runner.progress import Progress
-from projections.state.held import Hold, held_by_name, hold_line, release_command
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.manifest import COMMITTED, PROJECTION, Committed, Manifest
+from pipeline.ddl.held_tables import Hold, held_by_name, hold_line, release_command
+from pipeline.position.progress import Progress
+from projections.run.catalog import PROJECTION as PROJECTION_ENTRY
+from projections.run.catalog import DeployedCatalog
 
 UNVERSIONED = (
     *("epochs", "catalog", "replays", "savepoints", "verifications"),

@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from projections.log.frames import UTC_MICROS
-from projections.log.typed_columns import EVENT_COLUMNS
+from lake.table_columns import UTC_MICROS
+from pipeline.position.progress import micros
+from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.dataflow import arrow_type
-from projections.runner.progress import micros
 from projections.sql.catalog import Column, Relation
 from projections.sql.parse import SourceDecl
 from projections.sql.places import Script, nearest
@@ -313,7 +313,7 @@ def input_rows(scan: Scan, rows: Sequence[Row]) -> pa.Table:
 def versions(
     facts: Sequence[Fact], key: Sequence[str], identity: Sequence[str], *, by_row: bool
 ) -> list[Row]:
-    """Return the versions that changes of a table make, as `projections.state.history` keeps them.
+    """Return the versions that changes of a table make, as `pipeline.history.tables` keeps them.
 
     `facts` are in the order of the source. By row, each row as it is now is a version of the key
     at its event time; otherwise each change is one.

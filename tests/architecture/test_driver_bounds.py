@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tests.architecture.tree import ROOT, parsed, sources
 
 TAKES_ROWS = {"collect", "toArrow", "toPandas", "toLocalIterator", "tail"}
-THE_ONE = "projections/log/driver.py"
+THE_ONE = "lake/collecting.py"
 
 
 def takers() -> Iterator[str]:

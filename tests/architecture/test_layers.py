@@ -46,7 +46,19 @@ def test_kernel_needs_the_standard_library_only() -> None:
 @pytest.mark.parametrize(
     ("driver", "homes"),
     [
-        ("pyspark", ("projections", "replay", "apps", "stack", "benchmarks", "examples")),
+        (
+            "pyspark",
+            (
+                "lake",
+                "pipeline",
+                "projections",
+                "replay",
+                "apps",
+                "stack",
+                "benchmarks",
+                "examples",
+            ),
+        ),
         ("psycopg", ("eventstore", "cdc", "apps", "stack", "benchmarks")),
         ("fastapi", ("apps",)),
         ("typer", ("apps",)),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from tests.architecture.tree import PACKAGES, ROOT, name_of, parsed, sources
 
 HOME = "schemas/identifiers.py"
-OF_THE_LAKE = {"projections", "replay"}
+OF_THE_LAKE = {"lake", "pipeline", "projections", "replay"}
 """Here every text is SQL for an engine, or the name of a column in it."""
 BESIDE = set(PACKAGES) - {"stack"}
 """The stack's databases have names of its own, and it knows none of the other packages."""

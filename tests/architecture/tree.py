@@ -9,7 +9,10 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("kernel", "schemas", "cdc", "eventstore", "projections", "replay", "stack", "apps")
+PACKAGES = (
+    *("kernel", "schemas", "cdc", "eventstore", "lake"),
+    *("pipeline", "projections", "replay", "stack", "apps"),
+)
 SOURCE_ROOTS = (*PACKAGES, "benchmarks", "clients", "examples")
 TEXT_SUFFIXES = {
     *(".css", ".csv", ".html", ".js", ".md", ".sh", ".sql", ".svg", ".ts", ".txt", ".xml"),

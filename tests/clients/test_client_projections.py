@@ -10,6 +10,8 @@ import psycopg
 import pytest
 
 from kernel.positions import Epoch
+from lake.layout import Lake
+from lake.writer import UPSERT, Guard, with_op
 from penstock_client import (
     BeyondHead,
     NewEvent,
@@ -21,8 +23,6 @@ from penstock_client import (
 )
 from penstock_client.projections import key_text
 from penstock_client.testing import FakePenstock
-from projections.log.layout import Lake
-from projections.log.writer import UPSERT, Guard, with_op
 from replay.generations import live_app
 from tests.support.lake.handmade import HandMade, words
 from tests.support.services.http import service_in_thread

@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 
 from apps.large_states import OwnRows
 from kernel.errors import NotFound, TooLarge
-from projections.log.datasets import dataset_of
-from projections.log.driver import Limit
-from projections.log.executor_rows import RowsHere, RowTasks, SparkRows
-from projections.verification import large_states
-from projections.verification.hashing import LakeRows
-from projections.verification.lake_state import LakeState, Layer
-from projections.verification.large_states import LargeStates
+from lake.collecting import Limit
+from lake.datasets import dataset_of
+from lake.executor_rows import RowsHere, RowTasks, SparkRows
+from pipeline.verification import large_states
+from pipeline.verification.hashing import LakeRows
+from pipeline.verification.lake_state import LakeState, Layer
+from pipeline.verification.large_states import LargeStates
 from replay import large_tables
 from replay.comparison import row_differences
 from schemas.key_ranges import KeyColumn, KeyOrder, KeyRange

@@ -13,17 +13,17 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from kernel.positions import Epoch
-from projections.log.compaction import (
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.upkeep.compaction import (
     MANY_FILES,
     LargeCompaction,
     PutTogether,
     compact,
     put_together_here,
 )
-from projections.log.layout import Lake
-from projections.log.spark_compaction import SparkCompaction
-from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
+from lake.upkeep.spark_compaction import SparkCompaction
+from lake.writer import ArrowWriter, Guard
 
 NAME = "log/x"
 MANY, FEW = "public.it's \\ a `name`", "few"

@@ -12,18 +12,18 @@ from pyspark.sql import SparkSession
 
 from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.datasets import dataset_of
-from projections.log.executor_tasks import Executors, SparkTasks, TasksHere
-from projections.log.layout import Lake, current_name
-from projections.log.tables import Tables
-from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
-from projections.state import current as current_module
-from projections.state import staged_images
-from projections.state.bucketed_merge import BucketedMerge
-from projections.state.current import CurrentTables
-from projections.state.large import LogRows, slices
-from projections.state.layers import marked
-from projections.state.staged_images import ArrowStagedMerge, SparkStagedMerge, StagedMerge
+from lake.datasets import dataset_of
+from lake.executor_tasks import Executors, SparkTasks, TasksHere
+from lake.layers import marked
+from lake.layout import Lake, current_name
+from lake.tables import Tables
+from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
+from pipeline.current import staged_images
+from pipeline.current import tables as current_module
+from pipeline.current.bucketed_merge import BucketedMerge
+from pipeline.current.staged_images import ArrowStagedMerge, SparkStagedMerge, StagedMerge
+from pipeline.current.tables import CurrentTables
+from pipeline.log.large_folds import LogRows, slices
 from schemas.registry import MemoryRegistry
 from tests.support.lake.folding import (
     SOURCE,

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 from kernel.errors import Incompatible, LeaseLost
 from kernel.positions import Epoch
-from projections.log.spark_writer import SparkWriter
-from projections.log.tables import TABLE_SETTINGS, Tables
-from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, TableWriter, with_op
+from lake.spark_writer import SparkWriter
+from lake.tables import TABLE_SETTINGS, Tables
+from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, TableWriter, with_op
 
 SCHEMA = pa.schema(
     [

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel.positions import Epoch
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
 from projections.auto_cdc import Applied, create_auto_cdc_flow
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
 from tests.architecture.tree import ROOT
 from tests.docs.markdown import blocks, table
 from tests.support.oracles.change_facts import Fact, typed

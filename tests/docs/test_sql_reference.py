@@ -11,12 +11,12 @@ import pytest
 from deltalake import write_deltalake
 
 from kernel.errors import InvalidRequest
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.typed_columns import EVENT_COLUMNS
-from projections.runner.captured import CapturedTable
-from projections.runner.catalog import Deployment
-from projections.runner.relations import LakeCatalog
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.typed.columns import EVENT_COLUMNS
+from projections.run.captured_tables import CapturedTable
+from projections.run.catalog import Deployment
+from projections.run.relations import LakeCatalog
 from projections.sql.catalog import catalog_from
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.expressions import check

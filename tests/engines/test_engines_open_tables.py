@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
-from projections.log.layout import Lake
+from lake.layout import Lake
 from replay.build import Builder
 from replay.swap import swap
 from tests.support.lake.small_lake import PROJECTIONS, SmallLake, some_departures, some_readings

@@ -9,7 +9,7 @@ from pathlib import Path
 from apps.pipeline.snapshots import TableCopier
 from apps.settings import load
 from kernel import failpoints
-from projections.log.layout import Lake
+from lake.layout import Lake
 from schemas.registry import ConfluentRegistry
 
 

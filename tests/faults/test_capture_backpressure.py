@@ -17,12 +17,12 @@ from apps.pipeline.pipeline import Pipeline
 from apps.settings import Settings
 from kernel import failpoints
 from kernel.positions import Epoch
-from projections.log.attempt_files import stem_of
-from projections.log.layout import changes_log, current_name
-from projections.log.storage import files_below
-from projections.log.tables import Tables
-from projections.runner.manifest import Manifest
-from projections.state.layers import read_whole
+from lake.attempt_files import stem_of
+from lake.layers import read_whole
+from lake.layout import changes_log, current_name
+from lake.storage import files_below
+from lake.tables import Tables
+from pipeline.commit.manifest import Manifest
 from tests.support.services.waiting import until
 from tests.support.sources.source_database import SourceDatabase
 from tests.support.sources.workspaces import Workspace

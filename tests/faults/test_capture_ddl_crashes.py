@@ -8,7 +8,7 @@ import pytest
 
 from kernel import failpoints
 from kernel.errors import Incompatible
-from projections.log.layout import Lake
+from lake.layout import Lake
 from tests.support.sources.ddl_rows import Folding, Item
 
 

@@ -13,17 +13,17 @@ from deltalake import DeltaTable
 
 from kernel import failpoints
 from kernel.positions import Epoch
-from projections.log.datasets import dataset_of, schema_of
-from projections.log.executor_tasks import Executors, Tasks, TasksHere
-from projections.log.layout import Lake, current_name
-from projections.log.tables import TableAt, Tables
-from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
-from projections.state import current as current_module
-from projections.state import tail
-from projections.state.current import CurrentTables
-from projections.state.large import LogRows, slices
-from projections.state.layers import read_whole
-from projections.state.tail import FoldPolicy
+from lake.datasets import dataset_of, schema_of
+from lake.executor_tasks import Executors, Tasks, TasksHere
+from lake.layers import read_whole
+from lake.layout import Lake, current_name
+from lake.tables import TableAt, Tables
+from lake.writer import OP, UPSERT, ArrowWriter, Guard
+from pipeline.current import tables as current_module
+from pipeline.current import tail
+from pipeline.current.tables import CurrentTables
+from pipeline.current.tail import FoldPolicy
+from pipeline.log.large_folds import LogRows, slices
 from tests.support.lake.folding import (
     SOURCE,
     TABLE,

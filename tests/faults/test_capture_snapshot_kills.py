@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from apps.settings import Settings
 from kernel import failpoints
-from projections.log.tables import Tables
-from projections.state.installs import Install, InstallBook, install_of, request
+from lake.tables import Tables
+from pipeline.installs.announced import Install, InstallBook, install_of, request
 from tests.support.sources.copying import (
     BANK,
     BANK_TABLES,

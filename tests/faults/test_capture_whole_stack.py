@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient
 from apps.topics import KafkaTopics
 from kernel.errors import EXIT_UNHEALTHY
 from kernel.positions import Epoch
-from projections.log.tables import Tables
-from projections.runner.manifest import Manifest
+from lake.tables import Tables
+from pipeline.commit.manifest import Manifest
 from stack.control import kill_part
 from tests.support.services.waiting import until
 from tests.support.services.whole_stack import ACCOUNTS, SOURCE, TABLES, Teller, WholeStack

@@ -23,12 +23,12 @@ from psycopg.conninfo import make_conninfo
 from apps.settings import Settings
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import Epoch
-from projections.log.decode import row_of
-from projections.log.frames import DECODED
-from projections.log.order import places_of
-from projections.runner.arrival import Arrival, sort_out
-from projections.runner.progress import Mark, Progress
-from projections.state.cut import Cut
+from lake.table_columns import DECODED
+from pipeline.arrive.arrival import Arrival, sort_out
+from pipeline.decode.records import row_of
+from pipeline.order import places_of
+from pipeline.position.cut import Cut
+from pipeline.position.progress import Mark, Progress
 from schemas.records import Change, Operation, TransactionEnd
 from stack.control import kill_part
 from stack.status import parts

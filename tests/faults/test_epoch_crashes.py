@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from apps.settings import Settings
 from kernel import failpoints
-from projections.log.layout import Lake
-from projections.runner.executor import Executor
+from lake.layout import Lake
+from pipeline.executor import Executor
 from tests.support.lake.feeding import STORE, Epochs, EventFeed, Fed, event_router
 from tests.support.lake.left_files import left_files
 

@@ -20,14 +20,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from kernel.errors import LeaseLost, PenstockError, Unavailable
 from kernel.positions import Epoch
-from projections.log.layout import Lake, current_name
-from projections.log.tables import Tables
-from projections.log.writer import OP, Guard
-from projections.state import merging
-from projections.state import tail as tail_module
-from projections.state.current import CurrentTables
-from projections.state.merging import Base, MergeBeside, MergeHere
-from projections.state.tail import FoldPolicy, TailTables
+from lake.layout import Lake, current_name
+from lake.tables import Tables
+from lake.writer import OP, Guard
+from pipeline.current import merging
+from pipeline.current import tail as tail_module
+from pipeline.current.merging import Base, MergeBeside, MergeHere
+from pipeline.current.tables import CurrentTables
+from pipeline.current.tail import FoldPolicy, TailTables
 from tests.support.lake.folding import (
     SOURCE,
     TABLE,
@@ -40,7 +40,7 @@ from tests.support.lake.folding import (
 )
 from tests.support.services.waiting import until
 
-MODULE = "projections.state.merging"
+MODULE = "pipeline.current.merging"
 
 
 def images(*rows: tuple[int, str, str]) -> pa.Table:
@@ -220,8 +220,8 @@ PARENT = """
 import os, sys, time
 import pyarrow as pa
 from kernel.positions import Epoch
-from projections.log.writer import Guard
-from projections.state.merging import MergeBeside
+from lake.writer import Guard
+from pipeline.current.merging import MergeBeside
 rows = pa.table({"id": [1], "__op": ["upsert"]})
 merge = MergeBeside()
 merge(sys.argv[1], rows, Guard("base", Epoch(1)), ["id"])
@@ -253,8 +253,8 @@ def ended(child: psutil.Process) -> bool:
 HELD = """
 import sys, time
 from pathlib import Path
-from projections.log.writer import ArrowWriter
-from projections.state import merging
+from lake.writer import ArrowWriter
+from pipeline.current import merging
 def held(*_):
     Path(sys.argv[1]).touch()
     time.sleep(600)

@@ -10,8 +10,8 @@ import pytest
 
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import Epoch
-from projections.log.tables import Tables
-from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
+from lake.tables import Tables
+from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 from stack.object_store import ObjectStore
 from tests.support.services.proxy import Proxy
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel import failpoints
-from projections.log.layout import Lake
+from lake.layout import Lake
 from replay.build import Builder
 from replay.cancel import cancel
 from replay.swap import rollback, swap

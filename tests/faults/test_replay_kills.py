@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel import failpoints
-from projections.log.layout import Lake
-from projections.log.tables import Tables
+from lake.layout import Lake
+from lake.tables import Tables
 from replay.book import ReplayBook, State
 from replay.build import Builder
 from replay.slices import build_of

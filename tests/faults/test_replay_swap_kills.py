@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 
 from kernel import failpoints
 from kernel.errors import EXIT_CONFLICT
-from projections.log.layout import Lake
-from projections.log.tables import Tables
+from lake.layout import Lake
+from lake.tables import Tables
 from replay.book import ReplayBook, State
 from replay.subject import Site, entry_of
 from replay.swap import rollback, swap

@@ -9,7 +9,7 @@ import pytest
 from apps.pipeline import topic_sink
 from apps.settings import Settings
 from kernel import failpoints
-from projections.log.layout import Lake
+from lake.layout import Lake
 from projections.serve import row_changes, row_values
 from tests.support.lake.handmade import words
 from tests.support.lake.topic_sink import SinkWorld

@@ -17,7 +17,7 @@ import pytest
 from apps.store.events import LakeEvents
 from apps.store.rebuild import rebuild
 from kernel.errors import Unavailable
-from projections.log.layout import Lake
+from lake.layout import Lake
 from schemas.registry import MemoryRegistry
 from tests.integration.test_store_rebuild import compared, head, lived, serves_nobody
 from tests.migration.test_event_store_schema import dumped
@@ -30,7 +30,7 @@ IN_PARTS = """
 import asyncio, sys
 from apps.store.events import LakeEvents
 from apps.store.rebuild import rebuild
-from projections.log.layout import Lake
+from lake.layout import Lake
 def show(progress):
     print(progress.events, flush=True)
     sys.stdin.readline()

@@ -9,12 +9,12 @@ import pytest
 
 from kernel import failpoints
 from kernel.positions import Epoch
-from projections.log.executor_tasks import Executors, Task, Tasks, TasksHere
-from projections.log.frames import TRANSACTIONS_TABLE
-from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables
-from projections.log.typed_changes import TypedChanges
-from projections.log.typed_columns import Visible
+from lake.executor_tasks import Executors, Task, Tasks, TasksHere
+from lake.layout import Lake
+from lake.table_columns import TRANSACTIONS_TABLE
+from lake.tables import TableAt, Tables
+from pipeline.typed.changes import TypedChanges
+from pipeline.typed.columns import Visible
 from tests.support.sources.ddl_rows import SOURCE, START, TABLE, Folding, Item
 
 TYPED = f"typed/{SOURCE}.{TABLE}"

@@ -19,11 +19,11 @@ from kernel import failpoints
 from kernel.clock import ManualClock
 from kernel.errors import Conflict, Incompatible, InvalidRequest, LeaseLost, SequenceReused
 from kernel.positions import Epoch
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
 from projections.auto_cdc import TYPED_COLUMNS, AutoCdcFlow, create_auto_cdc_flow
 from projections.auto_cdc.tables import FlowTables, Place
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
 from tests.support.oracles.cdc_flows import Kind, Row, Said, expected
 from tests.support.oracles.change_facts import Fact, typed
 

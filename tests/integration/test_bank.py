@@ -20,8 +20,8 @@ from apps.settings import Settings
 from apps.topics import KafkaTopics
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.runner.manifest import Committed
+from lake.layout import Lake
+from pipeline.commit.manifest import Committed
 from projections.serve.query import ask
 from stack.control import kill_part
 from tests.support.sources.mirroring import Mirror, mirrored

@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from apps.settings import Settings
 from cdc import sources
-from projections.log.datasets import dataset_of
-from projections.log.layout import current_name
-from projections.log.tables import Tables
-from projections.state.installs import InstallBook, install_of, request
+from lake.datasets import dataset_of
+from lake.layout import current_name
+from lake.tables import Tables
+from pipeline.installs.announced import InstallBook, install_of, request
 from tests.support.sources.copying import BANK, BANK_TABLES, Copied, Writer
 
 ACCOUNTS = 20_000

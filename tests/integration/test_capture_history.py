@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from apps.pipeline.projecting import Projecting
 from apps.settings import Settings
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.captured import CapturedTable, render_tables
-from projections.runner.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
+from lake.layout import Lake
+from lake.tables import Tables
+from projections.run.captured_tables import CapturedTable, render_tables
+from projections.run.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
 from schemas.registry import ConfluentRegistry
 from tests.support.sources.mirroring import Mirror, mirrored
 

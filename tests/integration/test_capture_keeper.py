@@ -16,8 +16,8 @@ from apps.settings import Settings
 from cdc.connect import ConnectClient
 from cdc.database import connected
 from cdc.replication import published
-from projections.log.tables import Tables
-from projections.state.installs import WANT, InstallBook
+from lake.tables import Tables
+from pipeline.installs.announced import WANT, InstallBook
 from tests.support.sources.workspaces import Kept, Workspace
 
 TABLES = """

@@ -11,7 +11,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
-from projections.log.layout import Lake
+from lake.layout import Lake
 from tests.support.sources.mirroring import Mirror, mirrored
 
 SOURCE = """

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from apps import capture
 from apps.settings import Settings
-from projections.log.datasets import schema_of
-from projections.log.layout import current_name
-from projections.log.tables import Tables
-from projections.state.installs import request
+from lake.datasets import schema_of
+from lake.layout import current_name
+from lake.tables import Tables
+from pipeline.installs.announced import request
 from tests.support.sources.copying import BANK, BANK_TABLES, Copied
 
 ACCOUNTS = "public.accounts"

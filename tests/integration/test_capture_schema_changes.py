@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from apps.settings import Settings
 from cdc.connect import ConnectClient
-from projections.log.layout import Lake
+from lake.layout import Lake
 from tests.support.sources.mirroring import Mirror, mirrored
 
 SHOP = """

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from apps.settings import Settings
 from apps.verification.comparing import Comparison
 from apps.verification.healing import heal_reports
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.state.staging import snapshot_log
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.installs.staging import snapshot_log
 from tests.support.sources.mirroring import Mirror, mirrored
 from tests.support.sources.writing_shop import KEYS, MOODS, ORDERS, TABLES, Writers
 

@@ -23,11 +23,11 @@ from apps.verification.rounds import load_rounds
 from cdc import sources
 from cdc.database import split_password
 from kernel.positions import Lsn
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.captured import CapturedTable
-from projections.runner.catalog import LIVE
-from projections.verification.facts import Fact, Kind, Verifications
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.verification.book import Fact, Kind, Verifications
+from projections.run.captured_tables import CapturedTable
+from projections.run.catalog import LIVE
 from tests.support.sources.mirroring import Mirror, mirrored
 from tests.support.sources.writing_shop import KEYS, MOODS, ORDERS, TABLES, Writers
 

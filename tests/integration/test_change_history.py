@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from kernel.errors import InvalidRequest
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.views import DeltaFrames
-from projections.state.history import HistoryOf, HistoryTables
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.views import DeltaFrames
+from pipeline.history.tables import HistoryOf, HistoryTables
 from tests.architecture.tree import ROOT
 from tests.docs.markdown import blocks
 from tests.support.oracles.change_facts import Fact, Version, Writer, expected, truncates, typed

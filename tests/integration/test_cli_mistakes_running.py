@@ -13,7 +13,7 @@ import pytest
 
 from apps.cli import main
 from kernel.errors import EXIT_CONFLICT, EXIT_FAILED, EXIT_USAGE
-from projections.log.layout import Lake
+from lake.layout import Lake
 from tests.support.lake.handmade import HandMade, words
 from tests.support.services.http import service_in_thread
 from tests.support.store.postgres import TEMPLATE, Cluster, admin

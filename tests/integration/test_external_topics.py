@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from apps.gaps import reason
 from apps.settings import Settings
 from kernel.errors import Conflict, Unavailable
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.catalog import DeployedCatalog
+from lake.layout import Lake
+from lake.tables import Tables
+from projections.run.catalog import DeployedCatalog
 from schemas.wire import frame
 from tests.support.lake.topic_stream import TopicStream
 

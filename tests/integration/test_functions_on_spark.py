@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from projections.runner.matchers import register_functions
+from projections.run.matchers import register_functions
 from tests.support.oracles.region_world import plain
 from tests.unit.test_workspace_functions import computed, planned, read_rows
 

@@ -9,10 +9,10 @@ from apps.verification.healing import stage
 from cdc.database import connected
 from cdc.options import PLAIN
 from kernel.errors import InvalidRequest
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.captured import CapturedTable
-from projections.state.installs import InstallBook
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.installs.announced import InstallBook
+from projections.run.captured_tables import CapturedTable
 from schemas.key_ranges import WHOLE, KeyRange
 
 

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel.positions import Epoch
-from projections.log.frames import UTC_MICROS
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.views import DeltaFrames
-from projections.state.history import HistoryOf, HistoryTables
+from lake.layout import Lake
+from lake.table_columns import UTC_MICROS
+from lake.tables import Tables
+from lake.views import DeltaFrames
+from pipeline.history.tables import HistoryOf, HistoryTables
 
 DAY = datetime(2013, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(

@@ -21,10 +21,10 @@ from cdc.database import split_password
 from kernel import failpoints
 from kernel.loops import Loop
 from kernel.positions import Offsets, covers
-from projections.log.layout import Lake
-from projections.runner.executor import Executor, ExecutorChoice
-from projections.runner.manifest import Committed
-from projections.state.installs import InstallBook
+from lake.layout import Lake
+from pipeline.commit.manifest import Committed
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.installs.announced import InstallBook
 from tests.support.services.waiting import until
 from tests.support.sources.mirroring import Mirror, mirrored
 

@@ -15,12 +15,12 @@ from apps.settings import Settings
 from apps.topics import KafkaTopics
 from kernel.errors import TooLarge
 from kernel.loops import Loop
-from projections.log.attempt_files import stem_of
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.executor import Executor, ExecutorChoice
-from projections.runner.manifest import Committed
-from projections.state.installs import InstallBook
+from lake.attempt_files import stem_of
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.manifest import Committed
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.installs.announced import InstallBook
 from tests.support.lake.feeding import STORE, Epochs, EventFeed, Fed, event_router
 from tests.support.services.waiting import until
 

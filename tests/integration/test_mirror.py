@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.executor import Executor
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.executor import Executor
 from tests.support.sources.mirroring import Mirror, mirrored
 
 TABLES = ("public.account", "public.entry")

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from projections.log.typed_topics import typed_topic
+from pipeline.typed.topics import typed_topic
 from projections.sql.shape import InputKind
 from tests.support.lake.auction_house import EPOCHS, AuctionHouse, arrivals, planned, side_input_at
 from tests.support.oracles.nexmark import QUERIES, answer

@@ -23,8 +23,8 @@ from cdc.verification.source_rows import (
     row_hashes,
     split_of,
 )
-from projections.verification.hashing import LakeRows
-from projections.verification.lake_state import LakeState
+from pipeline.verification.hashing import LakeRows
+from pipeline.verification.lake_state import LakeState
 from schemas.key_ranges import WHOLE
 from schemas.pg_text import text_to_lake
 from schemas.row_hash import table_hash

@@ -7,7 +7,7 @@ import random
 import pytest
 from pyspark.sql import SparkSession
 
-from projections.log.layout import Lake
+from lake.layout import Lake
 from replay.build import Builder
 from replay.generations import generation_name
 from tests.support.lake.small_lake import (

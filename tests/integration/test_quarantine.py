@@ -13,12 +13,12 @@ from apps.pipeline.routing import TopicRouter
 from apps.settings import Settings
 from cdc.decode import ChangeDecoder
 from kernel.errors import NotFound
-from projections.log.decode import Decoder
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.executor import Executor
-from projections.runner.quarantine import open_records, places_of
-from projections.state.installs import DECODE, WAIVE, Entry, InstallBook
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.quarantine import open_records, places_of
+from pipeline.decode.records import Decoder
+from pipeline.executor import Executor
+from pipeline.installs.announced import DECODE, WAIVE, Entry, InstallBook
 from schemas.registry import ConfluentRegistry, SchemaLookup
 from tests.support.sources.mirroring import Mirror, mirrored
 

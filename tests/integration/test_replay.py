@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from kernel import failpoints
 from kernel.errors import Conflict, LeaseLost
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.projector import Projector
+from lake.layout import Lake
+from lake.tables import Tables
+from projections.run.projector import Projector
 from projections.serve.query import ask
 from replay.book import Replay, State
 from replay.build import Builder

@@ -24,9 +24,9 @@ from kernel.errors import (
     exit_code,
 )
 from kernel.positions import Epoch
-from projections.log.frames import QUARANTINE
-from projections.log.layout import Lake
-from projections.log.writer import ArrowWriter, Guard
+from lake.layout import Lake
+from lake.table_columns import QUARANTINE
+from lake.writer import ArrowWriter, Guard
 from tests.support.lake.small_lake import (
     DELAYS,
     LATEST,

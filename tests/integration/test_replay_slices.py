@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from kernel import failpoints
 from kernel.errors import Conflict, ContractViolation, NotFound
-from projections.log.layout import Lake
-from projections.log.tables import Tables
+from lake.layout import Lake
+from lake.tables import Tables
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel, pause

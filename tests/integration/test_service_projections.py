@@ -15,9 +15,9 @@ import pytest
 from deltalake import DeltaTable
 
 from apps.service.openapi import ANSWERS
-from projections.log.layout import Lake
-from projections.log.writer import UPSERT, Guard, with_op
-from projections.runner.catalog import DROPPED
+from lake.layout import Lake
+from lake.writer import UPSERT, Guard, with_op
+from projections.run.catalog import DROPPED
 from replay.generations import live_app
 from replay.swap import swap
 from tests.support.lake.handmade import HandMade, words

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from projections.run.dataflow import Dataflow, arrow_type
-from projections.runner.matchers import register_functions
+from projections.run.matchers import register_functions
 from projections.sql.batch import whole
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.parse import parse_script

@@ -25,10 +25,10 @@ from eventstore.postgres.identity import renew_id
 from eventstore.postgres.restoring import Contents, Restored
 from kernel.errors import ChecksumMismatch, Conflict, Incompatible, NotFound, Unavailable
 from kernel.positions import Epoch
-from projections.log.frames import AVRO_SCHEMAS
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
+from lake.layout import Lake
+from lake.table_columns import AVRO_SCHEMAS
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
 from schemas.registry import MemoryRegistry
 from tests.migration.test_event_store_schema import dumped
 from tests.support.lake.archiving import archived, into_the_log

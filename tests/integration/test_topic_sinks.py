@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient
 from apps.settings import Settings
 from apps.standstills import of_pipeline
 from apps.topics import KafkaTopics
-from projections.log.layout import Lake
-from projections.runner.catalog import DROPPED
+from lake.layout import Lake
+from projections.run.catalog import DROPPED
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import words
 from tests.support.lake.topic_sink import SinkWorld

@@ -20,11 +20,11 @@ from apps.topics import KafkaTopics
 from cdc.connect import ConnectClient
 from kernel.errors import StoreDiverged, Unavailable
 from kernel.loops import Loop
-from projections.log.layout import Lake, changes_log
-from projections.log.tables import Tables
-from projections.runner.executor import Executor, ExecutorChoice
-from projections.runner.manifest import Manifest
-from projections.state.installs import InstallBook
+from lake.layout import Lake, changes_log
+from lake.tables import Tables
+from pipeline.commit.manifest import Manifest
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.installs.announced import InstallBook
 from tests.support.lake.feeding import STORE, Epochs, EventFeed, Fed, event_router
 from tests.support.services.waiting import until
 from tests.support.sources.mirroring import mirrored

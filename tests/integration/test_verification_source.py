@@ -25,8 +25,8 @@ from cdc.verification.source_rows import (
     split_of,
 )
 from kernel.errors import InvalidRequest, NotFound
-from projections.verification.hashing import LakeRows
-from projections.verification.lake_state import LakeState
+from pipeline.verification.hashing import LakeRows
+from pipeline.verification.lake_state import LakeState
 from schemas.key_ranges import KeyRange, cut_at
 from schemas.pg_text import text_to_lake
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.log.frames import DECODED
-from projections.runner import alike
-from projections.runner.arrival import Arrival, sort_out
-from projections.runner.progress import Progress
+from lake.table_columns import DECODED
+from pipeline.arrive import runs
+from pipeline.arrive.arrival import Arrival, sort_out
+from pipeline.position.progress import Progress
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -87,9 +87,9 @@ def test_p4_runs_change_nothing(
 ) -> None:
     batches = [decoded(batch, sort=sort) for batch in rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alike, "FEW", 1)
+        patch.setattr(runs, "FEW", 1)
         quick, after = run(batches)
-        patch.setattr(alike, "FEW", 10**9)
+        patch.setattr(runs, "FEW", 10**9)
         slow, expected = run(batches)
     assert json.loads(after.to_json()) == json.loads(expected.to_json())
     place = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
@@ -143,9 +143,9 @@ def test_p1_runs_of_events_change_nothing(
 ) -> None:
     batches = [events(batch, sort=sort) for batch in rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alike, "FEW", 1)
+        patch.setattr(runs, "FEW", 1)
         quick, after = run(batches)
-        patch.setattr(alike, "FEW", 10**9)
+        patch.setattr(runs, "FEW", 10**9)
         slow, expected = run(batches)
     assert json.loads(after.to_json()) == json.loads(expected.to_json())
     for one, other in zip(quick, slow, strict=True):
@@ -156,5 +156,5 @@ def test_p1_runs_of_events_change_nothing(
 
 def test_a_connectors_ordinary_batch_is_one_run() -> None:
     rows = [("change", "orders", 0, n // 3, n % 3 + 1, 0, False) for n in range(40)]
-    found = list(alike.runs_of(decoded(rows, sort=False), Progress()))
+    found = list(runs.runs_of(decoded(rows, sort=False), Progress()))
     assert [(each.first, each.last) for each in found] == [(0, 40)]

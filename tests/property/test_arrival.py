@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.log.frames import DECODED
-from projections.runner.arrival import Arrival, sort_out
-from projections.runner.progress import Progress
+from lake.table_columns import DECODED
+from pipeline.arrive.arrival import Arrival, sort_out
+from pipeline.position.progress import Progress
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = datetime(2013, 1, 1, tzinfo=UTC)

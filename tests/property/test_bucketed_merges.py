@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from kernel.errors import LeaseLost
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.executor_tasks import Task, TasksHere, WrittenFile
-from projections.log.tables import Tables
-from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
-from projections.state import bucketed_merge
-from projections.state.bucketed_merge import BucketedMerge
-from projections.state.key_files import KeyFiles
-from projections.state.layers import marked
-from projections.state.staged_images import ArrowStagedMerge
+from lake.executor_tasks import Task, TasksHere, WrittenFile
+from lake.layers import marked
+from lake.tables import Tables
+from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
+from pipeline.current import bucketed_merge
+from pipeline.current.bucketed_merge import BucketedMerge
+from pipeline.current.key_files import KeyFiles
+from pipeline.current.staged_images import ArrowStagedMerge
 
 IDS, NAMES = st.integers(0, 12), st.sampled_from(["", "a", "b", "größe", "\x00"])
 ROWS = st.dictionaries(st.tuples(IDS, NAMES), st.integers(0, 99), max_size=20)

@@ -15,8 +15,8 @@ import sqlglot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.state.change_versions import touched_by_changes, versions_by_change
-from projections.state.quoting import as_json
+from lake.quoting import as_json
+from pipeline.history.change_versions import touched_by_changes, versions_by_change
 from tests.support.oracles.change_facts import (
     TRUNCATES,
     TYPED,

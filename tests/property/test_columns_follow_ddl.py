@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.log.layout import Lake
+from lake.layout import Lake
 from tests.support.services.tier import examples
 from tests.support.sources.ddl_rows import Folding, Item, read
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.positions import Epoch
-from projections.log.layout import Lake, current_name
-from projections.log.tables import TableAt, Tables
-from projections.state.current import CurrentTables
-from projections.state.layers import read_whole
-from projections.state.tail import FoldPolicy
+from lake.layers import read_whole
+from lake.layout import Lake, current_name
+from lake.tables import TableAt, Tables
+from pipeline.current.tables import CurrentTables
+from pipeline.current.tail import FoldPolicy
 from tests.support.lake.folding import (
     SOURCE,
     TABLE,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.state.cut import Cut
+from pipeline.position.cut import Cut
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 
 from kernel.errors import StoreDiverged
 from kernel.positions import Offsets, TopicId
-from projections.log.decode import Decoder, decode_batches
-from projections.log.frames import DECODED
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.executor import Executor, ExecutorChoice
-from projections.runner.ingest import Ingest
-from projections.runner.log_task import TOLD, Facts, LogTask
-from projections.runner.manifest import Bound, Committed, Manifest
-from projections.runner.staged import Staged
+from lake.layout import Lake
+from lake.table_columns import DECODED
+from lake.tables import Tables
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.decode.records import Decoder, decode_batches
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.log.log_task import TOLD, Facts, LogTask
+from pipeline.log.staged_rows import Staged
 from schemas.records import (
     Change,
     Decoded,

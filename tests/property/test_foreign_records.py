@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from eventstore.decode import EventDecoder
 from kernel.errors import StoreDiverged
 from kernel.positions import KafkaOffset
-from projections.log.decode import decode, row_of
-from projections.log.frames import DECODED
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.arrival import Arrival, sort_out
-from projections.runner.progress import Progress
-from projections.runner.quarantine import open_records, places_of
-from projections.state.installs import DECODE, Entry, InstallBook
+from lake.layout import Lake
+from lake.table_columns import DECODED
+from lake.tables import Tables
+from pipeline.arrive.arrival import Arrival, sort_out
+from pipeline.commit.quarantine import open_records, places_of
+from pipeline.decode.records import decode, row_of
+from pipeline.installs.announced import DECODE, Entry, InstallBook
+from pipeline.position.progress import Progress
 from schemas.records import KafkaRecord
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame

@@ -14,10 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernel.errors import NotFound, Unavailable
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.manifest import Bound, Committed
-from projections.runner.retries import Patience
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.manifest import Bound, Committed
+from pipeline.commit.retries import Patience
 from schemas.wire import frame
 from tests.support.lake.bulk import HandSource
 from tests.support.lake.folding import ENVELOPE, KEY, TABLE, Done, state_of

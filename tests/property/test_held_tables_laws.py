@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.errors import NotFound, Unavailable
-from projections.log.layout import Lake
-from projections.runner.derived import Brought
+from lake.layout import Lake
+from projections.run.derived_tables import Brought
 from projections.serve.query import ask
 from tests.support.lake.telling import BreakingRegistry, ToldLake
 from tests.support.services.tier import examples

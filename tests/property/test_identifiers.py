@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernel.positions import Epoch
-from projections.log.layout import Lake, current_name
-from projections.log.tables import Tables
-from projections.log.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
+from lake.layout import Lake, current_name
+from lake.tables import Tables
+from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 from projections.serve.lake_tables import table_names
 from projections.serve.query import ask
 from schemas.identifiers import duckdb_name, name_at, path_of

@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.log.layout import Lake
-from projections.state.installs import HEAL, hold
-from projections.state.tail import FoldPolicy
+from lake.layout import Lake
+from pipeline.current.tail import FoldPolicy
+from pipeline.installs.announced import HEAL, hold
 from tests.support.lake.bulk import NAME, HandLake
 from tests.support.lake.folding import SOURCE, Done
 from tests.support.services.tier import examples

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.log.intervals import IntervalSet
+from pipeline.position.intervals import IntervalSet
 
 
 @given(st.lists(st.integers(1, 40)))

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernel.errors import SchemaViolation
-from projections.log.layout import Lake
+from lake.layout import Lake
 from projections.serve.query import ask
 from tests.support.lake.telling import ToldLake
 from tests.support.oracles.json_rows import meant, same, shown

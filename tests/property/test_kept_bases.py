@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.datasets import location_of
-from projections.log.tables import Tables
-from projections.log.writer import OP, ArrowWriter, Guard
-from projections.state import kept as kept_module
-from projections.state.kept import KeptBases
-from projections.state.merging import BaseMerge, MergeHere, MergeKept
+from lake.datasets import location_of
+from lake.tables import Tables
+from lake.writer import OP, ArrowWriter, Guard
+from pipeline.current import warm_bases as kept_module
+from pipeline.current.merging import BaseMerge, MergeHere, MergeKept
+from pipeline.current.warm_bases import KeptBases
 
 VALUES = {
     "name": pa.string(),

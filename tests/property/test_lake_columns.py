@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.log import typed_columns
-from projections.log.typed_columns import EVENT_COLUMNS
-from projections.state.history import LINKS, NOT_COLUMNS, history_column
-from projections.state.newest_images import DELETED
-from projections.state.staging import MARKS
+from pipeline.current.newest_images import DELETED
+from pipeline.history.tables import LINKS, NOT_COLUMNS, history_column
+from pipeline.installs.staging import MARKS
+from pipeline.typed import columns
+from pipeline.typed.columns import EVENT_COLUMNS
 from schemas.lake_columns import (
     OF_CHANGES,
     OF_EVENTS,
@@ -43,7 +43,7 @@ def test_a_plain_field_keeps_its_name() -> None:
 
 def test_every_column_of_ours_is_among_the_names_that_are_kept() -> None:
     hidden = ("EPOCH", "LATE", "TIME", "SEQ_HI", "SEQ_LO", "INGESTED_AT")
-    ours = {*EVENT_COLUMNS.names, *(getattr(typed_columns, name) for name in hidden)}
+    ours = {*EVENT_COLUMNS.names, *(getattr(columns, name) for name in hidden)}
     assert ours <= OF_EVENTS
     kept_in_histories = {*NOT_COLUMNS, *LINKS, DELETED, EXACT, *MARKS.names}
     assert kept_in_histories == OF_CHANGES

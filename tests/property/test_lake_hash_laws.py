@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.verification.hashing import LakeRows
-from projections.verification.lake_state import LakeState, Layer
+from pipeline.verification.hashing import LakeRows
+from pipeline.verification.lake_state import LakeState, Layer
 from schemas.key_ranges import WHOLE, Bound, KeyColumn, KeyOrder, KeyRange, cut_at
 from schemas.row_hash import hash_text, table_hash
 

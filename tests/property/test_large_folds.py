@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from kernel import failpoints
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from projections.log.datasets import dataset_of
-from projections.log.executor_tasks import Executors, Task, TasksHere, WrittenFile
-from projections.log.layout import Lake, current_name
-from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
-from projections.state import current as current_module
-from projections.state import staged_images
-from projections.state.current import CurrentTables
-from projections.state.large import LogRows, slices, split
-from projections.state.layers import read_whole
-from projections.state.tail import FoldPolicy
+from lake.datasets import dataset_of
+from lake.executor_tasks import Executors, Task, TasksHere, WrittenFile
+from lake.layers import read_whole
+from lake.layout import Lake, current_name
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.current import staged_images
+from pipeline.current import tables as current_module
+from pipeline.current.tables import CurrentTables
+from pipeline.current.tail import FoldPolicy
+from pipeline.log.large_folds import LogRows, slices, split
 from schemas.registry import MemoryRegistry
 from tests.support.lake.folding import (
     SOURCE,

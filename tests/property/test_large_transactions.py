@@ -14,16 +14,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kernel.positions import Epoch
-from projections.log import committed
-from projections.log.datasets import dataset_of
-from projections.log.layout import Lake
-from projections.log.order import places_of
-from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
-from projections.state import current as current_module
-from projections.state import installing
-from projections.state.installs import hold
-from projections.state.large import LogRows, slices
+from lake.datasets import dataset_of
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.current import tables as current_module
+from pipeline.installs import installing
+from pipeline.installs.announced import hold
+from pipeline.log import committed_changes
+from pipeline.log.large_folds import LogRows, slices
+from pipeline.order import places_of
 from schemas.records import Operation
 from tests.support.lake.bulk import HandLake
 from tests.support.lake.folding import SOURCE, TABLE, Done
@@ -96,7 +96,7 @@ def test_p4_a_large_transaction_during_a_copy_is_folded_in_parts(
 
     monkeypatch.setattr(LogRows, "read", counted)
     for bound in ("MOST_ROWS", "LARGE_ROWS"):
-        monkeypatch.setattr(committed, bound, most)
+        monkeypatch.setattr(committed_changes, bound, most)
     for module in (current_module, installing):
         monkeypatch.setattr(module, "slices", lambda rows: slices(rows, most=most))
     hand = HandLake(lake)

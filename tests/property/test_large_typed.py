@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from kernel import failpoints
 from kernel.positions import Epoch
-from projections.log.attempts import Attempts
-from projections.log.executor_tasks import Executors, Tasks, TasksHere
-from projections.log.frames import CHANGES, TRANSACTIONS_TABLE
-from projections.log.layout import Lake, changes_log
-from projections.log.tables import TableAt, Tables
-from projections.log.typed_changes import TypedChanges
-from projections.log.typed_columns import Visible, truncates_name
-from projections.log.writer import ArrowWriter, Guard
-from projections.state.current import CurrentTables
+from lake.attempts import Attempts
+from lake.executor_tasks import Executors, Tasks, TasksHere
+from lake.layout import Lake, changes_log
+from lake.table_columns import CHANGES, TRANSACTIONS_TABLE
+from lake.tables import TableAt, Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.current.tables import CurrentTables
+from pipeline.typed.changes import TypedChanges
+from pipeline.typed.columns import Visible, truncates_name
 from tests.support.lake.folding import AT, SOURCE, TABLE, Done, apply, changes, registry
 from tests.support.lake.one_transaction import one_transaction
 from tests.support.services.tier import examples

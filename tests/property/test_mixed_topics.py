@@ -13,10 +13,10 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from projections.log.decode import decode, row_of
-from projections.log.frames import DECODED, TOPICS
-from projections.log.topic_decoder import TopicDecoder
-from projections.log.topic_rows import TopicRows
+from lake.table_columns import DECODED, TOPICS
+from pipeline.decode.records import decode, row_of
+from pipeline.decode.topic_decoder import TopicDecoder
+from pipeline.typed.topic_rows import TopicRows
 from projections.run.endings import endings_of
 from schemas.records import KafkaRecord, Rejected
 from schemas.registry import MemoryRegistry

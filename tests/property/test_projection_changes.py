@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.layout import Lake
-from projections.log.writer import DELETE, UPSERT, Guard, with_op
+from lake.layout import Lake
+from lake.writer import DELETE, UPSERT, Guard, with_op
 from projections.serve.lookups import Lookups
 from projections.serve.newest_runs import ServedVersion
 from projections.serve.row_changes import RowChange, difference

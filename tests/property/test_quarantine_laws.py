@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from kernel import failpoints
 from kernel.errors import NotFound
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.manifest import Committed
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.manifest import Committed
+from pipeline.installs.announced import DECODE, WAIVE
 from projections.serve.query import ask
-from projections.state.installs import DECODE, WAIVE
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of
 from tests.support.services.tier import examples

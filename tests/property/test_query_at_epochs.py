@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake, current_name
+from lake.layout import Lake, current_name
+from pipeline.current.tail import FoldPolicy
+from pipeline.installs.announced import hold
 from projections.serve.query import ask
-from projections.state.installs import hold
-from projections.state.tail import FoldPolicy
 from tests.support.lake.bulk import HandLake
 from tests.support.lake.folding import SOURCE, TABLE, Done, state_of
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.log.frames import DECODED
-from projections.log.order import places_of
-from projections.runner.arrival import sort_out
-from projections.runner.progress import Progress
+from lake.table_columns import DECODED
+from pipeline.arrive.arrival import sort_out
+from pipeline.order import places_of
+from pipeline.position.progress import Progress
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Row = dict[str, object]

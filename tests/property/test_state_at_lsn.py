@@ -9,12 +9,12 @@ import pytest
 from deltalake import DeltaTable
 
 from kernel.positions import Epoch, Lsn
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.state.installs import hold
-from projections.state.tail import FoldPolicy
-from projections.verification.as_of import StateReader
-from projections.verification.hashing import LakeRows
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.current.tail import FoldPolicy
+from pipeline.installs.announced import hold
+from pipeline.verification.as_of import StateReader
+from pipeline.verification.hashing import LakeRows
 from schemas.row_hash import table_hash
 from tests.support.lake.bulk import KEYS, NAME, HandLake
 from tests.support.lake.folding import SOURCE, TABLE, Done, State, registry

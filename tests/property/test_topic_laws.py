@@ -22,20 +22,20 @@ from hypothesis import strategies as st
 from apps.pipeline.projecting import Projecting
 from kernel import failpoints
 from kernel.positions import Epoch, Offsets, TopicId
-from projections.log.decode import Decoder, decode_batches
-from projections.log.frames import DECODED
-from projections.log.layout import Lake, topics_log
-from projections.log.tables import Tables
-from projections.log.topic_decoder import TopicDecoder
-from projections.log.typed import TypedTables
-from projections.log.typed_topics import typed_topic
+from lake.layout import Lake, topics_log
+from lake.table_columns import DECODED
+from lake.tables import Tables
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound, Committed
+from pipeline.decode.records import Decoder, decode_batches
+from pipeline.decode.topic_decoder import TopicDecoder
+from pipeline.log.log_task import TOLD, Facts, LogTask
+from pipeline.log.staged_rows import Staged
+from pipeline.typed.tables import TypedTables
+from pipeline.typed.topics import typed_topic
+from projections.run.catalog import LIVE, PROJECTION, Entry
+from projections.run.catalog import SOURCE as SOURCE_KIND
 from projections.run.endings import endings_of
-from projections.runner.catalog import LIVE, PROJECTION, Entry
-from projections.runner.catalog import SOURCE as SOURCE_KIND
-from projections.runner.ingest import Ingest
-from projections.runner.log_task import TOLD, Facts, LogTask
-from projections.runner.manifest import Bound, Committed
-from projections.runner.staged import Staged
 from projections.sql.parse import parse_script
 from projections.sql.topics import shape_of
 from schemas.registry import MemoryRegistry

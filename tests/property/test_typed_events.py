@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 from kernel import failpoints
 from kernel.errors import LeaseLost
 from kernel.positions import Epoch
-from projections.log import event_rows, typed_tasks
-from projections.log import typed as typed_module
-from projections.log.attempts import Attempts
-from projections.log.executor_tasks import Executors, Task, TasksHere, WrittenFile
-from projections.log.frames import EVENTS
-from projections.log.layout import Lake, events_log
-from projections.log.tables import Tables
-from projections.log.typed import TypedTables
-from projections.log.typed_columns import Visible
-from projections.log.writer import ArrowWriter, Guard
-from projections.state.large import LogRows
+from lake.attempts import Attempts
+from lake.executor_tasks import Executors, Task, TasksHere, WrittenFile
+from lake.layout import Lake, events_log
+from lake.table_columns import EVENTS
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.log.large_folds import LogRows
+from pipeline.typed import event_rows, tasks
+from pipeline.typed import tables as typed_module
+from pipeline.typed.columns import Visible
+from pipeline.typed.tables import TypedTables
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame
 from tests.support.lake.folding import AT
@@ -267,7 +267,7 @@ def test_files_of_executors_that_declined_go_when_the_table_has_its_rows(
         raise OSError("the folder cannot be read")
 
     if fails:
-        monkeypatch.setattr(typed_tasks, "remove_left", failing)
+        monkeypatch.setattr(tasks, "remove_left", failing)
     made = Typing(tmp_path, Executors(tasks=declined, rows_at_once=lambda most: 0))
     made.log([("flight", "left", 1), ("flight", "left", 2)])
     assert not made.bring().failed

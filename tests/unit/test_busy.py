@@ -11,14 +11,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from kernel.positions import Epoch
-from projections.log import busy
-from projections.log.busy import keeping, kept_for, shorten
-from projections.log.compaction import vacuum
-from projections.log.layout import Lake
-from projections.log.tables import TABLE_SETTINGS, TableAt, Tables
-from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
-from projections.runner.manifest import Manifest
-from projections.state.merging import MergeKept
+from lake import log_lengths
+from lake.layout import Lake
+from lake.log_lengths import keeping, kept_for, shorten
+from lake.tables import TABLE_SETTINGS, TableAt, Tables
+from lake.upkeep.compaction import vacuum
+from lake.writer import OP, UPSERT, ArrowWriter, Guard
+from pipeline.commit.manifest import Manifest
+from pipeline.current.merging import MergeKept
 from tests.unit.test_manifest import bound
 
 WEEK = timedelta(days=7)
@@ -27,7 +27,7 @@ WEEK = timedelta(days=7)
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten commits are many, and every third version is looked at."""
-    monkeypatch.setattr(busy, "_LOOK_EVERY", 3)
+    monkeypatch.setattr(log_lengths, "_LOOK_EVERY", 3)
     monkeypatch.setattr(shorten, "__defaults__", (10,))
 
 

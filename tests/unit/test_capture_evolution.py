@@ -5,9 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from projections.log.layout import Lake, current_name
-from projections.log.order import NEEDED
-from projections.log.steps import (
+from lake.layers import read_whole, tail_name
+from lake.layout import Lake, current_name
+from pipeline.current.tail import FoldPolicy
+from pipeline.ddl.held_tables import Hold
+from pipeline.ddl.messages import tell
+from pipeline.ddl.steps import (
     Added,
     Dropped,
     Relabelled,
@@ -18,10 +21,7 @@ from projections.log.steps import (
     apply,
     touches_rows,
 )
-from projections.state.held import Hold
-from projections.state.layers import read_whole, tail_name
-from projections.state.tail import FoldPolicy
-from projections.state.telling import tell
+from pipeline.order import NEEDED
 from schemas.pg_types import SourceColumn
 from schemas.widening import common_type, followed_type
 from tests.support.sources.ddl_rows import SOURCE, TABLE, Column, Folding, Item

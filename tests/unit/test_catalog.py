@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.captured import CapturedTable, render_tables
-from projections.runner.catalog import (
+from lake.layout import Lake
+from lake.tables import Tables
+from projections.run.captured_tables import CapturedTable, render_tables
+from projections.run.catalog import (
     CAPTURE,
     DROPPED,
     LIVE,

@@ -11,8 +11,8 @@ import pytest
 from apps import settings
 from apps.caught_up import Behind, CaughtUp, Goal, StoreHeads, Waiting
 from kernel.positions import Lsn
-from projections.log.layout import Lake
-from projections.runner.catalog import PAUSED
+from lake.layout import Lake
+from projections.run.catalog import PAUSED
 from replay.subject import entry_of
 from tests.support.lake.handmade import HandMade, words
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from cdc.decode import ChangeDecoder
-from projections.log.decode import Decoder, decode_batches
-from projections.log.frames import DECODED
+from lake.table_columns import DECODED
+from pipeline.decode.records import Decoder, decode_batches
 from schemas.records import Decoded, KafkaRecord
 
 KEPT = json.loads((Path(__file__).parent / "captured_records.json").read_text())

@@ -13,7 +13,7 @@ import pytest
 from apps.access import Access
 from apps.pipeline.endpoint import serve
 from apps.pipeline.metrics import PipelineMetrics
-from projections.log.layout import Lake
+from lake.layout import Lake
 from tests.docs.cli_reference import leaves
 from tests.support.lake.handmade import HandMade, words
 

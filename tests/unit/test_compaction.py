@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from kernel.positions import Epoch
-from projections.log import compaction
-from projections.log.compaction import MANY_FILES, Upkeep, compact, due_partitions, vacuum
-from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables
-from projections.log.writer import ArrowWriter, Guard
+from lake.layout import Lake
+from lake.tables import TableAt, Tables
+from lake.upkeep import compaction
+from lake.upkeep.compaction import MANY_FILES, Upkeep, compact, due_partitions, vacuum
+from lake.writer import ArrowWriter, Guard
 from tests.support.services.waiting import until
 
 

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs
 
-from projections.log.datasets import dataset_of, dataset_since
-from projections.log.tables import Tables
+from lake.datasets import dataset_of, dataset_since
+from lake.tables import Tables
 
 ODD = ["a b", "public.orders", "ü", "a%20b", "q/w", "#h", "a=b", "it's", "x:y", "plain"]
 
@@ -53,7 +53,7 @@ def test_arrow_reads_local_files_without_python(path: str) -> None:
 
 def test_a_process_that_read_ends_in_order(path: str) -> None:
     code = (
-        "import sys; from deltalake import DeltaTable; from projections.log.datasets import *; "
+        "import sys; from deltalake import DeltaTable; from lake.datasets import *; "
         "print(sum(dataset_of(DeltaTable(sys.argv[1])).to_table().num_rows for _ in range(20)))"
     )
     done = subprocess.run(

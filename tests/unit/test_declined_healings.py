@@ -11,10 +11,10 @@ import pytest
 from apps.verification import healing
 from apps.verification.comparing import Captured, Comparison
 from kernel.errors import InvalidRequest, Unavailable
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.progress import Progress
-from projections.state.installing import TOO_LARGE
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.installs.installing import TOO_LARGE
+from pipeline.position.progress import Progress
 from schemas.key_ranges import WHOLE
 
 

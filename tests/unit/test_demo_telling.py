@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from apps.demo import closing, freshness, workspace
 from apps.demo.narration import Check, Narration, Rate
 from kernel.errors import Conflict
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from kernel.errors import StoreDiverged
-from projections.log.frames import DECODED
-from projections.log.layout import Lake
-from projections.runner.manifest import Bound
+from lake.layout import Lake
+from lake.table_columns import DECODED
+from pipeline.commit.manifest import Bound
 from tests.support.lake.bulk import ENDS, ROWS, HandLake, HandSource
 from tests.support.lake.folding import AT, SOURCE, Done
 

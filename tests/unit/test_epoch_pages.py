@@ -10,10 +10,10 @@ import pytest
 
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
-from projections.runner.manifest import Bound, Committed
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.commit.manifest import Bound, Committed
 from projections.serve.epochs import epoch_at, newest_epochs
 from tests.support.lake.handmade import HandMade, words
 

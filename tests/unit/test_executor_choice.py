@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import Misconfigured
-from projections.log.executor_rows import RowsHere
-from projections.log.executor_tasks import TasksHere
-from projections.runner.executor import FIRST_GUESS_BYTES, Executor, ExecutorChoice
-from projections.verification.large_states import LargeStates
+from lake.executor_rows import RowsHere
+from lake.executor_tasks import TasksHere
+from pipeline.executor import FIRST_GUESS_BYTES, Executor, ExecutorChoice
+from pipeline.verification.large_states import LargeStates
 
 MOST = 100 * FIRST_GUESS_BYTES
 

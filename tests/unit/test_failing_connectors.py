@@ -15,7 +15,7 @@ from apps.settings import load
 from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.slots import unreadable
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 FAILED, RUNNING = "FAILED", "RUNNING"
 

@@ -14,12 +14,12 @@ import pytest
 from deltalake import DeltaTable
 
 from kernel.positions import Epoch
-from projections.log import datasets
-from projections.log.adoption import StagedFiles, commit_staged
-from projections.log.datasets import dataset_of, for_duckdb, scanner_of
-from projections.log.tables import Tables
-from projections.log.unchanged import any_of
-from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
+from lake import datasets
+from lake.adoption import StagedFiles, commit_staged
+from lake.datasets import dataset_of, for_duckdb, scanner_of
+from lake.tables import Tables
+from lake.writer import OP, UPSERT, ArrowWriter, Guard
+from pipeline.ddl.unchanged_values import any_of
 
 UTC_US = pa.timestamp("us", "UTC")
 MOMENTS = [

@@ -14,16 +14,16 @@ from deltalake import DeltaTable
 from apps.pipeline.projecting import Projecting
 from kernel import failpoints
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.typed_columns import EVENT_COLUMNS
-from projections.log.writer import Guard
-from projections.runner.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
-from projections.runner.corrections import _json
-from projections.runner.manifest import Committed
-from projections.runner.progress import Progress, Watermarks, micros
-from projections.runner.projector import Projector, Run
-from projections.runner.retention import forget_corrections
-from projections.runner.watermark import StreamTerms, ended_up_to
+from lake.layout import Lake
+from lake.writer import Guard
+from pipeline.commit.manifest import Committed
+from pipeline.commit.retention import forget_corrections
+from pipeline.position.progress import Progress, Watermarks, micros
+from pipeline.typed.columns import EVENT_COLUMNS
+from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
+from projections.run.corrections import _json
+from projections.run.projector import Projector, Run
+from projections.run.watermark import StreamTerms, ended_up_to
 from projections.serve.lake_tables import table_names
 from projections.serve.query import ask
 from replay.generations import live_app

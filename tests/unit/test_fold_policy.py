@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
-from projections.state.merging import Base, MergeHere
-from projections.state.tail import FoldPolicy, TailTables
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import OP, UPSERT, ArrowWriter, Guard
+from pipeline.current.merging import Base, MergeHere
+from pipeline.current.tail import FoldPolicy, TailTables
 
 NAME = "current/shop.public.items"
 HOUR_S = 3_600

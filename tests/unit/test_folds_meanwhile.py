@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.state.installs import hold
-from projections.state.tail import FoldPolicy
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.current.tail import FoldPolicy
+from pipeline.installs.announced import hold
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done
 

@@ -10,9 +10,9 @@ from apps import gaps
 from apps.gaps import Gap, Kept, Skip, Standing, gaps_of, kept_by, next_offsets, skips_of
 from apps.topics import KafkaTopics
 from kernel.positions import TopicId
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.state.installs import InstallBook, hold
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.installs.announced import InstallBook, hold
 
 TOPIC = "shop.public.orders"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from projections.log.compaction import vacuum
-from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables
-from projections.runner.progress import Progress
-from projections.state.installs import hold
-from projections.state.tidying import remove_old_generations
+from lake.layout import Lake
+from lake.tables import TableAt, Tables
+from lake.upkeep.compaction import vacuum
+from pipeline.installs.announced import hold
+from pipeline.installs.tidying import remove_old_generations
+from pipeline.position.progress import Progress
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, Done
 

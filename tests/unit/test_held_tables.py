@@ -10,13 +10,13 @@ import pytest
 
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables
-from projections.log.writer import ArrowWriter, Guard
-from projections.runner.manifest import Bound, Committed, Manifest
-from projections.runner.progress import Progress
+from lake.layout import Lake
+from lake.tables import TableAt, Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.ddl.held_tables import Hold
+from pipeline.position.progress import Progress
 from projections.serve.query import ask
-from projections.state.held import Hold
 
 STILL, MOVES = "current/shop.public.still", "current/shop.public.moves"
 WHY = Hold(order=(5, 1), reason="its values were computed anew (USING)", from_epoch=3)

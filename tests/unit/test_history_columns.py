@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from projections.runner.captured import CapturedTable
-from projections.runner.catalog import Deployment
-from projections.state.history import outgrown
+from pipeline.history.tables import outgrown
+from projections.run.captured_tables import CapturedTable
+from projections.run.catalog import Deployment
 
 HIDDEN = [("_seq_hi", pa.int64()), ("_epoch", pa.int64())]
 TYPED = [("id", pa.int64()), ("name", pa.string()), ("_operation", pa.string()), *HIDDEN]

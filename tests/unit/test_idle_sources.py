@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from projections.log.frames import DECODED, IGNORED
-from projections.log.layout import Lake
-from projections.runner.manifest import Bound
-from projections.state.installs import hold
+from lake.layout import Lake
+from lake.table_columns import DECODED, IGNORED
+from pipeline.commit.manifest import Bound
+from pipeline.installs.announced import hold
 from tests.support.lake.bulk import HandLake, some
 from tests.support.lake.folding import SOURCE
 

@@ -8,15 +8,15 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from kernel.positions import Epoch
-from projections.log.compaction import compact
-from projections.log.layout import Lake
-from projections.log.typed import TypedTables
-from projections.log.writer import Guard
-from projections.runner.derived import DerivedTables
-from projections.runner.manifest import TYPED
-from projections.runner.views import DeltaFrames
+from lake.layout import Lake
+from lake.upkeep.compaction import compact
+from lake.views import DeltaFrames
+from lake.writer import Guard
+from pipeline.commit.manifest import TYPED
+from pipeline.history.tables import HistoryTables
+from pipeline.typed.tables import TypedTables
+from projections.run.derived_tables import DerivedTables
 from projections.serve.query import ask
-from projections.state.history import HistoryTables
 from schemas.registry import MemoryRegistry
 from tests.support.lake.handmade import HandMade
 

@@ -8,9 +8,9 @@ import pytest
 from deltalake import DeltaTable
 
 from kernel import failpoints
-from projections.log.layout import Lake
-from projections.state.installs import HEAL, hold
-from projections.state.tail import FoldPolicy
+from lake.layout import Lake
+from pipeline.current.tail import FoldPolicy
+from pipeline.installs.announced import HEAL, hold
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kernel.errors import Misconfigured
-from projections.log import storage
-from projections.log.layout import Lake, lake_root
+from lake import storage
+from lake.layout import Lake, lake_root
 
 
 @pytest.mark.parametrize(

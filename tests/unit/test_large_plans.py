@@ -8,14 +8,14 @@ import pyarrow.compute as pc
 import pytest
 
 from kernel.positions import Epoch
-from projections.log.datasets import dataset_of
-from projections.log.executor_tasks import Executors, Tasks, TasksHere
-from projections.log.layout import Lake, changes_log, current_name
-from projections.log.tables import Tables
-from projections.state import current as current_module
-from projections.state.current import CurrentTables
-from projections.state.following import SchemaFollower
-from projections.state.large import LogRows, slices
+from lake.datasets import dataset_of
+from lake.executor_tasks import Executors, Tasks, TasksHere
+from lake.layout import Lake, changes_log, current_name
+from lake.tables import Tables
+from pipeline.current import tables as current_module
+from pipeline.current.tables import CurrentTables
+from pipeline.ddl.following import SchemaFollower
+from pipeline.log.large_folds import LogRows, slices
 from tests.support.sources.ddl_rows import SOURCE, TABLE, Column, Folding, Item
 
 

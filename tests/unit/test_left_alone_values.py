@@ -10,13 +10,13 @@ import pytest
 from deltalake import DeltaTable
 
 from kernel.positions import Epoch
-from projections.log.frames import CHANGES, TRANSACTIONS_TABLE
-from projections.log.layout import Lake, changes_log, current_name
-from projections.log.tables import TableAt, Tables
-from projections.log.typed_changes import TypedChanges
-from projections.log.typed_columns import Visible
-from projections.log.writer import ArrowWriter, Guard
-from projections.state.current import CurrentTables
+from lake.layout import Lake, changes_log, current_name
+from lake.table_columns import CHANGES, TRANSACTIONS_TABLE
+from lake.tables import TableAt, Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.current.tables import CurrentTables
+from pipeline.typed.changes import TypedChanges
+from pipeline.typed.columns import Visible
 from tests.support.lake.folding import AT, SOURCE, TABLE, Done, changes, registry
 
 CURRENT = current_name(SOURCE, TABLE)

@@ -6,10 +6,10 @@ import pytest
 
 from kernel.errors import LeaseLost, NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables
-from projections.runner.manifest import Bound, Committed, Manifest, Projected
-from projections.runner.progress import Progress
+from lake.layout import Lake
+from lake.tables import TableAt, Tables
+from pipeline.commit.manifest import Bound, Committed, Manifest, Projected
+from pipeline.position.progress import Progress
 
 
 def bound(epoch: int, end: int, run: str = "a") -> Bound:

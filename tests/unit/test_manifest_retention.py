@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from kernel.positions import Epoch
-from projections.log.compaction import compact
-from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables
-from projections.runner.manifest import TYPED, Manifest, Projected
-from projections.runner.retention import derived_names, forget_epochs
-from projections.state.held import NO_ORDER, Hold
+from lake.layout import Lake
+from lake.tables import TableAt, Tables
+from lake.upkeep.compaction import compact
+from pipeline.commit.manifest import TYPED, Manifest, Projected
+from pipeline.commit.retention import derived_names, forget_epochs
+from pipeline.ddl.held_tables import NO_ORDER, Hold
 from tests.unit.test_manifest import bound, committed
 
 WEEK = timedelta(days=7)

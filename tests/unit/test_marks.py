@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from projections.runner.progress import NOWHERE, Mark, Progress
+from pipeline.position.progress import NOWHERE, Mark, Progress
 
 
 def at(lsn: int, total: int, *, order: int = 10, transaction: str = "7") -> Mark:

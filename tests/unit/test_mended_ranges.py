@@ -7,12 +7,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.state import installing
-from projections.state.installs import HEAL, hold
-from projections.state.tail import FoldPolicy
-from projections.state.vanished import gone_keys
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.current.tail import FoldPolicy
+from pipeline.installs import installing
+from pipeline.installs.announced import HEAL, hold
+from pipeline.installs.vanished_keys import gone_keys
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done
 

@@ -14,7 +14,7 @@ from apps.incarnations import (
 )
 from cdc.slots import Server
 from kernel.positions import Lsn
-from projections.log.layout import Lake
+from lake.layout import Lake
 from schemas.incarnations import Incarnation
 
 FIRST = Incarnation(system="s", timeline=1, slots=1, since="0/1")

@@ -9,8 +9,8 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from projections.log.layout import Lake
-from projections.log.tables import Tables
+from lake.layout import Lake
+from lake.tables import Tables
 from tests.support.lake.handmade import HandMade
 from tests.support.store.odd_events import CATEGORY, OddEvents
 

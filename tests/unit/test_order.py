@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from projections.log.order import LOW, low_of, places_of
+from pipeline.order import LOW, low_of, places_of
 
 Row = tuple[int, int, int, bool, str]
 SCHEMA = pa.schema(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kernel import failpoints
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.pending import MOST_IN_ROW, PENDING
-from projections.state.installs import DECODE
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.pending_transactions import MOST_IN_ROW, PENDING
+from pipeline.installs.announced import DECODE
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from apps.service.lake_reading import LakeReader
 from apps.service.projection_feed import ChangeFeed
 from kernel.errors import NotFound
-from projections.log.layout import Lake
+from lake.layout import Lake
 from tests.support.lake.handmade import HandMade, words
 
 MEMORY = 2**22

@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.writer import UPSERT, Guard, with_op
+from lake.layout import Lake
+from lake.writer import UPSERT, Guard, with_op
 from projections.serve import newest_runs
 from projections.serve.lookups import Lookups
 from projections.serve.row_values import documents, key_of

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.writer import Guard, with_op
-from projections.runner.catalog import DROPPED
+from lake.layout import Lake
+from lake.writer import Guard, with_op
+from projections.run.catalog import DROPPED
 from projections.serve.keyed_rows import HIDDEN, ScannedRows
 from projections.serve.lookups import Lookups
 from projections.serve.row_values import documents, key_of

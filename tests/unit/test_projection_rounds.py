@@ -17,10 +17,10 @@ from apps.pipeline.projecting import Projecting
 from kernel import failpoints
 from kernel.errors import Conflict, InvalidRequest
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.typed_columns import EVENT_COLUMNS
-from projections.runner.catalog import DROPPED, LIVE, PAUSED, PROJECTION, Entry
-from projections.runner.projector import Projector
+from lake.layout import Lake
+from pipeline.typed.columns import EVENT_COLUMNS
+from projections.run.catalog import DROPPED, LIVE, PAUSED, PROJECTION, Entry
+from projections.run.projector import Projector
 from projections.sql.plan import Plan
 from replay.generations import live_app
 from replay.slice_writer import SliceWriter, Whole

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from kernel.errors import InvalidRequest
-from projections.log.layout import Lake
+from lake.layout import Lake
 from projections.serve.row_changes import difference
 from projections.serve.row_values import documents, key_of, shown
 from tests.support.lake.handmade import HandMade, words

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from kernel.positions import Epoch
-from projections.log.pruning import RANGES, within
-from projections.log.tables import Tables
-from projections.log.writer import OP, UPSERT, ArrowWriter, Guard
+from lake.pruning import RANGES, within
+from lake.tables import Tables
+from lake.writer import OP, UPSERT, ArrowWriter, Guard
 
 
 def test_ranges_follow_the_gaps() -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from apps.cli import build
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, NotFound
-from projections.log.layout import Lake
+from lake.layout import Lake
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, POISON, PoisonedShop, topic_of
 

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 
 from kernel.errors import InvalidRequest, NotFound, TooLarge
 from kernel.positions import Epoch
-from projections.log.frames import QUARANTINE
-from projections.log.layout import Lake
-from projections.log.writer import OP, UPSERT, Guard
+from lake.layout import Lake
+from lake.table_columns import QUARANTINE
+from lake.writer import OP, UPSERT, Guard
 from projections.serve.lake_tables import commits, list_tables, table_name, table_names
 from projections.serve.query import ask
 from replay.generations import live_app

@@ -11,14 +11,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard, upserts_and_deletes
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard, upserts_and_deletes
+from projections.run import region_runs
+from projections.run.catalog import Deployment
 from projections.run.dataflow import Dataflow
-from projections.runner import region_runs
-from projections.runner.catalog import Deployment
-from projections.runner.region_runs import Reading, RegionRuns
-from projections.runner.relations import LakeCatalog
+from projections.run.region_runs import Reading, RegionRuns
+from projections.run.relations import LakeCatalog
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.parse import parse_script
 from projections.sql.plan import plan

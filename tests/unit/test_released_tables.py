@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from projections.log.frames import SCHEMA_TABLE
-from projections.log.layout import Lake
-from projections.runner.progress import Progress
-from projections.state.held import Hold
-from projections.state.installs import hold
+from lake.layout import Lake
+from lake.table_columns import SCHEMA_TABLE
+from pipeline.ddl.held_tables import Hold
+from pipeline.installs.announced import hold
+from pipeline.position.progress import Progress
 from tests.support.lake.bulk import ENDS, NAME, ROWS, HandLake, some
 from tests.support.lake.folding import AT, SOURCE, TABLE, Done
 

@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from kernel.errors import Cancelled, Conflict, LeaseLost, NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
+from lake.layout import Lake
+from lake.tables import Tables
 from replay import swap as swapping
 from replay.book import READY, Replay, ReplayBook, State
 from replay.cancel import cancel, remove_files

@@ -16,10 +16,10 @@ from deltalake import DeltaTable
 
 from kernel.errors import LeaseLost
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.layout import Lake
-from projections.log.tables import TABLE_SETTINGS, Tables
-from projections.log.writer import ArrowWriter, Guard, reached
-from projections.runner.projector import CLOSED
+from lake.layout import Lake
+from lake.tables import TABLE_SETTINGS, Tables
+from lake.writer import ArrowWriter, Guard, reached
+from projections.run.projector import CLOSED
 from replay.generations import (
     Cursor,
     build_app,

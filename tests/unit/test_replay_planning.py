@@ -14,9 +14,9 @@ import apps.cli.replay as commands
 from apps.cli.replay_plans import read_plan
 from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.state.held import NO_ORDER, Hold
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.ddl.held_tables import NO_ORDER, Hold
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.planning import Change, ReplayPlan, plan_replay, refuse_changed, refuse_full

@@ -12,8 +12,8 @@ import pytest
 import apps.cli.replay as commands
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.writer import Guard
+from lake.layout import Lake
+from lake.writer import Guard
 from replay.book import READY, Replay, ReplayBook, State
 from replay.cancel import cancel
 from replay.generations import build_app, generation_name

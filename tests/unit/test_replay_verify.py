@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from kernel.errors import Incompatible, InvalidRequest, NotFound
-from projections.log.layout import Lake
+from lake.layout import Lake
 from replay.book import ReplayBook, State
 from replay.report import page, write_report
 from replay.verify import NOTHING, Comparison, Expectation, Verdict, comparable, verify

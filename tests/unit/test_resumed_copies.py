@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from projections.log.layout import Lake
-from projections.runner.progress import Progress
+from lake.layout import Lake
+from pipeline.position.progress import Progress
 from schemas.key_ranges import KeyRange, cut_at
 from tests.support.lake.bulk import HandLake, some
 from tests.support.lake.folding import Done

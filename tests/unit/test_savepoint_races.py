@@ -11,13 +11,14 @@ from deltalake import DeltaTable
 
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from projections.log import savepoints, superseded
-from projections.log.compaction import vacuum
-from projections.log.layout import Lake
-from projections.log.removals import Nobody, Removals
-from projections.log.savepoints import SavepointBook, State, kept_table
-from projections.log.tables import TableAt, Tables
-from projections.log.writer import ArrowWriter, Guard
+from lake import savepoints
+from lake.layout import Lake
+from lake.removals import Nobody, Removals
+from lake.savepoints import SavepointBook, State, kept_table
+from lake.tables import TableAt, Tables
+from lake.upkeep import old_versions
+from lake.upkeep.compaction import vacuum
+from lake.writer import ArrowWriter, Guard
 from tests.property.test_query_at_epochs import forget
 from tests.support.lake.handmade import words
 from tests.unit.test_savepoints import NEVER
@@ -52,7 +53,7 @@ class World:
 
     def trim(self) -> None:
         newest = {self.root: int(DeltaTable(self.root).version())}
-        superseded.trim(newest, most_bytes=0, keeper=self.remover, kept_for=NEVER)
+        old_versions.trim(newest, most_bytes=0, keeper=self.remover, kept_for=NEVER)
 
     def drop(self) -> None:
         """Drop another savepoint, which alone has kept these files."""

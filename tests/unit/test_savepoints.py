@@ -12,18 +12,18 @@ from deltalake import DeltaTable
 
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
-from projections.log.attempt_files import remove_left
-from projections.log.compaction import Upkeep
-from projections.log.layout import Lake
-from projections.log.savepoints import UNFINISHED_AFTER, KeptTable, SavepointBook, State, kept_table
-from projections.log.tables import TableAt, Tables
-from projections.runner.progress import Progress
-from projections.runner.retention import forget_epochs
+from lake.attempt_files import remove_left
+from lake.layout import Lake
+from lake.savepoints import UNFINISHED_AFTER, KeptTable, SavepointBook, State, kept_table
+from lake.tables import TableAt, Tables
+from lake.upkeep.compaction import Upkeep
+from pipeline.commit.retention import forget_epochs
+from pipeline.current.tail import FoldPolicy
+from pipeline.installs.announced import hold
+from pipeline.installs.tidying import remove_old_generations
+from pipeline.position.progress import Progress
 from projections.serve.query import ask
 from projections.serve.savepoints import costs, create, drop
-from projections.state.installs import hold
-from projections.state.tail import FoldPolicy
-from projections.state.tidying import remove_old_generations
 from tests.property.test_query_at_epochs import forget
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done, state_of

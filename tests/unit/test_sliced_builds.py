@@ -12,8 +12,8 @@ import pytest
 
 from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
+from lake.layout import Lake
+from lake.tables import Tables
 from projections.sql.plan import Plan
 from replay.book import UNFINISHED, Replay, ReplayBook, State
 from replay.build import Builder

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from kernel.errors import Incompatible
-from projections.log.adoption import StagedFiles, commit_staged
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.state.installs import ALL, Install
-from projections.state.vanished import Vanished, gone_keys
+from lake.adoption import StagedFiles, commit_staged
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.installs.announced import ALL, Install
+from pipeline.installs.vanished_keys import Vanished, gone_keys
 from schemas.registry import MemoryRegistry
 
 STORED = pa.schema(

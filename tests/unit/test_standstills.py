@@ -30,10 +30,10 @@ from apps.pipeline.verifying import Verifying, VerifyMetrics
 from apps.settings import Settings, load
 from apps.standstills import Standstill, of_pipeline, of_service, of_source, standing_still
 from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
-from projections.log.compaction import Upkeep
-from projections.log.layout import Lake
+from lake.layout import Lake
+from lake.upkeep.compaction import Upkeep
+from pipeline.history.tables import HistoryOf
 from projections.serve.lake_tables import list_tables
-from projections.state.history import HistoryOf
 from schemas.registry import MemoryRegistry
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of

@@ -17,7 +17,7 @@ from apps.store.database import StoredEvents
 from apps.store.events import COLUMNS, LakeEvents, refuse_gaps
 from eventstore.archive import Archived
 from kernel.errors import Incompatible, InvalidRequest
-from projections.log.layout import Lake, events_log
+from lake.layout import Lake, events_log
 from schemas.records import RecordedEvent
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

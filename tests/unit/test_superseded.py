@@ -13,14 +13,14 @@ import pytest
 from deltalake import DeltaTable
 
 from kernel.positions import Epoch
-from projections.log import compaction
-from projections.log.busy import keeping
-from projections.log.compaction import Upkeep, vacuum
-from projections.log.layout import Lake
-from projections.log.superseded import trim
-from projections.log.tables import TableAt, Tables
-from projections.log.writer import ArrowWriter, Guard
-from projections.state.layers import tail_name
+from lake.layers import tail_name
+from lake.layout import Lake
+from lake.log_lengths import keeping
+from lake.tables import TableAt, Tables
+from lake.upkeep import compaction
+from lake.upkeep.compaction import Upkeep, vacuum
+from lake.upkeep.old_versions import trim
+from lake.writer import ArrowWriter, Guard
 from tests.support.services.waiting import until
 
 NOW = 1_000_000.0

@@ -10,10 +10,10 @@ from deltalake import DeltaTable
 
 from kernel.errors import Incompatible, NotFound
 from kernel.positions import DeltaVersion, Epoch
-from projections.log.compaction import compact
-from projections.log.layout import Lake
-from projections.log.table_commits import commit_at
-from projections.log.writer import Guard, with_op
+from lake.layout import Lake
+from lake.table_commits import commit_at
+from lake.upkeep.compaction import compact
+from lake.writer import Guard, with_op
 from projections.serve import row_changes, row_values
 from projections.serve.feed_places import FeedPlace, place_of
 from projections.serve.row_values import documents

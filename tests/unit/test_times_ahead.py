@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kernel import failpoints
-from projections.log.layout import Lake
-from projections.runner.manifest import Committed
-from projections.runner.progress import Progress, micros
+from lake.layout import Lake
+from pipeline.commit.manifest import Committed
+from pipeline.position.progress import Progress, micros
 from schemas.registry import MemoryRegistry
 from tests.support.lake.ingested import BatchedLake
 

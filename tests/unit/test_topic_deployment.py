@@ -8,9 +8,9 @@ import pytest
 
 from apps.deployment import Deployed, Outcome, apply
 from kernel.errors import Conflict, NotFound
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.catalog import PROJECTION, DeployedCatalog
+from lake.layout import Lake
+from lake.tables import Tables
+from projections.run.catalog import PROJECTION, DeployedCatalog
 from projections.sql.parse import parse_script
 from replay.subject import Site
 

@@ -12,9 +12,9 @@ import fastavro
 import pytest
 
 from kernel.errors import SchemaViolation
-from projections.log.decode import decode
-from projections.log.topic_decoder import TopicDecoder
-from projections.log.topic_rows import columns_of
+from pipeline.decode.records import decode
+from pipeline.decode.topic_decoder import TopicDecoder
+from pipeline.typed.topic_rows import columns_of
 from schemas.csv_line import fields_of
 from schemas.records import KafkaRecord, Rejected, TopicRecord
 from schemas.registry import MemoryRegistry

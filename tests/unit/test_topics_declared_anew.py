@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 
 from kernel.positions import Epoch
-from projections.log.layout import Lake, topics_log
-from projections.log.tables import TableAt, Tables
-from projections.log.typed import TypedTables
-from projections.log.typed_topics import typed_topic
-from projections.log.writer import ArrowWriter, Guard
-from projections.runner.catalog import LIVE, SOURCE, DeployedCatalog, Entry
-from projections.runner.derived import DerivedTables
-from projections.runner.derived_topics import DerivedTopics
-from projections.runner.relations import LakeCatalog
-from projections.runner.views import DeltaFrames
-from projections.state.history import HistoryOf, HistoryTables
+from lake.layout import Lake, topics_log
+from lake.tables import TableAt, Tables
+from lake.views import DeltaFrames
+from lake.writer import ArrowWriter, Guard
+from pipeline.history.tables import HistoryOf, HistoryTables
+from pipeline.typed.tables import TypedTables
+from pipeline.typed.topics import typed_topic
+from projections.run.catalog import LIVE, SOURCE, DeployedCatalog, Entry
+from projections.run.derived_tables import DerivedTables
+from projections.run.derived_topics import DerivedTopics
+from projections.run.relations import LakeCatalog
 from tests.property.test_mixed_topics import REGISTRY, logged
 
 WITH_END = (

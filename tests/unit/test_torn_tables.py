@@ -9,10 +9,10 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from apps.lake_documents import table_list, table_shown
-from projections.log.layout import Lake, events_log
-from projections.log.tables import TableAt
-from projections.state.held import NO_ORDER, Hold
-from projections.state.history import HistoryOf
+from lake.layout import Lake, events_log
+from lake.tables import TableAt
+from pipeline.ddl.held_tables import NO_ORDER, Hold
+from pipeline.history.tables import HistoryOf
 from tests.support.lake.telling import STORE, ToldLake
 
 PAID, PLACED = "typed/events.order.paid", "typed/events.order.placed"

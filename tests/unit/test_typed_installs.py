@@ -10,13 +10,13 @@ from deltalake import write_deltalake
 
 from kernel.errors import Incompatible
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.typed import TypedTables
-from projections.log.typed_columns import Visible
-from projections.state.installing import generation_root
-from projections.state.installs import HEAL, hold
-from projections.state.typed_installs import TypedInstalls, moments
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.installs.announced import HEAL, hold
+from pipeline.installs.installing import generation_root
+from pipeline.typed.columns import Visible
+from pipeline.typed.installs import TypedInstalls, moments
+from pipeline.typed.tables import TypedTables
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done, registry
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from projections.log.unchanged import (
+from pipeline.ddl.unchanged_values import (
     MARKED,
     UNCHANGED,
     fill_unchanged,

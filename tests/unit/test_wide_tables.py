@@ -10,12 +10,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kernel.positions import Epoch
-from projections.log.layout import Lake
-from projections.log.tables import Tables, greatest
-from projections.log.writer import ArrowWriter, Guard
-from projections.runner.derived import DerivedTables
-from projections.runner.views import Range
-from projections.state.history import HistoryOf
+from lake.layout import Lake
+from lake.tables import Tables, greatest
+from lake.views import Range
+from lake.writer import ArrowWriter, Guard
+from pipeline.history.tables import HistoryOf
+from projections.run.derived_tables import DerivedTables
 
 
 def rows(epoch: int, *, columns: int = 60) -> pa.Table:

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from kernel.positions import TopicId
-from projections.log.frames import DECODED
-from projections.log.layout import Lake, changes_log
-from projections.log.tables import Tables
-from projections.runner.manifest import Bound, Committed
+from lake.layout import Lake, changes_log
+from lake.table_columns import DECODED
+from lake.tables import Tables
+from pipeline.commit.manifest import Bound, Committed
 from tests.support.lake.bulk import ENDS, ROWS, HandLake, HandSource
 from tests.support.lake.folding import SOURCE, TABLE, Done
 

@@ -16,10 +16,10 @@ from apps.archive.lake import LakeArchive
 from eventstore.archiving import ArchiveRun, Report
 from eventstore.postgres.archiving import PostgresHolder, same_text
 from kernel.positions import Epoch
-from projections.log.frames import EVENTS
-from projections.log.layout import Lake, events_log
-from projections.log.tables import Tables
-from projections.log.writer import ArrowWriter, Guard
+from lake.layout import Lake, events_log
+from lake.table_columns import EVENTS
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
 
 _EVENTS = """
 SELECT store_id::text, position, category, type, stream, version, id::text AS event_id,

@@ -17,15 +17,15 @@ from deltalake import write_deltalake
 
 from benchmarks.nexmark.generator import Setting, events
 from kernel.positions import Epoch
-from projections.log.frames import TOPICS
-from projections.log.layout import Lake, topics_log
-from projections.log.tables import Tables
-from projections.log.topic_rows import TopicRows
-from projections.log.typed_topics import TypedTopics, typed_topic
-from projections.log.writer import ArrowWriter, Guard
-from projections.runner.catalog import Deployment
-from projections.runner.region_runs import Reading, RegionRuns
-from projections.runner.relations import LakeCatalog
+from lake.layout import Lake, topics_log
+from lake.table_columns import TOPICS
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.typed.topic_rows import TopicRows
+from pipeline.typed.topics import TypedTopics, typed_topic
+from projections.run.catalog import Deployment
+from projections.run.region_runs import Reading, RegionRuns
+from projections.run.relations import LakeCatalog
 from projections.sql.catalog import MemoryCatalog
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import parse_script

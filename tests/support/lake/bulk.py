@@ -12,16 +12,16 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from projections.log.frames import DECODED
-from projections.log.layout import Lake, current_name
-from projections.log.tables import Tables
-from projections.runner.ingest import REST, Ingest
-from projections.runner.manifest import Bound, Committed
-from projections.state.current import CurrentTables
-from projections.state.installs import ALL, Install, InstallBook
-from projections.state.layers import read_whole
-from projections.state.staging import Staging
-from projections.state.tail import FoldPolicy
+from lake.layers import read_whole
+from lake.layout import Lake, current_name
+from lake.table_columns import DECODED
+from lake.tables import Tables
+from pipeline.commit.ingest import REST, Ingest
+from pipeline.commit.manifest import Bound, Committed
+from pipeline.current.tables import CurrentTables
+from pipeline.current.tail import FoldPolicy
+from pipeline.installs.announced import ALL, Install, InstallBook
+from pipeline.installs.staging import Staging
 from schemas.key_ranges import Bound as KeyBound
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn

@@ -27,11 +27,11 @@ from apps.pipeline.kafka import (
 from apps.pipeline.routing import TopicRouter
 from apps.settings import Settings
 from apps.topics import KafkaTopics
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.executor import Executor
-from projections.runner.ingest import Ingest
-from projections.runner.manifest import Bound, Committed
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound, Committed
+from pipeline.executor import Executor
 from schemas.registry import ConfluentRegistry
 from schemas.wire import frame
 from tests.support.lake.ingested import IngestedLake

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import fastavro
 import pyarrow as pa
 
-from projections.log.frames import CHANGES
+from lake.table_columns import CHANGES
 from schemas.debezium import PLACEHOLDER
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame

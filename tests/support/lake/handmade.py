@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from kernel.positions import Epoch, Offsets
-from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables
-from projections.log.writer import ArrowWriter, Guard
-from projections.runner.catalog import LIVE, PROJECTION, DeployedCatalog, Entry
-from projections.runner.manifest import Bound, Committed, Manifest, Projected
-from projections.runner.progress import Progress
-from projections.state.held import Hold
+from lake.layout import Lake
+from lake.tables import TableAt, Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.commit.manifest import Bound, Committed, Manifest, Projected
+from pipeline.ddl.held_tables import Hold
+from pipeline.position.progress import Progress
+from projections.run.catalog import LIVE, PROJECTION, DeployedCatalog, Entry
 from replay.book import Replay, ReplayBook, State
 from replay.generations import build_app, generation_name, live_app
 from replay.subject import Site

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from kernel.positions import Offsets
-from projections.log.frames import DECODED
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.ingest import Ingest
-from projections.runner.manifest import Bound, Committed, Manifest
-from projections.runner.quarantine import nothing_decoded
-from projections.runner.retries import Patience
+from lake.layout import Lake
+from lake.table_columns import DECODED
+from lake.tables import Tables
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.commit.quarantine import nothing_decoded
+from pipeline.commit.retries import Patience
 from schemas.records import KafkaRecord
 from schemas.registry import MemoryRegistry
 

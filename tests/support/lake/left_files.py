@@ -7,9 +7,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from projections.log import storage
-from projections.log.layout import Lake
-from projections.runner.staged import tables_of
+from lake import storage
+from lake.layout import Lake
+from pipeline.log.staged_rows import tables_of
 
 
 def left_files(lake: Lake) -> list[str]:

@@ -15,18 +15,18 @@ from typing import Any, cast
 import pyarrow as pa
 
 from kernel.positions import Offsets
-from projections.log.decode import row_of
-from projections.log.frames import DECODED
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.typed import TypedTables
-from projections.runner.derived import Brought, DerivedTables
-from projections.runner.ingest import Ingest
-from projections.runner.manifest import Bound, Committed, Manifest
-from projections.runner.quarantine import open_records, places_of
-from projections.runner.views import DeltaFrames
-from projections.state.history import HistoryTables
-from projections.state.installs import Entry, InstallBook
+from lake.layout import Lake
+from lake.table_columns import DECODED
+from lake.tables import Tables
+from lake.views import DeltaFrames
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.commit.quarantine import open_records, places_of
+from pipeline.decode.records import row_of
+from pipeline.history.tables import HistoryTables
+from pipeline.installs.announced import Entry, InstallBook
+from pipeline.typed.tables import TypedTables
+from projections.run.derived_tables import Brought, DerivedTables
 from schemas.records import KafkaRecord, Rejected
 from tests.support.lake.folding import AT, Done, State, apply, changes, registry, state_of
 

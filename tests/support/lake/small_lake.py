@@ -16,18 +16,18 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from kernel.positions import Epoch
-from projections.log.frames import UTC_MICROS
-from projections.log.layout import Lake
-from projections.log.tables import TableAt, Tables
-from projections.log.typed import TypedTables
-from projections.log.typed_columns import EVENT_COLUMNS
-from projections.log.writer import Guard
-from projections.runner.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, Entry
-from projections.runner.derived import Brought, DerivedTables
-from projections.runner.projector import Projector, Run
-from projections.runner.targets import live_target
-from projections.runner.views import DeltaFrames
-from projections.state.history import HistoryOf, HistoryTables
+from lake.layout import Lake
+from lake.table_columns import UTC_MICROS
+from lake.tables import TableAt, Tables
+from lake.views import DeltaFrames
+from lake.writer import Guard
+from pipeline.history.tables import HistoryOf, HistoryTables
+from pipeline.typed.columns import EVENT_COLUMNS
+from pipeline.typed.tables import TypedTables
+from projections.run.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, Entry
+from projections.run.derived_tables import Brought, DerivedTables
+from projections.run.projector import Projector, Run
+from projections.run.targets import live_target
 from replay.subject import Site, subject_of
 from schemas.registry import MemoryRegistry
 from tests.support.lake.handmade import HandMade

@@ -19,15 +19,15 @@ from eventstore.decode import EventDecoder
 from eventstore.intake import Intake, MemorySchemaCache
 from eventstore.store import EncodedEvent
 from kernel.positions import KafkaOffset
-from projections.log.decode import decode, row_of
-from projections.log.frames import DECODED
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.log.typed import TypedTables
-from projections.runner.derived import Brought, DerivedTables
-from projections.runner.manifest import Committed
-from projections.runner.views import DeltaFrames
-from projections.state.history import HistoryTables
+from lake.layout import Lake
+from lake.table_columns import DECODED
+from lake.tables import Tables
+from lake.views import DeltaFrames
+from pipeline.commit.manifest import Committed
+from pipeline.decode.records import decode, row_of
+from pipeline.history.tables import HistoryTables
+from pipeline.typed.tables import TypedTables
+from projections.run.derived_tables import Brought, DerivedTables
 from schemas.records import KafkaRecord, NewEvent
 from schemas.registry import MemoryRegistry
 from tests.support.lake.ingested import BatchedLake

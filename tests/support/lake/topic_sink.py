@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from apps.pipeline.sinks import Sinks
 from apps.settings import Setting, Settings
-from projections.log.layout import Lake
-from projections.log.writer import Guard, with_op
-from projections.runner.catalog import LIVE, PROJECTION, Entry
+from lake.layout import Lake
+from lake.writer import Guard, with_op
+from projections.run.catalog import LIVE, PROJECTION, Entry
 from replay.generations import live_app
 from schemas.registry import ConfluentRegistry
 from schemas.wire import HEADER_BYTES, schema_id_of

@@ -22,13 +22,13 @@ from apps.settings import Setting, Settings
 from apps.topic_sources import topic_states
 from apps.topics import KafkaTopics
 from kernel.loops import Loop
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.catalog import DeployedCatalog
-from projections.runner.executor import Executor, ExecutorChoice
-from projections.runner.manifest import Committed
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.manifest import Committed
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.installs.announced import InstallBook
+from projections.run.catalog import DeployedCatalog
 from projections.sql.parse import parse_script
-from projections.state.installs import InstallBook
 from replay.subject import Site
 from schemas.registry import ConfluentRegistry
 from tests.support.lake.feeding import Epochs, create_topic

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from projections.log.frames import UTC_MICROS
+from lake.table_columns import UTC_MICROS
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 BEFORE_ALL = -1

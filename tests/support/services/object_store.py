@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from projections.log.layout import Lake
+from lake.layout import Lake
 from stack import object_store
 from stack.object_store import ObjectStore
 from tests.support.services.port_blocks import PortBlock

@@ -15,8 +15,8 @@ from psycopg.conninfo import make_conninfo
 
 from apps.access import bearing
 from apps.settings import load
-from projections.log.tables import Tables
-from projections.verification.facts import Verifications
+from lake.tables import Tables
+from pipeline.verification.book import Verifications
 from stack.control import kill_part
 from tests.support.services.waiting import until
 from tests.support.services.whole_stack import WholeStack

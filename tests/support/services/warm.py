@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from apps.pipeline.session import start_session, warm
 from apps.settings import Settings, load
-from projections.log.layout import Lake
-from projections.log.storage import spark_settings
+from lake.layout import Lake
+from lake.storage import spark_settings
 from stack.control import Options, down, up
 from stack.jars import resolve
 from stack.java import find_java

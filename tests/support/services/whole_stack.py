@@ -26,8 +26,8 @@ from typer.testing import CliRunner
 from apps.caught_up import pipeline_state
 from apps.cli import build
 from apps.settings import Settings, load
-from projections.log.layout import Lake, changes_log
-from projections.log.tables import Tables
+from lake.layout import Lake, changes_log
+from lake.tables import Tables
 from stack.control import kill_part, reset
 from stack.status import parts
 from tests.docs.walkthrough import traced_functions

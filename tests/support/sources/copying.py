@@ -18,10 +18,10 @@ from apps.pipeline.snapshots import TableCopier
 from apps.settings import Settings
 from cdc import sources
 from cdc.connect import ConnectClient
-from projections.log.layout import current_name
-from projections.log.tables import Tables
-from projections.state.installs import InstallBook
-from projections.state.layers import read_whole
+from lake.layers import read_whole
+from lake.layout import current_name
+from lake.tables import Tables
+from pipeline.installs.announced import InstallBook
 from schemas.registry import ConfluentRegistry
 from tests.support.lake.feeding import Epochs
 from tests.support.services.waiting import until

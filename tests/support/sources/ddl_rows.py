@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.positions import Epoch
-from projections.log.frames import CHANGES, SCHEMA_TABLE
-from projections.log.layout import Lake, changes_log, current_name
-from projections.log.tables import TableAt, Tables
-from projections.log.writer import ArrowWriter, Guard
-from projections.state.current import CurrentTables
-from projections.state.following import SchemaFollower
-from projections.state.held import Hold
-from projections.state.tail import FoldPolicy
+from lake.layout import Lake, changes_log, current_name
+from lake.table_columns import CHANGES, SCHEMA_TABLE
+from lake.tables import TableAt, Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.current.tables import CurrentTables
+from pipeline.current.tail import FoldPolicy
+from pipeline.ddl.following import SchemaFollower
+from pipeline.ddl.held_tables import Hold
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame
 

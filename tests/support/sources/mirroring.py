@@ -23,11 +23,11 @@ from cdc.database import connected
 from cdc.options import PLAIN
 from cdc.sources import CONNECTOR, Source, declare
 from cdc.table_checks import key_columns
-from projections.log.layout import Lake
-from projections.log.tables import Tables
-from projections.runner.captured import CapturedTable
-from projections.state.held import Hold
-from projections.state.layers import read_whole
+from lake.layers import read_whole
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.ddl.held_tables import Hold
+from projections.run.captured_tables import CapturedTable
 from schemas.registry import ConfluentRegistry
 from tests.support.lake.feeding import Epochs
 from tests.support.sources.followed_database import FollowedDatabase

@@ -17,7 +17,7 @@ from apps.settings import Settings, load
 from cdc.connect import ConnectClient
 from cdc.connectors import replication_name
 from cdc.declarations import FOLDER
-from projections.log.layout import Lake
+from lake.layout import Lake
 
 
 class Workspace:

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from projections.log.layout import Lake
-from projections.log.tables import Tables
+from lake.layout import Lake
+from lake.tables import Tables
 from tests.support.oracles.json_rows import meant, same, shown
 
 CATEGORY = "odd"

@@ -1,0 +1,107 @@
+"""`lake/_removals`: which files are about to be removed, told before anybody looks who needs them.
+
+Removing and keeping are two processes, each of which says first what it is about to do and looks
+then at what the other one has said:
+
+    remover: 1 announce the files  2 ask which ones are held     3 remove the others  4 take it back
+    taker:   1 hold the files      2 ask which ones were announced  3 see that all are there
+
+Of two that meet, one sees the other, in whatever order their steps come and however long one of
+them stands still between two of them. A process that dies between 1 and 4 leaves its announcement:
+nobody can keep these files any more, which is right, as it may only be slow.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from lake import storage
+from lake.layout import Lake
+
+AT_ONCE = 1000
+"""Files of one announcement."""
+
+
+class Keeper(Protocol):
+    """Knows which old files somebody needs. Whoever removes files of a table asks it to."""
+
+    def held_in(self, root: str) -> frozenset[str]:
+        """Return the files, by path below a table's root, that stay."""
+        ...
+
+    def remove(self, root: str, paths: Sequence[str]) -> list[str]:
+        """Remove those files of a table that nobody needs; return them."""
+        ...
+
+
+class Nobody:
+    """Needs no old file."""
+
+    def held_in(self, root: str) -> frozenset[str]:
+        """Return nothing."""
+        return frozenset()
+
+    def remove(self, root: str, paths: Sequence[str]) -> list[str]:
+        """Remove all of them."""
+        place = storage.place_of(root)[1]
+        for path in paths:
+            storage.remove_file(root, f"{place}/{path}")
+        return [*paths]
+
+
+NOBODY = Nobody()
+
+
+class Removals:
+    """The announcements of one lake: a file for each, with a line for each path."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._root = lake.root
+        self._folder = f"{lake.root}/_removals"
+
+    @contextmanager
+    def announced(self, root: str, paths: Sequence[str]) -> Iterator[None]:
+        """Announce files of a table at `root` for the time of the block.
+
+        After an error they stay announced: which ones were removed is not known.
+        """
+        storage.make_folder(self._folder)
+        files, place = storage.place_of(self._folder)
+        file = f"{place}/{uuid.uuid4().hex}"
+        with files.open_output_stream(file) as stream:
+            stream.write("".join(f"{self._key(root, path)}\n" for path in paths).encode())
+        yield
+        storage.remove_file(self._folder, file)
+
+    def among(self, root: str, paths: Sequence[str]) -> list[str]:
+        """Return those files of a table that are announced."""
+        going = {key for keys in self._told().values() for key in keys}
+        return [path for path in paths if self._key(root, path) in going]
+
+    def forget_done(self) -> None:
+        """Take back announcements of processes that died after they had removed every file."""
+        files, place = storage.place_of(self._root)
+        for announcement, keys in self._told().items():
+            found = files.get_file_info([f"{place}/{key}" for key in keys])
+            if all(info.type.name == "NotFound" for info in found):
+                storage.remove_file(self._folder, announcement)
+
+    def _told(self) -> dict[str, list[str]]:
+        """Return the announced files by announcement.
+
+        One that is half written says too little. Its process has not looked yet who holds what.
+        """
+        told: dict[str, list[str]] = {}
+        for file in storage.files_in(self._folder):
+            try:
+                told[file.path] = storage.read(self._folder, file.path).decode().splitlines()
+            except FileNotFoundError:
+                continue  # What was announced was done since it was listed.
+        return told
+
+    def _key(self, root: str, path: str) -> str:
+        # From the lake's root on: another process may know the lake by another path.
+        return f"{root.removeprefix(self._root)}/{path}".lstrip("/")

@@ -1,0 +1,399 @@
+"""`lake/savepoints`: named states of all tables, which nothing removes before they are dropped.
+
+A savepoint is one epoch and, for each table that belongs to it, the files that made up its version
+then, with its columns and the files' statistics. It is read from these files alone. So it outlives
+the shortening of Delta logs, which a version does not, and whoever removes files has it done here.
+How a savepoint that is taken and files that are removed see each other: `removals`.
+
+    TAKING -> KEPT -> DROPPED -> GONE
+
+TAKING holds the files already, while it is looked whether all of them are there. What a crash left
+so is dropped after an hour. DROPPED holds nothing any more. Files that only the savepoint kept
+alive, and that no table's log remembers, are removed before it is GONE.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from kernel.errors import Conflict, Incompatible, NotFound
+from kernel.positions import Epoch
+from lake import storage
+from lake.datasets import dataset_of_files, has_plain_files, missing_file, schema_of
+from lake.layout import Lake
+from lake.ledger import Ledger
+from lake.removals import AT_ONCE, NOBODY, Removals
+from lake.table_columns import UTC_MICROS
+from lake.tables import Tables
+
+SCHEMA = pa.schema(
+    [
+        ("entry", pa.int64()),
+        ("id", pa.string()),
+        ("name", pa.string()),
+        ("state", pa.string()),
+        ("epoch", pa.int64()),
+        ("expires_at", UTC_MICROS),
+        ("at", UTC_MICROS),
+        ("table", pa.string()),
+        ("version", pa.int64()),
+        ("done", pa.int64()),
+        ("columns", pa.binary()),
+        ("files", pa.binary()),
+    ]
+)
+"""`table` and the columns after it are null in rows that tell a state, and set in rows that tell a
+table. `columns` is a schema and `files` a stream, both in Arrow's IPC format."""
+_APP_ID = "savepoints"
+log = logging.getLogger("penstock.upkeep")
+
+UNFINISHED_AFTER = timedelta(hours=1)
+"""Taking a savepoint takes seconds: what is not KEPT by then was left by a crash."""
+
+
+class State(StrEnum):
+    """How far a savepoint has come."""
+
+    TAKING = "taking"
+    KEPT = "kept"
+    DROPPED = "dropped"
+    GONE = "gone"
+
+
+HOLDING = (State.TAKING, State.KEPT)
+"""The files of a savepoint in one of these are not removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savepoint:
+    """A savepoint's newest row. `expires_at` None: it is kept until it is dropped."""
+
+    id: str
+    name: str
+    state: State
+    epoch: Epoch
+    expires_at: datetime | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTable:
+    """A table as it was: its columns, and its files with their statistics.
+
+    `done`: the epoch of the table's own guard at that version, None for a table without.
+    """
+
+    name: str
+    version: int
+    done: int | None
+    columns: pa.Schema
+    files: pa.Table
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The files' sizes in bytes, by path below the table's root, as a file system knows it."""
+        files = self.files.select(["path", "size_bytes"]).to_pylist()
+        return {unquote(file["path"]): int(file["size_bytes"]) for file in files}
+
+    def rows(self, lake: Lake) -> ds.Dataset:
+        """Return the rows as they were."""
+        return dataset_of_files(lake.path(self.name), self.columns, self.files)
+
+
+def kept_table(table: DeltaTable, name: str) -> KeptTable:
+    """Describe a table at the version that a handle stands at.
+
+    Raises `Incompatible` for one whose rows are more than those of its files.
+    """
+    if not has_plain_files(table):
+        raise Incompatible(
+            f"{name} has deletion vectors or mapped columns: a savepoint cannot keep it",
+            remedy=f"Leave it out: --without {name}",
+        )
+    return KeptTable(
+        name=name,
+        version=int(table.version()),
+        done=table.transaction_version(name),
+        columns=schema_of(table),
+        files=pa.table(table.get_add_actions(flatten=True)),
+    )
+
+
+class SavepointBook:
+    """Reads and appends the savepoints of one lake."""
+
+    def __init__(self, lake: Lake, tables: Tables) -> None:
+        self._lake = lake
+        self._path = lake.path("savepoints")
+        self._tables = tables
+        self._ledger = Ledger(self._path, tables, SCHEMA, _APP_ID)
+        self._removals = Removals(lake)
+        self._known: tuple[int, dict[str, frozenset[str]]] = (-1, {})
+
+    def all(self) -> list[Savepoint]:
+        """Return every savepoint that is not gone, oldest first."""
+        rows = self._tables.read(
+            self._path, where=pc.field("table").is_null(), columns=SCHEMA.names[:7]
+        )
+        newest: dict[str, Savepoint] = {}
+        for row in sorted(rows.to_pylist() if rows else [], key=lambda r: int(r["entry"])):
+            newest[row["id"]] = _savepoint(row, newest.get(row["id"]))
+        return [each for each in newest.values() if each.state is not State.GONE]
+
+    def named(self, name: str) -> Savepoint:
+        """Return the savepoint that is kept under a name. Raises `NotFound`."""
+        kept = {each.name: each for each in self.all() if each.state is State.KEPT}
+        if name not in kept:
+            there = f"; there are {', '.join(sorted(kept))}" if kept else ""
+            raise NotFound(f"no savepoint {name} is kept{there}", remedy="penstock savepoint list")
+        return kept[name]
+
+    def tables_of(
+        self, savepoint: Savepoint, names: Collection[str] | None = None
+    ) -> list[KeptTable]:
+        """Return the tables of a savepoint, or those that are named, in order of their names."""
+        where = (pc.field("id") == savepoint.id) & pc.field("table").is_valid()
+        if names is not None:
+            where = where & pc.field("table").isin(pa.array([*names], pa.string()))
+        rows = self._tables.read(self._path, where=where)
+        found = [_table(row) for row in (rows.to_pylist() if rows else [])]
+        return sorted(found, key=lambda table: table.name)
+
+    def held(self) -> Mapping[str, frozenset[str]]:
+        """Return the files that savepoints hold, by table. Cheap where none was taken since."""
+        table = self._tables.open(self._path)
+        if table is None:
+            return {}
+        if self._known[0] != table.version():
+            version = table.version()
+            self._known = version, self._files_of(s for s in self.all() if s.state in HOLDING)
+        return self._known[1]
+
+    def take(
+        self,
+        name: str,
+        epoch: Epoch,
+        tables: Sequence[KeptTable],
+        *,
+        expires_at: datetime | None = None,
+    ) -> Savepoint:
+        """Keep tables under a name. All of them must be of one epoch.
+
+        Raises `Conflict` where the name is taken, `NotFound` where a file is gone already.
+        """
+        taking = Savepoint(
+            id=uuid.uuid4().hex,
+            name=name,
+            state=State.TAKING,
+            epoch=epoch,
+            expires_at=expires_at,
+            at=datetime.now(UTC),
+        )
+
+        def rows(entry: int) -> list[dict[str, object]]:
+            self._refuse_taken(name)
+            return [_row(taking, entry), *(_table_row(taking, entry, each) for each in tables)]
+
+        self._ledger.put(rows)
+        # From here on nobody begins to remove a file of it, and none may have gone before.
+        for table in tables:
+            if self._is_going(table):
+                self._moved(taking, State.DROPPED)
+                raise NotFound(
+                    f"version {table.version} of {table.name}, which epoch {epoch} has, is not "
+                    "kept any more",
+                    remedy="Take a later epoch, or leave the table out: --without "
+                    f"{table.name}. How long versions are kept is lake.retention_days.",
+                )
+        return self._kept(taking)
+
+    def held_in(self, root: str) -> frozenset[str]:
+        """Return the files that savepoints hold of the table at `root`."""
+        return self.held().get(self._name_at(root), frozenset())
+
+    def remove(self, root: str, paths: Sequence[str]) -> list[str]:
+        """Remove those files of a table that no savepoint holds; return them."""
+        gone: list[str] = []
+        for start in range(0, len(paths), AT_ONCE):
+            some = paths[start : start + AT_ONCE]
+            with self._removals.announced(root, some):
+                held = self.held_in(root)
+                gone += NOBODY.remove(root, [path for path in some if path not in held])
+        return gone
+
+    def drop(self, savepoint: Savepoint) -> int:
+        """Drop a savepoint and remove the files that nobody else knows; return how many."""
+        if savepoint.state in HOLDING:
+            savepoint = self._moved(savepoint, State.DROPPED)
+        removed = self._remove_orphans(savepoint)
+        self._moved(savepoint, State.GONE)
+        table = self._tables.open(self._path)
+        assert table is not None, "the savepoint has rows"
+        try:
+            table.delete(f"id = '{savepoint.id}' AND table IS NOT NULL")
+        except CommitFailedError:
+            pass  # A savepoint was taken meanwhile. The rows cost space only.
+        finally:
+            self._tables.forget(self._path)
+        return removed
+
+    def expire(self, now: datetime | None = None) -> list[str]:
+        """Drop what has expired, was left by a crash, or was not dropped to the end; name it."""
+        self._removals.forget_done()
+        now = now or datetime.now(UTC)
+        due = [each for each in self.all() if _is_due(each, now)]
+        for savepoint in due:
+            self.drop(savepoint)
+        return [each.name for each in due]
+
+    def _is_going(self, table: KeptTable) -> bool:
+        """Say whether a file of a table that is held by now is gone, or is about to go.
+
+        What is removed between the two questions was announced when the first one was asked.
+        """
+        going = self._removals.among(self._lake.path(table.name), [*table.sizes])
+        return bool(going) or missing_file(table.rows(self._lake)) is not None
+
+    def _name_at(self, root: str) -> str:
+        return self._lake.name_at(root.removeprefix(self._lake.root).lstrip("/"))
+
+    def _refuse_taken(self, name: str) -> None:
+        if any(each.name == name and each.state is State.KEPT for each in self.all()):
+            raise Conflict(
+                f"there is a savepoint {name} already",
+                remedy=f"Take another name, or: penstock savepoint drop {name}",
+            )
+
+    def _kept(self, taking: Savepoint) -> Savepoint:
+        """Keep a savepoint whose files are all there. Of two with one name the first is kept."""
+        kept = replace(taking, state=State.KEPT)
+
+        def rows(entry: int) -> list[dict[str, object]]:
+            self._refuse_taken(taking.name)
+            return [_row(kept, entry)]
+
+        try:
+            self._ledger.put(rows)
+        except Conflict:
+            self._moved(taking, State.DROPPED)
+            raise
+        return kept
+
+    def _moved(self, savepoint: Savepoint, state: State) -> Savepoint:
+        now = replace(savepoint, state=state)
+        self._ledger.put(lambda entry: [_row(now, entry)])
+        return now
+
+    def _files_of(self, savepoints: Iterable[Savepoint]) -> dict[str, frozenset[str]]:
+        ids = [each.id for each in savepoints]
+        where = pc.field("id").isin(pa.array(ids, pa.string())) & pc.field("table").is_valid()
+        rows = self._tables.read(self._path, where=where, columns=["table", "files"])
+        found: dict[str, set[str]] = defaultdict(set)
+        for row in rows.to_pylist() if rows else []:
+            found[row["table"]] |= {unquote(p) for p in _files(row["files"])["path"].to_pylist()}
+        return {name: frozenset(paths) for name, paths in found.items()}
+
+    def _remove_orphans(self, savepoint: Savepoint) -> int:
+        """Remove the files of a savepoint that no version and no other savepoint knows of.
+
+        What a table's log remembers as removed is left to the vacuum of the table.
+        """
+        removed = 0
+        for table in self.tables_of(savepoint):
+            root = self._lake.path(table.name)
+            try:
+                known = _remembered(root)
+            except (DeltaError, OSError) as error:
+                log.warning("files of savepoint %s stay in %s: %s", savepoint.name, root, error)
+                continue
+            left = {*table.sizes} - known
+            files, place = storage.place_of(root)
+            there = [p for p in left if files.get_file_info(f"{place}/{p}").type.name == "File"]
+            removed += len(self.remove(root, there))
+        return removed
+
+
+def _remembered(root: str) -> set[str]:
+    """Return the files that a table consists of now, or that its log says were removed."""
+    table = DeltaTable(root)
+    paths = pa.table(table.get_add_actions())["path"].to_pylist()
+    paths += table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
+    return {unquote(str(path)) for path in paths}
+
+
+def _is_due(savepoint: Savepoint, now: datetime) -> bool:
+    match savepoint.state:
+        case State.TAKING:
+            return savepoint.at < now - UNFINISHED_AFTER
+        case State.KEPT:
+            return savepoint.expires_at is not None and savepoint.expires_at <= now
+        case State.DROPPED:
+            return True
+        case State.GONE:
+            return False
+
+
+def _savepoint(row: Mapping[str, Any], before: Savepoint | None) -> Savepoint:
+    return Savepoint(
+        id=row["id"],
+        name=row["name"],
+        state=State(row["state"]),
+        epoch=Epoch(row["epoch"]),
+        expires_at=row["expires_at"],
+        at=row["at"] if before is None else before.at,
+    )
+
+
+def _row(savepoint: Savepoint, entry: int) -> dict[str, object]:
+    return {
+        "entry": entry,
+        "id": savepoint.id,
+        "name": savepoint.name,
+        "state": savepoint.state.value,
+        "epoch": savepoint.epoch,
+        "expires_at": savepoint.expires_at,
+        "at": savepoint.at,
+    }
+
+
+def _table_row(savepoint: Savepoint, entry: int, table: KeptTable) -> dict[str, object]:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(
+        sink, table.files.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as stream:
+        stream.write_table(table.files)
+    return _row(savepoint, entry) | {
+        "table": table.name,
+        "version": table.version,
+        "done": table.done,
+        "columns": table.columns.serialize().to_pybytes(),
+        "files": sink.getvalue().to_pybytes(),
+    }
+
+
+def _table(row: Mapping[str, Any]) -> KeptTable:
+    return KeptTable(
+        name=row["table"],
+        version=row["version"],
+        done=row["done"],
+        columns=pa.ipc.read_schema(pa.py_buffer(row["columns"])),
+        files=_files(row["files"]),
+    )
+
+
+def _files(kept: bytes) -> pa.Table:
+    return pa.ipc.open_stream(pa.py_buffer(kept)).read_all()

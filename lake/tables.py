@@ -1,0 +1,203 @@
+"""Delta tables without Spark: opening, creating, reading ranges. One handle per table, kept fresh.
+
+deltalake reads the transaction log in about a millisecond when a handle is kept; opening anew
+costs more with every commit since the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from lake.datasets import (
+    dataset_of,
+    dataset_since,
+    missing_file,
+    scanner_of,
+    schema_of,
+)
+
+TABLE_SETTINGS: Mapping[str, str] = {
+    "delta.checkpointInterval": "50",
+    "delta.enableDeletionVectors": "false",
+    # Of all columns, not of the first 32: `_epoch` stands behind the source's own.
+    "delta.dataSkippingNumIndexedCols": "-1",
+    "delta.logRetentionDuration": "interval 7 days",
+}
+"""Of every table that Penstock makes: plain reader features, so that any engine opens it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAt:
+    """A table's Delta version and the epoch up to which it has taken input."""
+
+    version: int
+    as_of_epoch: int
+
+
+class Tables:
+    """Opens tables by path and keeps their handles. Safe for use from several threads.
+
+    `owned` says of a path that nobody else changes the table's rows: its handle is as new as our
+    own last write, and the log is not looked at again, unless `changed` told of a write through
+    another handle. After an error `forget_all`.
+    """
+
+    def __init__(self, *, owned: Callable[[str], bool] = lambda path: False) -> None:
+        self._handles: dict[str, DeltaTable] = {}
+        self._owned = owned
+        self._changed: set[str] = set()
+        self._lock = threading.Lock()
+
+    def open(self, path: str) -> DeltaTable | None:
+        """Return the table at its newest version, or None where there is none."""
+        with self._lock:
+            handle = self._handles.get(path)
+            if handle is not None:
+                if path in self._changed or not self._owned(path):
+                    self._changed.discard(path)
+                    handle.update_incremental()
+                return handle
+            try:
+                handle = DeltaTable(path)
+            except TableNotFoundError:
+                return None
+            self._handles[path] = handle
+            return handle
+
+    def ensure(
+        self,
+        path: str,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> DeltaTable:
+        """Return the table at `path`, created empty when it is not there.
+
+        `settings` are of a new table, in place of the usual ones.
+        """
+        handle = self.open(path)
+        if handle is not None:
+            return handle
+        with self._lock:
+            self._handles[path] = DeltaTable.create(
+                path,
+                schema,
+                mode="ignore",
+                partition_by=list(partition_by) or None,
+                configuration={**TABLE_SETTINGS, **(settings or {})},
+            )
+            return self._handles[path]
+
+    def changed(self, path: str) -> None:
+        """Take note that a table was written through another handle."""
+        with self._lock:
+            self._changed.add(path)
+
+    def forget(self, path: str) -> None:
+        """Drop a handle, after a restore or a change made by another engine."""
+        with self._lock:
+            self._handles.pop(path, None)
+
+    def forget_all(self) -> None:
+        """Drop every handle: each table is opened anew."""
+        with self._lock:
+            self._handles.clear()
+
+    def columns(self, path: str, version: int) -> pa.Schema:
+        """Return the columns that a table had at a version."""
+        handle = self.open(path)
+        if handle is None or handle.version() != version:
+            handle = DeltaTable(path, version=version)
+        return schema_of(handle)
+
+    def read(
+        self,
+        path: str,
+        *,
+        where: pc.Expression | None = None,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+        since: tuple[str, int] | None = None,
+    ) -> pa.Table | None:
+        """Read rows that satisfy `where`; files are skipped by their statistics.
+
+        `since` (an integer column and its least value) is an aid for tables of many files where
+        only the last ones matter: files below are not looked at; rows below may come all the same.
+        Returns None where there is no table. Rows come in no order.
+        """
+        if version is not None:
+            table: DeltaTable | None = DeltaTable(path, version=version)
+        else:
+            table = self.open(path)
+        if table is None:
+            return None
+        dataset = dataset_of(table) if since is None else dataset_since(table, *since)
+        return scanner_of(dataset, where, columns).to_table()
+
+
+def standing(path: str, name: str, version: int, epoch: int) -> int | None:
+    """Return the version of a table; where it is not kept, the newest if that stands at the epoch.
+
+    `name` is the app id of the table's epochs. A vacuum, a compaction and the fold of a tail make
+    versions that no epoch has named yet. None where neither is there.
+    """
+    if kept(path, version) is not None:
+        return version
+    newest = DeltaTable(path)
+    later = (newest.transaction_version(name) or 0) > epoch
+    return None if later else int(newest.version())
+
+
+def kept(path: str, version: int) -> DeltaTable | None:
+    """Return a table at a version; None where the version or one of its files is not kept."""
+    try:
+        table = DeltaTable(path, version=version)
+    except DeltaError:
+        return None
+    return table if missing_file(dataset_of(table)) is None else None
+
+
+def greatest(table: DeltaTable, column: str) -> int | None:
+    """Return the greatest value of an integer column without nulls; None when empty."""
+    value = _bound(table, column, "max", pc.max)
+    return None if value is None else int(value)
+
+
+def least(table: DeltaTable, column: str) -> int | None:
+    """Return the least value of an integer column without nulls; None when empty."""
+    value = _bound(table, column, "min", pc.min)
+    return None if value is None else int(value)
+
+
+def earliest(table: DeltaTable, column: str) -> datetime | None:
+    """Return the least value of a column of times, to the millisecond; None when empty."""
+    value = _bound(table, column, "min", pc.min)
+    if not isinstance(value, datetime):
+        return None
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def _bound(table: DeltaTable, column: str, side: str, of: Callable[[Any], pa.Scalar]) -> Any:
+    """Return a bound from file statistics, or from the column where a file has none of it."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    name = f"{side}.{column}"
+    if actions.num_rows == 0 or column not in schema_of(table).names:
+        return None
+    if name not in actions.column_names or _without_bound(actions, name):
+        return of(dataset_of(table).to_table(columns=[column])[column]).as_py()
+    return of(actions[name]).as_py()
+
+
+def _without_bound(actions: pa.Table, bound: str) -> bool:
+    rows = pc.fill_null(actions["num_records"], 1)
+    return bool(pc.any(pc.and_(pc.is_null(actions[bound]), pc.greater(rows, 0))).as_py())

@@ -1,0 +1,326 @@
+"""Guarded commits to Delta tables: the same write twice has the effect of one.
+
+Every write carries a guard (app id, epoch) that Delta records in the commit. A writer first asks
+the table for the last epoch of that app id and does nothing when it is not older; two writers with
+one app id at the same moment conflict, and one of them fails: that is the fence.
+
+Two implementations stand behind one contract: `ArrowWriter` commits a bounded Arrow table from the
+driver in milliseconds, `SparkWriter` (in `spark_writer`) a frame of any size from the executors.
+deltalake never skips by itself, and a MERGE without effect makes no commit at all: both are
+handled here, so that after every call the table's guard equals the given epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar, cast
+
+import pyarrow as pa
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from kernel.errors import Incompatible, LeaseLost, Unavailable
+from kernel.positions import DeltaVersion, Epoch
+from lake.datasets import schema_of
+from lake.exactness import as_stored
+from lake.log_lengths import shorten
+from lake.pruning import within
+from lake.tables import TABLE_SETTINGS, Tables
+from schemas.identifiers import datafusion_name
+
+OP = "__op"
+UPSERT = "upsert"
+DELETE = "delete"
+
+_STORAGE = ("os error", "ObjectStore", "object store", "Object at", "Generic S3", "Generic Local")
+"""What deltalake's errors say when storage is their cause; they have no kinds."""
+
+R = TypeVar("R", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Identifies a write: the writer's app id and the epoch that it commits.
+
+    `again`: the table has the epoch, and its rows are put right. Whoever writes so computes what is
+    different from what the table has, so that doing it twice is harmless.
+    """
+
+    app_id: str
+    epoch: Epoch
+    again: bool = False
+
+
+class TableWriter(Protocol[R]):
+    """Commits rows under a guard. `R` is what holds them: an Arrow table or a Spark frame.
+
+    Order: one call is one commit. Duplicates: a guard that the table has already reached makes the
+    call do nothing. Durability: when a call returns, readers see the commit.
+    Raises `LeaseLost` when another writer committed under the same app id meanwhile, and
+    `Incompatible` where a stored column's type would change values of rows that are added.
+    """
+
+    def append(
+        self, path: str, rows: R, guard: Guard, *, partition_by: Sequence[str] = ()
+    ) -> DeltaVersion:
+        """Append rows; columns that the table lacks are added to it."""
+        ...
+
+    def merge(
+        self, path: str, rows: R, guard: Guard, *, keys: Sequence[str], newer: Sequence[str] = ()
+    ) -> DeltaVersion:
+        """Upsert or delete by key, as column `__op` of each row says.
+
+        One row per key; it replaces the stored row whole: columns that it lacks become null. With
+        `newer`, it does so only when its tuple of these columns is greater or equal.
+        """
+        ...
+
+    def overwrite(self, path: str, rows: R, guard: Guard) -> DeltaVersion:
+        """Replace all rows and the table's columns."""
+        ...
+
+
+def reached(table: DeltaTable | None, guard: Guard) -> bool:
+    """Say whether a table has this guard's epoch, or a later one, already."""
+    if table is None:
+        return False
+    last = table.transaction_version(guard.app_id)
+    return last is not None and (last > guard.epoch or (last == guard.epoch and not guard.again))
+
+
+class ArrowWriter:
+    """Commits Arrow tables from this process through deltalake."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def append(
+        self, path: str, rows: pa.Table, guard: Guard, *, partition_by: Sequence[str] = ()
+    ) -> DeltaVersion:
+        """Append rows; see `TableWriter`."""
+        table = self._tables.ensure(path, rows.schema, partition_by=partition_by)
+        if not reached(table, guard):
+            self._write(table, rows, guard, mode="append", schema_mode="merge")
+        return DeltaVersion(table.version())
+
+    def claim(self, path: str, rows: pa.Table, guard: Guard) -> None:
+        """Append rows as the first to write this epoch; for tables with several writers.
+
+        Raises `LeaseLost` when somebody else has it already, where `append` would see its own
+        earlier write.
+        """
+        table = self._tables.ensure(path, rows.schema)
+        if reached(table, guard):
+            raise LeaseLost(f"epoch {guard.epoch} of {guard.app_id} was written by somebody else")
+        self._write(table, rows, guard, mode="append", schema_mode="merge")
+
+    def overwrite(self, path: str, rows: pa.Table, guard: Guard) -> DeltaVersion:
+        """Replace everything; see `TableWriter`."""
+        table = self._tables.ensure(path, rows.schema)
+        if not reached(table, guard):
+            self._write(table, rows, guard, mode="overwrite", schema_mode="overwrite")
+        return DeltaVersion(table.version())
+
+    def replace(
+        self, table: DeltaTable, rows: pa.Table, guard: Guard, properties: WriterProperties
+    ) -> DeltaVersion:
+        """Replace all rows that a table has at the handle's version, and none of its columns."""
+        self._write(table, rows, guard, mode="overwrite", written_as=properties)
+        return DeltaVersion(table.version())
+
+    def mark_all(self, path: str, column: str, guard: Guard | None) -> None:
+        """Set a boolean column of every row to true; without a guard, doing it twice is harmless.
+
+        The table must have the column. Raises as `merge` does.
+        """
+        table = self._tables.open(path)
+        if table is None or (guard is not None and reached(table, guard)):
+            return
+        properties = None if guard is None else _properties(guard)
+        before = table.version()
+        try:
+            table.update({datafusion_name(column): "true"}, commit_properties=properties)
+        except CommitFailedError as error:
+            raise _conflict(guard or Guard(path, Epoch(0)), error) from error
+        except (DeltaError, OSError) as error:
+            raise write_error(f"updating {table.table_uri}", error) from error
+        if guard is not None and table.version() == before:
+            self.append(path, schema_of(table).empty_table(), guard)
+
+    def merge(
+        self,
+        path: str,
+        rows: pa.Table,
+        guard: Guard,
+        *,
+        keys: Sequence[str],
+        newer: Sequence[str] = (),
+    ) -> DeltaVersion:
+        """Upsert or delete by key; see `TableWriter`."""
+        table = self._tables.ensure(path, rows.drop_columns([OP]).schema)
+        if reached(table, guard):
+            return DeltaVersion(table.version())
+        added = [f for f in rows.schema if f.name != OP and f.name not in schema_of(table).names]
+        if added:
+            empty = pa.schema(added).empty_table()
+            write_deltalake(table, empty, mode="append", schema_mode="merge")
+            table.update_incremental()
+        shorten(guard.app_id, table)
+        if rows.num_rows == 0:
+            return self.append(path, schema_of(table).empty_table(), guard)
+        if table.count() == 0:
+            keep = pa.compute.equal(rows[OP], UPSERT)
+            return self.append(path, rows.filter(keep).drop_columns([OP]), guard)
+        before = table.version()
+        self._merge(table, rows, guard, keys=keys, newer=newer)
+        if table.version() == before:
+            return self.append(path, schema_of(table).empty_table(), guard)
+        return DeltaVersion(table.version())
+
+    def _merge(
+        self,
+        table: DeltaTable,
+        rows: pa.Table,
+        guard: Guard,
+        *,
+        keys: Sequence[str],
+        newer: Sequence[str],
+    ) -> None:
+        rows = as_stored(schema_of(table), rows, table.table_uri)
+        match_keys = " AND ".join(
+            f"{datafusion_name(key, of='t')} = {datafusion_name(key, of='s')}" for key in keys
+        )
+        bounds = within(rows, list(keys), "t")
+        if bounds is not None:
+            match_keys += f" AND ({bounds})"
+        columns = {
+            datafusion_name(n): datafusion_name(n, of="s") for n in rows.schema.names if n != OP
+        }
+        # A row replaces the stored one whole: what it does not have is null from then on.
+        columns |= {
+            datafusion_name(n): "NULL"
+            for n in schema_of(table).names
+            if datafusion_name(n) not in columns
+        }
+        op = datafusion_name(OP, of="s")
+        upsert = f"{op} = '{UPSERT}'"
+        update_when = f"{upsert} AND {_not_older(newer)}" if newer else upsert
+        delete_when = f"{op} = '{DELETE}'"
+        try:
+            (
+                table.merge(
+                    unsliced(rows),
+                    match_keys,
+                    source_alias="s",
+                    target_alias="t",
+                    commit_properties=_properties(guard),
+                )
+                .when_matched_delete(delete_when)
+                .when_matched_update(columns, predicate=update_when)
+                .when_not_matched_insert(columns, predicate=upsert)
+                .execute()
+            )
+        except CommitFailedError as error:
+            raise _conflict(guard, error) from error
+        except (DeltaError, OSError) as error:
+            raise write_error(f"merge into {table.table_uri}", error) from error
+
+    def _write(
+        self,
+        table: DeltaTable,
+        rows: pa.Table,
+        guard: Guard,
+        *,
+        mode: Literal["append", "overwrite"],
+        schema_mode: Literal["merge", "overwrite"] | None = None,
+        written_as: WriterProperties | None = None,
+    ) -> None:
+        shorten(guard.app_id, table)
+        if schema_mode != "overwrite":
+            rows = as_stored(schema_of(table), rows, table.table_uri)
+        try:
+            write_deltalake(
+                table,
+                unsliced(rows),
+                mode=mode,
+                schema_mode=schema_mode,
+                configuration=dict(TABLE_SETTINGS) if schema_mode == "overwrite" else None,
+                # None stands for deltalake's own, which its overloads leave out.
+                writer_properties=cast(WriterProperties, written_as),
+                commit_properties=_properties(guard),
+            )
+        except CommitFailedError as error:
+            raise _conflict(guard, error) from error
+        except (DeltaError, OSError) as error:
+            what = f"writing {rows.num_rows} rows to {table.table_uri}"
+            raise write_error(what, error) from error
+
+
+def with_op(rows: pa.Table, op: str) -> pa.Table:
+    """Say of rows what a merge is to do with them: `UPSERT` or `DELETE`."""
+    return rows.append_column(OP, pa.repeat(pa.scalar(op), rows.num_rows))
+
+
+def upserts_and_deletes(rows: pa.Table, gone: pa.Table) -> pa.Table:
+    """Return what a merge takes: `rows` as they are now, and what is `gone`, by its keys."""
+    return pa.concat_tables(
+        [with_op(rows, UPSERT), with_op(gone, DELETE)], promote_options="permissive"
+    ).select([*rows.schema.names, OP])
+
+
+def unsliced(rows: pa.Table) -> pa.Table:
+    """Return rows whose columns deltalake can take: a batch that begins within a column's memory,
+    where a struct of that column holds a struct, makes it abort the whole process.
+    """
+    if not any(_holds_nested_structs(kind) for kind in rows.schema.types):
+        return rows
+    batches = [
+        batch.take(pa.array(range(batch.num_rows), pa.int64())) for batch in rows.to_batches()
+    ]
+    return pa.Table.from_batches(batches, rows.schema)
+
+
+def _holds_nested_structs(kind: pa.DataType, *, within: bool = False) -> bool:
+    """Return whether a struct is in a struct; `within`: whether one is around `kind`."""
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    struct = pa.types.is_struct(kind)
+    return (struct and within) or any(
+        _holds_nested_structs(each, within=within or struct) for each in inner
+    )
+
+
+def write_error(what: str, error: Exception) -> Unavailable | Incompatible:
+    """Tell a storage that fails, which may pass, from rows and a table that do not go together."""
+    said = f"{what} failed: {error}"
+    if isinstance(error, OSError) or any(hint in said for hint in _STORAGE):
+        return Unavailable(said)
+    return Incompatible(said, remedy="Read the cause: these rows fail in the same way again.")
+
+
+def _properties(guard: Guard) -> CommitProperties:
+    # Delta retries by itself after commits of others; a commit under our own app id is a conflict.
+    return CommitProperties(app_transactions=[Transaction(guard.app_id, int(guard.epoch))])
+
+
+def _conflict(guard: Guard, error: Exception) -> LeaseLost:
+    return LeaseLost(
+        f"another writer committed to {guard.app_id} while epoch {guard.epoch} was written: {error}"
+    )
+
+
+def _not_older(columns: Sequence[str]) -> str:
+    """Compare tuples in SQL: (s.a, s.b) >= (t.a, t.b)."""
+    *firsts, last = columns
+    condition = f"{datafusion_name(last, of='s')} >= {datafusion_name(last, of='t')}"
+    for name in reversed(firsts):
+        new, old = datafusion_name(name, of="s"), datafusion_name(name, of="t")
+        condition = f"{new} > {old} OR ({new} = {old} AND ({condition}))"
+    return f"({condition})"

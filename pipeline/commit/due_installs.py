@@ -1,0 +1,176 @@
+"""Announced installs in ingest: which ones an epoch takes in, and when each is due.
+
+An epoch is bound to the announcements that wait when it begins. One is due when the cut has reached
+its LSN: in the bound epoch or, bound again, in a later one. What an epoch decides depends on its
+bound numbers and the progress before it only, so that a repeated epoch decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from kernel.errors import InstallDeclined
+from kernel.positions import Epoch
+from lake.layout import Lake
+from lake.tables import TableAt, Tables
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.quarantine import Quarantine
+from pipeline.commit.retries import Patience
+from pipeline.installs.announced import (
+    ALL,
+    DECISIONS,
+    DECODE,
+    HOLD,
+    INSTALL,
+    WAIVE,
+    Entry,
+    Install,
+    InstallBook,
+    install_of,
+)
+from pipeline.installs.installing import Installer
+from pipeline.log.committed_changes import Ends
+from pipeline.position.cut import Cut
+from pipeline.position.progress import Progress
+
+
+@dataclass(slots=True, kw_only=True)
+class Taken:
+    """What the installs of one source did in an epoch. `mends` wait for the epoch's own fold."""
+
+    tables: dict[str, TableAt] = field(default_factory=dict)
+    replaced: set[str] = field(default_factory=set)
+    numbers: list[int] = field(default_factory=list)
+    mends: list[Install] = field(default_factory=list)
+
+
+class BulkInstalls:
+    """Looks after the announcements of one lake for ingest."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        manifest: Manifest,
+        installer: Installer,
+        quarantine: Quarantine,
+        patience: Patience | None = None,
+    ) -> None:
+        self._quarantine = quarantine
+        self._book = InstallBook(lake, tables)
+        self._manifest = manifest
+        self._installer = installer
+        self._patience = patience or Patience()
+
+    def waiting(self, progress: Progress) -> tuple[int, ...]:
+        """Return the numbers that were announced and not taken in yet.
+
+        An epoch decodes the records of one decision again: these are many enough.
+        """
+        waits = [e for e in self._book.entries() if e.number not in progress.installs]
+        decode = [entry.number for entry in waits if entry.kind == DECODE][:1]
+        taken = [entry.number for entry in waits if entry.kind in (HOLD, INSTALL, WAIVE)]
+        return tuple(sorted(taken + decode))
+
+    def decisions(self, numbers: Collection[int]) -> list[Entry]:
+        """Return the bound decisions about records in quarantine."""
+        return [entry for entry in self._bound(numbers) if entry.kind in DECISIONS]
+
+    def begin(self, numbers: Collection[int], progress: Progress) -> None:
+        """Take in the holds among the bound announcements, before the epoch's rows."""
+        for entry in self._bound(numbers):
+            if entry.kind == HOLD:
+                progress.cut(entry.source).hold()
+                progress.installs.add(entry.number)
+
+    def sources(self, numbers: Collection[int]) -> set[str]:
+        """Return the sources that the bound installs belong to."""
+        return {entry.source for entry in self._bound(numbers) if entry.kind == INSTALL}
+
+    def take(
+        self, source: str, numbers: Collection[int], progress: Progress, epoch: Epoch
+    ) -> Taken:
+        """Install whole tables that are due, and release the source's cut where they do.
+
+        Call it when the cut has advanced, before the epoch's changes are folded.
+        """
+        cut, taken = progress.cut(source), Taken()
+        due = [install for install in self._installs(source, numbers) if install.lsn <= cut.reached]
+        releasing = [install for install in due if install.releases]
+        if cut.held and not releasing:
+            return taken
+        for install in due:
+            if install.kind != ALL:
+                taken.mends.append(install)
+                continue
+            ends = self._ends(install, cut, epoch)
+            try:
+                self._quarantine.refuse_older(install, progress)
+                taken.tables |= self._installer.replace(install, ends, epoch)
+            except InstallDeclined as reason:
+                self._decline(install, reason, progress)
+                continue
+            except Exception as error:
+                self._patience.lasts(install.id, error)
+                self._decline(install, error, progress)
+                continue
+            self._done(install, progress, taken)
+            self._quarantine.copied(install, progress)
+            taken.replaced.add(install.table)
+            progress.held.get(source, {}).pop(install.table, None)
+            cut.installed(install.table)
+        if releasing:
+            cut.release(copied=taken.replaced, since=max(i.since for i in releasing))
+        return taken
+
+    def mend(self, taken: Taken, progress: Progress, epoch: Epoch) -> None:
+        """Install ranges, after the epoch's changes were folded."""
+        for install in taken.mends:
+            cut = progress.cut(install.source)
+            try:
+                if not cut.folds(install.table) or install.table in progress.held.get(
+                    install.source, {}
+                ):
+                    raise InstallDeclined(f"{install.table} stands still")
+                ends = self._ends(install, cut, epoch)
+                taken.tables |= self._installer.mend(install, ends, epoch)
+            except InstallDeclined as reason:
+                self._decline(install, reason, progress)
+                continue
+            except Exception as error:
+                self._patience.lasts(install.id, error)
+                self._decline(install, error, progress)
+                continue
+            self._done(install, progress, taken)
+
+    def _ends(self, install: Install, cut: Cut, epoch: Epoch) -> Ends:
+        first = min(install.lsns)
+        return Ends(
+            after=first,
+            up_to=cut.reached,
+            first_epoch=self._manifest.pending_since(install.source, first),
+            last_epoch=epoch,
+        )
+
+    def _bound(self, numbers: Collection[int]) -> list[Entry]:
+        if not numbers:
+            return []
+        return [entry for entry in self._book.entries() if entry.number in numbers]
+
+    def _installs(self, source: str, numbers: Collection[int]) -> list[Install]:
+        return [
+            install_of(entry)
+            for entry in self._bound(numbers)
+            if entry.kind == INSTALL and entry.source == source
+        ]
+
+    @staticmethod
+    def _done(install: Install, progress: Progress, taken: Taken) -> None:
+        progress.installs.add(install.number)
+        taken.numbers.append(install.number)
+
+    @staticmethod
+    def _decline(install: Install, reason: Exception, progress: Progress) -> None:
+        progress.installs.add(install.number)
+        progress.declined[str(install.number)] = str(reason)

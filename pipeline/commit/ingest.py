@@ -1,0 +1,399 @@
+"""How a batch of Kafka records becomes an epoch. The protocol, with the numbers used below:
+
+1. **Bind.** The manifest binds epoch E to exact offsets, and to the announced installs that wait,
+   before anything is written: beside step 2, which writes nothing. Whoever starts next finishes a
+   bound epoch first, over those.
+2. **Decode.** Records become rows in Arrow batches; one that fails becomes a quarantine row.
+   Schemas not yet kept are written to `log/_schemas`. A large batch is decoded by executors, which
+   write the log's files at once, behind step 1 (`log_task`).
+3. **Drop duplicates** by what row E-1 of the manifest says was seen (`arrival.sort_out`,
+   `staged.sort_staged`).
+4. **Append** to the log with `epoch = E`, guarded by (app id, E): rows from here, or the files of
+   the executors. From here on the log is read, never the batch.
+5. **Fold** state over the log's rows between cut(E-1) and cut(E), guarded likewise; installs whose
+   LSN the cut has reached become tables, with the changes since then folded over them.
+6. **Commit** row E of the manifest. Only now is the epoch visible to who asks for consistency.
+7. **Publish** the offsets to a consumer group, so that any Kafka tool shows the lag.
+
+A crash between any two steps repeats the step and ends in the same rows; each has a failpoint.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from kernel import failpoints
+from kernel.errors import TooLarge
+from kernel.positions import Epoch, Offsets, TopicId
+from lake.layout import Lake, current_name
+from lake.tables import TableAt, Tables
+from pipeline.arrive.arrival import Arrival, says_something, sort_out
+from pipeline.arrive.sorter import Released
+from pipeline.arrive.widened_topics import widened, without_moved
+from pipeline.commit.due_installs import BulkInstalls
+from pipeline.commit.folding import Folding
+from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.commit.pending_transactions import PendingTransactions
+from pipeline.commit.quarantine import Quarantine, Redecode, nothing_decoded
+from pipeline.commit.retries import Patience
+from pipeline.commit.stopwatch import Stopwatch
+from pipeline.current.tables import CurrentTables
+from pipeline.ddl.following import SchemaFollower
+from pipeline.ddl.held_tables import Held
+from pipeline.installs.installing import Installer
+from pipeline.log.epoch_log import EpochLog
+from pipeline.log.log_task import Facts
+from pipeline.log.staged_rows import Stage, Staged, sort_staged
+from pipeline.position.progress import Lateness, Progress, micros
+from schemas.registry import SchemaLookup
+
+REST = timedelta(hours=1)  # So long after an epoch heartbeats alone are passed by.
+
+
+class Broker(Protocol):
+    """What ingest asks of Kafka beside the records of its batch."""
+
+    def publish(self, offsets: Offsets) -> None:
+        """Commit `offsets` (the next ones to read) to a group. Best effort: nothing reads them."""
+        ...
+
+    def ends(self, source: str) -> Offsets:
+        """Return where a captured source's topics end now, uncommitted records included.
+
+        Raises `Unavailable`.
+        """
+        ...
+
+
+class Ingest:
+    """Runs epochs, one at a time. One instance at a time may write a lake (the guards see to it).
+
+    Raises `StoreDiverged` when a known position arrives with other content, `LeaseLost` when
+    another ingest writes the same lake, `Unavailable` when storage or registry do not answer. After
+    any of these nothing of the epoch is visible and the next start finishes it.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        manifest: Manifest,
+        schemas: SchemaLookup,
+        *,
+        lateness: Lateness,
+        broker: Broker,
+        current: CurrentTables | None = None,
+        patience: Patience | None = None,
+        rest: timedelta = REST,
+        redecode: Redecode = nothing_decoded,
+        ahead: timedelta | None = None,
+    ) -> None:
+        """`patience` is kept over restarts of ingest: it counts how often a table failed.
+
+        `redecode` decodes records that were in quarantine. Event times that are further `ahead` of
+        the clock than that move no watermark.
+        """
+        self._lake = lake
+        self._tables = tables
+        self._manifest = manifest
+        self._lateness = lateness
+        self._broker = broker
+        self._rest, self._ahead = rest, ahead
+        self._current = current or CurrentTables(lake, tables, schemas)
+        installer = Installer(lake=lake, tables=tables, schemas=schemas, current=self._current)
+        patience = patience or Patience()
+        self._quarantine = Quarantine(lake, tables, redecode)
+        self._pending = PendingTransactions(lake, tables)
+        self._bulk = BulkInstalls(lake, tables, manifest, installer, self._quarantine, patience)
+        self._folding = Folding(
+            lake=lake,
+            tables=tables,
+            current=self._current,
+            follower=SchemaFollower(lake, tables, schemas),
+            bulk=self._bulk,
+            patience=patience,
+        )
+        self._last = manifest.last()
+        begun = manifest.unfinished()
+        self._log = EpochLog(lake, tables, schemas, None if begun is None else begun.epoch)
+        self._current.resume(self._last.tables if self._last else {})
+        self._progress = self._pending.resume(self._last)
+
+    @property
+    def last(self) -> Committed | None:
+        """The newest committed epoch."""
+        return self._last
+
+    @property
+    def next_epoch(self) -> Epoch:
+        """The epoch that the next batch becomes."""
+        return Epoch(self._last.epoch + 1 if self._last else 1)
+
+    def run_epoch(
+        self,
+        bound: Bound,
+        decode: Callable[[], pa.Table] | None,
+        *,
+        stage: Stage | None = None,
+        without: Collection[str] = (),
+    ) -> Committed:
+        """Make epoch `bound.epoch` from the batch that `decode` reads and decodes.
+
+        `decode` is called once and returns `frames.DECODED` rows of exactly the bound offsets, but
+        none of the topics `without`: these stay as far as they were read. `stage` does the same on
+        executors: where there is no `decode`, and where that raises `TooLarge`.
+        """
+        whole, bound = bound, _leaving_out(bound, without)
+        watch = Stopwatch()
+        epoch = bound.epoch
+        if bound.installs is None:
+            bound = replace(bound, installs=self._bulk.waiting(self._progress))
+        whole = replace(whole, installs=bound.installs)
+        installs = bound.installs or ()
+        failpoints.hit(failpoints.EPOCH_BEFORE_BIND)
+        batch = self._decoded(whole, bound, decode, stage, watch)
+        progress = self._progress.copy(ahead=self._ahead)
+        self._bulk.begin(installs, progress)
+        released = self._quarantine.take(self._bulk.decisions(installs), progress, epoch)
+        arrival = self._sorted_out(batch, bound, progress, released)  # 3
+        watch.lap("dedupe")
+        self._log.keep_schemas(arrival.schema_ids, epoch)
+        failpoints.hit(failpoints.EPOCH_AFTER_SCHEMAS)
+        tables = self._log.append(arrival, epoch)  # 4
+        self._log.tidy(batch, epoch)
+        watch.lap("append")
+        read = self._read(bound)
+        for source, cut in progress.cuts.items():
+            cut.settle(read, partial(self._broker.ends, source))
+        folded, taken = self._folding.fold(
+            progress, arrival.changes, epoch, installs, self._last
+        )  # 5
+        tables |= folded
+        watch.lap("fold")
+        failpoints.hit(failpoints.EPOCH_AFTER_FOLD)
+        self._quarantine.note()
+        kept = self._pending.keep(progress, epoch)
+        done = self._committed(
+            replace(bound, installs=taken), progress, kept, tables, arrival, watch
+        )
+        self._manifest.commit(done)  # 6
+        failpoints.hit(failpoints.EPOCH_AFTER_MANIFEST)
+        self._last, self._progress = done, progress
+        self._broker.publish(bound.end)  # 7
+        failpoints.hit(failpoints.EPOCH_AFTER_OFFSETS)
+        return done
+
+    def _decoded(
+        self,
+        whole: Bound,
+        bound: Bound,
+        decode: Callable[[], pa.Table] | None,
+        stage: Stage | None,
+        watch: Stopwatch,
+    ) -> pa.Table | Staged:
+        """Bind the epoch and decode its records, here or on executors.
+
+        Decoding here writes nothing: it goes on beside the manifest's commit, for which all that
+        follows waits. Executors write files.
+        """
+        decoded: pa.Table | None = None
+        with ThreadPoolExecutor(1, thread_name_prefix="bind") as beside:
+            binding = beside.submit(self._manifest.bind, whole)  # 1
+            try:
+                decoded = decode() if decode is not None else None  # 2
+            except TooLarge:
+                if stage is None:
+                    raise
+            watch.lap("decode")
+            binding.result()
+        watch.lap("bind")
+        failpoints.hit(failpoints.EPOCH_AFTER_BIND)
+        if decoded is not None:
+            return self._once(decoded, bound)
+        assert stage is not None, "somebody decodes"
+        staged = stage(self._facts(bound))
+        watch.lap("decode")
+        failpoints.hit(failpoints.STAGED_BEFORE_COMMIT)
+        return staged
+
+    def _facts(self, bound: Bound) -> Facts:
+        return Facts(
+            lake=self._lake,
+            epoch=bound.epoch,
+            now=datetime.now(UTC),
+            attempt=uuid.uuid4().hex[:8],
+            limits=self._progress.watermarks.limits(self._lateness),
+            positions=self._progress.positions,
+            moved=self._widened(bound),
+            ids=self._topic_ids(bound),
+        )
+
+    def _sorted_out(
+        self,
+        batch: pa.Table | Staged,
+        bound: Bound,
+        progress: Progress,
+        released: Released | None,
+    ) -> Arrival:
+        partitions = {topic: len(places) for topic, places in bound.end.items()}
+        compare = partial(self._log.compare_repeated, epoch=bound.epoch)
+        if isinstance(batch, Staged):
+            return sort_staged(
+                batch,
+                progress,
+                before=self._progress,
+                lateness=self._lateness,
+                partitions=partitions,
+                released=released,
+                compare=compare,
+                logged=partial(self._log.moved, bound.epoch),
+            )
+        arrival = sort_out(
+            batch,
+            progress,
+            before=self._progress,
+            epoch=bound.epoch,
+            lateness=self._lateness,
+            partitions=partitions,
+            now=datetime.now(UTC),
+            released=released,
+            ids=self._topic_ids(bound),
+        )
+        compare(arrival.repeated)
+        return arrival
+
+    def _once(self, decoded: pa.Table, bound: Bound) -> pa.Table:
+        """Drop changes that partitions added to their topic moved, and that came before."""
+        topics = self._widened(bound)
+        if not topics:
+            return decoded
+        logged = partial(self._log.moved, bound.epoch)
+        return without_moved(decoded, topics, self._progress.marks, logged)
+
+    def _widened(self, bound: Bound) -> frozenset[str]:
+        return widened(bound.end, self._topics(bound))
+
+    def _topics(self, bound: Bound) -> dict[str, TopicId]:
+        """Return the topics that the offsets of this epoch belong to."""
+        return {**(self._last.topics if self._last else {}), **bound.topics}
+
+    def _topic_ids(self, bound: Bound) -> dict[str, str]:
+        return {topic: each.id for topic, each in self._topics(bound).items()}
+
+    def _read(self, bound: Bound) -> Offsets:
+        """Return the offsets up to which Kafka has been read with this epoch."""
+        return {**(self._last.end if self._last else {}), **bound.end}
+
+    def pass_by(self, bound: Bound, decoded: pa.Table) -> bool:
+        """Take a batch that says nothing as read, without an epoch; False where it needs one.
+
+        The next epoch, bound from the last one's offsets, contains it: `rest` later at the latest.
+        """
+        old = self._last is None or datetime.now(UTC) - self._last.at >= self._rest
+        if (
+            old
+            or says_something(decoded)
+            or self.waiting_for()
+            or self._bulk.waiting(self._progress)
+        ):
+            return False
+        self._broker.publish(bound.end)
+        return True
+
+    def held(self) -> Held:
+        """Return the tables that stand still, per source, and why."""
+        return self._progress.held
+
+    def undecided(self) -> bool:
+        """Say whether decisions about records in quarantine wait for an epoch."""
+        return bool(self._bulk.decisions(self._bulk.waiting(self._progress)))
+
+    def stuck(self) -> dict[str, str]:
+        """Say per source why its changes could not be read in the last epoch."""
+        return dict(self._folding.stuck)
+
+    def poisoned(self) -> dict[str, str]:
+        """Return the topic, per source, of which records in quarantine hold its cut."""
+        parts = {source: cut.poisoned() for source, cut in self._progress.cuts.items()}
+        return {
+            quarantined.source: topic
+            for topic, quarantined in self._progress.quarantine.items()
+            if quarantined.source is not None
+            and quarantined.table == parts.get(quarantined.source, "")
+        }
+
+    def waiting_for(self) -> dict[str, str]:
+        """Say per source what holds its cut, for status and alarms."""
+        held = {source: cut.waiting_for() for source, cut in self._progress.cuts.items()}
+        waits = {source: reason for source, reason in held.items() if reason is not None}
+        return waits | self._folding.stuck
+
+    def _committed(
+        self,
+        bound: Bound,
+        progress: Progress,
+        kept: str,
+        tables: Mapping[str, TableAt],
+        arrival: Arrival,
+        watch: Stopwatch,
+    ) -> Committed:
+        epoch = bound.epoch
+        before = self._last.tables if self._last else {}
+        held = {current_name(s, t) for s, names in progress.held.items() for t in names}
+        unchanged = {
+            name: at if name in held else TableAt(version=at.version, as_of_epoch=epoch)
+            for name, at in before.items()
+        }
+        return Committed(
+            epoch=epoch,
+            run_id=bound.run_id,
+            batch_id=bound.batch_id,
+            end=self._read(bound),
+            progress=kept,
+            heads={store: seen.head for store, seen in progress.positions.items()},
+            cuts={source: cut.lsn for source, cut in progress.cuts.items()},
+            pending_from={
+                source: cut.pending_from_epoch(default=epoch + 1)
+                for source, cut in progress.cuts.items()
+            },
+            tables=unchanged | dict(tables),
+            counts=dict(arrival.counts) | _freshness(arrival),
+            timings_ms=dict(watch.steps),
+            at=datetime.now(UTC),
+            installs=bound.installs or (),
+            topics=self._topics(bound),
+        )
+
+
+def _leaving_out(bound: Bound, without: Collection[str]) -> Bound:
+    """Return an epoch as if it had not been bound to any record of these topics."""
+    if not without:
+        return bound
+    return replace(
+        bound,
+        start={topic: at for topic, at in bound.start.items() if topic not in without},
+        end={topic: at for topic, at in bound.end.items() if topic not in without},
+        topics={topic: each for topic, each in bound.topics.items() if topic not in without},
+    )
+
+
+def _freshness(arrival: Arrival) -> dict[str, int]:
+    """Return milliseconds from the append of the epoch's events to now: p50, p95, max."""
+    if not sum(map(len, arrival.recorded_us)):
+        return {}
+    now = micros(datetime.now(UTC))
+    ages = np.sort((now - np.concatenate(arrival.recorded_us)) / 1000).tolist()
+    return {
+        "freshness_ms_p50": round(ages[len(ages) // 2]),
+        "freshness_ms_p95": round(ages[int(len(ages) * 0.95)]),
+        "freshness_ms_max": round(ages[-1]),
+    }

@@ -1,0 +1,279 @@
+"""Merges the staged images of a large fold into its table, bucket by bucket of the keys' hashes.
+
+    staged images, touched files of the base -> files by key -> new files of the base -> one commit
+
+Both sides are laid into files of the local disk by the hash of their key, and then joined file by
+file: memory holds one bucket, whatever the number of rows, and each row is read and written twice.
+Spark's MERGE joins twice, sorts, and takes some twenty times the processors for it. Executors do
+the work, each for some of the hashes; the driver makes the commit.
+
+A file of the base in whose bounds no staged key lies stays as it is.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import SparkSession
+
+from kernel.errors import LeaseLost
+from kernel.positions import DeltaVersion
+from lake.adoption import FilePlace, StagedFiles
+from lake.datasets import (
+    dataset_at,
+    dataset_of,
+    has_plain_files,
+    location_of,
+    schema_of,
+)
+from lake.executor_tasks import Tasks, TasksHere, WrittenFile, handed_back
+from lake.layers import EPOCH, KEYS, whole
+from lake.tables import Tables
+from lake.writer import OP, Guard, reached, write_error
+from pipeline.current.key_files import MOST_FILES, Hashes, KeyFiles, hashes_of
+from pipeline.current.staged_images import SparkStagedMerge, StagedMerge
+from pipeline.log.images import newest_per_key
+
+MERGED_AT_ONCE = 2
+"""Parts of a merge. Each reads both sides whole, and writes its share of the keys."""
+BUCKET_ROWS = 200_000
+"""About so many rows of both sides together are in memory at a time."""
+MOST_BYTES = 4 * 2**30
+"""Files of both sides that are laid out on one machine's disk; more is merged by Spark."""
+_BATCH_ROWS = 65_536
+FILE_ROWS = 2_000_000
+"""A file ends behind the bucket with which it has so many rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketTask:
+    """Merges the keys of some hashes: part `number` has every `parts`-th of them. Picklable.
+
+    `columns` are those of the table at `root`. A null in a key is declined: SQL finds it equal to
+    nothing, and Arrow to another null.
+    """
+
+    images: ds.Dataset
+    base: ds.Dataset | None
+    columns: pa.Schema
+    keys: Sequence[str]
+    root: str
+    buckets: int
+    parts: int
+
+    def __call__(self, number: int) -> Sequence[WrittenFile] | None:
+        """Write the new files of one part."""
+        written: list[WrittenFile] = []
+        files = self._files()
+        with TemporaryDirectory(prefix="penstock-merge-") as folder:
+            images = self._laid(Path(folder) / "images", self.images, number)
+            base = None
+            if images is not None and self.base is not None:
+                base = self._laid(Path(folder) / "base", self.base, number)
+            if images is None or (base is None and self.base is not None):
+                return None
+            for bucket in range(self.buckets):
+                merged = self._merged(
+                    None if base is None else base.read(bucket), images.read(bucket)
+                )
+                if merged is not None:
+                    files.write(merged)
+                if files.rows >= FILE_ROWS:
+                    written += handed_back(files, self.root)
+                    files = self._files()
+        return written + handed_back(files, self.root)
+
+    def _files(self) -> StagedFiles:
+        return StagedFiles(self.root, FilePlace(stem=uuid.uuid4().hex))
+
+    def _laid(self, folder: Path, rows: ds.Dataset, number: int) -> KeyFiles | None:
+        """Lay this part's rows into files; None where a key has a null."""
+        with KeyFiles(folder, self.buckets) as files:
+            for batch in _batches(rows):
+                keys = pa.Table.from_batches([batch]).select(list(self.keys))
+                if any(column.null_count for column in keys.columns):
+                    return None
+                hashes: Hashes = hashes_of(keys)
+                own = np.flatnonzero(hashes % np.uint64(self.parts) == number)
+                chosen = pa.Table.from_batches([batch]).take(pa.array(own))
+                files.add(chosen, hashes[own] // np.uint64(self.parts))
+        return files
+
+    def _merged(self, base: pa.Table | None, images: pa.Table | None) -> pa.Table | None:
+        if images is None:
+            return base
+        ordered = images.sort_by(EPOCH).drop_columns([EPOCH, KEYS])
+        newest = _shaped(newest_per_key(ordered, tuple(self.keys)), self.columns)
+        known = self.columns.empty_table() if base is None else base
+        merged = whole(known, newest, self.keys)
+        assert merged is not None, "there is a base, empty at least"
+        return merged.select(self.columns.names).cast(self.columns)
+
+
+class BucketedMerge:
+    """Has `tasks` merge in `parts`; what does not suit that is left to another merge.
+
+    That are keys that are neither numbers nor texts, columns that change their type, and more than
+    `MOST_BYTES`.
+    """
+
+    def __init__(
+        self, tables: Tables, tasks: Tasks, *, otherwise: StagedMerge, parts: int = 1
+    ) -> None:
+        self._tables = tables
+        self._tasks = tasks
+        self._otherwise = otherwise
+        self._parts = parts
+
+    def __call__(
+        self, path: str, staged: str, guard: Guard, keys: Sequence[str], *, replace: bool
+    ) -> DeltaVersion:
+        """See `StagedMerge`."""
+        images = self._tables.open(staged)
+        assert images is not None, "it was just staged"
+        own = pa.schema([f for f in schema_of(images) if f.name not in (OP, EPOCH, KEYS)])
+        table = self._tables.ensure(path, own)
+        if reached(table, guard):
+            return DeltaVersion(table.version())
+        task = None
+        if _suits(table, own, keys, replace=replace):
+            files = _files(table)
+            touched = files if replace else _touched(files, _files(images), keys[0])
+            task = self._task(table, images, [] if replace else touched, keys)
+        written = None if task is None else self._tasks(task, self._parts)
+        if written is None:
+            return self._otherwise(path, staged, guard, keys, replace=replace)
+        _commit(table, [file.addition() for file in written], touched, guard)
+        return DeltaVersion(table.version())
+
+    def _task(
+        self,
+        table: DeltaTable,
+        images: DeltaTable,
+        touched: Sequence[dict[str, object]],
+        keys: Sequence[str],
+    ) -> BucketTask | None:
+        both = [*_files(images), *touched]
+        if sum(_number(file["size_bytes"]) for file in both) > MOST_BYTES:
+            return None
+        rows = sum(_number(file["num_records"]) for file in both)
+        each = max(1, self._parts) * BUCKET_ROWS
+        return BucketTask(
+            images=dataset_of(images),
+            base=dataset_at(table, [str(file["path"]) for file in touched]) if touched else None,
+            columns=schema_of(table),
+            keys=tuple(keys),
+            root=location_of(table),
+            buckets=max(1, min(MOST_FILES, -(-rows // each))),
+            parts=self._parts,
+        )
+
+
+def large_merge(spark: SparkSession, tables: Tables, tasks: Tasks | None) -> StagedMerge:
+    """Return the merge of large folds: by buckets, and by Spark's MERGE where these do not suit.
+
+    Without `tasks` this process does the buckets.
+    """
+    spark_own = SparkStagedMerge(spark, tables)
+    return BucketedMerge(tables, tasks or TasksHere(), otherwise=spark_own, parts=MERGED_AT_ONCE)
+
+
+def _suits(table: DeltaTable, own: pa.Schema, keys: Sequence[str], *, replace: bool) -> bool:
+    """Say whether images have columns that the table has, and keys that have one form only."""
+    stored = {field.name: field.type for field in schema_of(table)}
+    same = all(stored.get(field.name) == field.type for field in own)
+    plain = all(
+        pa.types.is_integer(stored.get(key)) or pa.types.is_string(stored.get(key)) for key in keys
+    )
+    whole_ = not replace or len(stored) == len(own)
+    partitions = table.metadata().partition_columns
+    return bool(keys and same and whole_ and plain and not partitions and has_plain_files(table))
+
+
+def _files(table: DeltaTable) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return found
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _touched(
+    files: Sequence[dict[str, object]], images: Sequence[dict[str, object]], key: str
+) -> list[dict[str, object]]:
+    """Return the files in whose bounds of a key column one of the images may lie."""
+    ranges = [(image.get(f"min.{key}"), image.get(f"max.{key}")) for image in images]
+    return [
+        file
+        for file in files
+        if any(_meet(file.get(f"min.{key}"), file.get(f"max.{key}"), *each) for each in ranges)
+    ]
+
+
+def _meet(low: object, high: object, first: object, last: object) -> bool:
+    match low, high, first, last:
+        case int(), int(), int(), int():
+            return first <= high and low <= last
+        case str(), str(), str(), str():
+            return first <= high and low <= last
+    return True
+
+
+def _batches(rows: ds.Dataset) -> Iterator[pa.RecordBatch]:
+    """Read a dataset in small steps: what is small in a file may be large in memory."""
+    for batch in rows.to_batches(
+        batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
+    ):
+        if batch.num_rows:
+            yield batch
+
+
+def _shaped(images: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return images with all columns of the table: what an image lacks is null."""
+    for field in columns:
+        if field.name not in images.schema.names:
+            images = images.append_column(field, pa.nulls(images.num_rows, field.type))
+    return images.select([*columns.names, OP])
+
+
+def _commit(
+    table: DeltaTable,
+    adds: Sequence[AddAction],
+    gone: Sequence[dict[str, object]],
+    guard: Guard,
+) -> None:
+    """Put new files in the place of others, on top of the version that was read, or not at all."""
+    now = int(time.time() * 1000)
+    removes = [
+        RemoveAction(str(file["path"]), True, now, _number(file["size_bytes"]), {}) for file in gone
+    ]
+    try:
+        table.create_write_transaction(
+            [*adds, *removes],
+            mode="append",
+            schema=table.schema(),
+            partition_by=[],
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(guard.app_id, int(guard.epoch))],
+                max_commit_retries=0,
+            ),
+        )
+        table.update_incremental()
+    except CommitFailedError as error:
+        raise LeaseLost(
+            f"another writer committed to {guard.app_id} while epoch {guard.epoch} was merged"
+        ) from error
+    except (DeltaError, OSError) as error:
+        raise write_error(f"merging into {table.table_uri}", error) from error

@@ -1,0 +1,258 @@
+"""Rows of a large transaction sorted by key, for values that its updates left alone.
+
+    slices -> [one pass] -> files by key -> parts, each with the last known rows of its keys
+    stored rows -> [one pass] -> files by key
+
+An update that leaves a large value alone does not say what it is: the last known row of its key
+does. Looked up slice by slice, each slice reads all that is stored. Here both sides are read once
+and laid into files by the hash of their key; then one file after the other is gone through, with
+no more in memory than one part and the known rows of one file. The files lie on the local disk and
+live as long as the fold.
+
+The halves of a changed key may lie in two files, and the new half may need what the old one had:
+such a transaction is gone through slice by slice, as is one whose keys have two schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from lake.datasets import dataset_of, scanner_of
+from lake.layers import beyond, newest_of, tail_name, whole
+from lake.layout import Lake
+from lake.tables import TableAt, Tables
+from lake.writer import OP
+from pipeline.current.key_files import MOST_FILES, KeyFiles, hashes_of
+from pipeline.ddl.unchanged_values import Stored, rows_of_keys, unless_left_alone
+from pipeline.log.large_folds import LogRows
+from pipeline.order import high_of, low_of
+from schemas.columns import decode_rows, key_columns
+from schemas.records import Operation
+from schemas.registry import SchemaLookup
+
+T = TypeVar("T")
+
+
+class _KeysMove(Exception):
+    """The transaction changes keys, or their schema."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Rows as they are before a transaction: those of a table, and images over them (`__op`)."""
+
+    base: ds.Dataset | None = None
+    newest: pa.Table | None = None
+
+
+class Part(Protocol):
+    """Log rows of a transaction, and where the last known rows of their keys are found."""
+
+    @property
+    def rows(self) -> pa.Table:
+        """The log rows."""
+        ...
+
+    def stored(self, wanted: pa.Table) -> pa.Table | None:
+        """Return the last known rows of some keys."""
+        ...
+
+    def became(self, newest: pa.Table) -> None:
+        """Take in what the rows made of their keys: one image each, with `__op`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """Rows in the source's order; what is stored is asked for slice by slice."""
+
+    rows: pa.Table
+    stored: Stored
+
+    def became(self, newest: pa.Table) -> None:
+        """Whoever is asked for what is stored knows it."""
+
+
+@dataclass(slots=True)
+class _OfKeys:
+    """Rows of some keys, in the source's order, beside the last known rows of these keys."""
+
+    keys: tuple[str, ...]
+    known: pa.Table | None
+    rows: pa.Table = field(default_factory=lambda: pa.table({}))
+    _newest: list[pa.Table] = field(default_factory=list)
+
+    def stored(self, wanted: pa.Table) -> pa.Table | None:
+        """Return the last known rows of some keys."""
+        for newest in self._newest:
+            if self.known is None:
+                self.known = newest.drop_columns([OP]).schema.empty_table()
+            self.known = whole(self.known, newest, self.keys)
+        self._newest.clear()
+        return rows_of_keys(self.known, wanted)
+
+    def became(self, newest: pa.Table) -> None:
+        """Take in what the rows made of their keys: one image each, with `__op`."""
+        self._newest.append(newest)
+
+
+def known_at(lake: Lake, tables: Tables, name: str, at: Mapping[str, TableAt]) -> Known:
+    """Return what a `current` table was at the versions that `at` names.
+
+    Raises what opening a version raises that is gone.
+    """
+    base = DeltaTable(lake.path(name), version=at[name].version)
+    tail_at = tail_name(name)
+    if tail_at not in at:
+        return Known(base=dataset_of(base))
+    tail = tables.read(lake.path(tail_at), version=at[tail_at].version)
+    assert tail is not None, "its version is named"
+    return Known(base=dataset_of(base), newest=newest_of(beyond(tail, base, name))[0])
+
+
+def gone_through(
+    slices: Sequence[LogRows],
+    take: Callable[[Iterable[Part]], T],
+    *,
+    known: Known | None,
+    stored: Stored,
+    anew: Callable[[], object],
+    schemas: SchemaLookup,
+    per_part: int,
+) -> T:
+    """Have all rows of a transaction taken, part by part, and return what `take` returns.
+
+    Slice by slice, until a stored value is asked for: then by key. Where that is not possible, or
+    `known` is None, `stored` is asked for what is stored, slice by slice. `anew` takes back what
+    `take` did of it by then.
+    """
+    if known is not None:
+        taken = unless_left_alone(
+            lambda stored: take(_Slice(part.read(), stored) for part in slices)
+        )
+        if taken is not None:
+            return taken
+        anew()
+        rows = sum(part.count() for part in slices)
+        with _KeyBuckets(schemas, rows=rows, per_part=per_part) as buckets:
+            try:
+                return take(buckets.parts((part.read() for part in slices), known))
+            except _KeysMove:
+                anew()
+    return take(_Slice(part.read(), stored) for part in slices)
+
+
+class _KeyBuckets:
+    """Sorts the rows of one transaction. Use as a context manager: the files go with it."""
+
+    def __init__(self, schemas: SchemaLookup, *, rows: int, per_part: int) -> None:
+        self._schemas = schemas
+        self._per_part = per_part
+        self._count = max(1, min(MOST_FILES, -(-rows // per_part)))
+        self._folder = TemporaryDirectory(prefix="penstock-fold-")
+        self._key_schema: str | None = None
+        self._firsts: list[pa.Array] = []
+
+    def __enter__(self) -> _KeyBuckets:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._folder.cleanup()
+
+    def parts(self, slices: Iterable[pa.Table], known: Known) -> Iterator[_OfKeys]:
+        """Yield all rows of `slices`, part by part. Raises `_KeysMove` before the first one."""
+        changes = KeyFiles(Path(self._folder.name) / "changes", self._count)
+        with changes:
+            for rows in map(_ordered, slices):
+                keys = self._keys(rows, known)
+                self._firsts.append(pc.unique(keys.column(0)))
+                changes.add(rows, hashes_of(keys))
+        base = self._laid("base", known)
+        over = KeyFiles(Path(self._folder.name) / "newest", self._count)
+        with over:
+            if known.newest is not None and known.newest.num_rows:
+                keys_only = known.newest.select(self._names())
+                over.add(known.newest, hashes_of(_as_stored(keys_only, known)))
+        for number in range(self._count):
+            yield from self._parts_of(number, changes, base, over)
+
+    def _parts_of(
+        self, number: int, changes: KeyFiles, base: KeyFiles, over: KeyFiles
+    ) -> Iterator[_OfKeys]:
+        newest = over.read(number)
+        part = _OfKeys(keys=tuple(self._names()), known=base.read(number))
+        if newest is not None:
+            part.became(newest)
+        held: list[pa.RecordBatch] = []
+        for batch in changes.batches(number):
+            held.append(batch)
+            if sum(each.num_rows for each in held) >= self._per_part:
+                part.rows, held = pa.Table.from_batches(held), []
+                yield part
+        if held:
+            part.rows = pa.Table.from_batches(held)
+            yield part
+
+    def _laid(self, name: str, known: Known) -> KeyFiles:
+        files = KeyFiles(Path(self._folder.name) / name, self._count)
+        first, names = self._names()[0], self._names()
+        with files:
+            if known.base is None:
+                return files
+            touched = pc.is_in(pc.field(first), pc.unique(pa.chunked_array(self._firsts)))
+            for batch in scanner_of(known.base, touched).to_batches():
+                if batch.num_rows:
+                    rows = pa.Table.from_batches([batch])
+                    files.add(rows, hashes_of(rows.select(names)))
+        return files
+
+    def _names(self) -> list[str]:
+        assert self._key_schema is not None, "there are rows"
+        return list(key_columns(self._key_schema))
+
+    def _keys(self, rows: pa.Table, known: Known) -> pa.Table:
+        ids = pc.unique(rows["key_schema_id"]).to_pylist()
+        schema = self._schemas.schema(ids[0])
+        if len(ids) != 1 or self._key_schema not in (None, schema) or _moves_keys(rows):
+            raise _KeysMove
+        self._key_schema = schema
+        found = decode_rows(rows["key"].combine_chunks(), schema, "self")
+        found = found.select(list(key_columns(schema)))
+        return _as_stored(found, known)
+
+
+def _as_stored(keys: pa.Table, known: Known) -> pa.Table:
+    """Return keys in the types of the table: equal values of two types need not have one hash."""
+    if known.base is None:
+        return keys
+    return keys.cast(pa.schema([known.base.schema.field(n) for n in keys.schema.names]))
+
+
+def _ordered(rows: pa.Table) -> pa.Table:
+    order = np.lexsort((low_of(rows).to_numpy(), high_of(rows).to_numpy()))
+    return rows.take(pa.array(order))
+
+
+def _moves_keys(rows: pa.Table) -> bool:
+    """Return whether a delete is followed at once by the insert of another key."""
+    operation, key = rows["operation"].combine_chunks(), rows["key"].combine_chunks()
+    deleted = pc.equal(operation, Operation.DELETE.value).slice(0, max(rows.num_rows - 1, 0))
+    inserted = pc.equal(operation, Operation.INSERT.value).slice(1)
+    other = pc.not_equal(key.slice(0, len(deleted)), key.slice(1))
+    return bool(pc.any(pc.and_(pc.and_(deleted, inserted), other)).as_py())

@@ -1,0 +1,317 @@
+"""Merges rows into the base of a `current` table: in this process, or in one beside it.
+
+A merge of random keys costs a third to two thirds of a second of a core per million rows, whatever
+their number. Done in threads of ingest's own process it takes that time from the epochs, which
+readers by name wait for. `MergeBeside` therefore hands it to a child of low priority, which gets
+what is left, and which keeps the rows of its bases from one merge to the next (`kept`).
+
+The child (`python -m pipeline.current.merging`) reads requests from its standard input: a line of
+JSON, then as many bytes of an Arrow IPC stream as it says; it answers each with a line of JSON. At
+the end of its input it ends at once: somebody else may write the base by then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import IO, Protocol, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from kernel.errors import EXIT_FAILED, EXIT_OK, LeaseLost, PenstockError, Unavailable
+from kernel.positions import DeltaVersion, Epoch
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard, reached
+from pipeline.current.warm_bases import WRITTEN_AS, KeptBases
+
+NICENESS = 10
+_END_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A base after a merge: its Delta version, how many rows it has, and how many bytes."""
+
+    version: int
+    rows: int
+    size: int
+
+
+class _Asked(TypedDict):
+    """What stands before the rows of a request; `bytes` is how long they are."""
+
+    path: str
+    app_id: str
+    epoch: int
+    keys: list[str]
+    bytes: int
+
+
+_Request = tuple[_Asked, bytes]
+
+
+class BaseMerge(Protocol):
+    """Merges the newest image per key (with `__op`) into the table at a path, under a guard."""
+
+    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> Base:
+        """Return the base after the merge. Raises as `TableWriter.merge` does."""
+        ...
+
+    def hurry(self) -> None:
+        """Give up the merge that another thread is at, which may raise `Unavailable`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the merge holds; nobody calls it at that moment."""
+        ...
+
+
+class MergeHere:
+    """Merges in the calling thread, with table handles of its own.
+
+    Safe for several threads, each with a path of its own.
+    """
+
+    def __init__(self) -> None:
+        self._tables = Tables()
+        self._writer = ArrowWriter(self._tables)
+
+    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> Base:
+        """See `BaseMerge`."""
+        version = self._writer.merge(path, rows, guard, keys=keys)
+        table = self._tables.open(path)
+        assert table is not None, "it was just merged into"
+        count, size = size_of(table)
+        return Base(version=version, rows=count, size=size)
+
+    def hurry(self) -> None:
+        """A merge here has the caller's own priority."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class MergeKept:
+    """Merges in the calling thread, and keeps the rows of bases for the next merge.
+
+    See `kept`: where that does not suit a base, deltalake merges into it. Safe for several
+    threads, each with a path of its own.
+    """
+
+    def __init__(self, kept: KeptBases | None = None, *, tables: Tables | None = None) -> None:
+        self._tables = tables or Tables()
+        self._writer = ArrowWriter(self._tables)
+        self._kept = kept or KeptBases()
+
+    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> Base:
+        """See `BaseMerge`."""
+        version = self.merge(path, rows, guard, keys)
+        table = self._tables.open(path)
+        assert table is not None, "it was just merged into"
+        count, size = size_of(table)
+        return Base(version=version, rows=count, size=size)
+
+    def merge(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> DeltaVersion:
+        """Merge, and return the version alone: how large the base is takes a look at its files."""
+        table = self._tables.open(path)
+        if table is None or self.reached(path, table, guard):
+            return self._writer.merge(path, rows, guard, keys=keys)
+        merged = self._kept.merged(path, table, rows, keys)
+        if merged is None or merged.num_rows == 0:
+            return self._writer.merge(path, rows, guard, keys=keys)
+        before = table.version()
+        self._kept.forget(path)
+        version = self._writer.replace(table, merged, guard, WRITTEN_AS)
+        if version == before + 1:  # Else somebody's commit lies between.
+            self._kept.keep(path, version, merged, epoch=int(guard.epoch))
+        return version
+
+    def reached(self, path: str, table: DeltaTable, guard: Guard) -> bool:
+        """Say whether a base has a guard's epoch, as `writer.reached` does.
+
+        Of a version that a merge here made that is known; from the table it takes a look at its
+        log, which is dear where many small tables have a change in every epoch.
+        """
+        epoch = self._kept.epoch_at(path, table.version())
+        return reached(table, guard) if epoch is None else epoch >= guard.epoch
+
+    def hurry(self) -> None:
+        """A merge here has the caller's own priority."""
+
+    def close(self) -> None:
+        """Nothing outlives the process."""
+
+
+class MergeBeside:
+    """Merges in a child process of low priority, one merge after the other.
+
+    The child starts with the first merge, and anew after one that it did not survive. Safe for
+    several threads.
+    """
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> Base:
+        """See `BaseMerge`. Raises `Unavailable` as well when the child ends amid the merge."""
+        body = _packed(rows)
+        asked = _Asked(
+            path=path,
+            app_id=guard.app_id,
+            epoch=guard.epoch,
+            keys=list(keys),
+            bytes=body.size,
+        )
+        with self._lock:
+            if self._child is not None and self._child.poll() is not None:
+                self._end()  # It had nothing to do.
+            child = self._child = self._child or _start()
+            try:
+                line = _exchange(child, asked, body)
+            except BaseException:
+                # An answer that is still to come must not be taken for that of the next request.
+                child.kill()
+                self._end()
+                raise
+            if not line.endswith(b"\n"):
+                code = self._end()
+                raise Unavailable(f"the process that merges into {path} ended (exit code {code})")
+        return _base_of(line)
+
+    def hurry(self) -> None:
+        """Kill the child: its guard says whether the merge was committed."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def close(self) -> None:
+        """End the child."""
+        with self._lock:
+            if self._child is not None:
+                self._end()
+
+    def _end(self) -> int:
+        assert self._child is not None
+        child, self._child = self._child, None
+        for stream in (child.stdin, child.stdout):
+            assert stream is not None
+            try:
+                stream.close()
+            except OSError:
+                continue  # What was buffered for a child that is gone.
+        try:
+            return child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return child.wait()
+
+
+def size_of(table: DeltaTable) -> tuple[int, int]:
+    """Return how many rows a table has, and how many bytes its files."""
+    actions = pa.table(table.get_add_actions())
+    rows, size = pc.sum(actions["num_records"]).as_py(), pc.sum(actions["size_bytes"]).as_py()
+    return int(rows or 0), int(size or 0)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    # -P: what lies in the working directory, a workspace, is not to be imported.
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "pipeline.current.merging"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, child.pid, own + NICENESS)
+    except ProcessLookupError:
+        pass  # It has ended already; the exchange will tell.
+    return child
+
+
+def _exchange(child: subprocess.Popen[bytes], asked: _Asked, body: pa.Buffer) -> bytes:
+    """Return the line of the answer; less than a line when the child ends."""
+    told, answers = child.stdin, child.stdout
+    assert told is not None
+    assert answers is not None
+    try:
+        told.write(json.dumps(asked).encode() + b"\n")
+        told.write(body)
+        told.flush()
+        return answers.readline()
+    except OSError:
+        return b""
+
+
+def _packed(rows: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return sink.getvalue()
+
+
+def _base_of(line: bytes) -> Base:
+    answer = json.loads(line)
+    if "lost" in answer:
+        raise LeaseLost(answer["lost"])
+    if "failed" in answer:
+        raise Unavailable(answer["failed"])
+    return Base(**answer)
+
+
+def main() -> None:
+    """Serve requests until the input ends."""
+    # Ctrl-C reaches the whole group; the parent says when it is over.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+    threading.Thread(
+        target=_receive, args=(sys.stdin.buffer, requests), name="receive", daemon=True
+    ).start()
+    merge = MergeKept()
+    while True:
+        answers.write(json.dumps(_answer(merge, *requests.get())).encode() + b"\n")
+        answers.flush()
+
+
+def _receive(given: IO[bytes], requests: queue.SimpleQueue[_Request]) -> None:
+    """Take in requests; end the process with its input, also amid a merge: the parent is gone."""
+    code = EXIT_FAILED
+    try:
+        while line := given.readline():
+            asked = json.loads(line)
+            requests.put((asked, given.read(asked["bytes"])))
+        code = EXIT_OK
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _answer(merge: BaseMerge, asked: _Asked, body: bytes) -> dict[str, object]:
+    guard = Guard(asked["app_id"], Epoch(asked["epoch"]))
+    try:
+        rows = pa.ipc.open_stream(body).read_all()
+        return asdict(merge(asked["path"], rows, guard, asked["keys"]))
+    except LeaseLost as error:
+        return {"lost": error.message}
+    except PenstockError as error:
+        return {"failed": error.message}
+    except Exception as error:
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    main()

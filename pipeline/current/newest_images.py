@@ -1,0 +1,117 @@
+"""What a fold makes of log rows: the newest image of each key. The one rule of what wins.
+
+The driver and Spark's executors both ask it, for all rows of an epoch or for a part of them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lake.adoption import FilePlace, StagedFiles
+from lake.executor_tasks import WrittenFile, handed_back
+from lake.layers import marked
+from lake.writer import DELETE, OP, UPSERT
+from pipeline.ddl.steps import NOTHING, Evolution
+from pipeline.ddl.unchanged_values import Stored, rows_of_keys, unless_left_alone
+from pipeline.log.images import (
+    COMMITTED_AT,
+    EVENT_TIME,
+    HI,
+    HIDDEN,
+    LO,
+    newest_per_key,
+    row_images,
+)
+from pipeline.log.large_folds import LogRows
+from schemas.registry import SchemaLookup
+
+DELETED = "_deleted"
+"""Column of tables with soft deletes: the source has the row no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestImages:
+    """Decodes log rows of one table and keeps the newest image of each key. Picklable.
+
+    `evolution` brings rows to the last columns. With `soft` deletes a deleted row is an image that
+    is marked and keeps its last values.
+    """
+
+    schemas: SchemaLookup
+    evolution: Evolution = NOTHING
+    soft: bool = False
+
+    def of(self, rows: pa.Table, stored: Stored) -> tuple[pa.Table, tuple[str, ...]]:
+        """Return one image per key, with `__op`, and the key columns.
+
+        `stored` finds the last known rows of keys. Raises `SchemaViolation` when bytes do not fit
+        the schema that the log names for them.
+        """
+        images, keys = row_images(rows, self.schemas, stored=stored, evolution=self.evolution)
+        newest = newest_per_key(images, keys)
+        newest = _softly(newest, images, keys, stored) if self.soft else newest
+        return newest.drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT]), keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTask:
+    """Writes the newest images of each slice of a large fold to the staging table at `root`.
+
+    Slices are numbered in the source's order: of a key's images that of the last slice wins. A
+    slice in which an update left a value alone is declined: what it is, other rows tell.
+    """
+
+    slices: Sequence[LogRows]
+    images: NewestImages
+    root: str
+
+    def __call__(self, number: int) -> Sequence[WrittenFile] | None:
+        """Write the images of one slice."""
+        made = unless_left_alone(partial(self.images.of, self.slices[number].read()))
+        if made is None:
+            return None
+        newest, keys = made
+        files = StagedFiles(self.root, FilePlace(stem=uuid.uuid4().hex))
+        files.write(marked(newest, keys, number + 1))
+        return handed_back(files, "staging")
+
+
+def _softly(
+    rows: pa.Table,
+    images: pa.Table,
+    keys: tuple[str, ...],
+    stored: Stored,
+) -> pa.Table:
+    """Turn deletes into rows that are marked and keep their last values."""
+    gone = pc.equal(rows[OP], DELETE)
+    kept = rows.filter(pc.invert(gone))
+    kept = kept.append_column(DELETED, pa.array([False] * kept.num_rows, pa.bool_()))
+    deleted = rows.filter(gone)
+    if deleted.num_rows == 0:
+        return kept
+    before = newest_per_key(images.filter(pc.equal(images[OP], UPSERT)), keys)
+    wanted = deleted.select(list(keys))
+    known = stored(wanted)
+    names = [n for n in deleted.schema.names if n not in HIDDEN]
+    last: dict[tuple[object, ...], dict[str, object]] = {}
+    for source in (known, rows_of_keys(before, wanted)):
+        for row in source.to_pylist() if source is not None else []:
+            last[tuple(row[k] for k in keys)] = row
+    places = zip(*(deleted[k].to_pylist() for k in keys), strict=True)
+    found = [last.get(place, {}) for place in places]
+    for name in names:
+        if name not in keys:
+            field = deleted.schema.field(name)
+            values = pa.array([row.get(name) for row in found], field.type)
+            deleted = deleted.set_column(deleted.schema.get_field_index(name), field, values)
+    n = deleted.num_rows
+    deleted = deleted.set_column(
+        deleted.schema.get_field_index(OP), OP, pa.array([UPSERT] * n, pa.string())
+    ).append_column(DELETED, pa.array([True] * n, pa.bool_()))
+    return pa.concat_tables([kept, deleted.select(kept.schema.names)], promote_options="permissive")

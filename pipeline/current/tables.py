@@ -1,0 +1,314 @@
+"""`current/<source>.<table>`: one row per key, equal to the source's own SELECT at the cut.
+
+Ingest folds only complete source transactions, in commit order, so the last change of a key wins
+without looking at what is stored. Columns are the source's, unchanged; columns that the source
+adds later are added, dropped ones stay and are null from then on. A table with soft deletes has
+`_deleted` too: its deleted rows stay, with the values that they had last.
+
+A small table is merged in every epoch. A large one takes the epoch into its tail, and a thread
+folds the tail into the base; see `tail`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kernel import failpoints
+from kernel.positions import Epoch
+from lake.attempts import Attempts
+from lake.datasets import dataset_of, schema_of
+from lake.executor_tasks import Executors
+from lake.layers import tail_name, whole
+from lake.layout import Lake, current_name
+from lake.tables import TableAt, Tables
+from lake.writer import OP, UPSERT, ArrowWriter, Guard, reached
+from pipeline.current.key_buckets import Known, Part, gone_through
+from pipeline.current.merging import BaseMerge, MergeKept
+from pipeline.current.newest_images import DELETED, ImageTask, NewestImages
+from pipeline.current.staged_images import ArrowStagedMerge, StagedMerge, Staging
+from pipeline.current.tail import FoldPolicy, TailTables
+from pipeline.current.warm_bases import KeptBases
+from pipeline.ddl.rewriting import evolve, must_evolve
+from pipeline.ddl.steps import NOTHING, Evolution
+from pipeline.ddl.unchanged_values import any_of, rows_of_keys
+from pipeline.log.large_folds import SLICE_ROWS, LogRows, after, holds_rows, last_truncate, slices
+from pipeline.order import places_of
+from schemas.records import Operation
+from schemas.registry import SchemaLookup
+
+FOLDS_AT_ONCE = 4
+SMALL_BYTES = 64 * 2**20
+"""Rows of small tables that stay in memory from one epoch to the next, of all together."""
+SoftDeletes = Callable[[str, str], bool]
+"""Says of a source and a table whether deleted rows are kept, marked."""
+
+
+class CurrentTables:
+    """Folds changes into `current` tables. One commit per table and epoch, guarded by the epoch.
+
+    `tails` folds large tables beside ingest; `close` ends its thread.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        schemas: SchemaLookup,
+        *,
+        soft_deletes: SoftDeletes = lambda source, table: False,
+        policy: FoldPolicy | None = None,
+        large: StagedMerge | None = None,
+        beside: BaseMerge | None = None,
+        executors: Executors | None = None,
+    ) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._writer = ArrowWriter(tables)
+        self._schemas = schemas
+        self._soft = soft_deletes
+        self.merge_staged = large or ArrowStagedMerge(tables)
+        self.executors = executors or Executors()
+        self._small = MergeKept(KeptBases(SMALL_BYTES), tables=tables)
+        self.tails = TailTables(lake, tables, policy, beside=beside)
+
+    def fold(
+        self,
+        source: str,
+        table: str,
+        changes: pa.Table,
+        epoch: Epoch,
+        evolution: Evolution = NOTHING,
+    ) -> Mapping[str, TableAt]:
+        """Fold log rows of one table, all of complete transactions newer than the last fold.
+
+        `changes` has the columns of a changes log, in any order, each row once. `evolution`
+        (`evolution.plan`) is what DDL among them did to the columns. Returns the
+        versions of the table and of its tail, where there is one. Raises `SchemaViolation` when
+        bytes do not fit the schema that the log names for them.
+        """
+        name = current_name(source, table)
+        path = self._lake.path(name)
+        guard = Guard(name, epoch)
+        handle = self._tables.open(path)
+        if handle is not None and self._small.reached(path, handle, guard):
+            return self._at(name, handle.version(), epoch)
+        evolved = bool(evolution) and self._evolve(name, path, evolution, epoch)
+        truncated, rest = after_truncate(changes)
+        if rest.num_rows == 0 and not truncated and not evolved:
+            return {}
+        soft = self._soft(source, table)
+        if truncated:
+            self._clear(path, name, guard, last=rest.num_rows == 0, soft=soft)
+        if rest.num_rows == 0:
+            handle = self._tables.open(path)
+            return {} if handle is None else self._at(name, handle.version(), epoch)
+        stored = partial(self._stored, name, truncated and not soft)
+        newest = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft)
+        rows, keys = newest.of(rest, stored)
+        if truncated and not soft:
+            kept = rows.filter(pc.equal(rows[OP], UPSERT)).drop_columns([OP])
+            return self._at(name, self._writer.overwrite(path, kept, guard), epoch)
+        if not (truncated or evolved) and self.tails.wants(handle):
+            return self.tails.add(name, rows, keys, epoch)
+        self.tails.settle(name)
+        return self._at(name, self._small.merge(path, rows, guard, keys), epoch)
+
+    def fold_large(
+        self,
+        source: str,
+        table: str,
+        rows: LogRows,
+        epoch: Epoch,
+        evolution: Evolution = NOTHING,
+    ) -> Mapping[str, TableAt]:
+        """Fold log rows as `fold` does, in slices, with one commit.
+
+        Few images of many rows go the way of `fold`: to the tail, where the table has one, or into
+        it from here. Others are merged by `merge_staged`.
+        """
+        name = current_name(source, table)
+        path, guard = self._lake.path(name), Guard(name, epoch)
+        handle = self._tables.open(path)
+        staging = Staging(self._lake, self._tables, name, epoch)
+        if handle is not None and reached(handle, guard):
+            return self._at(name, handle.version(), epoch)
+        evolved = bool(evolution) and self._evolve(name, path, evolution, epoch)
+        soft = self._soft(source, table)
+        cleared = last_truncate(rows)
+        if cleared is not None:
+            rows = rows.narrowed(after(cleared))
+            self._clear(path, name, guard, last=False, soft=soft)
+        gone = cleared is not None and not soft
+        images = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft)
+        keys = self._stage(staging, rows, images, name, gone=gone)
+        if not keys:
+            self._clear(path, name, guard, last=True, soft=soft)
+            handle = self._tables.open(path)
+            return {} if handle is None else self._at(name, handle.version(), epoch)
+        few = staging.few() if cleared is None and not evolved else None
+        if few is not None and self.tails.wants(handle):
+            at = self.tails.add(name, few, keys, epoch)
+        elif few is not None:
+            self.tails.settle(name)
+            at = self._at(name, self._small.merge(path, few, guard, keys), epoch)
+        else:
+            self.tails.settle(name)
+            replace = gone or not holds_rows(self._tables, path)
+            version = self.merge_staged(path, staging.path, guard, keys, replace=replace)
+            at = self._at(name, version, epoch)
+        failpoints.hit(failpoints.LARGE_AFTER_MERGE)
+        staging.remove()
+        return at
+
+    def _stage(
+        self, staging: Staging, rows: LogRows, images: NewestImages, name: str, *, gone: bool
+    ) -> tuple[str, ...]:
+        """Stage the newest images of all rows; return the key columns, none without a row.
+
+        Executors do it, a slice each, unless an update left a value alone: what that is, the driver
+        finds out. So does every deleted row of a table that keeps these.
+        """
+        cut = [*slices(rows)]
+        if self.executors.tasks is not None and not images.soft:
+            task = ImageTask(slices=cut, images=images, root=staging.path)
+            files = self.executors.tasks(task, len(cut))
+            if files is not None:
+                keys = staging.adopt(files)
+                failpoints.hit(failpoints.LARGE_AFTER_SLICE)
+                return keys
+            staging.remove()
+        self.tails.settle(name)
+        stored = partial(self._staged, staging, name, gone)
+
+        def stage(parts: Iterable[Part]) -> tuple[str, ...]:
+            keys: tuple[str, ...] = ()
+            for part in parts:
+                newest, keys = images.of(part.rows, part.stored)
+                staging.add(newest, keys)
+                part.became(newest)
+                failpoints.hit(failpoints.LARGE_AFTER_SLICE)
+            return keys
+
+        handle = None if gone else self._tables.open(self._lake.path(name))
+        known = Known(base=None if handle is None else dataset_of(handle))
+        return gone_through(
+            cut,
+            stage,
+            known=None if images.evolution else known,
+            stored=stored,
+            anew=staging.remove,
+            schemas=self._schemas,
+            per_part=SLICE_ROWS,
+        )
+
+    def _staged(self, staging: Staging, name: str, gone: bool, wanted: pa.Table) -> pa.Table | None:
+        known = self._stored(name, gone, wanted)
+        found = staging.newest(any_of(wanted))
+        if found is None:
+            return known
+        newest, keys = found
+        if known is None:
+            known = newest.schema.remove(newest.schema.get_field_index(OP)).empty_table()
+        return rows_of_keys(whole(known, newest, keys), wanted)
+
+    def fold_all(
+        self,
+        source: str,
+        folds: Mapping[str, tuple[pa.Table | LogRows, Evolution]],
+        epoch: Epoch,
+    ) -> Attempts:
+        """Fold several tables of one source, some at a time: most of it is waiting for files.
+
+        `folds` has rows and evolution by table, as `fold` and `fold_large` take them; large ones
+        go one by one. What fails, by table, keeps no other from being folded. Raises `LeaseLost`.
+        """
+        attempts = Attempts()
+        started: dict[str, Future[Mapping[str, TableAt]]] = {}
+        with ThreadPoolExecutor(FOLDS_AT_ONCE, thread_name_prefix="fold") as pool:
+            for table, (rows, evolution) in folds.items():
+                with attempts.of(table):
+                    if isinstance(rows, LogRows):
+                        attempts.done |= self.fold_large(source, table, rows, epoch, evolution)
+                    elif len(folds) == 1:
+                        attempts.done |= self.fold(source, table, rows, epoch, evolution)
+                    else:
+                        fold = partial(self.fold, source, table, rows, epoch, evolution)
+                        started[table] = pool.submit(copy_context().run, fold)
+        for table, each in started.items():
+            with attempts.of(table):
+                attempts.done |= each.result()
+        return attempts
+
+    def _evolve(self, name: str, path: str, evolution: Evolution, epoch: Epoch) -> bool:
+        """Bring the rows that are there to the new columns; return whether that did anything."""
+        handle, guard = self._tables.open(path), Guard(f"{name}/columns", epoch)
+        steps = evolution.all_steps()
+        if handle is None or not (reached(handle, guard) or must_evolve(handle, steps)):
+            return False
+        self.tails.settle(name)
+        evolve(self._tables, path, steps, guard)
+        tail = tail_name(name)
+        evolve(self._tables, self._lake.path(tail), steps, Guard(f"{tail}/columns", epoch))
+        return True
+
+    def keeps_deleted(self, source: str, table: str) -> bool:
+        """Say whether a table has soft deletes."""
+        return self._soft(source, table)
+
+    def resume(self, known: Mapping[str, TableAt]) -> None:
+        """Take up the tails of the tables that the manifest names, after a start."""
+        self.tails.resume(known)
+
+    def moved(self) -> dict[str, TableAt]:
+        """Return the bases that moved on since the last epoch without a change of their own."""
+        return self.tails.moved()
+
+    def settle(self, source: str, table: str) -> None:
+        """Fold what a table's tail holds into its base now: before anybody else writes the base."""
+        self.tails.settle(current_name(source, table))
+
+    def close(self) -> None:
+        """End the thread that folds; what it has not folded stays in the tails."""
+        self.tails.close()
+
+    def _at(self, name: str, version: int, epoch: Epoch) -> dict[str, TableAt]:
+        """Name the versions after the base itself was written: its tail has nothing to add."""
+        return {name: TableAt(version=version, as_of_epoch=epoch), **self.tails.clear(name, epoch)}
+
+    def _stored(self, name: str, gone: bool, wanted: pa.Table) -> pa.Table | None:
+        if gone:
+            return None
+        # The tail first: what is folded meanwhile, the base has.
+        tail = self.tails.newest(name)
+        known = self._tables.read(self._lake.path(name), where=any_of(wanted))
+        if tail is not None and known is not None:
+            known = whole(known, tail, self.tails.keys(name))
+        return rows_of_keys(known, wanted)
+
+    def _clear(self, path: str, name: str, guard: Guard, *, last: bool, soft: bool) -> None:
+        """Take a TRUNCATE in; only where nothing follows it (`last`) does it carry the guard."""
+        self.tails.settle(name)
+        handle = self._tables.open(path)
+        if handle is None:
+            return
+        if soft:
+            self._writer.mark_all(path, DELETED, guard if last else None)
+        elif last:
+            self._writer.overwrite(path, schema_of(handle).empty_table(), guard)
+
+
+def after_truncate(changes: pa.Table) -> tuple[bool, pa.Table]:
+    """Return whether a TRUNCATE is among the rows, and the row changes that came after it."""
+    is_truncate = pc.equal(changes["operation"], Operation.TRUNCATE.value)
+    if not pc.any(is_truncate).as_py():
+        return False, changes
+    truncates = changes.filter(is_truncate)
+    rows = changes.filter(pc.invert(is_truncate))
+    last = max(places_of(truncates))
+    return True, rows.filter(pa.array([place > last for place in places_of(rows)], pa.bool_()))

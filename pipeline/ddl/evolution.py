@@ -1,0 +1,298 @@
+"""What DDL of the source means for its table in the lake: followed step by step, or held.
+
+    log rows of a table + messages of DDL -> plan -> Planned(evolution, hold)
+
+A change that leaves every value what it was is followed: `Evolution` brings older rows along. Any
+other one holds the table where it stands, with the difference and the command that releases it;
+other tables go on. Messages are read from the log and never from what the table holds now, so that
+a repeated epoch plans the same.
+
+Where the source has no event trigger there are no messages. Columns are then known by the schemas
+of the rows: a renamed column is a new one beside one that ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.ddl.held_tables import Hold
+from pipeline.ddl.steps import (
+    EXACT,
+    NOTHING,
+    Added,
+    Dropped,
+    Evolution,
+    Order,
+    Relabelled,
+    Renamed,
+    Retyped,
+    Step,
+    shape_after,
+)
+from pipeline.order import high_of, low_of, places_of
+from schemas.columns import envelope_shape
+from schemas.lake_columns import OF_CHANGES, captured_name
+from schemas.pg_text import text_to_lake
+from schemas.pg_types import lake_type
+from schemas.records import Operation
+from schemas.registry import SchemaLookup
+from schemas.schema_change import (
+    REWRITE_TYPE,
+    SchemaChange,
+    TableColumn,
+)
+from schemas.widening import common_type, followed_type
+
+Shape = dict[str, pa.DataType]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A message about one table: its place, what it says, and what was known before (if any).
+
+    `hold` is set when the message itself ends the table as it was: dropped, renamed, taken over.
+    """
+
+    order: Order
+    change: SchemaChange
+    before: SchemaChange | None
+    hold: Hold | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """How to fold a table's rows: brought along by `evolution`; not at all with a `hold`."""
+
+    evolution: Evolution
+    hold: Hold | None = None
+
+
+def plan(
+    told: Sequence[Told], rows: pa.Table, stored: pa.Schema | None, schemas: SchemaLookup
+) -> Planned:
+    """Plan one table's fold.
+
+    `told` are the messages about it, `rows` its log rows, both of the range to fold. `stored` are
+    the table's columns at the last committed epoch, None for a table that is not there yet.
+    """
+    shape, begin = first_shape(rows, stored, schemas)
+    steps: list[tuple[Order, tuple[Step, ...]]] = []
+    for message in sorted(told, key=lambda message: message.order):
+        if message.order < begin:
+            continue
+        found = message.hold or (_compared(message, shape) if shape else ())
+        if isinstance(found, Hold):
+            return Planned(evolution=NOTHING, hold=found)
+        if found:
+            steps.append((message.order, found))
+            shape = shape_after(shape, found)
+    return _fitted(Evolution(steps=tuple(steps)), rows, shape, schemas)
+
+
+def first_shape(
+    rows: pa.Table, stored: pa.Schema | None, schemas: SchemaLookup
+) -> tuple[Shape, Order]:
+    """Return the columns from which a plan starts, and where in the stream they hold.
+
+    What DDL did to a table before it had rows here concerns nobody.
+    """
+    if stored is not None:
+        return {item.name: item.type for item in stored}, (-1, -1)
+    for order, shape in shapes_of(rows, schemas):
+        return shape, order
+    return {}, (-1, -1)
+
+
+def _compared(message: Told, shape: Shape) -> tuple[Step, ...] | Hold:
+    """Turn the difference between two descriptions of a table into steps, or a hold."""
+    change, after = message.change, message.change.by_attnum()
+    before = known_columns(message, shape)
+    if isinstance(before, Hold):
+        return before
+    reason = _unfollowed(message, before, after)
+    if reason is not None:
+        return hold_of(message, reason)
+    steps: list[Step] = []
+    for attnum, old in before.items():
+        new = after.get(attnum)
+        if old.name not in shape:
+            continue  # Excluded at the source.
+        if new is None:
+            steps.append(Dropped(old.name))
+            continue
+        found = _column_steps(message, old, new, shape[old.name])
+        if isinstance(found, Hold):
+            return found
+        steps.extend(found)
+    for attnum, new in after.items():
+        if attnum in before or message.before is None:
+            continue  # What is not here may be excluded; rows will tell.
+        kind = lake_type(new.column)
+        if change.rewritten and new.default and new.missing is None:
+            return hold_of(message, f"each row got a value of its own in the new column {new.name}")
+        value = None
+        if new.missing is not None:
+            read = text_to_lake([new.column], pa.table({new.name: [new.missing]}))
+            if EXACT in read.schema.names:
+                return hold_of(message, f"the default of {new.name} fits no column of the lake")
+            value = read[new.name][0].as_py()
+        steps.append(Added(new.name, kind, value))
+    return tuple(steps)
+
+
+def known_columns(message: Told, shape: Shape) -> dict[int, TableColumn] | Hold:
+    """Return the columns before the change; without an earlier message, by their names."""
+    if message.before is not None:
+        return message.before.by_attnum()
+    after = message.change.by_attnum()
+    known = {attnum: column for attnum, column in after.items() if column.name in shape}
+    renamed = after.get(message.change.renamed)
+    if renamed is None or renamed.name in shape:
+        return known
+    gone = [name for name in shape if name not in {column.name for column in after.values()}]
+    gone = [name for name in gone if name not in OF_CHANGES]
+    if len(gone) != 1:
+        return hold_of(
+            message, f"a column is called {renamed.name} now; its name before is unknown"
+        )
+    old = replace(renamed, column=replace(renamed.column, name=captured_name(gone[0])))
+    return known | {renamed.attnum: old}
+
+
+def _unfollowed(
+    message: Told, before: Mapping[int, TableColumn], after: Mapping[int, TableColumn]
+) -> str | None:
+    """Name what in a change of the whole table cannot be followed."""
+    change, known = message.change, message.before
+    if change.persistence == "u":
+        return "it is unlogged now: its changes are not in the WAL"
+    if known is not None and known.key:
+        names = {
+            column.name: after[attnum].name for attnum, column in before.items() if attnum in after
+        }
+        key = tuple(names.get(name, name) for name in known.key)
+        if set(key) != set(change.key):
+            return f"its primary key was ({', '.join(key)}) and is ({', '.join(change.key)})"
+    if change.rewritten & REWRITE_TYPE:
+        retyped = any(
+            before[attnum].column != after[attnum].column for attnum in before.keys() & after.keys()
+        )
+        if change.using or not retyped:
+            return "its values were computed anew (USING)"
+    if change.type_kind == "c":
+        return "a composite type of its columns has other attributes"
+    if known is not None and known.partitions - change.partitions:
+        return "a partition was taken away, with its rows"
+    arrived = change.partitions - (known.partitions if known is not None else frozenset())
+    if change.filled is not None and arrived & change.filled:
+        return "a partition was attached that had rows"
+    return None
+
+
+def _column_steps(
+    message: Told, old: TableColumn, new: TableColumn, stored: pa.DataType
+) -> list[Step] | Hold:
+    steps: list[Step] = []
+    if old.name != new.name:
+        steps.append(Renamed(old.name, new.name))
+    kind = followed_type(old.column, new.column)
+    if kind is None:
+        return hold_of(message, f"column {new.name} was {old.declared} and is {new.declared}")
+    target = stored_type(old, kind, stored)
+    if target != stored:
+        steps.append(Retyped(new.name, target))
+    labels = {
+        label: new.labels[oid]
+        for oid, label in old.labels.items()
+        if oid in new.labels and new.labels[oid] != label
+    }
+    if labels and new.column.is_array:
+        return hold_of(message, f"values of {new.name} are called otherwise: {labels}")
+    if labels:
+        steps.append(Relabelled(new.name, labels))
+    return steps
+
+
+def stored_type(old: TableColumn, kind: pa.DataType, stored: pa.DataType) -> pa.DataType:
+    """Return the type that the lake's column has once its values are of `kind`.
+
+    A masked or hashed column is of another type here than there: it stays.
+    """
+    if common_type(stored, lake_type(old.column)) != stored:
+        return stored
+    return common_type(stored, kind) or kind
+
+
+def hold_of(message: Told, reason: str) -> Hold:
+    """Hold a table at a message, with the columns before and after."""
+    before = {c.attnum: c for c in message.before.columns} if message.before is not None else {}
+    after = {c.attnum: c for c in message.change.columns}
+    return Hold(
+        order=message.order,
+        reason=reason,
+        diff=tuple(
+            f"{_declared(before.get(attnum))} -> {_declared(after.get(attnum))}"
+            for attnum in sorted(before.keys() | after.keys())
+            if _declared(before.get(attnum)) != _declared(after.get(attnum))
+        ),
+    )
+
+
+def _declared(column: TableColumn | None) -> str:
+    return "nothing" if column is None else f"{column.name} {column.declared}"
+
+
+def _fitted(evolution: Evolution, rows: pa.Table, shape: Shape, schemas: SchemaLookup) -> Planned:
+    """Bring all rows and the table to common types; hold where there is none.
+
+    With messages that changes nothing but narrower integers. Without them it is all that is known.
+    """
+    keyless = _keyless(rows) if rows["key_schema_id"].null_count else rows.slice(0, 0)
+    if keyless.num_rows:
+        # The connector asks the database for the key, which may be ahead of the stream.
+        reason = "a change came without its key, which was renamed or dropped right after it"
+        return Planned(evolution=NOTHING, hold=Hold(order=min(places_of(keyless)), reason=reason))
+    types = dict(shape)
+    needed: Shape = {}
+    for order, own in shapes_of(rows, schemas):
+        passed = tuple(step for at, steps in evolution.steps if at > order for step in steps)
+        for name, kind in shape_after(own, passed).items():
+            known = types.setdefault(name, kind)
+            common = common_type(known, kind)
+            if common is None:
+                change = f"{name} {known} -> {name} {kind}"
+                reason = f"column {name} was {known} and is {kind}"
+                return Planned(
+                    evolution=NOTHING, hold=Hold(order=order, reason=reason, diff=(change,))
+                )
+            if known != common or kind != common:
+                needed[name] = types[name] = common
+    return Planned(evolution=replace(evolution, types=needed))
+
+
+def _keyless(rows: pa.Table) -> pa.Table:
+    """Return the rows that tell of one row of the source and do not say which."""
+    unnamed = pc.is_null(rows["key_schema_id"])
+    return rows.filter(pc.and_(unnamed, pc.not_equal(rows["operation"], Operation.TRUNCATE.value)))
+
+
+def shapes_of(rows: pa.Table, schemas: SchemaLookup) -> Iterable[tuple[Order, Shape]]:
+    """Return each schema's columns with the place of its first row, in the stream's order."""
+    valid = rows["key_schema_id"]
+    keyed = rows.filter(pc.is_valid(valid)) if valid.null_count else rows
+    if keyed.num_rows == 0:
+        return []
+    high, low = high_of(keyed), low_of(keyed)
+    found: list[tuple[Order, Shape]] = []
+    for schema_id in pc.unique(keyed["schema_id"]).to_pylist():
+        own = pc.equal(keyed["schema_id"], schema_id)
+        first = pc.min(pc.filter(high, own))
+        firsts = pc.filter(low, pc.and_(own, pc.equal(high, first)))
+        shape = envelope_shape(schemas.schema(schema_id)).schema
+        order = (first.as_py(), pc.min(firsts).as_py())
+        found.append((order, {item.name: item.type for item in shape}))
+    return sorted(found, key=lambda each: each[0])

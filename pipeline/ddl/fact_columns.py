@@ -1,0 +1,103 @@
+"""How typed tables follow DDL: facts go on under any change and keep the values they came with.
+
+A renamed column is renamed for older facts, too, and a widened one widened; a default that the
+source gave to older rows was no part of older facts. Where no type holds old and new values, the
+old ones are set aside under the column's name and type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from pipeline.ddl.evolution import (
+    Shape,
+    Told,
+    first_shape,
+    known_columns,
+    shapes_of,
+    stored_type,
+)
+from pipeline.ddl.held_tables import Hold
+from pipeline.ddl.steps import (
+    Added,
+    Dropped,
+    Evolution,
+    Order,
+    Renamed,
+    Retyped,
+    SetAside,
+    Step,
+    shape_after,
+)
+from schemas.pg_types import lake_type
+from schemas.registry import SchemaLookup
+from schemas.widening import common_type, followed_type
+
+
+def plan_facts(
+    told: Sequence[Told], rows: pa.Table, stored: pa.Schema | None, schemas: SchemaLookup
+) -> Evolution:
+    """Plan how a typed table takes log rows in; arguments as those of `evolution.plan`."""
+    shape, begin = first_shape(rows, stored, schemas)
+    steps: list[tuple[Order, tuple[Step, ...]]] = []
+    for message in sorted(told, key=lambda message: message.order):
+        if message.order < begin or message.hold is not None or not shape:
+            continue
+        found = _followed(message, shape)
+        if found:
+            steps.append((message.order, found))
+            shape = shape_after(shape, found)
+    return _fitted(steps, rows, shape, schemas)
+
+
+def _followed(message: Told, shape: Shape) -> tuple[Step, ...]:
+    before = known_columns(message, shape)
+    if isinstance(before, Hold):
+        return ()
+    steps: list[Step] = []
+    after = message.change.by_attnum()
+    for attnum, old in before.items():
+        new = after.get(attnum)
+        if old.name not in shape:
+            continue
+        if new is None:
+            steps.append(Dropped(old.name))
+            continue
+        kind, stored = followed_type(old.column, new.column), shape[old.name]
+        if old.name != new.name:
+            steps.append(Renamed(old.name, new.name))
+        target = lake_type(new.column) if kind is None else stored_type(old, kind, stored)
+        if kind is None and stored == lake_type(old.column) != target:
+            steps.append(SetAside(new.name, stored))
+        elif kind is not None and target != stored:
+            steps.append(Retyped(new.name, target))
+    fresh = after.items() if message.before is not None else ()
+    added = [column for attnum, column in fresh if attnum not in before]
+    steps.extend(Added(c.name, lake_type(c.column)) for c in added if c.name not in shape)
+    return tuple(steps)
+
+
+def _fitted(
+    steps: list[tuple[Order, tuple[Step, ...]]],
+    rows: pa.Table,
+    shape: Shape,
+    schemas: SchemaLookup,
+) -> Evolution:
+    """Bring rows to common types; without messages that is all that is known of a new type."""
+    types, needed = dict(shape), Shape()
+    for order, own in shapes_of(rows, schemas):
+        passed = tuple(step for at, done in steps if at > order for step in done)
+        for name, kind in shape_after(own, passed).items():
+            known = types.setdefault(name, kind)
+            common = common_type(known, kind)
+            if common is None:
+                high, low = order
+                place: tuple[Order, tuple[Step, ...]] = (high, low - 1), (SetAside(name, known),)
+                steps = sorted([*steps, place], key=lambda step: step[0])
+                needed.pop(name, None)
+                types[name] = kind
+            elif known != common or kind != common:
+                needed[name] = types[name] = common
+    return Evolution(steps=tuple(steps), types=needed)

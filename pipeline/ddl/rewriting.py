@@ -1,0 +1,128 @@
+"""Brings a stored table to the columns that its source has now, in one commit.
+
+Plain Delta tables name columns in their files, so that a renamed column means new files: the rows
+are read and written again as a stream, whatever their number. Readers see the table before or
+after, and versions of before stay readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from kernel import failpoints
+from kernel.errors import LeaseLost
+from lake.datasets import dataset_of, schema_of
+from lake.tables import TABLE_SETTINGS, Tables
+from lake.writer import Guard, reached, unsliced, write_error
+from pipeline.ddl.steps import Retyped, SetAside, Step, apply, read_as, touches_rows
+from schemas.widening import common_type
+
+BATCH_ROWS = 64_000
+
+Widen = Callable[[pa.DataType, pa.DataType], pa.DataType | None]
+"""Returns the type that holds the values of both, None where there is none."""
+
+
+def must_evolve(table: DeltaTable, steps: Sequence[Step]) -> bool:
+    """Whether the steps change anything about a table."""
+    before = schema_of(table)
+    return touches_rows(steps, before) or apply(before.empty_table(), steps).schema != before
+
+
+def fit(tables: Tables, path: str, rows: pa.Table, widen: Widen = common_type) -> pa.Table:
+    """Make a table able to take rows, and return them in its types.
+
+    A column of another type is widened, as `widen` says; where no type holds both, the stored one
+    is set aside. Doing it twice has the effect of once.
+    """
+    table = tables.open(path)
+    assert table is not None, f"{path} is to be appended to"
+    steps, rows = _fitted(schema_of(table), rows, widen)
+    if steps:
+        evolve(tables, path, steps, None)
+    return rows
+
+
+def joined(parts: Sequence[pa.Table], widen: Widen) -> pa.Table:
+    """Put rows of several schemas together, those that were written first in front, as `fit`."""
+    whole, *others = parts
+    for part in others:
+        steps, rows = _fitted(whole.schema, part, widen)
+        whole = pa.concat_tables([apply(whole, steps), rows], promote_options="default")
+    return whole
+
+
+def _fitted(stored: pa.Schema, rows: pa.Table, widen: Widen) -> tuple[list[Step], pa.Table]:
+    """Return the steps that make stored columns able to take rows, and the rows in their types."""
+    steps: list[Step] = []
+    for place, item in enumerate(rows.schema):
+        known = stored.field(item.name).type if item.name in stored.names else item.type
+        kind = widen(known, item.type)
+        if kind is None:
+            steps.append(SetAside(item.name, known))
+            continue
+        if kind != known:
+            steps.append(Retyped(item.name, kind))
+        if kind != item.type:
+            column = rows[item.name].cast(options=read_as(kind))
+            rows = rows.set_column(place, pa.field(item.name, kind), column)
+    return steps, rows
+
+
+def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard | None) -> bool:
+    """Apply steps to all rows of a table, once per guard; return whether it had to write.
+
+    Memory is that of a few batches. Raises `LeaseLost` when another writer committed under the
+    same app id meanwhile, `Unavailable` when storage fails.
+    """
+    table = tables.open(path)
+    if table is None or not steps or (guard is not None and reached(table, guard)):
+        return False
+    before = schema_of(table)
+    after = apply(before.empty_table(), steps).schema
+    rewrites = touches_rows(steps, before)
+    if not rewrites and after == before:
+        return False
+    app = [] if guard is None else [Transaction(guard.app_id, int(guard.epoch))]
+    properties = CommitProperties(app_transactions=app)
+    try:
+        if rewrites:
+            rows = pa.RecordBatchReader.from_batches(after, _rows(table, steps, after))
+            write_deltalake(
+                table,
+                rows,
+                mode="overwrite",
+                schema_mode="overwrite",
+                configuration=dict(TABLE_SETTINGS),
+                commit_properties=properties,
+            )
+        else:
+            added = pa.schema([item for item in after if item.name not in before.names])
+            write_deltalake(
+                table,
+                added.empty_table(),
+                mode="append",
+                schema_mode="merge",
+                commit_properties=properties,
+            )
+    except CommitFailedError as error:
+        raise LeaseLost(f"another writer committed to {path} meanwhile: {error}") from error
+    except (DeltaError, OSError) as error:
+        raise write_error(f"writing {path} with new columns", error) from error
+    tables.forget(path)
+    failpoints.hit(failpoints.EVOLVE_AFTER_COMMIT)
+    return True
+
+
+def _rows(table: DeltaTable, steps: Sequence[Step], after: pa.Schema) -> Iterator[pa.RecordBatch]:
+    scanner = dataset_of(table).scanner(
+        batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1
+    )
+    for batch in scanner.to_batches():
+        applied = apply(pa.Table.from_batches([batch]), steps).cast(after)
+        yield from unsliced(applied).to_batches()
+        failpoints.hit(failpoints.EVOLVE_WHILE_WRITING)

@@ -1,0 +1,107 @@
+"""The rows that an epoch adds to the tables of the log, laid out from a decoded batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lake.table_columns import (
+    CHANGES,
+    EVENTS,
+    QUARANTINE,
+    SNAPSHOT_END,
+    SNAPSHOTS_TABLE,
+    TOPICS,
+    TRANSACTION_END,
+    TRANSACTIONS_TABLE,
+    UTC_MICROS,
+)
+
+
+@dataclass(slots=True)
+class Kept:
+    """Rows of one log table: their places in the batch and the verdicts."""
+
+    rows: list[int] = field(default_factory=list)
+    watermarks: list[int | None] = field(default_factory=list)
+    late: list[bool] = field(default_factory=list)
+    orders: dict[int, int] = field(default_factory=dict)
+    """By place among `rows`: `commit_order` where the record's own is not its transaction's."""
+
+    def add(
+        self,
+        row: int,
+        watermark: int | None = None,
+        late: bool = False,
+        *,
+        order: int | None = None,
+    ) -> None:
+        """Keep a row of the batch, with its verdicts."""
+        if order is not None:
+            self.orders[len(self.rows)] = order
+        self.rows.append(row)
+        self.watermarks.append(watermark)
+        self.late.append(late)
+
+
+def event_rows(ordered: pa.Table, kept: Kept, epoch: int, now: datetime) -> pa.Table:
+    """Return rows of the log of an event store."""
+    rows = ordered.take(kept.rows).rename_columns(
+        {"table": "category", "event_time": "occurred_at", "value": "data", "source": "store_id"}
+    )
+    return _shaped(rows, EVENTS, _stamps(kept, epoch, now))
+
+
+def change_rows(ordered: pa.Table, kept: Kept, epoch: int, now: datetime) -> pa.Table:
+    """Return rows of the log of a captured source."""
+    rows = ordered.take(kept.rows).rename_columns({"recorded_at": "committed_at"})
+    table = pc.case_when(
+        pc.make_struct(
+            pc.equal(rows["kind"], TRANSACTION_END), pc.equal(rows["kind"], SNAPSHOT_END)
+        ),
+        TRANSACTIONS_TABLE,
+        SNAPSHOTS_TABLE,
+        rows["table"],
+    )
+    stamps = _stamps(kept, epoch, now) | {"table": table}
+    if kept.orders:
+        others = pa.array([kept.orders.get(place) for place in range(rows.num_rows)], pa.int64())
+        stamps["commit_order"] = pc.coalesce(others, rows["commit_order"])
+    return _shaped(rows, CHANGES, stamps)
+
+
+def record_rows(
+    ordered: pa.Table, kept: Kept, epoch: int, now: datetime, ids: Mapping[str, str]
+) -> pa.Table:
+    """Return rows of the log of an external topic; `ids` are those that Kafka gave to topics."""
+    rows = ordered.take(pa.array(kept.rows, pa.int64())).rename_columns({"metadata": "headers"})
+    named = pa.array([ids.get(topic) for topic in rows["topic"].to_pylist()], pa.string())
+    return _shaped(rows, TOPICS, _stamps(kept, epoch, now) | {"topic_id": named})
+
+
+def quarantine_rows(rejected: pa.Table, epoch: int, now: datetime) -> pa.Table:
+    """Return the rows of the quarantine, of records that were rejected."""
+    n = rejected.num_rows
+    stamps = {"epoch": pa.array([epoch] * n), "ingested_at": pa.array([now] * n, UTC_MICROS)}
+    return _shaped(rejected.rename_columns({"metadata": "headers"}), QUARANTINE, stamps)
+
+
+def _stamps(kept: Kept, epoch: int, now: datetime) -> dict[str, pa.Array]:
+    n = len(kept.rows)
+    return {
+        "epoch": pa.array([epoch] * n, pa.int64()),
+        "ingested_at": pa.array([now] * n, UTC_MICROS),
+        "watermark": pa.array(kept.watermarks, UTC_MICROS),
+        "closed_late": pa.array(kept.late, pa.bool_()),
+    }
+
+
+def _shaped(rows: pa.Table, schema: pa.Schema, stamps: Mapping[str, pa.Array]) -> pa.Table:
+    columns = [stamps[f.name] if f.name in stamps else rows[f.name] for f in schema]
+    return pa.Table.from_arrays(
+        [pa.chunked_array(c) if isinstance(c, pa.Array) else c for c in columns], schema=schema
+    )

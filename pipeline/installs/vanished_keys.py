@@ -1,0 +1,146 @@
+"""Keys that an install takes away: rows that the table had and its source does not have.
+
+They have no change of their own in the log, so they are kept in
+`log/snapshots/_gone/<source>.<table>` (key columns, `_install`) for what follows the changes: a
+history closes its rows by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+
+from kernel.positions import Epoch
+from lake.adoption import StagedFiles, commit_staged
+from lake.datasets import dataset_of, for_duckdb, schema_of
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import Guard, reached
+from pipeline.current.newest_images import DELETED
+from pipeline.ddl.rewriting import fit
+from pipeline.installs.announced import Install
+from schemas.columns import decode_rows
+from schemas.identifiers import duckdb_name
+from schemas.registry import SchemaLookup
+
+INSTALL = "_install"
+_MEMORY = "256MB"
+_BATCH_ROWS = 50_000
+
+
+def gone_log(source: str, table: str) -> str:
+    """Name the log of keys that installs took away."""
+    return f"log/snapshots/_gone/{source}.{table}"
+
+
+class Vanished:
+    """Finds and keeps the keys that one install takes away."""
+
+    def __init__(self, lake: Lake, tables: Tables, schemas: SchemaLookup, install: Install) -> None:
+        self._path = lake.path(gone_log(install.source, install.table))
+        self._tables = tables
+        self._schemas = schemas
+        self._install = install
+        self._touched: list[pa.Table] = []
+
+    def touched(self, rows: pa.Table) -> None:
+        """Take note of log rows that were folded after the install's LSN: they tell themselves."""
+        keyed = rows.filter(pc.is_valid(rows["key"]))
+        for schema_id in pc.unique(keyed["key_schema_id"]).to_pylist():
+            part = keyed.filter(pc.equal(keyed["key_schema_id"], schema_id))
+            schema = self._schemas.schema(schema_id)
+            keys = decode_rows(part["key"].to_pylist(), schema, "self")
+            if set(self._install.keys) <= set(keys.schema.names):
+                keys = keys.select(list(self._install.keys))
+                self._touched.append(keys.group_by(list(self._install.keys)).aggregate([]))
+
+    def note(self, known: DeltaTable, built: DeltaTable, *, soft: bool) -> None:
+        """Compare the table with what is to replace it; keep the keys that vanish.
+
+        With `soft` deletes the generation gets the rows, marked, and those that were marked before.
+        """
+        keys = list(self._install.keys)
+        before, after = schema_of(known), schema_of(built)
+        if not set(keys) <= set(before.names) & set(after.names):
+            return
+        shape = pa.schema([before.field(key) for key in keys])
+        touched = [part.cast(shape) for part in self._touched]
+        with duckdb.connect(config={"memory_limit": _MEMORY, "threads": 1}) as connection:
+            needed = None if soft else [n for n in before.names if n in (*keys, DELETED)]
+            connection.register("known", for_duckdb(dataset_of(known), needed))
+            connection.register("built", for_duckdb(dataset_of(built), keys))
+            connection.register("touched", pa.concat_tables(touched) if touched else _none(shape))
+            unseen = f"{_absent(keys, 'touched')} AND {_absent(keys, 'built')}"
+            hard = (
+                f" AND NOT coalesce({duckdb_name(DELETED)}, false)"
+                if DELETED in before.names
+                else ""
+            )
+            names = ", ".join(duckdb_name(key) for key in keys)
+            for batch in _batches(connection, f"SELECT {names} FROM known k WHERE {unseen}{hard}"):
+                self.keep(batch)
+            if soft:
+                self._carry_over(connection, before, after, built, unseen)
+
+    def keep(self, keys: pa.Table) -> None:
+        """Keep keys that are gone. The same again has no further effect for who reads them."""
+        if keys.num_rows == 0:
+            return
+        marked = keys.append_column(
+            INSTALL, pa.array([self._install.id] * keys.num_rows, pa.string())
+        )
+        self._tables.ensure(self._path, marked.schema)
+        # The keys may have another type by now than at an install before.
+        marked = fit(self._tables, self._path, marked)
+        table = self._tables.ensure(self._path, marked.schema)
+        write_deltalake(table, marked, mode="append", schema_mode="merge")
+
+    def _carry_over(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        before: pa.Schema,
+        after: pa.Schema,
+        built: DeltaTable,
+        unseen: str,
+    ) -> None:
+        shared = [name for name in after.names if name in before.names and name != DELETED]
+        names = ", ".join(duckdb_name(name) for name in shared)
+        query = f"SELECT {names} FROM known k WHERE {unseen}"
+        guard = Guard("vanished", Epoch(self._install.number or 1))
+        if reached(built, guard):
+            return
+        kept = StagedFiles(built)
+        shape = pa.schema([after.field(name) for name in [*shared, DELETED]])
+        for rows in _batches(connection, query):
+            marked = rows.append_column(DELETED, pa.array([True] * rows.num_rows, pa.bool_()))
+            kept.write(marked.cast(shape))
+        commit_staged(built, kept.close(), kept.schemas, guard.app_id, int(guard.epoch))
+
+
+def gone_keys(
+    lake: Lake, tables: Tables, *, source: str, table: str, install: str
+) -> pa.Table | None:
+    """Read the keys that an install took away, each once; None where there are none."""
+    found = tables.read(lake.path(gone_log(source, table)), where=pc.field(INSTALL) == install)
+    if found is None or found.num_rows == 0:
+        return None
+    keys = [name for name in found.schema.names if name != INSTALL]
+    return found.select(keys).group_by(keys).aggregate([])
+
+
+def _absent(keys: list[str], other: str) -> str:
+    same = " AND ".join(f"o.{duckdb_name(k)} IS NOT DISTINCT FROM k.{duckdb_name(k)}" for k in keys)
+    return f"NOT EXISTS (SELECT 1 FROM {other} o WHERE {same})"
+
+
+def _batches(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[pa.Table]:
+    for batch in connection.sql(query).to_arrow_reader(_BATCH_ROWS):
+        yield pa.Table.from_batches([batch])
+
+
+def _none(shape: pa.Schema) -> pa.Table:
+    return shape.empty_table()

@@ -1,0 +1,281 @@
+"""Folds that are too large for this process: read in slices, staged, put together by Spark.
+
+A source transaction may change millions of rows. Its log rows are cut into slices in the source's
+order; of each slice the newest image per key goes to a staging table, numbered, and the newest of
+all slices goes into the table in one commit from Spark's executors. Memory holds one slice and, for
+every 500 rows, a place where it might end. One look at all rows tells which files each slice lies
+in, so that what is read grows with the rows and not with their square.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from lake.datasets import dataset_since, schema_of
+from lake.tables import Tables
+from pipeline.order import LOW, NEEDED, high_of, low_of, lsn_at, places_of
+from schemas.records import Operation
+
+LARGE_ROWS = 150_000
+"""More log rows of one table than that are folded in slices."""
+SLICE_ROWS = 50_000
+
+_PLANNED = ("schema_id", "key_schema_id", *NEEDED)
+Place = tuple[int, int]
+"""`commit_order` and low number of a row: see `pipeline.order`."""
+_AT_THE_END: Place = (2**63 - 1, 0)
+_CODES = np.dtype([("high", np.int64), ("low", np.int64), ("delete", bool), ("insert", bool)])
+
+
+@dataclass(frozen=True, slots=True)
+class LogRows:
+    """Rows of a changes log that are not read yet: a dataset and which of its rows. Picklable.
+
+    Parts of the same rows share `where`, which may name thousands of transactions, and differ in
+    `part`: pickled together they have it once.
+    """
+
+    log: ds.Dataset
+    where: pc.Expression
+    part: pc.Expression | None = None
+
+    @property
+    def wanted(self) -> pc.Expression:
+        """Return the filter for the rows."""
+        return self.where if self.part is None else self.where & self.part
+
+    def read(self) -> pa.Table:
+        """Read the rows."""
+        return self.log.to_table(filter=self.wanted)
+
+    def count(self) -> int:
+        """Return how many rows these are."""
+        return int(self.log.count_rows(filter=self.wanted))
+
+    def planned(self) -> pa.Table:
+        """Return those rows that decide on the columns of their table, and of these what decides.
+
+        That is the first one of each schema and operation: memory holds no more.
+        """
+        scanner = self.log.scanner(columns=list(_PLANNED), filter=self.wanted)
+        firsts = [_first_of_each(pa.table(batch)) for batch in scanner.to_batches()]
+        return _first_of_each(pa.concat_tables(firsts))
+
+    def among(self, files: Sequence[ds.Fragment]) -> LogRows:
+        """Return the rows that lie in some of the files."""
+        log = self.log
+        return replace(
+            self, log=ds.FileSystemDataset(files, log.schema, log.format, log.filesystem)
+        )
+
+    def narrowed(self, part: pc.Expression) -> LogRows:
+        """Return fewer of the rows."""
+        return replace(self, part=part if self.part is None else self.part & part)
+
+
+def _first_of_each(rows: pa.Table) -> pa.Table:
+    """Return the first row, in the source's order, of each pair of schemas and operation."""
+    kinds = ["schema_id", "key_schema_id", "operation"]
+    ordered = rows.append_column("__hi", high_of(rows)).append_column("__lo", low_of(rows))
+    ordered = ordered.sort_by([("__hi", "ascending"), ("__lo", "ascending")])
+    number = pa.array(np.arange(rows.num_rows))
+    first = ordered.append_column("__n", number).group_by(kinds).aggregate([("__n", "min")])
+    return ordered.take(first["__n_min"]).select(rows.schema.names)
+
+
+def split(
+    log: DeltaTable, where: pc.Expression, *, since: int, most: int = LARGE_ROWS
+) -> tuple[pc.Expression, dict[str, LogRows]]:
+    """Tell the tables with more than `most` of the wanted rows, logged since an epoch, apart.
+
+    Returns the filter of what remains to be read at once, and the rows of each large table.
+    """
+    actions = pa.table(log.get_add_actions(flatten=True))
+    if "max.epoch" not in actions.schema.names:
+        return where, {}
+    recent = actions.filter(pc.fill_null(pc.greater_equal(actions["max.epoch"], since), True))
+    if (pc.sum(recent["num_records"]).as_py() or 0) <= most:
+        return where, {}
+    dataset = dataset_since(log, "epoch", since)
+    counted: Counter[str] = Counter()
+    for batch in dataset.scanner(columns=["table"], filter=where).to_batches():
+        for each in pc.value_counts(batch["table"]).to_pylist():
+            counted[each["values"]] += each["counts"]
+    large = {
+        table: LogRows(dataset, where & (pc.field("table") == table))
+        for table, rows in counted.items()
+        if rows > most and not table.startswith("_")
+    }
+    if large:
+        where = where & ~pc.is_in(pc.field("table"), pa.array(list(large), pa.string()))
+    return where, large
+
+
+def last_truncate(rows: LogRows) -> tuple[int, int] | None:
+    """Return the place of the last TRUNCATE; None without one."""
+    found = rows.log.to_table(
+        columns=list(NEEDED),
+        filter=rows.wanted & (pc.field("operation") == Operation.TRUNCATE.value),
+    )
+    return max(places_of(found), default=None)
+
+
+def after(place: tuple[int, int]) -> pc.Expression:
+    """Return a filter for the row changes that came after a place; none of a snapshot did."""
+    high = pc.field("commit_order")
+    later = (high > place[0]) | ((high == place[0]) & (place[1] < LOW))
+    return later & ~pc.field("snapshot")
+
+
+def slices(rows: LogRows, *, most: int = SLICE_ROWS) -> Iterator[LogRows]:
+    """Cut rows of one table into parts of about `most`, in the source's order.
+
+    Rows of a snapshot come first, by epoch. A delete and the insert right behind it (a changed
+    key) stay together. A part names the files that it lies in, so that all parts together read
+    each file about once, however many they are.
+    """
+    survey = _surveyed(rows, max(1, most // 100))
+    yield from _of_snapshot(rows, survey, most)
+    if not survey.files:
+        return
+    before: Place | None = None
+    held, last = 0, max(high for _, _, high in survey.files)
+    for mark in sorted(survey.marks, key=lambda mark: mark.place):
+        held += mark.rows
+        # Behind every cut there is a row: no part is empty.
+        if held >= most and mark.place < last:
+            yield _between(rows, survey, before, mark.place)
+            before, held = mark.place, 0
+    yield _between(rows, survey, before, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A place behind which rows may be cut, and how many there are since the one before it."""
+
+    place: Place
+    rows: int
+
+
+@dataclass(slots=True)
+class _Survey:
+    """Where rows lie: files with the first and last place of streamed rows, epochs of snapshots."""
+
+    files: list[tuple[ds.Fragment, Place, Place]] = field(default_factory=list)
+    marks: list[_Mark] = field(default_factory=list)
+    snapshots: list[tuple[ds.Fragment, int, int]] = field(default_factory=list)
+    epochs: Counter[int] = field(default_factory=Counter)
+
+
+def _surveyed(rows: LogRows, step: int) -> _Survey:
+    """Look at every row once, file by file; keep a mark for each `step` of them."""
+    survey = _Survey()
+    for file in rows.log.get_fragments(rows.wanted):
+        scanner = file.scanner(
+            schema=rows.log.schema, columns=[*NEEDED, "epoch"], filter=rows.wanted
+        )
+        found = scanner.to_table()
+        copied = found.filter(found["snapshot"])
+        if copied.num_rows:
+            epochs = Counter(copied["epoch"].to_pylist())
+            survey.epochs += epochs
+            survey.snapshots.append((file, min(epochs), max(epochs)))
+        streamed = found.filter(pc.invert(found["snapshot"]))
+        if streamed.num_rows:
+            places = _places(streamed)
+            survey.files.append((file, _place(places[0]), _place(places[-1])))
+            survey.marks += _marks(places, step)
+    return survey
+
+
+def _places(rows: pa.Table) -> npt.NDArray[np.void]:
+    """Return where each streamed row stands, sorted."""
+    packed = np.empty(rows.num_rows, _CODES)
+    packed["high"], packed["low"] = rows["commit_order"].to_numpy(), low_of(rows).to_numpy()
+    for name, meant in (("delete", Operation.DELETE), ("insert", Operation.INSERT)):
+        packed[name] = pc.equal(rows["operation"], meant.value).to_numpy()
+    return packed[np.lexsort((packed["low"], packed["high"]))]
+
+
+def _marks(places: npt.NDArray[np.void], step: int) -> Iterator[_Mark]:
+    """Yield about every `step`-th place, but none between the halves of a changed key.
+
+    A file may end with a delete whose insert is in the next one: nothing is cut behind that.
+    """
+    count = len(places)
+    torn = np.append(places["delete"][:-1] & places["insert"][1:], places["delete"][-1])
+    ends = np.append(np.arange(step - 1, count - 2, step), [count - 2, count - 1])
+    ends = np.unique(ends[ends >= 0])
+    ends = ends[~torn[ends]]
+    first = 0
+    for end in ends.tolist():
+        yield _Mark(_place(places[end]), end + 1 - first)
+        first = end + 1
+    if first < count:
+        yield _Mark(_AT_THE_END, count - first)
+
+
+def _place(code: np.void) -> Place:
+    return int(code["high"]), int(code["low"])
+
+
+def _between(rows: LogRows, survey: _Survey, before: Place | None, last: Place | None) -> LogRows:
+    """Return the streamed rows behind a place, up to another one; None for no bound."""
+    files = [
+        file
+        for file, low, high in survey.files
+        if (before is None or high > before) and (last is None or low <= last)
+    ]
+    where = ~pc.field("snapshot")
+    where = where if before is None else where & _beyond(before)
+    where = where if last is None else where & _up_to(last)
+    return rows.among(files).narrowed(where)
+
+
+def _of_snapshot(rows: LogRows, survey: _Survey, most: int) -> Iterator[LogRows]:
+    first, held, last = None, 0, max(survey.epochs, default=0)
+    for epoch, count in sorted(survey.epochs.items()):
+        if first is not None and held + count > most:
+            yield _epochs(rows, survey, first, epoch - 1)
+            first, held = None, 0
+        first = epoch if first is None else first
+        held += count
+    if first is not None:
+        yield _epochs(rows, survey, first, last)
+
+
+def _epochs(rows: LogRows, survey: _Survey, first: int, last: int) -> LogRows:
+    files = [file for file, low, high in survey.snapshots if high >= first and low <= last]
+    epoch = pc.field("epoch")
+    where = pc.field("snapshot") & (epoch >= first) & (epoch <= last)
+    return rows.among(files).narrowed(where)
+
+
+def _beyond(place: Place) -> pc.Expression:
+    """Return a filter for rows behind a place.
+
+    Of one transaction's rows the LSN, which stands in the statistics of files, tells most.
+    """
+    order, lsn, (high, low) = pc.field("commit_order"), pc.field("lsn"), place
+    return (order > high) | ((order == high) & (lsn >= lsn_at(place) - 1) & (low < LOW))
+
+
+def _up_to(place: Place) -> pc.Expression:
+    """Return a filter for rows up to a place, and the one there."""
+    order, lsn, (high, low) = pc.field("commit_order"), pc.field("lsn"), place
+    return (order < high) | ((order == high) & (lsn <= lsn_at(place)) & (low >= LOW))
+
+
+def holds_rows(tables: Tables, path: str) -> bool:
+    """Say whether there is a table with rows."""
+    table = tables.open(path)
+    return table is not None and bool(schema_of(table).names) and table.count() > 0

@@ -1,0 +1,397 @@
+"""Row changes to typed tables: facts, under the columns that their source has now.
+
+A table's visible rows are appended in one commit, guarded by the epoch. More than `LARGE_ROWS` of
+them go in slices, each a commit: none is seen before the last one, which carries the guard, and a
+crash in between takes the others away again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from kernel.positions import Epoch
+from lake.attempts import Attempts
+from lake.datasets import dataset_of, dataset_since, schema_of
+from lake.executor_tasks import Executors
+from lake.layers import read_whole
+from lake.layout import Lake, changes_log
+from lake.table_columns import SCHEMA_TABLE, TRANSACTIONS_TABLE
+from lake.tables import TableAt, Tables
+from lake.writer import ArrowWriter, Guard, reached
+from pipeline.current.key_buckets import Known, Part, gone_through, known_at
+from pipeline.ddl.following import SchemaFollower
+from pipeline.ddl.rewriting import evolve, fit, must_evolve
+from pipeline.ddl.steps import Evolution
+from pipeline.ddl.unchanged_values import Stored, any_of, rows_of_keys, rows_without_keys
+from pipeline.log.images import newest_per_key
+from pipeline.log.large_folds import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
+from pipeline.order import low_of, places_of
+from pipeline.typed.columns import (
+    EPOCH,
+    INGESTED_AT,
+    LATE,
+    OPERATION,
+    SEQ_HI,
+    SEQ_LO,
+    TIME,
+    TRANSACTION,
+    Visible,
+    Wanted,
+    every,
+    truncates_name,
+)
+from pipeline.typed.facts import FactImages, fact_images, newest_facts
+from pipeline.typed.slices import append_part, whole
+from pipeline.typed.tasks import TypedFiles
+from pipeline.typed.visible_changes import IS_TRUNCATE, Bulk, readable, seen, stamped
+from schemas.records import Operation
+from schemas.registry import SchemaLookup
+from schemas.widening import common_type
+
+_TRUNCATE = {
+    "table": "table",
+    "committed_at": "committed_at",
+    "transaction_id": TRANSACTION,
+    "event_time": TIME,
+    "commit_order": SEQ_HI,
+    "closed_late": LATE,
+    "ingested_at": INGESTED_AT,
+    EPOCH: EPOCH,
+}
+_NONE: Mapping[str, tuple[str, int]] = MappingProxyType({})
+
+
+class TypedChanges:
+    """Appends to the typed tables of captured tables. Each table's guard is its own cursor."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        schemas: SchemaLookup,
+        *,
+        most: int = LARGE_ROWS,
+        slice_rows: int = SLICE_ROWS,
+        executors: Executors | None = None,
+    ) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._writer = ArrowWriter(tables)
+        self._schemas = schemas
+        self._follower = SchemaFollower(lake, tables, schemas)
+        self._slice_rows = slice_rows
+        self._executors = executors or Executors()
+        self._most = partial(self._executors.rows_at_once, most)
+
+    def add(
+        self,
+        source: str,
+        visible: Visible,
+        epoch: Epoch,
+        *,
+        pending_from: int,
+        snapshot_lsn: int,
+        current: Mapping[str, TableAt],
+        brought: Mapping[str, TableAt] | None = None,
+        staged: Mapping[str, tuple[str, int]] = _NONE,
+        held: Collection[str] = (),
+        wanted: Wanted = every,
+    ) -> Attempts:
+        """Append the row changes of one source that became visible up to `epoch`.
+
+        `pending_from` is the first epoch whose log rows may belong to them, `snapshot_lsn` names
+        the snapshot that counts: rows of an abandoned one never become visible. `current` gives
+        the versions of the current tables just before: unchanged TOAST values come from there, or
+        for a table that is new from path and version of its rows as they were copied (`staged`),
+        or for one that stands still (`held`) from its facts. `brought` gives those of the typed
+        tables. Only tables `wanted` are touched.
+        """
+        attempts = Attempts()
+        log = self._tables.open(self._lake.path(changes_log(source)))
+        if log is None or not visible.anything:
+            return attempts
+        seen_at = self._seen_at(source, visible)
+        stamp = partial(stamped, seen_at, visible, snapshot_lsn)
+        # A row that was in quarantine may have been logged long after its transaction was seen.
+        where = seen(seen_at, visible, snapshot_lsn) & (pc.field("epoch") >= pending_from)
+        where, large = split(log, where, since=pending_from, most=self._most())
+        rows = stamp(dataset_since(log, "epoch", pending_from).to_table(filter=where))
+        messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))
+        rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
+        if wanted(truncates_name(source)):
+            with attempts.of(truncates_name(source)):
+                parts = [rows, *(stamp(o.narrowed(IS_TRUNCATE).read()) for o in large.values())]
+                attempts.done |= self._truncated(source, parts, epoch)
+        tables, named = readable(source, rows, large, wanted)
+        tables |= {SCHEMA_TABLE: messages} if messages.num_rows else {}
+        before = partial(self._columns, source, brought or {})
+        facts = self._follower.facts(source, tables, seen_at, before, pending_from, named)
+        for table, (own, evolution) in facts.items():
+            name = f"typed/{source}.{table}"
+            if wanted(name):
+                with attempts.of(name):
+                    stored = partial(
+                        self._stored, f"current/{source}.{table}", name, current, staged, evolution
+                    )
+                    if table in held:
+                        stored = partial(self._last_facts, name, 0, stored)
+                    known = partial(self._known, f"current/{source}.{table}", current, staged)
+                    known_whole = None if table in held else known
+                    bulk = Bulk.of(large.get(table), stamp, visible.after_epoch, known_whole)
+                    moved = self._bring(name, own, stored, evolution, messages, epoch, bulk)
+                    attempts.done |= {} if moved is None else {name: moved}
+        failed = {f"typed/{source}.{table}": error for table, error in named.failed.items()}
+        attempts.failed |= {n: error for n, error in failed.items() if wanted(n)}
+        return attempts
+
+    def _bring(
+        self,
+        name: str,
+        own: pa.Table,
+        stored: Stored,
+        evolution: Evolution,
+        messages: pa.Table,
+        epoch: Epoch,
+        bulk: Bulk | None,
+    ) -> TableAt | None:
+        """Bring one typed table to an epoch: its columns, then its rows, in slices if `bulk`."""
+        moved = self._evolve(name, evolution, messages, epoch)
+        if bulk is not None:
+            return self._append_large(name, bulk, stored, evolution, epoch) or moved
+        return (
+            self._append(name, self._images(own, stored, evolution)[0], epoch)
+            if own.num_rows
+            else moved
+        )
+
+    def _seen_at(self, source: str, visible: Visible) -> dict[str, int]:
+        """Return the transactions that became visible, and the epochs in which they did."""
+        lsn = pc.field("lsn")
+        ends = self._tables.read(
+            self._lake.path(changes_log(source)),
+            where=(pc.field("table") == TRANSACTIONS_TABLE)
+            & (lsn > visible.before)
+            & (lsn <= visible.up_to),
+            columns=["transaction_id", "lsn"],
+            since=("lsn", visible.before),
+        )
+        found = ends.to_pylist() if ends is not None else []
+        return {end["transaction_id"]: visible.epoch_of(end["lsn"]) for end in found}
+
+    def _truncated(
+        self, source: str, parts: Collection[pa.Table], epoch: Epoch
+    ) -> dict[str, TableAt]:
+        truncates = pa.concat_tables([part.filter(IS_TRUNCATE) for part in parts])
+        if truncates.num_rows == 0:
+            return {}
+        name = truncates_name(source)
+        rows = truncates.select([*_TRUNCATE]).rename_columns(_TRUNCATE)
+        rows = rows.append_column(SEQ_LO, low_of(truncates))
+        return {name: self._append(name, rows, epoch)}
+
+    def _columns(self, source: str, brought: Mapping[str, TableAt], table: str) -> pa.Schema | None:
+        name = f"typed/{source}.{table}"
+        path = self._lake.path(name)
+        if name in brought:
+            return self._tables.columns(path, brought[name].version)
+        handle = self._tables.open(path)
+        return None if handle is None else schema_of(handle)
+
+    def _evolve(
+        self, name: str, evolution: Evolution, messages: pa.Table, epoch: Epoch
+    ) -> TableAt | None:
+        """Bring stored facts to the new columns; None where that did nothing.
+
+        A crash may have left a table that has the steps up to some epoch, and not its rows. One
+        that has the rows of an epoch has its steps too: it may have begun with them.
+        """
+        path = self._lake.path(name)
+        table = self._tables.open(path)
+        if table is None or not evolution:
+            return None
+        done = max(table.transaction_version(each) or 0 for each in (name, f"{name}/columns"))
+        told_at = dict(zip(places_of(messages), messages[EPOCH].to_pylist(), strict=True))
+        fresh = [order for order, _ in evolution.steps if told_at.get(order, epoch) > done]
+        steps = evolution.all_steps(only=fresh)
+        if not must_evolve(table, steps):
+            return None
+        evolve(self._tables, path, steps, Guard(f"{name}/columns", epoch))
+        table = self._tables.open(path)
+        assert table is not None, "it was there before"
+        return TableAt(version=table.version(), as_of_epoch=epoch)
+
+    def _stored(
+        self,
+        name: str,
+        typed: str,
+        current: Mapping[str, TableAt],
+        staged: Mapping[str, tuple[str, int]],
+        evolution: Evolution,
+        wanted: pa.Table,
+    ) -> pa.Table | None:
+        """Find last known rows in the current table as of the epoch before.
+
+        Of a table that changes all the time that version may be gone: then among all the facts,
+        which takes longer.
+        """
+        try:
+            return self._as_of(name, current, staged, evolution, wanted)
+        except (FileNotFoundError, DeltaError):
+            return self._last_facts(typed, 0, lambda keys: None, wanted)
+
+    def _as_of(
+        self,
+        name: str,
+        current: Mapping[str, TableAt],
+        staged: Mapping[str, tuple[str, int]],
+        evolution: Evolution,
+        wanted: pa.Table,
+    ) -> pa.Table | None:
+        at = current.get(name)
+        if at is not None:
+            path, version = self._lake.path(name), at.version
+        elif name in staged:
+            path, version = staged[name]
+        else:
+            return None
+        # A key that is renamed in between has its old name there.
+        names = self._tables.columns(path, version).names
+        where = any_of(wanted) if wanted.schema.names[0] in names else None
+        if at is None:
+            rows = self._tables.read(path, where=where, version=version)
+        else:
+            rows = read_whole(self._lake, self._tables, name, at=current, where=where)
+        return rows_of_keys(None if rows is None else evolution.caught_up(rows), wanted)
+
+    def _last_facts(
+        self, name: str, after: int, before: Stored, wanted: pa.Table
+    ) -> pa.Table | None:
+        """Find last known rows among the facts since an epoch, else where `before` finds them."""
+        older = before(wanted)
+        rows = self._tables.read(
+            self._lake.path(name), where=any_of(wanted) & (pc.field(EPOCH) > after)
+        )
+        own = rows_of_keys(rows, wanted)
+        if own is None or own.num_rows == 0:
+            return older
+        own = own.sort_by([(SEQ_HI, "ascending"), (SEQ_LO, "ascending")])
+        newest = newest_per_key(own, tuple(wanted.schema.names))
+        # What comes under the key of a row that was deleted is another row.
+        older = rows_without_keys(older, newest.select(wanted.schema.names))
+        deleted = pc.equal(newest[OPERATION], Operation.DELETE.value)
+        newest = newest.filter(pc.invert(pc.fill_null(deleted, False)))
+        newest = newest.select([n for n in newest.schema.names if n != "committed_at"])
+        parts = [newest] if older is None else [older, newest]
+        return pa.concat_tables(parts, promote_options="permissive")
+
+    def _images(
+        self, rows: pa.Table, stored: Stored, evolution: Evolution
+    ) -> tuple[pa.Table, tuple[str, ...]]:
+        return fact_images(rows, self._schemas, stored, evolution)
+
+    def _append(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
+        self._tables.ensure(self._lake.path(name), typed.schema)
+        whole(self._tables, self._lake.path(name), name)
+        return self._append_last(name, typed, epoch)
+
+    def _append_last(self, name: str, typed: pa.Table, epoch: Epoch) -> TableAt:
+        path = self._lake.path(name)
+        table = self._tables.ensure(path, typed.schema)
+        if not reached(table, Guard(name, epoch)):
+            typed = fit(self._tables, path, typed)
+        # A crash may have left this table ahead of the common cursor.
+        done = table.transaction_version(name) or 0
+        typed = typed.filter(pc.greater(typed[EPOCH], done))
+        version = self._writer.append(path, typed, Guard(name, epoch))
+        return TableAt(version=version, as_of_epoch=epoch)
+
+    def _known(
+        self, name: str, current: Mapping[str, TableAt], staged: Mapping[str, tuple[str, int]]
+    ) -> Known | None:
+        """Return the rows as of the epoch before; None where that version is gone."""
+        try:
+            if name in current:
+                return known_at(self._lake, self._tables, name, current)
+            if name in staged:
+                path, version = staged[name]
+                return Known(base=dataset_of(DeltaTable(path, version=version)))
+        except (FileNotFoundError, DeltaError):
+            return None
+        return Known()
+
+    def _append_large(
+        self, name: str, bulk: Bulk, stored: Stored, evolution: Evolution, epoch: Epoch
+    ) -> TableAt | None:
+        """Append slice by slice; memory holds one. The guard goes with the last.
+
+        None where there is nothing but a TRUNCATE, which has no row here.
+
+        `stored` is the state as of `bulk.since`. After a crash the table may have later facts
+        already: what an update left alone comes from these first. Else it comes by key, in one
+        pass over what is stored, where that is possible.
+        """
+        path = self._lake.path(name)
+
+        def done() -> int:
+            """Return how far the table is, without slices of an attempt that did not end."""
+            opened = self._tables.open(path) is not None
+            table = whole(self._tables, path, name) if opened else None
+            return (table.transaction_version(name) or 0) if table is not None else 0
+
+        def append(parts: Iterable[Part]) -> TableAt:
+            waiting: pa.Table | None = None
+            for part in parts:
+                if waiting is not None:
+                    append_part(self._tables, path, name, waiting, epoch)
+                images, keys = self._images(bulk.stamp(part.rows), part.stored, evolution)
+                part.became(newest_facts(images, keys))
+                waiting = images.filter(pc.greater(images[EPOCH], after))
+            assert waiting is not None, "a large table has rows"
+            return self._append_last(name, waiting, epoch)
+
+        table = self._tables.open(path)
+        if table is not None and reached(table, Guard(name, epoch)):
+            return TableAt(version=table.version(), as_of_epoch=epoch)
+        after = done()
+        cut = [*slices(bulk.rows.narrowed(~IS_TRUNCATE), most=self._slice_rows)]
+        if not cut:
+            return None
+        files = TypedFiles(
+            lake=self._lake, tables=self._tables, tasks=self._executors.tasks, epoch=epoch
+        )
+        at = self._append_by_executors(files, name, cut, bulk, evolution, after)
+        at = at or gone_through(
+            cut,
+            append,
+            known=bulk.known() if bulk.known and after <= bulk.since and not evolution else None,
+            stored=partial(self._last_facts, name, min(after, bulk.since), stored),
+            anew=done,
+            schemas=self._schemas,
+            per_part=self._slice_rows,
+        )
+        files.tidy(name)
+        return at
+
+    def _append_by_executors(
+        self,
+        files: TypedFiles,
+        name: str,
+        parts: Sequence[LogRows],
+        bulk: Bulk,
+        evolution: Evolution,
+        after: int,
+    ) -> TableAt | None:
+        """Append slices that executors write, in one commit; None where they cannot.
+
+        Nor can they where no row is new: then the table has no file for the guard to go with.
+        """
+        images = FactImages(name=name, schemas=self._schemas, evolution=evolution, stamp=bulk.stamp)
+        written = (files.written(parts, images, {name: after}) or {}).get(name)
+        return files.committed(name, written, common_type) if written else None

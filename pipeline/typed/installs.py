@@ -1,0 +1,205 @@
+"""Rows of installs in `typed/…`: they enter as reads (operation `r`), in the epoch of the install.
+
+Their place in the source's order (`_seq_hi`, `_seq_lo`) is behind every transaction that ended at
+or below the LSN at which they were read, and before the next one. Keys that an install took away
+enter as deletes at the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kernel.errors import Incompatible, Unavailable
+from kernel.positions import Epoch
+from lake.adoption import StagedFiles, commit_staged
+from lake.datasets import schema_of
+from lake.layout import Lake
+from lake.table_columns import UTC_MICROS
+from lake.tables import TableAt, Tables
+from lake.writer import Guard, reached
+from pipeline.ddl.rewriting import fit
+from pipeline.ddl.steps import EXACT
+from pipeline.installs.announced import Install
+from pipeline.installs.installing import generation_root
+from pipeline.installs.staging import CHUNK, text_rows
+from pipeline.installs.staging import LSN as READ_AT
+from pipeline.installs.vanished_keys import gone_keys
+from pipeline.log.committed_changes import CommittedChanges
+from pipeline.typed.columns import (
+    EPOCH,
+    INGESTED_AT,
+    LATE,
+    LSN,
+    OPERATION,
+    SEQ_HI,
+    SEQ_LO,
+    TIME,
+    TRANSACTION,
+)
+from schemas.pg_text import text_to_lake
+from schemas.records import Operation
+
+BEFORE_ALL = -1
+"""Place of a row that a later snapshot read: before all rows of the next transaction."""
+
+_HIDDEN = pa.schema(
+    [
+        ("committed_at", UTC_MICROS),
+        (TIME, UTC_MICROS),
+        (SEQ_HI, pa.int64()),
+        (SEQ_LO, pa.int64()),
+        (OPERATION, pa.string()),
+        (LATE, pa.bool_()),
+        (EPOCH, pa.int64()),
+        (INGESTED_AT, UTC_MICROS),
+        (TRANSACTION, pa.string()),
+        (LSN, pa.int64()),
+    ]
+)
+
+
+class TypedInstalls:
+    """Appends installs to the typed tables of one lake, batch by batch: memory is bounded."""
+
+    def __init__(self, lake: Lake, tables: Tables) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._log = CommittedChanges(lake, tables)
+
+    def add(
+        self, install: Install, epoch: Epoch, *, event_time: str | None = None
+    ) -> dict[str, TableAt]:
+        """Append the rows of an install that `epoch` took in; one commit, guarded.
+
+        `event_time` names the column that holds a row's event time; without one, or where it is
+        null, a row's time is the moment at which it was read.
+        """
+        name = f"typed/{install.source}.{install.table}"
+        path = self._lake.path(name)
+        shape = pa.schema([*self._values(install), *_HIDDEN])
+        table = self._tables.ensure(path, shape)
+        guard = Guard(f"{name}/install/{install.id}", epoch)
+        if not reached(table, guard):
+            fit(self._tables, path, shape.empty_table())
+            table = self._tables.ensure(path, shape)
+            staged = StagedFiles(table)
+            try:
+                for rows in self._rows(
+                    install, epoch, _aligned(shape, schema_of(table)), event_time
+                ):
+                    staged.write(rows)
+                files = staged.close()
+            except OSError as error:
+                raise Unavailable(f"writing {name} failed: {error}") from error
+            commit_staged(table, files, staged.schemas, guard.app_id, int(epoch))
+            table.update_incremental()
+        return {name: TableAt(version=table.version(), as_of_epoch=epoch)}
+
+    def _rows(
+        self, install: Install, epoch: Epoch, shape: pa.Schema, event_time: str | None
+    ) -> Iterator[pa.Table]:
+        places = {lsn: self._log.last_end(install.source, lsn) for lsn in {*install.lsns}}
+        now = datetime.now(UTC)
+        for batch in text_rows(
+            self._lake,
+            self._tables,
+            id=install.id,
+            source=install.source,
+            table=install.table,
+        ):
+            texts = pa.Table.from_batches([batch])
+            for chunk in pc.unique(texts[CHUNK]).to_pylist():
+                lsn = install.lsns[chunk]
+                own = pc.and_(pc.equal(texts[CHUNK], chunk), pc.equal(texts[READ_AT], lsn))
+                rows = text_to_lake(install.columns, texts.filter(own))
+                stamps = _stamps(install, epoch, Operation.READ, (places[lsn], lsn), now)
+                if event_time is not None and event_time in rows.schema.names:
+                    times = moments(rows[event_time], event_time)
+                    rows = rows.append_column(TIME, pc.fill_null(times, install.read_at))
+                    stamps = {name: value for name, value in stamps.items() if name != TIME}
+                yield _shaped(rows, stamps, shape)
+        gone = gone_keys(
+            self._lake,
+            self._tables,
+            source=install.source,
+            table=install.table,
+            install=install.id,
+        )
+        if gone is not None:
+            place = (places[max(places)], install.lsn)
+            stamps = _stamps(install, epoch, Operation.DELETE, place, now)
+            yield _shaped(gone, stamps, shape)
+
+    def _values(self, install: Install) -> pa.Schema:
+        """Return the columns of an install, with that of originals where it has any."""
+        texts = pa.table({c.lake_name: pa.array([], pa.string()) for c in install.columns})
+        shape: pa.Schema = text_to_lake(install.columns, texts).schema
+        built = self._tables.open(generation_root(self._lake, install))
+        if built is not None and EXACT in schema_of(built).names:
+            shape = shape.append(pa.field(EXACT, pa.string()))
+        return shape
+
+
+def _stamps(
+    install: Install, epoch: Epoch, operation: Operation, place: tuple[int, int], now: datetime
+) -> Mapping[str, object]:
+    return {
+        "committed_at": install.read_at,
+        TIME: install.read_at,
+        SEQ_HI: place[0],
+        SEQ_LO: BEFORE_ALL,
+        OPERATION: operation.value,
+        LATE: False,
+        EPOCH: int(epoch),
+        INGESTED_AT: now,
+        TRANSACTION: None,
+        LSN: place[1],
+    }
+
+
+def moments(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Read event times as the stream's decoder reads them: without a zone they are UTC.
+
+    Raises `Incompatible` for what is no time.
+    """
+    kind = column.type
+    try:
+        if pa.types.is_date(kind):
+            return column.cast(pa.timestamp("us")).cast(UTC_MICROS)
+        if pa.types.is_timestamp(kind):
+            return column.cast(UTC_MICROS)
+        if pa.types.is_string(kind):
+            found = [None if t is None else datetime.fromisoformat(t) for t in column.to_pylist()]
+            aware = [t if t is None or t.tzinfo else t.replace(tzinfo=UTC) for t in found]
+            return pa.chunked_array([pa.array(aware, UTC_MICROS)])
+    except (ValueError, pa.ArrowInvalid) as error:
+        raise Incompatible(f"{name} is declared as event time: {error}") from error
+    raise Incompatible(f"{name} is declared as event time, and is {kind}")
+
+
+def _shaped(rows: pa.Table, stamps: Mapping[str, object], shape: pa.Schema) -> pa.Table:
+    n = rows.num_rows
+    columns: list[pa.ChunkedArray] = []
+    for field in shape:
+        if field.name in stamps:
+            value = pa.scalar(stamps[field.name], field.type)
+            columns.append(pa.chunked_array([pa.repeat(value, n)]))
+        elif field.name in rows.schema.names:
+            columns.append(rows[field.name].cast(field.type))
+        else:
+            columns.append(pa.chunked_array([pa.nulls(n, field.type)]))
+    return pa.Table.from_arrays(columns, schema=shape)
+
+
+def _aligned(shape: pa.Schema, stored: pa.Schema) -> pa.Schema:
+    """Give each column the type that the typed table has it in by now."""
+    return pa.schema(
+        [
+            stored.field(field.name).with_nullable(True) if field.name in stored.names else field
+            for field in shape
+        ]
+    )

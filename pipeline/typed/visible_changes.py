@@ -1,0 +1,80 @@
+"""Which rows of a changes log became visible, and in which epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lake.attempts import Attempts
+from pipeline.current.key_buckets import Known
+from pipeline.log.large_folds import LogRows
+from pipeline.typed.columns import EPOCH, Visible, Wanted
+from schemas.records import Operation
+
+IS_TRUNCATE = pc.field("operation") == Operation.TRUNCATE.value
+
+Stamp = Callable[[pa.Table], pa.Table]
+"""Adds to log rows the epoch in which each became visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """Rows that are too many for one slice, all newer than `since`.
+
+    `known` opens what its table was before them, where that can be read in one pass.
+    """
+
+    rows: LogRows
+    stamp: Stamp
+    since: int
+    known: Callable[[], Known | None] | None
+
+    @classmethod
+    def of(
+        cls,
+        rows: LogRows | None,
+        stamp: Stamp,
+        since: int,
+        known: Callable[[], Known | None] | None,
+    ) -> Bulk | None:
+        """Return it for such rows; None for None."""
+        return None if rows is None else cls(rows, stamp, since, known)
+
+
+def readable(
+    source: str, rows: pa.Table, large: Mapping[str, LogRows], wanted: Wanted
+) -> tuple[dict[str, pa.Table], Attempts]:
+    """Return the rows to plan with, by wanted table, and what could not be read."""
+    named = Attempts()
+    tables = _by_table(rows.filter(~IS_TRUNCATE))
+    for table, own in large.items():
+        with named.of(table):
+            tables[table] = own.narrowed(~IS_TRUNCATE).planned()
+    return {t: own for t, own in tables.items() if wanted(f"typed/{source}.{t}")}, named
+
+
+def stamped(
+    seen_at: Mapping[str, int], visible: Visible, snapshot_lsn: int, rows: pa.Table
+) -> pa.Table:
+    """Add the epoch in which each row became visible."""
+    snapshot_epoch = visible.epoch_of(snapshot_lsn) if snapshot_lsn <= visible.up_to else 0
+    epochs = [seen_at.get(tx, snapshot_epoch) for tx in rows["transaction_id"].to_pylist()]
+    return rows.append_column(EPOCH, pa.array(epochs, pa.int64()))
+
+
+def _by_table(rows: pa.Table) -> dict[str, pa.Table]:
+    names = pc.unique(rows["table"]).to_pylist()
+    return {name: rows.filter(pc.equal(rows["table"], name)) for name in names}
+
+
+def seen(seen_at: Collection[str], visible: Visible, snapshot_lsn: int) -> pc.Expression:
+    """Return a filter for the rows of transactions that became visible, and of their snapshot."""
+    wanted = pc.is_in(pc.field("transaction_id"), pa.array(list(seen_at), pa.string()))
+    wanted = wanted & ~pc.field("snapshot")
+    if visible.before < snapshot_lsn <= visible.up_to:
+        is_read = pc.field("snapshot") & (pc.field("commit_order") == snapshot_lsn)
+        wanted = wanted | is_read
+    return wanted

@@ -1,0 +1,281 @@
+"""`lake/catalog`: what is deployed. Append only; the newest row of a kind and name counts.
+
+Kinds: `capture` (a captured source: its tables), `slot` (the slot that a captured source reads
+from, and whether it is lost), `source` (a CREATE SOURCE statement), `projection` (a CREATE
+PROJECTION statement and its live generation), `retry` (somebody asked for a held table to be tried
+again now). The command line appends, the pipeline reads:
+neither needs the other to be up. What reads SQL is loaded when statements are read: who only
+changes a status, or asks for a retry, pays nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from kernel.errors import Conflict, NotFound
+from lake.layout import Lake
+from lake.ledger import Ledger
+from lake.table_columns import UTC_MICROS
+from lake.tables import Tables
+from projections.run.captured_tables import CapturedTable, parse_tables
+from schemas.incarnations import Incarnation, parse_incarnation
+from schemas.lake_columns import captured_columns
+
+if TYPE_CHECKING:
+    from projections.sql.parse import ProjectionDecl, SourceDecl
+    from schemas.topic_records import TopicShape
+
+SCHEMA = pa.schema(
+    [
+        ("entry", pa.int64()),
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("generation", pa.int32()),
+        ("status", pa.string()),
+        ("text", pa.string()),
+        ("include_late", pa.bool_()),
+        ("at", UTC_MICROS),
+    ]
+)
+
+CAPTURE, SLOT, SOURCE, PROJECTION = "capture", "slot", "source", "projection"
+RETRY = "retry"
+LIVE, PAUSED, DROPPED, LOST = "live", "paused", "dropped", "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One deployed thing. `text` is its SQL; of a capture or a slot JSON.
+
+    `include_late`: this generation takes rows that came later than their lateness allows.
+    `since` numbers the entry that made the text what it is, whatever it had been before.
+    """
+
+    kind: str
+    name: str
+    generation: int
+    status: str
+    text: str
+    include_late: bool = False
+    since: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Everything that is deployed at one version of the catalog."""
+
+    version: int
+    captures: dict[str, dict[str, CapturedTable]]
+    slots: dict[str, Incarnation]
+    sources: dict[str, SourceDecl]
+    since: dict[str, int] = field(default_factory=dict)
+    projections: dict[str, tuple[Entry, ProjectionDecl]]
+
+    @property
+    def declared(self) -> dict[str, ProjectionDecl]:
+        """The projections' statements, by name."""
+        return {name: decl for name, (_, decl) in self.projections.items()}
+
+    def keys(self) -> dict[str, tuple[str, ...]]:
+        """Return the primary key of every captured table in the lake, by `<source>.<table>`."""
+        return {
+            f"{source}.{table}": captured_columns(captured.keys)
+            for source, tables in self.captures.items()
+            for table, captured in tables.items()
+        }
+
+    @property
+    def topics(self) -> dict[str, TopicShape]:
+        """The declared sources that read an external topic, by name, and what they say of it."""
+        from projections.sql.topics import shape_of
+
+        return {
+            name: replace(shape, declared=self.since.get(name, 0))
+            for name, source in self.sources.items()
+            if (shape := shape_of(source)) is not None
+        }
+
+    def captured(self, source: str, table: str) -> CapturedTable | None:
+        """Return what is declared for a captured table; None when it is not captured (any more)."""
+        return self.captures.get(source, {}).get(table)
+
+    def histories(self) -> list[str]:
+        """Return the captured tables whose history was asked for, as `<source>.<table>`."""
+        return [
+            f"{source}.{table}"
+            for source, tables in self.captures.items()
+            for table, captured in tables.items()
+            if captured.history and captured.keys
+        ]
+
+    def lateness(self, name: str, default: timedelta) -> timedelta:
+        """Return how late rows of an input (`events.flight`, `shop.public.orders`) may be.
+
+        Results that ended before that are final.
+        """
+        for source in self.sources.values():
+            if _is_of(source, name) and source.lateness is not None:
+                return source.lateness
+        return default
+
+    def closed_after(self, name: str, default: timedelta) -> timedelta:
+        """Return how late rows of an input may be and still correct results by themselves."""
+        for source in self.sources.values():
+            if _is_of(source, name) and source.closed_after is not None:
+                return max(source.closed_after, self.lateness(name, default))
+        return self.lateness(name, default)
+
+    def idle_timeout(self, name: str) -> timedelta | None:
+        """Return how long a silent input is waited for; None for ever."""
+        for source in self.sources.values():
+            if _is_of(source, name) and source.idle_timeout is not None:
+                return source.idle_timeout
+        return None
+
+    def event_times(self, capture: str) -> dict[str, str]:
+        """Return, for tables of a captured source, the columns that hold their event time."""
+        found: dict[str, str] = {}
+        for source in self.sources.values():
+            on, _, table = (source.on or "").partition(".")
+            if on == capture and source.event_time:
+                found[table] = source.event_time
+        return found
+
+
+class DeployedCatalog:
+    """Reads and appends the catalog of one lake."""
+
+    def __init__(self, lake: Lake, tables: Tables) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._ledger = Ledger(lake.catalog, tables, SCHEMA, "catalog")
+        self._known: Deployment | None = None
+
+    def entries(self) -> list[Entry]:
+        """Return the newest entry of each kind and name, in the order of their first deployment."""
+        rows = self._tables.read(self._lake.catalog)
+        newest: dict[tuple[str, str], Entry] = {}
+        for row in sorted(rows.to_pylist(), key=lambda r: int(r["entry"])) if rows else []:
+            before = newest.get((row["kind"], row["name"]))
+            same = before is not None and before.status != DROPPED and before.text == row["text"]
+            newest[row["kind"], row["name"]] = Entry(
+                kind=row["kind"],
+                name=row["name"],
+                generation=row["generation"],
+                status=row["status"],
+                text=row["text"],
+                include_late=bool(row["include_late"]),
+                since=before.since if before is not None and same else int(row["entry"]),
+            )
+        return list(newest.values())
+
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Deploy several things in one commit, after whatever others deploy at the same moment.
+
+        Raises `LeaseLost` when others were faster every time.
+        """
+        now = datetime.now(UTC)
+        self._ledger.put(
+            lambda number: [
+                {
+                    "entry": number * 1000 + i,
+                    "kind": entry.kind,
+                    "name": entry.name,
+                    "generation": entry.generation,
+                    "status": entry.status,
+                    "text": entry.text,
+                    "include_late": entry.include_late,
+                    "at": now,
+                }
+                for i, entry in enumerate(entries)
+            ]
+        )
+
+    def set_status(self, name: str, status: str) -> Entry:
+        """Pause, resume or drop a projection that is deployed. Its table stays.
+
+        Raises `Conflict` where others read what is to be dropped.
+        """
+        known = {(each.kind, each.name): each for each in self.entries()}
+        readers = self._readers_of(name) if status == DROPPED else []
+        if readers:
+            raise Conflict(
+                f"{', '.join(readers)} read the projection {name}",
+                remedy=f"Drop what reads it first: penstock projection drop {readers[0]} --yes",
+            )
+        before = known[PROJECTION, name]
+        changed = replace(before, status=status)
+        if before.status != status:
+            self.put([changed])
+        return changed
+
+    def drop_source(self, name: str) -> None:
+        """Take a declared source out. What was read stays.
+
+        Raises `NotFound`, and `Conflict` where projections read it.
+        """
+        from projections.sql.lineage import readers_of_source
+
+        deployment = self.deployment()
+        if name not in deployment.sources:
+            raise NotFound(f"no source {name} is declared", remedy="penstock source list")
+        readers = readers_of_source(name, deployment.declared.values())
+        if readers:
+            raise Conflict(
+                f"{', '.join(readers)} read the source {name}",
+                remedy=f"Drop what reads it first: penstock projection drop {readers[0]} --yes",
+            )
+        known = {(each.kind, each.name): each for each in self.entries()}
+        self.put([replace(known[SOURCE, name], status=DROPPED)])
+
+    def _readers_of(self, name: str) -> list[str]:
+        from projections.sql.lineage import readers_of
+
+        return readers_of(name, self.deployment().declared.values())
+
+    def version(self) -> int:
+        """Return the catalog's table version; -1 before anything was deployed. Cheap."""
+        table = self._tables.open(self._lake.catalog)
+        return -1 if table is None else table.version()
+
+    def deployment(self) -> Deployment:
+        """Return everything that is deployed and not dropped."""
+        from projections.sql.parse import parse_script
+
+        version = self.version()
+        if self._known is not None and self._known.version == version:
+            return self._known
+        live = [entry for entry in self.entries() if entry.status != DROPPED]
+        sources: dict[str, SourceDecl] = {}
+        since: dict[str, int] = {}
+        projections: dict[str, tuple[Entry, ProjectionDecl]] = {}
+        for entry in live:
+            if entry.kind in (CAPTURE, SLOT, RETRY):
+                continue
+            script = parse_script(entry.text, origin=f"{entry.kind} {entry.name}")
+            sources |= {source.name: source for source in script.sources}
+            since |= {source.name: entry.since for source in script.sources}
+            projections |= {decl.name: (entry, decl) for decl in script.projections}
+        captures = {e.name: parse_tables(e.text) for e in live if e.kind == CAPTURE}
+        slots = {e.name: parse_incarnation(e.text) for e in live if e.kind == SLOT}
+        self._known = Deployment(
+            version=version,
+            captures=captures,
+            slots=slots,
+            sources=sources,
+            since=since,
+            projections=projections,
+        )
+        return self._known
+
+
+def _is_of(source: SourceDecl, name: str) -> bool:
+    """Say whether a statement is about an input, by its name or by that of its log."""
+    from projections.sql.topics import log_of
+
+    return name in (source.on, log_of(source))

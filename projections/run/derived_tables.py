@@ -1,0 +1,399 @@
+"""Brings typed and history tables from one epoch to another, before projections read them.
+
+The common cursor is the manifest's `typed` row. It only saves work: every table's own guard
+decides what it still lacks, so that losing the row repeats nothing.
+
+A table that fails is held: it keeps the epoch before, with its cause, and all others go on. It is
+tried again by itself, from that epoch, after pauses that grow, and at once when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from kernel import failpoints
+from kernel.errors import NotFound, Retry, retry_directive
+from kernel.positions import Epoch
+from lake.attempts import Attempts
+from lake.datasets import schema_of
+from lake.layout import Lake, current_name
+from lake.tables import TableAt, Tables, greatest
+from lake.views import DeltaFrames, Range
+from pipeline.commit.manifest import TYPED, Committed, Manifest, Projected
+from pipeline.commit.retries import Retries
+from pipeline.ddl.held_tables import NO_ORDER, Hold, failure_hold
+from pipeline.history.tables import HistoryOf, HistoryTables, history_column, outgrown
+from pipeline.installs.announced import Install, InstallBook
+from pipeline.installs.installing import generation_root
+from pipeline.position.progress import Progress
+from pipeline.typed.columns import Visible, Wanted
+from pipeline.typed.installs import TypedInstalls
+from pipeline.typed.tables import TypedTables
+from pipeline.typed.topics import typed_topic
+from projections.run.catalog import DeployedCatalog
+from projections.run.derived_holds import covered, free, in_quarantine, own_hold, wanted_beside
+from projections.run.derived_topics import DerivedTopics
+from projections.run.step_budget import within_budget
+
+LATE_EVENTS = ("released", "reclaimed")
+"""What an epoch counts that may have logged events of positions that readers have passed."""
+BOUNDED_BYTES = 32 * 2**20
+"""Typed files up to this size give a change of a history that is committed from this process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """All derived tables at one epoch, with their versions.
+
+    `held` do not have the epoch; a name may stand for all tables below it. Of such a table
+    `tables` has the version that it had before.
+    """
+
+    epoch: Epoch
+    tables: Mapping[str, TableAt]
+    held: Mapping[str, Hold] = field(default_factory=dict)
+
+
+class DerivedTables:
+    """Typed tables for all of the log, history tables for those that are asked for."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        manifest: Manifest,
+        typed: TypedTables,
+        history: HistoryTables,
+        frames: DeltaFrames,
+    ) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._manifest = manifest
+        self._typed = typed
+        self._history = history
+        self._frames = frames
+        self._copied = TypedInstalls(lake, tables)
+        self._deployed = DeployedCatalog(lake, tables)
+        self.topics = DerivedTopics(typed, self._deployed)
+        self._book = InstallBook(lake, tables)
+        self._brought: Brought | None = None
+        self._retries = Retries()
+        self._in_quarantine: frozenset[str] = frozenset()
+        self.passing: set[str] = set()
+        """Held tables whose error may pass by itself: storage or the registry was away."""
+
+    def at(self) -> Brought:
+        """Return how far typed tables have come. This object is their only writer."""
+        if self._brought is not None:
+            return self._brought
+        run = self._manifest.projected().get(TYPED)
+        if run is None:
+            return Brought(epoch=Epoch(0), tables={})
+        return Brought(epoch=run.epoch, tables=run.tables, held=run.held)
+
+    def at_last(self) -> Brought:
+        """Return how far typed tables came in this process. Reads nothing, for any thread."""
+        return self._brought or Brought(epoch=Epoch(0), tables={})
+
+    def due(self) -> bool:
+        """Say whether a held table is to be tried again now."""
+        held = self.at().held.items()
+        return any(self._tried(name, hold) and self._retries.due(name) for name, hold in held)
+
+    def _tried(self, name: str, hold: Hold) -> bool:
+        """Say whether a held table may be tried: not while rows of it are in quarantine."""
+        return hold.resumes is None or not covered(
+            name.replace("history/", "typed/", 1), self._in_quarantine
+        )
+
+    def try_now(self) -> None:
+        """Try held tables again at the next occasion, whatever pause they are in."""
+        self._retries.clear()
+
+    def bring(self, before: Brought, up_to: Committed, histories: Sequence[HistoryOf]) -> Brought:
+        """Append everything that became visible after `before` up to an epoch, then fold.
+
+        What fails is held and keeps nothing else back. Raises `LeaseLost`.
+        """
+        made, held = dict(before.tables), dict(before.held)
+        waiting = in_quarantine(up_to)
+        self._in_quarantine = frozenset(waiting)
+        for name in waiting.keys() - held.keys():
+            held[name] = replace(waiting[name], from_epoch=before.epoch + 1)
+        self._retry(before, up_to, made, held)
+        if up_to.epoch > before.epoch:
+            attempts = Attempts()
+            self._bring_typed(attempts, before, before.epoch, up_to, partial(free, tuple(held)))
+            self._took(attempts, Epoch(before.epoch + 1), made, held)
+            failpoints.hit(failpoints.TYPED_AFTER_APPEND)
+        self._bring_topics(before, up_to, made, held)
+        first = Epoch(min(before.epoch + 1, up_to.epoch))
+        for history in histories:
+            self._bring_history(history, first, up_to.epoch, made, held)
+        now = Brought(epoch=up_to.epoch, tables=made, held=held)
+        made = {n: at if covered(n, held) else self._as_now(n, at) for n, at in made.items()}
+        changed = made != dict(before.tables) or held != dict(before.held)
+        if changed or up_to.epoch > before.epoch:
+            own = {name: at for name, at in made.items() if not covered(name, held)}
+            done = Projected(epoch=up_to.epoch, name=TYPED, tables=own, held=held)
+            self._manifest.project(done, again=up_to.epoch == before.epoch)
+        self._brought = replace(now, tables=made)
+        return self._brought
+
+    def _took(
+        self,
+        attempts: Attempts,
+        first: Epoch,
+        made: dict[str, TableAt],
+        held: dict[str, Hold],
+    ) -> None:
+        """Book what was done, and hold what failed from epoch `first` on."""
+        made |= attempts.done
+        for name, error in attempts.failed.items():
+            since = min(first, held[name].from_epoch) if name in held else first
+            held[name] = failure_hold(error, from_epoch=since)
+            self._retries.failed(name)
+            passes = retry_directive(error) is not Retry.NEVER
+            (self.passing.add if passes else self.passing.discard)(name)
+
+    def _retry(
+        self,
+        before: Brought,
+        up_to: Committed,
+        made: dict[str, TableAt],
+        held: dict[str, Hold],
+    ) -> None:
+        """Bring held typed tables up to where the others are, as far as one step goes."""
+        if not before.epoch:
+            return
+        others = self._manifest.at(before.epoch)
+        for name, hold in before.held.items():
+            own = name.startswith("typed/") and not name.startswith(typed_topic(""))
+            if not own or not self._retries.due(name):
+                continue
+            if not self._tried(name, hold):
+                continue
+            after = Epoch(hold.from_epoch - 1)
+            reached = within_budget(self._manifest, after, others)
+            attempts = Attempts()
+            rest = tuple(other for other in held if other != name)
+            self._bring_typed(attempts, before, after, reached, partial(own_hold, name, rest))
+            attempts.narrow(name)
+            del held[name]
+            self._took(attempts, Epoch(hold.from_epoch), made, held)
+            if not attempts.failed:
+                self._retries.forget(name)
+                if reached.epoch < before.epoch:
+                    held[name] = replace(hold, from_epoch=reached.epoch + 1)
+
+    def lacks(self, brought: Brought, histories: Iterable[HistoryOf]) -> bool:
+        """Say whether a history was asked for just now, or removed to have it computed anew.
+
+        So is one that cannot be opened: it is held when it is folded, and stops no other table.
+        """
+        for history in histories:
+            name, there = history.name, False
+            with Attempts().of(name):
+                there = history.cursor(self._tables.open(self._lake.path(name))) is not None
+            if name not in brought.held and (name not in brought.tables or not there):
+                return True
+        return self.topics.lacks(brought.tables, brought.held)
+
+    def _bring_typed(
+        self,
+        attempts: Attempts,
+        before: Brought,
+        after: Epoch,
+        up_to: Committed,
+        wanted: Wanted,
+    ) -> None:
+        epochs = self._manifest.between(after, up_to.epoch)
+        start = self._manifest.at(after) if after else None
+        for store in up_to.heads:
+            visible = Visible(
+                start.heads.get(store, 0) if start else 0,
+                [(e.epoch, e.heads.get(store, 0)) for e in epochs],
+            )
+            with attempts.of("typed/events"):
+                late = any(e.counts.get(what) for e in epochs for what in LATE_EVENTS)
+                found = self._typed.add_events(
+                    store, visible, up_to.epoch, wanted=wanted, late=late
+                )
+                attempts.take(found)
+        progress = Progress.from_json(up_to.progress)
+        installs = self._installs(epochs)
+        self._bring_installs(attempts, installs, wanted)
+        for source in up_to.cuts:
+            visible = Visible(
+                max(start.cuts.get(source, 0) if start else 0, _begun(source, installs)),
+                [(e.epoch, e.cuts.get(source, 0)) for e in epochs],
+            )
+            failed = tuple(attempts.failed)
+            with attempts.of(f"typed/{source}"):
+                found = self._typed.add_changes(
+                    source,
+                    visible,
+                    up_to.epoch,
+                    pending_from=start.pending_from.get(source, 1) if start else 1,
+                    snapshot_lsn=progress.cut(source).snapshot_lsn,
+                    current=start.tables if start else {},
+                    brought=before.tables,
+                    held=Progress.from_json(start.progress).held.get(source, {}) if start else (),
+                    staged=self._staged(source, installs),
+                    wanted=partial(wanted_beside, wanted, failed),
+                )
+                attempts.take(found)
+
+    def _bring_topics(
+        self, before: Brought, up_to: Committed, made: dict[str, TableAt], held: dict[str, Hold]
+    ) -> None:
+        moved = up_to.epoch > before.epoch
+        found = self.topics.bring(up_to.epoch, made, held, moved=moved, due=self._retries.due)
+        for name in found.done:
+            held.pop(name, None)
+            self._retries.forget(name)
+        self._took(found, Epoch(before.epoch + 1), made, held)
+
+    def _bring_installs(
+        self, attempts: Attempts, installs: Sequence[tuple[Install, Epoch]], wanted: Wanted
+    ) -> None:
+        deployment = self._deployed.deployment() if installs else None
+        for install, epoch in installs:
+            assert deployment is not None, "there are installs"
+            name = f"typed/{install.source}.{install.table}"
+            if wanted(name) and name not in attempts.failed:
+                column = deployment.event_times(install.source).get(install.table)
+                with attempts.of(name):
+                    attempts.done |= self._copied.add(install, epoch, event_time=column)
+
+    def _staged(
+        self, source: str, installs: Sequence[tuple[Install, Epoch]]
+    ) -> dict[str, tuple[str, int]]:
+        """Return path and version of a source's rows as they were copied, by `current` table."""
+        return {
+            current_name(source, i.table): (generation_root(self._lake, i), i.version)
+            for i, _ in installs
+            if i.source == source
+        }
+
+    def _bring_history(
+        self,
+        history: HistoryOf,
+        first: Epoch,
+        epoch: Epoch,
+        made: dict[str, TableAt],
+        held: dict[str, Hold],
+    ) -> None:
+        """Fold a history, unless what it is folded from is held or its own pause is not over."""
+        name, from_epoch = history.name, first
+        if name in held:
+            from_epoch = Epoch(held[name].from_epoch)
+        inputs = (history.typed, history.truncates or history.typed)
+        for base in (item for item in inputs if covered(item, held)):
+            hold = Hold(order=NO_ORDER, reason=f"{base} is held", from_epoch=from_epoch)
+            held[name] = replace(hold, resumes=held[base].resumes if base in held else None)
+            return
+        if name in held and not self._retries.due(name):
+            return
+        attempts = Attempts()
+        with attempts.of(name):
+            folded = self._fold(history, epoch)
+            held.pop(name, None)
+            self._retries.forget(name)
+            if folded is not None:
+                made[name] = folded
+                failpoints.hit(failpoints.HISTORY_AFTER_FOLD)
+        self._took(attempts, from_epoch, made, held)
+
+    def _as_now(self, name: str, at: TableAt) -> TableAt:
+        """Return a table's newest version: a compaction makes one, and nobody keeps the old.
+
+        One that cannot be opened and has nothing new is held once it has, and stops no other.
+        """
+        with Attempts().of(name):
+            table = self._tables.open(self._lake.path(name))
+            if table is not None:
+                return replace(at, version=table.version())
+        return at
+
+    def _installs(self, epochs: Sequence[Committed]) -> list[tuple[Install, Epoch]]:
+        """Return the installs that these epochs took in."""
+        taken = {number: done.epoch for done in epochs for number in done.installs}
+        if not taken:
+            return []
+        return [(i, taken[i.number]) for i in self._book.installs() if i.number in taken]
+
+    def _fold(self, history: HistoryOf, epoch: Epoch) -> TableAt | None:
+        """Fold what the history lacks. Its cursor is its own guard; a new one starts from 0."""
+        path, typed = self._lake.path(history.name), self._lake.path(history.typed)
+        stored, source = self._tables.open(path), self._tables.open(typed)
+        done = history.cursor(stored)
+        if source is None:
+            return None
+        truncates = self._lake.path(history.truncates) if history.truncates else None
+        newest = max(self._newest(typed), self._newest(truncates) if truncates else 0)
+        anew = stored is None or done is None or outgrown(schema_of(stored), schema_of(source))
+        if stored is not None and done is not None and newest <= done and not anew:
+            return TableAt(version=stored.version(), as_of_epoch=epoch)
+        after = 0 if anew or done is None else done
+        within = Range(column="_epoch", lower=after + 1, upper=epoch + 1)
+        incoming = self._frames.frame(typed, within)
+        if incoming is None:
+            raise NotFound(f"{history.typed} vanished while it was read")
+        cleared = self._cleared(history, truncates, after, within) if truncates else None
+        size = self._frames.bytes_of(typed, within)
+        if cleared is not None:
+            size += self._frames.bytes_of(path)
+        return self._history.fold(
+            history,
+            incoming,
+            None if anew else self._frames.frame(path, *self._near(history, within, cleared)),
+            epoch,
+            truncates=cleared,
+            bounded=size <= BOUNDED_BYTES,
+        )
+
+    def _near(
+        self, history: HistoryOf, within: Range, cleared: DataFrame | None
+    ) -> tuple[Range, ...]:
+        """Return the range of keys that came in, so that files without any of them are not read.
+
+        Nothing where any key may be touched, or where keys are no integers.
+        """
+        name = history.key[0] if history.key else ""
+        if history.by_row or cleared is not None or history_column(name) != name:
+            return ()
+        epoch = pc.field("_epoch")
+        where = (epoch >= within.lower) & (epoch < within.upper)
+        rows = self._tables.read(self._lake.path(history.typed), where=where, columns=[name])
+        if rows is None or not rows.num_rows or not pa.types.is_integer(rows.schema[0].type):
+            return ()
+        bounds = pc.min_max(rows[name]).as_py()
+        # Nothing is greater than the type's own greatest value, nor can be written in it.
+        last = bounds["max"] == 2 ** (rows.schema[0].type.bit_width - 1) - 1
+        upper = None if last else bounds["max"] + 1
+        return (Range(column=name, lower=bounds["min"], upper=upper),)
+
+    def _newest(self, path: str) -> int:
+        table = self._tables.open(path)
+        return (greatest(table, "_epoch") or 0) if table is not None else 0
+
+    def _cleared(self, history: HistoryOf, path: str, done: int, within: Range) -> DataFrame | None:
+        """Return the TRUNCATEs of a history's table; None where there are none."""
+        if self._newest(path) <= done:
+            return None
+        frame = self._frames.frame(path, within)
+        return frame.filter(frame["table"] == history.table) if frame is not None else None
+
+
+def _begun(source: str, installs: Sequence[tuple[Install, Epoch]]) -> int:
+    """Return where a source's typed rows begin, if they begin with a copy: what was before it is
+    in the rows that were copied.
+    """
+    return min((i.lsn for i, _ in installs if i.source == source and i.releases), default=0)

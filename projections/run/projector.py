@@ -1,0 +1,395 @@
+"""Runs projections beside ingest: each over the epochs since its own cursor.
+
+A projection's cursor is the guard in its own table's commit; the manifest's entry is written
+afterwards and rebuilt from it, so that a crash between the two repeats nothing. A projection that
+fails keeps its last version and its error; the others go on, and ingest never waits for any.
+
+One run of a projection over the epochs (C, E]:
+1. Find the keys that the new rows affect (`affected_sql`).
+2. Compute the complete new rows of exactly those keys (`changed_sql`) from everything visible at E.
+3. Merge them into the target in one guarded commit; affected keys without a row are deleted.
+4. Note the run in the manifest.
+A first run, and a rebuild, compute the whole (`rows_sql`): the same rows by P6. What would be too
+large for this process is written from the executors. A projection of several steps is kept by the
+operators of its tree instead of 1 and 2 (`region_runs`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from kernel import failpoints
+from kernel.errors import LeaseLost, NotFound
+from kernel.positions import DeltaVersion, Epoch
+from lake.collecting import FEW_ROWS, RESULT, collected
+from lake.datasets import schema_of
+from lake.layout import Lake
+from lake.spark_writer import SparkWriter
+from lake.tables import TableAt, Tables, greatest
+from lake.views import DeltaFrames, Range
+from lake.writer import (
+    DELETE,
+    OP,
+    UPSERT,
+    ArrowWriter,
+    Guard,
+    upserts_and_deletes,
+    with_op,
+)
+from pipeline.commit.manifest import Manifest, Projected
+from projections.run.corrections import Corrections
+from projections.run.dataflow import MEMORY_BYTES
+from projections.run.final_rows import FinalRows
+from projections.run.matchers import register_functions
+from projections.run.region_runs import Reading, RegionRuns, input_tables, shape_of, table_of
+from projections.run.relations import LakeCatalog, retyped
+from projections.run.result_rows import keyed, stamped
+from projections.run.stream_frames import stream_frame
+from projections.run.targets import Target
+from projections.run.watermark import greater
+from projections.sql.plan import Input, InputKind, Plan, Strategy
+from projections.sql.shape import END, ORDER
+
+CLOSED = Epoch(2**62)
+"""Cursor of a generation that was replaced: its writer must not touch the table any more."""
+BOUNDED_BYTES = 64 * 2**20
+"""Input files up to this size give a result that is collected here and committed at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one run did.
+
+    Of final rows `ended_us` is the watermark, in microseconds since 1970, up to which they were
+    given out, and `waiting` how many wait for it; None where that is not known.
+    """
+
+    table: TableAt
+    rows: int
+    deleted: int
+    whole: bool
+    milliseconds: float
+    ended_us: int | None = None
+    waiting: int | None = None
+
+
+class Projector:
+    """Runs plans over the typed and history tables of one lake."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        tables: Tables,
+        manifest: Manifest,
+        *,
+        bounded_bytes: int = BOUNDED_BYTES,
+        state_memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._tables = tables
+        self._manifest = manifest
+        self._frames = DeltaFrames(spark, tables)
+        self._writer = ArrowWriter(tables)
+        self._spark_writer = SparkWriter(spark, tables)
+        self._bounded_bytes = bounded_bytes
+        self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes)
+        self._read: dict[str, dict[str, int]] = {}
+        self._final = FinalRows(manifest)
+        self._corrections = Corrections(lake, tables)
+
+    def keep_only(self, targets: Iterable[Target]) -> None:
+        """Forget what is held in memory of all targets but these."""
+        kept = {target.app_id for target in targets}
+        self._regions.keep_only(kept)
+        self._read = {name: read for name, read in self._read.items() if name in kept}
+        self._final.keep_only(kept)
+
+    def cursor(self, target: Target) -> Epoch | None:
+        """Return the epoch up to which a target has taken input; None before its first run."""
+        table = self._tables.open(target.path)
+        done = table.transaction_version(target.app_id) if table is not None else None
+        return Epoch(done) if done is not None else None
+
+    def run(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> Run:
+        """Take in everything up to an epoch that typed and history tables have reached.
+
+        Raises `LeaseLost` when another generation has taken this one's place.
+        """
+        started = time.perf_counter()
+        cursor = self.cursor(target)
+        if cursor == CLOSED:
+            raise LeaseLost(
+                f"{target.app_id} was replaced by another generation of {target.name}",
+                remedy=f"Finish what was begun: penstock replay status, then penstock replay swap "
+                f"{plan.name}",
+            )
+        self._note_again(plan, target, catalog, cursor)
+        others = self._other_projections(plan, target)
+        # Rows that went leave no epoch behind, nor does the swap of a generation.
+        moved = bool(others) and self._read.get(target.app_id) != others
+        again = cursor == up_to and moved
+        if cursor is not None and cursor >= up_to and not again:
+            ended = self._final.watermark(plan, target, catalog, cursor)
+            run = replace(self._nothing(target, cursor, started), ended_us=ended)
+            if cursor == up_to:
+                self._note(target, run)
+            return run
+        half = self._corrections.begun(plan, target)
+        if cursor is not None and half is not None and cursor < half < up_to:
+            # Its corrections are written, its rows are not.
+            self._note(
+                target, self._taken_in(plan, target, catalog, cursor, Guard(target.app_id, half))
+            )
+            cursor = half
+        moved = moved or self._final.passes(plan, target, catalog, up_to)
+        if cursor is not None and not moved and not self._anything_new(plan, catalog, cursor):
+            # Nothing to commit: the table at this version is also the one of `up_to`.
+            run = self._nothing(target, up_to, started)
+            self._note(target, run)
+            return run
+        run = self._taken_in(plan, target, catalog, cursor, Guard(target.app_id, up_to, again))
+        failpoints.hit(failpoints.PROJECTION_AFTER_COMMIT)
+        # The same may have been committed by a process that died before its note.
+        self._note(target, run, unsure=again and target.app_id not in self._read)
+        self._read[target.app_id] = others
+        return run
+
+    def _note_again(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, cursor: Epoch | None
+    ) -> None:
+        """Note a commit of final rows that a process left without its note when it died.
+
+        Its watermark follows from the one before, and is none that has not passed its rows: later
+        runs ask what had ended at it.
+        """
+        table = self._tables.open(target.path) if plan.final and cursor else None
+        if table is None or not cursor:
+            return
+        noted = self._manifest.noted(target.app_id)
+        if noted is None or noted < cursor:
+            ended = self._final.watermark(plan, target, catalog, cursor)
+            ended = greater(ended, greatest(table, END))
+            run = self._nothing(target, cursor, time.perf_counter())
+            self._note(target, replace(run, ended_us=ended))
+
+    def computed(self, plan: Plan, target: Target) -> None:
+        """Take note that a target's rows were computed by this process, as `whole` gives them."""
+        self._read[target.app_id] = self._other_projections(plan, target)
+
+    def _taken_in(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, cursor: Epoch | None, guard: Guard
+    ) -> Run:
+        """Commit what a target lacks of an epoch."""
+        started = time.perf_counter()
+        ended = self._final.watermark(plan, target, catalog, guard.epoch)
+        changes = self._mergeable(plan, target, catalog, cursor, guard.epoch)
+        if changes is None:
+            version, rows = self._write_whole(plan, target, catalog, guard)
+            run = _run(TableAt(version=version, as_of_epoch=guard.epoch), rows, 0, True, started)
+            return replace(run, ended_us=ended)
+        before = self._final.before(plan, target, guard.epoch)
+        last = self._regions.last if plan.final else None
+        self._corrections.write(plan, target, catalog, last, before, cursor, guard.epoch)
+        failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
+        if guard.again and changes.num_rows == 0:
+            run = self._nothing(target, guard.epoch, started)
+        else:
+            version = self._writer.merge(
+                target.path,
+                changes,
+                guard,
+                keys=plan.key,
+                newer=ORDER if plan.strategy is Strategy.NEWEST else (),
+            )
+            gone = pc.sum(pc.equal(changes[OP], DELETE)).as_py() or 0
+            table = TableAt(version=version, as_of_epoch=guard.epoch)
+            run = _run(table, changes.num_rows - gone, gone, False, started)
+        self._regions.committed(target.app_id, run.table.version)
+        waiting = self._regions.waiting(target.app_id) if plan.final else None
+        return replace(run, ended_us=ended, waiting=waiting)
+
+    def _nothing(self, target: Target, epoch: Epoch, started: float) -> Run:
+        """Return a run that changed nothing."""
+        table = self._tables.open(target.path)
+        version = table.version() if table is not None else 0
+        return _run(TableAt(version=version, as_of_epoch=epoch), 0, 0, False, started)
+
+    def _other_projections(self, plan: Plan, target: Target) -> dict[str, int]:
+        """Return the versions of the other projections' tables that a plan reads."""
+        names = {table_of(i) for i in plan.inputs if i.kind is InputKind.PROJECTION}
+        versions = dict(target.versions)
+        for name in names - versions.keys():
+            table = self._tables.open(self._lake.path(name))
+            if table is None:
+                raise NotFound(f"{name} has no rows yet")
+            versions[name] = table.version()
+        return {name: versions[name] for name in names}
+
+    def _note(self, target: Target, run: Run, *, unsure: bool = False) -> None:
+        epoch = Epoch(run.table.as_of_epoch)
+        noted = self._manifest.noted(target.app_id)
+        changed = run.rows + run.deleted > 0
+        if unsure and not changed and noted == epoch:
+            last = self._manifest.history_of(target.app_id)[-1:]
+            changed = [each.tables[target.name].version for each in last] != [run.table.version]
+        self._manifest.project(
+            Projected(
+                epoch=epoch,
+                name=target.app_id,
+                tables={target.name: run.table},
+                counts={"rows": run.rows, "deleted": run.deleted}
+                | self._final.counts(target, run.ended_us),
+                timings_ms={"run": run.milliseconds},
+            ),
+            # Rows of an epoch that was noted changed with those of another projection.
+            again=changed and noted is not None and noted >= epoch,
+        )
+
+    def _write_whole(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard
+    ) -> tuple[DeltaVersion, int]:
+        """Compute everything and replace what lies at the target; return version and rows."""
+        result = self.whole(plan, target, catalog, guard.epoch)
+        if self._input_bytes(plan, catalog) <= self._bounded_bytes:
+            rows = stamped(keyed(collected(result, RESULT), plan.key), guard.epoch)
+            failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
+            return self._writer.overwrite(target.path, rows, guard), rows.num_rows
+        whole = result.dropna(subset=list(plan.key))
+        marked = whole.withColumn("_epoch", functions.lit(int(guard.epoch)).cast("bigint"))
+        failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
+        version = self._spark_writer.overwrite(target.path, marked, guard)
+        table = self._tables.open(target.path)
+        return version, table.count() if table is not None else 0
+
+    def whole(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> DataFrame:
+        """Return all rows as they are at an epoch, as a frame that is computed when it is used."""
+        for item in plan.inputs:
+            frame = self._visible(item, target, plan, catalog, up_to, ())
+            frame.createOrReplaceTempView(item.view)
+        register_functions(self._spark, plan.tree)
+        return self._spark.sql(plan.rows_at(self._final.watermark(plan, target, catalog, up_to)))
+
+    def _anything_new(self, plan: Plan, catalog: LakeCatalog, after: Epoch) -> bool:
+        """Say, from file statistics alone, whether any input has rows newer than an epoch."""
+        tables = [self._tables.open(self._lake.path(n)) for n in input_tables(plan, catalog)]
+        newest = [greatest(table, "_epoch") for table in tables if table is not None]
+        return any(epoch is not None and epoch > after for epoch in newest)
+
+    def _input_bytes(self, plan: Plan, catalog: LakeCatalog) -> int:
+        names = input_tables(plan, catalog)
+        return sum(self._frames.bytes_of(self._lake.path(name)) for name in names)
+
+    def _mergeable(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch | None, up_to: Epoch
+    ) -> pa.Table | None:
+        """Return what a merge takes; None where only the whole has the table's columns right.
+
+        What the inputs' columns became, as an INT a DOUBLE, the stored column may not hold.
+        """
+        table = self._tables.open(target.path)
+        if after is None or table is None or plan.strategy is Strategy.WHOLE:
+            return None
+        stored = schema_of(table)
+        kept = plan.tree if plan.strategy is Strategy.REGIONS else None
+        if kept is not None and retyped(stored, shape_of(kept)):
+            return None
+        changes = self._changes(plan, target, catalog, after, up_to)
+        return None if retyped(stored, changes.schema) else changes
+
+    def _changes(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch, up_to: Epoch
+    ) -> pa.Table:
+        if plan.strategy is Strategy.REGIONS:
+            reading = Reading(
+                plan=plan,
+                catalog=catalog,
+                app_id=target.app_id,
+                path=target.path,
+                include_late=target.include_late,
+                versions=dict(target.versions),
+                watermark_us=self._final.watermark(plan, target, catalog, up_to),
+            )
+            return stamped(self._regions.changes(reading, up_to), up_to)
+        new = Range(column="_epoch", lower=after + 1, upper=up_to + 1)
+        for item in plan.inputs:
+            frame = self._visible(item, target, plan, catalog, up_to, (new,))
+            frame.createOrReplaceTempView(f"{item.view}_new")
+        if plan.affected_sql is None:
+            rows = collected(self._spark.sql(plan.changed_sql or ""), RESULT)
+            return with_op(stamped(keyed(rows, plan.key), up_to), UPSERT)
+        return self._recomputed(plan, target, catalog, up_to)
+
+    def _recomputed(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch
+    ) -> pa.Table:
+        for item in plan.inputs:
+            # The keys may depend on rows that are not new: those whose as-of version changed.
+            frame = self._visible(item, target, plan, catalog, up_to, ())
+            frame.createOrReplaceTempView(item.view)
+        affected = keyed(collected(self._spark.sql(plan.affected_sql or ""), RESULT), plan.key)
+        if affected.num_rows == 0:
+            return with_op(self._empty_rows(plan, up_to), UPSERT)
+        self._frames.from_arrow(affected).createOrReplaceTempView("affected")
+        for item in plan.inputs:
+            bounds = self._bounds(item)
+            if bounds is not None:
+                frame = self._visible(item, target, plan, catalog, up_to, (bounds,))
+                frame.createOrReplaceTempView(item.view)
+        changed = collected(self._spark.sql(plan.changed_sql or ""), RESULT)
+        rows = stamped(keyed(changed, plan.key), up_to)
+        keys = affected.select(list(plan.key)).group_by(list(plan.key)).aggregate([])
+        gone = keys.join(rows.select(list(plan.key)), list(plan.key), join_type="left anti")
+        return upserts_and_deletes(rows, stamped(gone, up_to))
+
+    def _empty_rows(self, plan: Plan, up_to: Epoch) -> pa.Table:
+        none = self._spark.sql(f"SELECT * FROM ({plan.rows_sql}) WHERE false")
+        return stamped(collected(none, FEW_ROWS), up_to)
+
+    def _bounds(self, item: Input) -> Range | None:
+        bounds = item.time_bounds
+        if bounds is None:
+            return None
+        row = self._spark.sql(
+            f"SELECT {bounds.lower_sql} AS low, {bounds.upper_sql} AS high FROM affected"
+        ).first()
+        return Range(column=bounds.column, lower=row["low"], upper=row["high"]) if row else None
+
+    def _visible(
+        self,
+        item: Input,
+        target: Target,
+        plan: Plan,
+        catalog: LakeCatalog,
+        up_to: Epoch,
+        ranges: tuple[Range, ...],
+    ) -> DataFrame:
+        match item.kind:
+            case InputKind.STREAM:
+                at_epoch = Range(column="_epoch", lower=None, upper=up_to + 1)
+                frame = stream_frame(
+                    self._frames, self._lake, item.name, catalog, (*ranges, at_epoch)
+                )
+                if plan.stateful and not target.include_late:
+                    frame = frame.filter("NOT _late")
+                return frame
+            case InputKind.HISTORY | InputKind.LATEST | InputKind.PROJECTION:
+                name = table_of(item)
+                frame_or_none = self._frames.frame(
+                    self._lake.path(name), *ranges, version=target.versions.get(name)
+                )
+                if frame_or_none is None:
+                    raise NotFound(f"{name} has no rows yet")
+                return frame_or_none
+
+
+def _run(table: TableAt, rows: int, deleted: int, whole: bool, started: float) -> Run:
+    elapsed = round((time.perf_counter() - started) * 1000, 1)
+    return Run(table=table, rows=rows, deleted=deleted, whole=whole, milliseconds=elapsed)

@@ -1,0 +1,266 @@
+"""Runs of projections that are kept by regions: their dataflows, from one run to the next.
+
+A dataflow is only trusted while the projection's table is as it left it. After a crash, a commit
+that failed, a swap or another query it begins anew: everything up to the epoch is taken in at once,
+and what the table has is compared with what it should have. So the table is right again whatever
+came in between, and rows that are right already are not written.
+
+Of a stream a run reads the facts of its epochs. Of a table (a history, what is valid of one, the
+table of another projection) it reads the files that came since and takes back the rows of those
+that went: whoever wrote them, as a fold, a compaction, or the swap of a generation, what is
+different between two versions is in these files, and their size follows from that of the changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from kernel.errors import NotFound
+from kernel.positions import Epoch
+from lake.datasets import (
+    dataset_at,
+    dataset_of,
+    missing_file,
+    paths_of,
+    scanner_of,
+    schema_of,
+)
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import upserts_and_deletes
+from pipeline.typed.columns import EPOCH, LATE
+from projections.run.dataflow import MEMORY_BYTES, Dataflow, arrow_type
+from projections.run.relations import LakeCatalog
+from projections.sql.shape import ORDER, Input, InputKind, Plan
+from projections.sql.tree import Newest, Scan, scans
+
+_LOOK_BACK = 32
+"""Versions behind which it is not asked any more whether only compactions came in between."""
+_REARRANGED = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    """A dataflow and what it stands for. `version` is the table's after its last commit.
+
+    `files` are those that hold the rows of the tables that are read, by the view of the input.
+    """
+
+    dataflow: Dataflow
+    identity: str
+    epoch: int = 0
+    version: int = -1
+    files: dict[str, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a run reads: a plan over the tables of a lake, for one target."""
+
+    plan: Plan
+    catalog: LakeCatalog
+    app_id: str
+    path: str
+    include_late: bool
+    versions: dict[str, int]
+    watermark_us: int | None = None
+
+    @property
+    def identity(self) -> str:
+        """Return a text that changes with all that a dataflow's rows depend on, but the facts."""
+        tree = self.plan.tree
+        columns = [each.columns for each in scans(tree)] if tree is not None else []
+        return repr((self.plan.rows_sql, columns, self.include_late))
+
+
+class RegionRuns:
+    """Computes changes from dataflows that it keeps in memory. For one thread."""
+
+    def __init__(self, lake: Lake, tables: Tables, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._memory_bytes = memory_bytes
+        self._lake = lake
+        self._tables = tables
+        self._held: dict[str, _Held] = {}
+        self._under_way: tuple[str, _Held] | None = None
+        self.last: pa.Table | None = None
+        """The rows that came and went in the last changes, with their weights."""
+
+    def changes(self, reading: Reading, up_to: Epoch) -> pa.Table:
+        """Return the rows to upsert and the keys to delete that bring the table to an epoch.
+
+        Call `committed` once they are: without that the next run begins anew.
+        """
+        tree = reading.plan.tree
+        assert tree is not None, "a plan without a tree is not kept by regions"
+        self._drop_under_way()
+        table = self._tables.open(reading.path)
+        held = self._held.pop(reading.app_id, None)
+        if held is not None:
+            self._under_way = (reading.app_id, held)
+            known = table is not None and _stands(held, reading, table)
+            if not (known and self._fed(held, tree, reading, up_to)):
+                self._drop_under_way()
+                held = None
+        fresh = held is None
+        if held is None:
+            held = _Held(
+                dataflow=Dataflow(tree, memory_bytes=self._memory_bytes),
+                identity=reading.identity,
+            )
+            self._under_way = (reading.app_id, held)
+            self._fed(held, tree, reading, up_to)
+        held.dataflow.pass_watermark(reading.watermark_us)
+        if fresh and table is not None:
+            rows = held.dataflow.begin(_stored(table, tree))
+        else:
+            rows = held.dataflow.round()
+        held.epoch = int(up_to)
+        self.last = rows
+        return _operations(rows, reading.plan.key)
+
+    def committed(self, app_id: str, version: int) -> None:
+        """Take note that the last changes are in the table, which now has this version."""
+        if self._under_way is not None and self._under_way[0] == app_id:
+            held = self._under_way[1]
+            held.version = version
+            self._held[app_id] = held
+            self._under_way = None
+
+    def waiting(self, app_id: str) -> int:
+        """Return how many rows of a target wait for the watermark to pass their end."""
+        held = self._held.get(app_id)
+        return 0 if held is None else held.dataflow.waiting
+
+    def keep_only(self, app_ids: Iterable[str]) -> None:
+        """Forget all dataflows but those of some targets."""
+        for app_id in self._held.keys() - set(app_ids):
+            self._held.pop(app_id).dataflow.close()
+
+    def _drop_under_way(self) -> None:
+        if self._under_way is not None:
+            self._under_way[1].dataflow.close()
+            self._under_way = None
+
+    def _fed(self, held: _Held, tree: Newest, reading: Reading, up_to: Epoch) -> bool:
+        """Give a dataflow what is new to it; False where rows to take back are not kept any more.
+
+        The dataflow is of no use then.
+        """
+        for scan in scans(tree):
+            if scan.kind is InputKind.STREAM:
+                held.dataflow.add(scan, self._facts(scan, reading, held.epoch, up_to))
+            elif not self._fed_table(held, scan, reading):
+                return False
+        return True
+
+    def _fed_table(self, held: _Held, scan: Scan, reading: Reading) -> bool:
+        name = table_of(scan)
+        table = self._tables.open(self._lake.path(name))
+        if table is None:
+            raise NotFound(f"{name} has no rows yet")
+        wanted = reading.versions.get(name, table.version())
+        if wanted != table.version():
+            table = DeltaTable(self._lake.path(name), version=wanted)
+        before, now = held.files.get(scan.view, frozenset()), paths_of(table)
+        gone = dataset_at(table, before - now)
+        if missing_file(gone) is not None:
+            return False
+        held.dataflow.add(scan, _rows(scan, dataset_at(table, now - before)))
+        held.dataflow.add(scan, _rows(scan, gone), weight=-1)
+        held.files[scan.view] = now
+        return True
+
+    def _facts(self, scan: Scan, reading: Reading, after: int, up_to: Epoch) -> Iterator[pa.Table]:
+        members = reading.catalog.members(scan.name)
+        if not members:
+            raise NotFound(f"{scan.name} has no rows yet")
+        where = (pc.field(EPOCH) > after) & (pc.field(EPOCH) <= int(up_to))
+        if reading.plan.stateful and not reading.include_late:
+            where = where & ~pc.field(LATE)
+        for member in members:
+            table = self._tables.open(self._lake.path(member))
+            if table is not None:
+                yield from _shaped(scan, table, where)
+
+
+def _stands(held: _Held, reading: Reading, table: DeltaTable) -> bool:
+    """Say whether a dataflow still knows what its table has: only compactions came since."""
+    behind = table.version() - held.version
+    if held.identity != reading.identity or not 0 <= behind <= _LOOK_BACK:
+        return False
+    return behind == 0 or all(
+        commit.get("operation") in _REARRANGED for commit in table.history(behind)
+    )
+
+
+def _shaped(scan: Scan, table: DeltaTable, where: pc.Expression) -> Iterator[pa.Table]:
+    """Yield rows of one typed table under the relation's columns, NULL where it lacks one."""
+    present = set(schema_of(table).names)
+    own = [each for each in scan.columns if each.name in present]
+    names = [*(each.name for each in own), *ORDER]
+    types = {each.name: arrow_type(each) for each in scan.columns}
+    for batch in scanner_of(dataset_of(table), where, [*dict.fromkeys(names)]).to_batches():
+        rows = pa.table(batch)
+        columns = {
+            name: rows[name].cast(kind) if name in present else pa.nulls(rows.num_rows, kind)
+            for name, kind in types.items()
+        }
+        yield pa.table(columns | {name: rows[name] for name in ORDER})
+
+
+def table_of(read: Scan | Input) -> str:
+    """Name the table of the lake that an input reads which is not a stream."""
+    kind = "projection" if read.kind is InputKind.PROJECTION else "history"
+    return f"{kind}/{read.name}"
+
+
+def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
+    """Name the tables that a plan reads: typed ones of its streams, histories, projections."""
+    names: list[str] = []
+    for item in plan.inputs:
+        stream = item.kind is InputKind.STREAM
+        names += catalog.members(item.name) if stream else [table_of(item)]
+    return names
+
+
+def _rows(scan: Scan, files: ds.Dataset) -> Iterator[pa.Table]:
+    """Yield rows of a table with their place in time; see `projections.sql.batch.scanned`."""
+    types = {each.name: arrow_type(each) for each in scan.columns}
+    versions = scan.kind is not InputKind.PROJECTION
+    where = {
+        InputKind.HISTORY: ~pc.field("_deleted"),
+        InputKind.LATEST: ~pc.field("_deleted") & pc.field("valid_to").is_null(),
+    }.get(scan.kind)
+    needed = [*dict.fromkeys([*types, *(["valid_from"] if versions else [])])]
+    for batch in scanner_of(files, where, needed).to_batches():
+        rows = pa.table(batch)
+        zero = pa.array([0] * rows.num_rows, pa.int64())
+        begun = rows["valid_from"] if versions else zero.cast(pa.timestamp("us", "UTC"))
+        columns = {name: rows[name].cast(kind) for name, kind in types.items()}
+        yield pa.table(columns | {"_time": begun, "_seq_hi": zero, "_seq_lo": zero})
+
+
+def shape_of(tree: Newest) -> pa.Schema:
+    """Return the columns of the rows that a tree gives."""
+    return pa.schema([(each.name, arrow_type(each)) for each in tree.columns])
+
+
+def _stored(table: DeltaTable, tree: Newest) -> Iterator[pa.Table]:
+    """Yield what a projection's table has."""
+    shape = shape_of(tree)
+    for batch in scanner_of(dataset_of(table), None, shape.names).to_batches():
+        yield pa.table(batch).select(shape.names).cast(shape)
+
+
+def _operations(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """Turn rows that came and went into upserts, and deletes of keys that have no row any more."""
+    came = rows.filter(pc.equal(rows["_w"], 1)).drop_columns(["_w"])
+    went = rows.filter(pc.equal(rows["_w"], -1)).select(list(key))
+    gone = went.join(came.select(list(key)), list(key), join_type="left anti")
+    return upserts_and_deletes(came, gone)

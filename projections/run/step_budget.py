@@ -1,0 +1,22 @@
+"""How much of the log one step of derived tables takes in."""
+
+from __future__ import annotations
+
+from kernel.positions import Epoch
+from pipeline.commit.manifest import Committed, Manifest
+
+MAX_ROWS_PER_STEP = 60_000
+"""Derived tables are brought forward by at most about this many log rows at a time."""
+MAX_EPOCHS_PER_STEP = 2_000
+
+
+def within_budget(manifest: Manifest, after: Epoch, last: Committed) -> Committed:
+    """Return the epoch up to which one step brings derived tables: at most `last`."""
+    rows, chosen = 0, last
+    until = Epoch(min(last.epoch, after + MAX_EPOCHS_PER_STEP))
+    for epoch in manifest.between(after, until):
+        rows += sum(epoch.counts.get(kind, 0) for kind in ("events", "changes", "records"))
+        chosen = epoch
+        if rows >= MAX_ROWS_PER_STEP:
+            break
+    return chosen

@@ -1,5 +1,0 @@
-"""The lake's side of a comparison with a source: a table as of one LSN, hashed; what was found.
-
-Upstream: `current` tables, the changes log, the manifest. Downstream: `apps.verification`.
-Entry points: `as_of.StateReader`, `hashing.LakeRows`, `facts.Verifications`.
-"""
