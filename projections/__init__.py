@@ -1,7 +1,6 @@
-"""From log to tables: the append-only log, state kept from it, SQL projections over both.
+"""SQL projections over the log and the tables kept from it: what they mean, how they run.
 
-Upstream: schemas (records decoded by cdc and eventstore, handed in by apps).
+Upstream: lake, pipeline (epochs and their tables).
 Downstream: replay, apps, and any engine that opens Delta tables.
-Entry points: `pipeline.commit.ingest.Ingest`, `projections.run.projector.Projector`,
-`projections.sql.plan.plan`, `projections.serve.query`.
+Entry points: `sql.plan.plan`, `run.projector.Projector.run`, `serve.query.ask`.
 """

@@ -72,13 +72,14 @@ def test_changelog_has_a_place_for_what_comes_and_names_this_version() -> None:
 
 
 def test_a_stack_in_a_checkout_leaves_nothing_untracked() -> None:
-    """`make up` makes the workspace of the checkout's root: its state and its lake."""
+    """`make up` makes the workspace of the checkout's root: its state, and its lake within."""
     here = settings.load(ROOT)
-    written = [Path(here.lake), here.state_dir, ROOT / ".venv", ROOT / "penstock.egg-info"]
+    assert Path(here.lake).parent == here.state_dir
+    written = [here.state_dir, ROOT / ".venv", ROOT / "penstock.egg-info"]
     assert {path.parent for path in written} == {ROOT}
     assert [path.name for path in written if not is_ignored(path)] == []
-    # Modules of these names are no tables.
-    for kept in (ROOT / "apps/archive/lake.py", ROOT / "tests/support/lake"):
+    # What is named after the lake is code here, no tables.
+    for kept in (ROOT / "lake", ROOT / "apps/archive/lake.py", ROOT / "tests/support/lake"):
         assert kept.exists()
         assert not is_ignored(kept)
 
