@@ -353,7 +353,12 @@ async def restoring(dsn: str, contents: Contents) -> AsyncIterator[PostgresResto
 
 async def _connected(dsn: str) -> Connection:
     connection = await connect(dsn, role=None)
-    with wrapped("filling the event store"):
-        for setting in _SESSION:
-            await connection.execute(setting.encode())
+    try:
+        with wrapped("filling the event store"):
+            for setting in _SESSION:
+                await connection.execute(setting.encode())
+    except BaseException:
+        # One of several that copy may be cancelled here, because another one failed.
+        await connection.close()
+        raise
     return connection

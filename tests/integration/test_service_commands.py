@@ -267,7 +267,7 @@ def decide(command, state):
     if command.name == "grow":
         held = []
         while True:
-            held.append(bytearray(2**20))
+            held.append(bytearray(2**28))
     return [Event(command.name, {})]
 
 def evolve(state, event):
