@@ -44,6 +44,10 @@ DeltaVersion = NewType("DeltaVersion", int)
 Epoch = NewType("Epoch", int)
 """Penstock's own counter of committed batches: 1, 2, 3 …, never reused."""
 
+CLOSED: Final = Epoch(2**62)
+"""Cursor of a generation that was replaced: its writer must not touch the table any more. No epoch
+is that great, and none may be noted that is."""
+
 
 def covers(read: Offsets, wanted: Offsets) -> bool:
     """Say whether every partition of `wanted` has been read up to its offset there."""

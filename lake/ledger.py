@@ -20,7 +20,7 @@ _RIVALS = Backoff(attempts=20, base_s=0.05, cap_s=0.5)
 Row = Mapping[str, object]
 Rows = Callable[[int], Sequence[Row]]
 """Returns the rows to write, given the number of their commit. Called anew for every attempt: it
-may read the ledger, and raise for what is no longer to be written."""
+may read the ledger, raise for what is no longer to be written, or return nothing to write."""
 
 
 class Ledger:
@@ -46,5 +46,7 @@ class Ledger:
         table = self._tables.ensure(self._path, self._schema)
         first = (table.transaction_version(self._app_id) or 0) + 1
         made = pa.Table.from_pylist([dict(row) for row in rows(first)], schema=self._schema)
+        if made.num_rows == 0:
+            return first
         self._writer.claim(self._path, made, Guard(self._app_id, Epoch(first + numbers - 1)))
         return first

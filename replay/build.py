@@ -27,12 +27,12 @@ from kernel.errors import (
     PenstockError,
     Unavailable,
 )
-from kernel.positions import Epoch
+from kernel.positions import CLOSED, Epoch
 from lake.sessions import session_beside
 from pipeline.ddl.held_tables import retry_command
 from projections.run.catalog import Entry
 from projections.run.derived_holds import why_it_waits
-from projections.run.projector import BOUNDED_BYTES, CLOSED, Projector
+from projections.run.projector import BOUNDED_BYTES, Projector
 from projections.run.targets import Target
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_files

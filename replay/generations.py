@@ -16,10 +16,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel.errors import LeaseLost, NotFound, Unavailable
-from kernel.positions import DeltaVersion, Epoch
+from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.adoption import adopted
 from lake.tables import kept
-from projections.run.projector import CLOSED
 
 GENERATION_KEY = "penstock.generation"
 """Name in the commit's own metadata by which a swap is found again after a crash."""

@@ -19,18 +19,17 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
 
 from kernel import failpoints
 from kernel.errors import Conflict, LeaseLost, NotFound
-from kernel.positions import DeltaVersion, Epoch
+from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.datasets import schema_of
 from lake.tables import TableAt, kept
 from pipeline.commit.manifest import Projected
-from projections.run.catalog import PROJECTION, Entry
-from projections.run.projector import CLOSED
+from projections.run.catalog import Entry
 from replay.book import CLAIM, READY, Replay, ReplayBook, State
 from replay.generations import (
     Cursor,
@@ -176,7 +175,6 @@ def _given_back(book: ReplayBook, claimed: Replay, replay: Replay) -> None:
 def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) -> Replay:
     path = site.lake.path(f"projection/{replay.name}")
     folder = generation_name(replay.name, replay.generation)
-    new = live_app(replay.name, replay.generation)
     old = live_app(replay.name, replay.base)
     for _ in range(ATTEMPTS):
         book.refuse_moved(replay, after=_GOES_ON)
@@ -184,10 +182,10 @@ def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) 
         built = DeltaTable(site.lake.path(folder))
         site.tables.ensure(path, schema_of(built))
         stable = DeltaTable(path)
-        swapped = stable.transaction_version(new)
+        swapped = _swapped_at(stable, replay)
         if swapped is not None:
             # A swap that was interrupted after its commit.
-            return replay.now(replay.state, epoch=Epoch(swapped), detail=replay.detail)
+            return replay.now(replay.state, epoch=swapped, detail=replay.detail)
         # A catch-up without new input commits nothing: the book may know better than the table.
         done = built.transaction_version(build_app(replay.name, replay.generation)) or 0
         epoch = Epoch(max(done, replay.epoch))
@@ -212,7 +210,7 @@ def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) 
                 built,
                 folder=folder.removeprefix(f"projection/{replay.name}/"),
                 old=old,
-                new=Cursor(app_id=new, epoch=epoch),
+                new=Cursor(app_id=live_app(replay.name, replay.generation), epoch=epoch),
                 generation=replay.generation,
             )
         except LeaseLost:
@@ -220,6 +218,32 @@ def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) 
             continue
         return replay
     raise _too_fast(replay)
+
+
+def _swapped_at(stable: DeltaTable, replay: Replay) -> Epoch | None:
+    """Return the epoch of a generation that is the table by its commit already; None before that.
+
+    Raises `Conflict` where the table was taken back from it, or its base is not the table any
+    more: a rollback, or another swap, may have come as far as its commit and no further.
+    """
+    _refuse_taken_back(stable, replay, replay.generation)
+    swapped = stable.transaction_version(live_app(replay.name, replay.generation))
+    if swapped is None and stable.transaction_version(live_app(replay.name, replay.base)) == CLOSED:
+        raise Conflict(
+            f"generation {replay.base} of {replay.name} was replaced by another one than "
+            f"{replay.generation}",
+            remedy=f"Finish what was begun: penstock replay status {replay.name}",
+        )
+    return None if swapped is None else Epoch(swapped)
+
+
+def _refuse_taken_back(stable: DeltaTable, replay: Replay, generation: int) -> None:
+    """Raise `Conflict` where a generation was the table and is not any more."""
+    if stable.transaction_version(live_app(replay.name, generation)) == CLOSED:
+        raise Conflict(
+            f"the table was taken back from generation {generation} of {replay.name} meanwhile",
+            remedy=f"penstock replay status {replay.name}",
+        )
 
 
 def _restored(site: Site, replay: Replay) -> Epoch:
@@ -274,26 +298,29 @@ def _refuse_another(entry: Entry, replay: Replay) -> None:
 def _go_live(site: Site, replay: Replay, *, generation: int, text: str, include_late: bool) -> None:
     """Deploy one of the two generations of a swap.
 
-    Raises `Conflict` where another one is deployed since: whoever comes here may have slept.
+    Raises `Conflict` where another one is deployed since, or the table was taken back from this
+    one: whoever comes here may have slept. Both are looked at anew for each attempt. Who takes the
+    table back closes the generation before the catalog names another one: so it is seen here, or
+    the attempt fails.
     """
-    for attempt in range(ATTEMPTS):
+
+    def deployed() -> list[Entry]:
         entry = entry_of(site, replay.name)
         _refuse_another(entry, replay)
         if entry.generation == generation:
-            return
-        live = Entry(
-            kind=PROJECTION,
-            name=replay.name,
-            generation=generation,
-            status=entry.status,
-            text=text,
-            include_late=include_late,
-        )
+            return []
+        stable = DeltaTable(site.lake.path(f"projection/{replay.name}"))
+        _refuse_taken_back(stable, replay, generation)
+        return [replace(entry, generation=generation, text=text, include_late=include_late)]
+
+    for attempt in range(ATTEMPTS):
         try:
-            site.deployed.put([live])
+            site.deployed.decide(deployed)
         except LeaseLost:
             if attempt == ATTEMPTS - 1:
                 raise
+        else:
+            return
 
 
 def _too_fast(replay: Replay) -> Conflict:

@@ -19,8 +19,8 @@ from operator import or_
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kernel.errors import LeaseLost, NotFound
-from kernel.positions import Epoch, Offsets, TopicId
+from kernel.errors import Conflict, LeaseLost, NotFound
+from kernel.positions import CLOSED, Epoch, Offsets, TopicId
 from lake.layout import Lake
 from lake.log_lengths import SHORT
 from lake.table_columns import UTC_MICROS
@@ -175,7 +175,13 @@ class Manifest:
         self._append(row, Guard(f"{self._app_id}/committed", done.epoch))
 
     def project(self, done: Projected, *, again: bool = False) -> None:
-        """Note how far a derived table has come; `again`: anew for an epoch that it had noted."""
+        """Note how far a derived table has come; `again`: anew for an epoch that it had noted.
+
+        Raises `Conflict` for the cursor of a writer that was closed: as the greatest epoch of all
+        it would hide every one that was committed.
+        """
+        if done.epoch >= CLOSED:
+            raise Conflict(f"{done.name} was closed: it has no epoch that could be noted")
         row = {
             "epoch": done.epoch,
             "kind": PROJECTION,

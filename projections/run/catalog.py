@@ -10,7 +10,7 @@ changes a status, or asks for a retry, pays nothing for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -179,6 +179,14 @@ class DeployedCatalog:
 
         Raises `LeaseLost` when others were faster every time.
         """
+        self.decide(lambda: entries)
+
+    def decide(self, decided: Callable[[], Sequence[Entry]]) -> None:
+        """Deploy what `decided` returns, which may read the catalog and raise.
+
+        It is called anew when others deploy meanwhile: what it has read is true when its entries
+        are there. Raises `LeaseLost` when others were faster every time.
+        """
         now = datetime.now(UTC)
         self._ledger.put(
             lambda number: [
@@ -192,7 +200,7 @@ class DeployedCatalog:
                     "include_late": entry.include_late,
                     "at": now,
                 }
-                for i, entry in enumerate(entries)
+                for i, entry in enumerate(decided())
             ]
         )
 

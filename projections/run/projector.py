@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from kernel import failpoints
 from kernel.errors import LeaseLost, NotFound
-from kernel.positions import DeltaVersion, Epoch
+from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.collecting import FEW_ROWS, RESULT, collected
 from lake.datasets import schema_of
 from lake.layout import Lake
@@ -56,8 +56,6 @@ from projections.run.watermark import greater
 from projections.sql.plan import Input, InputKind, Plan, Strategy
 from projections.sql.shape import END, ORDER
 
-CLOSED = Epoch(2**62)
-"""Cursor of a generation that was replaced: its writer must not touch the table any more."""
 BOUNDED_BYTES = 64 * 2**20
 """Input files up to this size give a result that is collected here and committed at once."""
 

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kernel.errors import LeaseLost, NotFound
-from kernel.positions import Epoch
+from kernel.errors import Conflict, LeaseLost, NotFound
+from kernel.positions import CLOSED, Epoch
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from pipeline.commit.manifest import Bound, Committed, Manifest, Projected
@@ -73,3 +73,14 @@ def test_how_far_a_projection_has_come_is_its_newest_row(lake: Lake) -> None:
     assert [run.epoch for run in manifest.history_of("projection/p/g1")] == [1, 3]
     with pytest.raises(NotFound):
         manifest.at(Epoch(1))
+
+
+def test_the_cursor_of_a_closed_writer_is_noted_as_no_epoch(lake: Lake) -> None:
+    manifest = Manifest(lake, Tables())
+    manifest.bind(bound(1, 5))
+    manifest.commit(committed(1))
+    with pytest.raises(Conflict, match="projection/p/g1 was closed"):
+        manifest.project(Projected(epoch=CLOSED, name="projection/p/g1", tables={}))
+    last = manifest.last()
+    assert last is not None
+    assert last.epoch == 1

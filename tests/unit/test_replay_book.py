@@ -11,13 +11,15 @@ from deltalake import DeltaTable
 
 from kernel import failpoints
 from kernel.errors import Cancelled, Conflict, LeaseLost, NotFound
-from kernel.positions import Epoch
+from kernel.positions import CLOSED, Epoch
 from lake.layout import Lake
 from lake.tables import Tables
+from pipeline.commit.manifest import Manifest, Projected
+from projections.run.catalog import Entry
 from replay import swap as swapping
 from replay.book import READY, Replay, ReplayBook, State
 from replay.cancel import cancel, remove_files
-from replay.generations import generation_name
+from replay.generations import generation_name, live_app
 from replay.subject import entry_of
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade, words
@@ -230,6 +232,96 @@ def test_p10_a_swap_that_slept_while_another_made_it_and_took_it_back_changes_no
     rows = Tables().read(made.lake.path(f"projection/{NAME}"))
     assert rows is not None
     assert rows["word"].to_pylist() == ["live"]
+
+
+def test_p10_a_swap_that_slept_while_a_rollback_was_half_done_commits_no_epoch(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is the old one again, and the book does not tell yet."""
+    slept: list[str] = []
+
+    def sleeping(name: str) -> None:
+        if name == failpoints.REPLAY_AFTER_CLAIM and not slept:
+            slept.append(name)
+            swap(HandMade(made.lake).site, NAME, unmoved)
+            slept.append("rollback")
+            with pytest.raises(failpoints.Crash):
+                rollback(HandMade(made.lake).site, NAME)
+        elif slept[-1:] == ["rollback"] and name == failpoints.REPLAY_AFTER_SWAP:
+            slept.append("died")
+            raise failpoints.Crash(name)
+
+    monkeypatch.setattr(failpoints, "hit", sleeping)
+    with pytest.raises(Conflict, match="taken back from generation 2 of report"):
+        swap(made.site, NAME, unmoved)
+    assert slept[-1] == "died"
+    last = made.site.manifest.last()
+    assert last is not None
+    assert last.epoch == 1
+    assert rollback(made.site, NAME).generation == 1
+    assert swap_is_taken_back(made)
+
+
+def test_a_generation_is_not_swapped_upon_a_swap_that_died(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were built to replace the first one, whose cursor is closed by now."""
+    made.build(NAME, words((1, "also built")), 1, generation=3)
+    failpoints.arm(failpoints.REPLAY_AFTER_SWAP)
+    with pytest.raises(failpoints.Crash):
+        swap(made.site, NAME, unmoved, generation=3)
+    monkeypatch.setattr(swapping, "ATTEMPTS", 1)
+    with pytest.raises(Conflict, match="generation 1 of report was replaced"):
+        swap(made.site, NAME, unmoved, generation=2)
+    assert swap(made.site, NAME, unmoved, generation=3).generation == 3
+    assert shown(made) == ["also built"]
+
+
+@pytest.mark.parametrize("at", ["manifest", "catalog"])
+def test_p10_a_swap_that_slept_before_it_deployed_does_not_deploy_what_was_taken_back(
+    made: HandMade, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[str] = []
+
+    def sleep() -> None:
+        if not slept:
+            slept.append(at)
+            swap(HandMade(made.lake).site, NAME, unmoved)
+            rollback(HandMade(made.lake).site, NAME)
+
+    project, look = Manifest.project, swapping._refuse_another
+
+    def projecting(self: Manifest, done: Projected, *, again: bool = False) -> None:
+        project(self, done, again=again)
+        sleep()
+
+    def looking(entry: Entry, replay: Replay) -> None:
+        look(entry, replay)
+        sleep()
+
+    if at == "manifest":
+        monkeypatch.setattr(Manifest, "project", projecting)
+    else:
+        monkeypatch.setattr(swapping, "_refuse_another", looking)
+    with pytest.raises(Conflict, match="taken back from generation 2 of report"):
+        swap(made.site, NAME, unmoved)
+    assert slept
+    assert swap_is_taken_back(made)
+
+
+def swap_is_taken_back(made: HandMade) -> bool:
+    """Say whether book, catalog and table agree that the first generation is the table again."""
+    table = DeltaTable(made.lake.path(f"projection/{NAME}"))
+    cursors = [table.transaction_version(live_app(NAME, generation)) for generation in (1, 2)]
+    state = ReplayBook(made.lake, Tables()).of(NAME)[0].state
+    told = (state, entry_of(made.site, NAME).generation, cursors, shown(made))
+    return told == (State.ROLLED_BACK, 1, [1, CLOSED], ["live"])
+
+
+def shown(made: HandMade) -> list[str]:
+    rows = Tables().read(made.lake.path(f"projection/{NAME}"))
+    assert rows is not None
+    return sorted(rows["word"].to_pylist())
 
 
 def test_a_claim_is_given_back_where_the_live_one_was_faster(

@@ -15,11 +15,10 @@ import pytest
 from deltalake import DeltaTable
 
 from kernel.errors import LeaseLost
-from kernel.positions import DeltaVersion, Epoch
+from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.layout import Lake
 from lake.tables import TABLE_SETTINGS, Tables
 from lake.writer import ArrowWriter, Guard, reached
-from projections.run.projector import CLOSED
 from replay.generations import (
     Cursor,
     build_app,
