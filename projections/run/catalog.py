@@ -209,18 +209,22 @@ class DeployedCatalog:
 
         Raises `Conflict` where others read what is to be dropped.
         """
-        known = {(each.kind, each.name): each for each in self.entries()}
-        readers = self._readers_of(name) if status == DROPPED else []
-        if readers:
-            raise Conflict(
-                f"{', '.join(readers)} read the projection {name}",
-                remedy=f"Drop what reads it first: penstock projection drop {readers[0]} --yes",
-            )
-        before = known[PROJECTION, name]
-        changed = replace(before, status=status)
-        if before.status != status:
-            self.put([changed])
-        return changed
+        changed: list[Entry] = []
+
+        def decided() -> list[Entry]:
+            # The entry as it is at the commit: a swap may deploy another generation meanwhile.
+            before = self._known_as(PROJECTION, name)
+            readers = self._readers_of(name) if status == DROPPED else []
+            if readers:
+                raise Conflict(
+                    f"{', '.join(readers)} read the projection {name}",
+                    remedy=f"Drop what reads it first: penstock projection drop {readers[0]} --yes",
+                )
+            changed[:] = [replace(before, status=status)]
+            return changed if before.status != status else []
+
+        self.decide(decided)
+        return changed[0]
 
     def drop_source(self, name: str) -> None:
         """Take a declared source out. What was read stays.
@@ -229,17 +233,22 @@ class DeployedCatalog:
         """
         from projections.sql.lineage import readers_of_source
 
-        deployment = self.deployment()
-        if name not in deployment.sources:
-            raise NotFound(f"no source {name} is declared", remedy="penstock source list")
-        readers = readers_of_source(name, deployment.declared.values())
-        if readers:
-            raise Conflict(
-                f"{', '.join(readers)} read the source {name}",
-                remedy=f"Drop what reads it first: penstock projection drop {readers[0]} --yes",
-            )
-        known = {(each.kind, each.name): each for each in self.entries()}
-        self.put([replace(known[SOURCE, name], status=DROPPED)])
+        def decided() -> list[Entry]:
+            deployment = self.deployment()
+            if name not in deployment.sources:
+                raise NotFound(f"no source {name} is declared", remedy="penstock source list")
+            readers = readers_of_source(name, deployment.declared.values())
+            if readers:
+                raise Conflict(
+                    f"{', '.join(readers)} read the source {name}",
+                    remedy=f"Drop what reads it first: penstock projection drop {readers[0]} --yes",
+                )
+            return [replace(self._known_as(SOURCE, name), status=DROPPED)]
+
+        self.decide(decided)
+
+    def _known_as(self, kind: str, name: str) -> Entry:
+        return next(e for e in self.entries() if (e.kind, e.name) == (kind, name))
 
     def _readers_of(self, name: str) -> list[str]:
         from projections.sql.lineage import readers_of

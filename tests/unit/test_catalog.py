@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
 
 from lake.layout import Lake
 from lake.tables import Tables
@@ -10,6 +13,8 @@ from projections.run.catalog import (
     DROPPED,
     LIVE,
     LOST,
+    PAUSED,
+    PROJECTION,
     SLOT,
     DeployedCatalog,
     Entry,
@@ -60,3 +65,27 @@ def test_a_lost_slot_is_still_lost_for_who_comes_later(lake: Lake) -> None:
     lost = Entry(kind=SLOT, name="shop", generation=2, status=LOST, text=text)
     DeployedCatalog(lake, Tables()).put([lost, entry("shop")])
     assert DeployedCatalog(lake, Tables()).deployment().slots == {"shop": incarnation}
+
+
+def test_a_status_is_that_of_what_is_deployed_at_its_commit(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A swap that deploys another generation meanwhile is not undone by a pause."""
+    pausing, swapping = (DeployedCatalog(lake, Tables()) for _ in range(2))
+    first = Entry(kind=PROJECTION, name="report", generation=1, status=LIVE, text="old")
+    pausing.put([first])
+    look, met = pausing.entries, list[Entry]()
+
+    def entries() -> list[Entry]:
+        found = look()
+        if not met:
+            met.append(replace(first, generation=2, text="new"))
+            swapping.put(met)
+        return found
+
+    monkeypatch.setattr(pausing, "entries", entries)
+    paused = pausing.set_status("report", PAUSED)
+    assert [paused] == swapping.entries() == [replace(met[0], status=PAUSED)]
+    version = swapping.version()
+    pausing.set_status("report", PAUSED)
+    assert swapping.version() == version
