@@ -13,6 +13,7 @@ nobody can keep these files any more, which is right, as it may only be slow.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from lake.layout import Lake
 
 AT_ONCE = 1000
 """Files of one announcement."""
+_UNFINISHED_AFTER_S = 3600.0
 
 
 class Keeper(Protocol):
@@ -69,10 +71,10 @@ class Removals:
         After an error they stay announced: which ones were removed is not known.
         """
         storage.make_folder(self._folder)
-        files, place = storage.place_of(self._folder)
-        file = f"{place}/{uuid.uuid4().hex}"
-        with files.open_output_stream(file) as stream:
-            stream.write("".join(f"{self._key(root, path)}\n" for path in paths).encode())
+        file = f"{storage.place_of(self._folder)[1]}/{uuid.uuid4().hex}"
+        lines = "".join(f"{self._key(root, path)}\n" for path in paths)
+        # Of a part of it somebody could think that all was removed, and take it back.
+        storage.write_whole(self._folder, file, lines.encode())
         yield
         storage.remove_file(self._folder, file)
 
@@ -82,9 +84,20 @@ class Removals:
         return [path for path in paths if self._key(root, path) in going]
 
     def forget_done(self) -> None:
-        """Take back announcements of processes that died after they had removed every file."""
+        """Take back announcements of processes that died after they had removed every file.
+
+        One that names no file is of a process that may still be about to write them. What was
+        never written to its end goes after an hour: whoever still writes it fails, and has removed
+        nothing.
+        """
+        before = time.time() - _UNFINISHED_AFTER_S
+        for file in storage.files_in(self._folder):
+            if file.name.endswith(storage.UNFINISHED) and file.written < before:
+                storage.remove_file(self._folder, file.path)
         files, place = storage.place_of(self._root)
         for announcement, keys in self._told().items():
+            if not keys:
+                continue
             found = files.get_file_info([f"{place}/{key}" for key in keys])
             if all(info.type.name == "NotFound" for info in found):
                 storage.remove_file(self._folder, announcement)
@@ -92,10 +105,13 @@ class Removals:
     def _told(self) -> dict[str, list[str]]:
         """Return the announced files by announcement.
 
-        One that is half written says too little. Its process has not looked yet who holds what.
+        One that is not written to its end says nothing yet: its process has not looked yet who
+        holds what.
         """
         told: dict[str, list[str]] = {}
         for file in storage.files_in(self._folder):
+            if file.name.endswith(storage.UNFINISHED):
+                continue
             try:
                 told[file.path] = storage.read(self._folder, file.path).decode().splitlines()
             except FileNotFoundError:

@@ -26,6 +26,8 @@ from lake.layout import LOCAL
 if TYPE_CHECKING:
     from pyarrow import fs
 
+UNFINISHED = ".new"
+"""What the name of a file ends with that is not written to its end."""
 _LOG = "_delta_log"
 _LOG_STORE = "penstock.spark.ConditionalLogStore"
 """Of `stack/spark`: Delta's own silently replaces a commit that another process made."""
@@ -101,6 +103,20 @@ def folders_in(uri: str) -> list[str]:
     files, root = place_of(uri)
     found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
     return [info.base_name for info in found if info.type is fs.FileType.Directory]
+
+
+def write_whole(uri: str, path: str, content: bytes) -> None:
+    """Write a file, by its path in the file system of `uri`, that nobody ever sees in part.
+
+    On a disk it has another name until it is whole, which a crash leaves; an object store shows no
+    object before all of it is there.
+    """
+    files, _ = place_of(uri)
+    written = f"{path}{UNFINISHED}" if is_local(uri) else path
+    with files.open_output_stream(written) as stream:
+        stream.write(content)
+    if written != path:
+        files.move(written, path)
 
 
 def remove_file(uri: str, path: str) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyarrow import fs
 
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from lake import savepoints
+from lake import savepoints, storage
 from lake.layout import Lake
 from lake.removals import Nobody, Removals
 from lake.savepoints import SavepointBook, State, kept_table
@@ -188,3 +191,69 @@ def test_what_a_remover_announced_that_died_is_kept_by_nobody_until_it_is_gone(
     assert world.there() == 0
     world.remover.expire()
     world.is_sound()
+
+
+class Slow:
+    """A file system that lets others look between the making of a file and its last line."""
+
+    def __init__(self, files: fs.FileSystem, look: Callable[[], None]) -> None:
+        self._files, self._look = files, look
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._files, name)
+
+    @contextmanager
+    def open_output_stream(self, path: str) -> Iterator[Slow]:
+        with self._files.open_output_stream(path) as self._stream:
+            self._look()
+            yield self
+
+    def write(self, lines: bytes) -> None:
+        first, rest = lines.split(b"\n", 1)
+        for part in (first + b"\n", rest):
+            self._stream.write(part)
+            self._stream.flush()
+            self._look()
+
+
+def test_an_announcement_that_is_being_written_is_not_taken_for_one_that_is_done(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(lake)
+    place_of, looked = storage.place_of, list[str]()
+
+    def look() -> None:
+        monkeypatch.setattr(storage, "place_of", place_of)
+        Removals(lake).forget_done()
+        monkeypatch.setattr(storage, "place_of", slow)
+        looked.append("once")
+
+    def slow(uri: str) -> tuple[object, str]:
+        files, place = place_of(uri)
+        return Slow(files, look), place
+
+    monkeypatch.setattr(storage, "place_of", slow)
+    paths = ["gone.parquet", *world.kept.sizes]
+    with Removals(lake).announced(world.root, paths):
+        assert len(looked) == 3
+        assert Removals(lake).among(world.root, paths) == paths
+    world.is_sound()
+
+
+def test_an_announcement_that_was_never_written_to_its_end_goes_after_an_hour(lake: Lake) -> None:
+    folder = Path(lake.root) / "_removals"
+    folder.mkdir()
+    old, young = folder / "a.new", folder / "b.new"
+    for file, age in ((old, 3601), (young, 3500)):
+        file.touch()
+        os.utime(file, (time.time() - age,) * 2)
+    Removals(lake).forget_done()
+    assert [*folder.iterdir()] == [young]
+
+
+def test_an_announcement_without_lines_is_not_forgotten(lake: Lake) -> None:
+    file = Path(lake.root) / "_removals" / "a"
+    file.parent.mkdir()
+    file.touch()
+    Removals(lake).forget_done()
+    assert file.exists()
