@@ -7,13 +7,11 @@ an attempt that is only slow might still commit them.
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote
-
-import pyarrow as pa
 
 from lake import storage
 from lake.layout import Lake
 from lake.savepoints import SavepointBook
+from lake.table_files import live_files, removed_files
 from lake.tables import Tables
 
 _EPOCH = re.compile(r"-e(\d+)\.")
@@ -42,9 +40,8 @@ def remove_left(lake: Lake, tables: Tables, name: str, epoch: int, *, earlier: b
     if not found or table is None:
         return 0
     table.update_incremental()
-    known = pa.table(table.get_add_actions())["path"].to_pylist()
-    known += table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
-    names = {unquote(path).rpartition("/")[2] for path in known}
+    known = live_files(table) | removed_files(table)
+    names = {path.rpartition("/")[2] for path in known}
     place = storage.place_of(root)[1]
     left = [file.path.removeprefix(f"{place}/") for file in found if file.name not in names]
     return len(SavepointBook(lake, tables).remove(root, left))

@@ -38,6 +38,7 @@ from lake.layout import Lake
 from lake.ledger import Ledger
 from lake.removals import AT_ONCE, NOBODY, Removals
 from lake.table_columns import UTC_MICROS
+from lake.table_files import live_files, removed_files
 from lake.tables import Tables
 
 SCHEMA = pa.schema(
@@ -316,7 +317,7 @@ class SavepointBook:
         for table in self.tables_of(savepoint):
             root = self._lake.path(table.name)
             try:
-                known = _remembered(root)
+                known = live_files(DeltaTable(root)) | removed_files(DeltaTable(root))
             except (DeltaError, OSError) as error:
                 log.warning("files of savepoint %s stay in %s: %s", savepoint.name, root, error)
                 continue
@@ -325,14 +326,6 @@ class SavepointBook:
             there = [p for p in left if files.get_file_info(f"{place}/{p}").type.name == "File"]
             removed += len(self.remove(root, there))
         return removed
-
-
-def _remembered(root: str) -> set[str]:
-    """Return the files that a table consists of now, or that its log says were removed."""
-    table = DeltaTable(root)
-    paths = pa.table(table.get_add_actions())["path"].to_pylist()
-    paths += table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
-    return {unquote(str(path)) for path in paths}
 
 
 def _is_due(savepoint: Savepoint, now: datetime) -> bool:

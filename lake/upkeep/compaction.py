@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Protocol
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -224,8 +223,7 @@ def vacuum(
         )
         try:
             # A vacuum keeps versions, as long as the log has them, and no files.
-            old = [unquote(path) for path in vacuumed(dry_run=True)]
-            files = keeper.remove(lake.path(name), old)
+            files = keeper.remove(lake.path(name), vacuumed(dry_run=True))
         except DeltaError as error:
             # A version whose log entry is gone already cannot be kept, nor does anybody read it.
             log.warning("%s was not vacuumed: %s", name, error)

@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
-from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -24,6 +23,7 @@ from deltalake.exceptions import DeltaError
 from lake.log_lengths import kept_for
 from lake.removals import NOBODY, Keeper
 from lake.storage import Stored, files_in, version_at
+from lake.table_files import live_files, removed_files
 
 KEPT_FOR = timedelta(minutes=10)
 """A version that was the newest at some moment since then is kept: somebody may be reading it."""
@@ -116,18 +116,14 @@ def _superseded(folder: str, keeper: Keeper) -> dict[str, Stored]:
     # A writer that is killed leaves `….parquet#1`.
     found = {file.name: file for file in files_in(folder) if ".parquet" in file.name}
     # Looked up last: what is committed meanwhile is not taken for a left-over.
-    for name in DeltaTable(folder).get_add_actions().column("path").to_pylist():
-        found.pop(unquote(str(name)), None)  # The log writes them as URLs.
-    for name in keeper.held_in(folder):
+    for name in live_files(DeltaTable(folder)) | keeper.held_in(folder):
         found.pop(name, None)
     return found
 
 
 def _removed(folder: str, among: Collection[str], version: int | None = None) -> set[str]:
     """Return those names that versions up to this one removed from the table."""
-    table = DeltaTable(folder, version=version)
-    names = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
-    return {plain for name in names if (plain := unquote(name)) in among}
+    return removed_files(DeltaTable(folder, version=version)) & {*among}
 
 
 def _left_over(folder: str) -> timedelta:
