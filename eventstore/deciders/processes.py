@@ -171,8 +171,11 @@ class Processes:
             async with asyncio.timeout(self._limit_s):
                 result, error = await exchange(process.calls, packed(task))
         except TimeoutError:
-            await _show_stack(process)
-            raise self._killed(process, task.of, f"took longer than {self._limit_s:g} s") from None
+            try:
+                await _show_stack(process)
+            finally:  # The caller may go away meanwhile.
+                killed = self._killed(process, task.of, f"took longer than {self._limit_s:g} s")
+            raise killed from None
         except (EOFError, OSError):
             raise self._killed(process, task.of, "ended its process") from None
         except BaseException:
