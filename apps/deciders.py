@@ -60,7 +60,9 @@ class WorkspaceCode:
                 LoadedDecider.of(each, f"{each.version}.{_FOLDING}.{self.checksum}")
                 for each in self.deciders.values()
             ),
-            upcasters=tuple((each.event, each.version) for each in self.upcasters),
+            upcasters=tuple(
+                (str.__str__(each.event), int(each.version)) for each in self.upcasters
+            ),
         )
 
 

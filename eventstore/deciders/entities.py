@@ -52,11 +52,11 @@ class LoadedDecider:
 
     @classmethod
     def of(cls, decider: Decider[Any], code: str) -> LoadedDecider:
-        """Describe a decider."""
+        """Describe a decider, in plain values: its own names may be of users' classes."""
         return cls(
-            category=decider.category,
+            category=str.__str__(decider.category),
             version=decider.version,
-            commands=tuple(sorted(decider.commands)),
+            commands=tuple(sorted(str.__str__(name) for name in decider.commands)),
             snapshot_every=decider.snapshot_every,
             code=code,
             place=place_of(decider),
