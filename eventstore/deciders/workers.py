@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from eventstore.deciders.decider import plain
 from eventstore.deciders.tasks import Code, Task
 from kernel.errors import DeciderFailed, PenstockError
 
@@ -34,11 +35,14 @@ class Workers(Protocol):
 
 
 def perform(task: Task[T], code: Code) -> T:
-    """Do a task. Raises errors of our own classes alone, which exist in every process."""
+    """Do a task. Raises errors of our own classes alone, which exist in every process.
+
+    Raises `MemoryError` besides.
+    """
     try:
         return task.done_by(code)
     except PenstockError as error:
-        raise _own(error) from None
+        raise _own(error, task.of) from None
     except MemoryError:
         raise
     except BaseException as error:  # Users' code may even call sys.exit.
@@ -47,20 +51,39 @@ def perform(task: Task[T], code: Code) -> T:
         raise failed from None
 
 
-def _own(error: PenstockError) -> PenstockError:
-    """Return an error of the nearest class that is ours: users may derive from `Refused`."""
-    ours = next(kind for kind in type(error).__mro__ if kind.__module__ == PenstockError.__module__)
-    if ours is type(error):
-        return error
-    own: PenstockError = ours(error.message, remedy=error.remedy, **error.fields)
+def _own(error: PenstockError, of: str) -> PenstockError:
+    """Return an error of the nearest class that is ours, and plain: users may derive from `Refused`
+    and give it any fields, or call no constructor of ours.
+    """
+    kinds = type(error).__mro__
+    ours = next(kind for kind in kinds if kind.__module__ == PenstockError.__module__)
+    try:
+        fields = plain(getattr(error, "fields", {}))
+        own: PenstockError = ours(text_of(error), remedy=str(error.remedy), **fields)
+    except MemoryError:
+        raise
+    except Exception as unfit:
+        return failure(unfit.with_traceback(error.__traceback__), of)
     return own
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an error says. One of users' classes may have no text, or fail to give it."""
+    for text in (str, BaseException.__str__):
+        try:
+            return str.__str__(text(error))
+        except MemoryError:
+            raise
+        except BaseException:
+            continue
+    return "its text cannot be shown"
 
 
 def failure(error: BaseException, of: str) -> DeciderFailed:
     """Say what users' code raised, and at which line of which file."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
-    what = f"{of}: {type(error).__name__}: {error}"
+    what = f"{of}: {type(error).__name__}: {text_of(error)}"
     if isinstance(error, SyntaxError) and error.filename:
         return DeciderFailed(
             f"{error.filename}:{error.lineno}: {what}", file=error.filename, line=error.lineno

@@ -33,6 +33,17 @@ class Kind(str, enum.Enum):
 class Never(Refused):
     pass
 
+class Careless(Refused):
+    def __init__(self, need):
+        self.need = need
+
+class Speechless(Exception):
+    def __str__(self):
+        raise SystemExit(4)
+
+class Odd:
+    pass
+
 @dataclass(frozen=True)
 class State:
     total: int = 0
@@ -52,6 +63,14 @@ def decide(command, state):
             raise SystemExit(3)
         case "refuse":
             raise Never("it says no")
+        case "refuse_carelessly":
+            raise Careless(5)
+        case "refuse_with":
+            raise Refused("it says no", kind=Kind.DONE, at=command.at, odd=[Kind.DONE])
+        case "refuse_oddly":
+            raise Refused("it says no", odd=Odd())
+        case "fall_silent":
+            raise Speechless
         case "wait":
             time.sleep(command.data["s"])
     return [Event(Kind.DONE, {"pid": os.getpid(), "kind": Kind.DONE})]
@@ -59,7 +78,10 @@ def decide(command, state):
 def evolve(state: State, event) -> State:
     return State(state.total + 1)
 
-names = ("do", "spin", "grow", "die", "exit", "refuse", "wait")
+names = (
+    "do", "spin", "grow", "die", "exit", "refuse", "wait",
+    "refuse_carelessly", "refuse_with", "refuse_oddly", "fall_silent",
+)
 one, other = (
     Decider(category=category, version=1, commands=dict.fromkeys(names), initial_state=State(),
             decide=decide, evolve=evolve)
@@ -151,6 +173,37 @@ def test_what_comes_back_are_plain_values(workspace: Path) -> None:
     with_processes(workspace, check)
 
 
+def test_what_is_refused_keeps_its_reason_as_plain_values(workspace: Path) -> None:
+    async def check(processes: Processes) -> None:
+        (before,) = await processes.run(asking("do"))
+        with pytest.raises(Refused, match="it says no") as refused:
+            await processes.run(asking("refuse_with"))
+        fields = refused.value.fields
+        assert fields == {"kind": "done", "at": "2013-01-01T00:00:00Z", "odd": ["done"]}
+        assert (type(fields["kind"]), type(fields["at"])) == (str, str)
+        with pytest.raises(Refused, match="5") as refused:
+            await processes.run(asking("refuse_carelessly"))
+        assert type(refused.value) is Refused
+        with pytest.raises(DeciderFailed, match=r"both.py:\d+: decider one: .*no JSON.*Odd"):
+            await processes.run(asking("refuse_oddly"))
+        (after,) = await processes.run(asking("do"))
+        assert after.data["pid"] == before.data["pid"]
+
+    with_processes(workspace, check)
+
+
+@pytest.mark.parametrize("name", ["refuse_carelessly", "refuse_oddly", "fall_silent"])
+def test_an_odd_error_ends_no_call_of_another_decider(workspace: Path, name: str) -> None:
+    async def check(processes: Processes) -> None:
+        other = asyncio.create_task(processes.run(asking("wait", "other", s=1)))
+        with pytest.raises((Refused, DeciderFailed)):
+            await processes.run(asking(name))
+        assert await other
+        assert processes.stopped == {}
+
+    with_processes(workspace, check)
+
+
 @pytest.mark.parametrize(
     ("name", "cause"),
     [
@@ -179,6 +232,40 @@ def test_code_that_does_not_end_is_killed_and_named(
     if name == "spin":
         stack = capfd.readouterr().err
         assert re.search(rf'File "{workspace}/deciders/both.py", line \d+ in decide', stack), stack
+
+
+def test_a_task_that_does_not_fit_in_memory_stops_its_decider_alone(workspace: Path) -> None:
+    async def check(processes: Processes) -> None:
+        other = asyncio.create_task(processes.run(asking("wait", "other", s=2)))
+        with pytest.raises(DeciderStopped, match="decider one needed more than 256 MiB"):
+            await processes.run(asking("do", text=bytes(2**28)))
+        assert await other
+        assert set(processes.stopped) == {"decider one"}
+
+    with_processes(workspace, check)
+
+
+def test_a_caller_that_goes_away_at_the_deadline_leaves_no_process(workspace: Path) -> None:
+    """It goes while the stack of the process is being written."""
+
+    async def check(processes: Processes) -> None:
+        shown = asyncio.Event()
+
+        async def show(_: object) -> None:
+            shown.set()
+            await asyncio.Event().wait()
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("eventstore.deciders.processes._show_stack", show)
+            call = asyncio.create_task(processes.run(asking("spin")))
+            await shown.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert processes.stopped["decider one"].count == 1
+        until(lambda: len(children()) == 1, "its process is gone")
+
+    with_processes(workspace, check, limit_s=0.2)
 
 
 def test_a_decider_that_hangs_leaves_processes_to_the_others(workspace: Path) -> None:
@@ -274,3 +361,44 @@ def test_code_that_is_never_loaded_is_killed(
     with pytest.raises(DeciderStopped, match=f"loading the workspace's code {cause}"):
         begin(workspace)
     assert not children()
+
+
+NAMED = """
+import enum
+from eventstore.deciders import Decider
+from eventstore.upcasting import Upcaster
+
+class Name(enum.StrEnum):
+    CATEGORY = "account"
+    OPEN = "open"
+    EVENT = "account.Opened"
+
+class Step(enum.IntEnum):
+    FIRST = 1
+
+def decide(command, state):
+    return []
+
+def evolve(state, event):
+    return state
+"""
+
+
+def test_names_may_be_of_enums(workspace: Path) -> None:
+    """The service has no classes of the workspace's code, so it is told plain names."""
+    (workspace / "deciders/both.py").write_text(
+        NAMED + "accounts = Decider(category=Name.CATEGORY, version=1, initial_state={},\n"
+        "    commands={Name.OPEN: None}, decide=decide, evolve=evolve)\n"
+    )
+    (workspace / "upcasters").mkdir()
+    (workspace / "upcasters/opened.py").write_text(
+        NAMED + "step = Upcaster(event=Name.EVENT, version=Step.FIRST, upcast=dict)\n"
+    )
+
+    async def check(processes: Processes) -> None:
+        (told,) = processes.told.deciders
+        assert (told.category, told.commands) == ("account", ("open",))
+        assert processes.told.upcasters == (("account.Opened", 1),)
+        assert await processes.run(asking("open", "account")) == []
+
+    with_processes(workspace, check)
