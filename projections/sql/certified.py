@@ -220,7 +220,7 @@ def _known_by_class(node: exp.Expr, types: TypeOf) -> bool:
         kinds = {types(each) for each in (node.this, *node.expressions)} - {""}
         return len(kinds) == 1 and all(has_simple_type(kind) for kind in kinds)
     if isinstance(node, exp.Abs | exp.Neg):
-        return types(node.this) in _NUMBERS
+        return types(node) in _NUMBERS
     if isinstance(node, exp.Concat | exp.DPipe):
         return all(types(each) == "STRING" for each in node.iter_expressions())
     if isinstance(node, _FIELDS):
@@ -243,7 +243,7 @@ def _by_fixed_text(node: exp.Expr, types: TypeOf) -> bool:
     """Say whether a text is divided or replaced by a literal that is not empty."""
     if isinstance(node, exp.SplitPart):
         by, number = node.args.get("delimiter"), node.args.get("part_index")
-        fixed = isinstance(number, exp.Literal) and number.is_int and number.name != "0"
+        fixed = isinstance(number, exp.Literal) and types(number) == "INT" and number.name != "0"
     else:
         by = node.expression
         given = node.args.get("replacement")

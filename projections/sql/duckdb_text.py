@@ -59,6 +59,8 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Replace: "replace",
     exp.SplitPart: "split_part",
 }
+_NARROW_DIGITS = 18
+"""A product of two decimals of no more digits has no more in DuckDB: it fails on what is larger."""
 
 
 def duckdb_type(kind: str) -> str:
@@ -213,14 +215,20 @@ class _Expressions:
             us = in_us(length) if length is not None else 0
             return f"make_timestamp(epoch_us({self.text(left)}) {sign} {us})"
         if isinstance(node, exp.Add | exp.Sub | exp.Mul) and self._type(node).startswith("DECIMAL"):
-            sides = [f"CAST({self.text(s)} AS {self._decimal(s)})" for s in (left, right)]
+            sizes = [self._digits(left), self._digits(right)]
+            if isinstance(node, exp.Mul) and max(sizes)[0] <= _NARROW_DIGITS:
+                sizes[0] = _NARROW_DIGITS + 1, sizes[0][1]
+            sides = [
+                f"CAST({self.text(side)} AS DECIMAL({size},{scale}))"
+                for side, (size, scale) in zip((left, right), sizes, strict=True)
+            ]
             return f"CAST({sides[0]} {_SIGNS[type(node)]} {sides[1]} AS {self._type(node)})"
         return f"({self.text(left)} {_SIGNS[type(node)]} {self.text(right)})"
 
-    def _decimal(self, node: exp.Expr) -> str:
+    def _digits(self, node: exp.Expr) -> tuple[int, int]:
         digits = digits_of(self._type(node))
         assert digits is not None, "both sides of exact arithmetic have digits"
-        return f"DECIMAL({digits[0]},{digits[1]})"
+        return digits
 
     def _divided(self, node: exp.Expr) -> str:
         left, right = self.text(node.this), self.text(node.expression)
@@ -228,7 +236,8 @@ class _Expressions:
             case exp.Div():
                 value = f"CAST({left} AS DOUBLE) / CAST({right} AS DOUBLE)"
             case exp.Mod():
-                value = f"{left} % {right}"
+                # The least number by -1 is out of range to DuckDB; what is left over is always 0.
+                value = f"{left} % CASE WHEN {right} = -1 THEN 1 ELSE {right} END"
             case _:
                 value = f"CAST({left} AS BIGINT) // CAST({right} AS BIGINT)"
         known = f"{left} IS NOT NULL AND {right} = 0"

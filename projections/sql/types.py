@@ -76,7 +76,7 @@ def type_of(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
         case exp.Column():
             return normal(column(node))
         case exp.Paren() | exp.Neg() | exp.Abs() | exp.Min() | exp.Max() | exp.Filter():
-            return type_of(node.this, column)
+            return "" if _least_int(node) else type_of(node.this, column)
         case exp.Round() | exp.Nullif():
             kind = type_of(node.this, column)
             return "" if kind.startswith("DECIMAL") else kind
@@ -117,6 +117,12 @@ def _by_class(node: exp.Expr) -> str:
     return "INT" if isinstance(node, (*_INTS, *_MORE_INTS)) else ""
 
 
+def _least_int(node: exp.Expr) -> bool:
+    """Say whether this is -2147483648, of which Spark reads the sign as part of an INT."""
+    number = node.this if isinstance(node, exp.Neg) else None
+    return isinstance(number, exp.Literal) and number.name == "2147483648"
+
+
 def _computed(node: exp.Expr, left: str, right: str) -> str:
     if _moved(node, left):
         return left
@@ -139,13 +145,16 @@ def _literal(node: exp.Expr) -> str:
         return "STRING"
     text = node.name
     if text.isdigit():
-        return "INT" if int(text) <= 2_147_483_647 else "BIGINT"
+        if int(text) >= 2**63:
+            return ""
+        return "INT" if int(text) < 2**31 else "BIGINT"
     if "e" in text.lower():
         return "DOUBLE"
     whole, point, fraction = text.partition(".")
     if not point or not (whole + fraction).isdigit():
         return ""
-    return f"DECIMAL({max(len((whole + fraction).lstrip('0')), len(fraction), 1)},{len(fraction)})"
+    size = max(len((whole + fraction).lstrip("0")), len(fraction), 1)
+    return f"DECIMAL({size},{len(fraction)})" if size <= _MOST_DIGITS else ""
 
 
 def digits_of(kind: str) -> tuple[int, int] | None:
