@@ -17,7 +17,7 @@ from projections.sql.certified import moment_in, moment_of
 from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import render
 from projections.sql.functions import function_of
-from projections.sql.time_formats import FIELDS, format_parts, moment_formatted
+from projections.sql.time_formats import FIELDS, YEAR, format_parts, moment_formatted
 from projections.sql.tree import Call, Function
 from projections.sql.types import FLOATING, digits_of, type_of
 from schemas.identifiers import duckdb_name
@@ -294,19 +294,19 @@ class _Expressions:
         return f"{duckdb_name(function.known_as)}({', '.join(parts)})"
 
     def _formatted(self, node: exp.Expr) -> str:
-        """Write fields with leading zeros; of a year before the first one, that of its era."""
+        """Write fields with leading zeros; the year before 1 is 0, and the one before that -1."""
         moment = self.text(moment_formatted(node))
         written = []
         for part in format_parts(node) or []:
             field = f"{FIELDS[part]}({moment})" if part in FIELDS else ""
             if not field:
                 written.append(f"'{part}'")
-            elif part != "%Y":
+            elif part != YEAR:
                 written.append(f"lpad(CAST({field} AS VARCHAR), 2, '0')")
             else:
-                year = f"CAST(CASE WHEN {field} > 0 THEN {field} ELSE 1 - {field} END AS VARCHAR)"
-                long = f"len({year}) > 4"
-                written.append(f"CASE WHEN {long} THEN '+' || {year} ELSE lpad({year}, 4, '0') END")
+                sign = f"CASE WHEN {field} < 0 THEN '-' WHEN {field} > 9999 THEN '+' ELSE '' END"
+                # Unlike lpad this keeps the digits of a longer year.
+                written.append(f"{sign} || printf('%04d', abs({field}))")
         return f"({' || '.join(f'({each})' for each in written)})"
 
     def _function(self, node: exp.Expr) -> str:

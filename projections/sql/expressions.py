@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from projections.sql.functions import function_of
 from projections.sql.places import Script, offset_of
+from projections.sql.tokens import SPARK
 
 
 def _words(*lines: str) -> frozenset[str]:
@@ -189,4 +190,4 @@ def same_text(node: exp.Expr) -> str:
 
 def render(node: exp.Expr) -> str:
     """Write a resolved expression as Spark SQL."""
-    return str(node.sql(dialect="spark", comments=False))
+    return str(node.sql(dialect=SPARK, comments=False))

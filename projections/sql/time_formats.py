@@ -6,16 +6,17 @@ import re
 
 from sqlglot import exp
 
+YEAR = "yyyy"
 FIELDS = {
-    "%Y": "year",
-    "%mstrict": "month",
-    "%dstrict": "day",
-    "%Hstrict": "hour",
-    "%Mstrict": "minute",
-    "%Sstrict": "second",
+    YEAR: "year",
+    "MM": "month",
+    "dd": "day",
+    "HH": "hour",
+    "mm": "minute",
+    "ss": "second",
 }
-"""What `yyyy MM dd HH mm ss` are to the parser, and the fields of a time that they stand for."""
-_PARTS = re.compile(f"({'|'.join(map(re.escape, FIELDS))})")
+"""The words of a format, and the fields of a time that they stand for."""
+_PARTS = re.compile(r"(?P<letter>[A-Za-z])(?P=letter)*|[^A-Za-z]+")
 _SEPARATORS = re.compile(r"[-/:._ ]*")
 
 
@@ -30,6 +31,7 @@ def format_parts(node: exp.Expr) -> list[str] | None:
     written = node.args.get("format")
     if not isinstance(written, exp.Literal) or not written.is_string:
         return None
-    parts = [part for part in _PARTS.split(written.name) if part]
+    # The same letter again makes another word: `yyyyy` is no `yyyy` with something behind it.
+    parts = [found[0] for found in _PARTS.finditer(written.name)]
     known = all(part in FIELDS or _SEPARATORS.fullmatch(part) for part in parts)
     return parts if known and parts else None

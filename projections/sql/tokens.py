@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
 from sqlglot import Dialect, exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokens import Token, TokenType
 
 from kernel.errors import InvalidRequest
 from projections.sql.places import Script
 
-SPARK = Dialect.get_or_raise("spark")
+
+class _AsWritten(Spark):
+    """Spark SQL with the formats of times as they are written.
+
+    sqlglot reads them as formats of its own, which do not tell `y` from `yyyy`.
+    """
+
+    TIME_MAPPING: ClassVar[dict[str, str]] = {}
+
+
+SPARK = Dialect.get_or_raise(_AsWritten)
 _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
