@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from apps.sink_columns import check_sink_columns
 from kernel.errors import Conflict, InvalidRequest, PenstockError
 from pipeline.commit.manifest import TYPED
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
@@ -71,7 +72,8 @@ def apply(
     `prefix` begins the names of the workspace's own topics.
 
     Raises `Conflict` for a statement that would change the rows of something deployed,
-    `InvalidRequest` for a query that cannot be compiled. Nothing is deployed then.
+    `InvalidRequest` for a query that cannot be compiled, `Incompatible` for columns that its sink
+    cannot take. Nothing is deployed then.
     """
     before = {(e.kind, e.name): e for e in site.deployed.entries()}
     results: list[Deployed] = []
@@ -230,13 +232,14 @@ def _projection_entry(
 def _waits(decl: ProjectionDecl, declared: DeclaredCatalog) -> str | None:
     """Compile against what the lake has; say what is missing, or refuse what is wrong."""
     try:
-        plan(decl, declared)
+        columns = plan(decl, declared).columns
     except InvalidRequest as error:
         if waits_for_input(error):
             return error.message
         raise
     except PenstockError as error:
         return error.message
+    check_sink_columns(decl, columns)
     return None
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from apps.deployment import Deployed, Outcome, apply
-from kernel.errors import Conflict, NotFound
+from kernel.errors import Conflict, Incompatible, NotFound
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.catalog import PROJECTION, DeployedCatalog
@@ -98,3 +99,38 @@ def test_a_declaration_changes_when_nothing_reads_it_any_more(site: Site) -> Non
     with pytest.raises(Conflict, match=r"has the records of topic ext.pings"):
         deploy(site, PINGS.replace("ext.pings", "other"))
     assert [each.outcome for each in deploy(site, wider)] == [Outcome.CREATED]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (pa.struct([("grün", pa.int64())]), "grün of column n is no name in Avro"),
+        (pa.list_(pa.struct([("groß", pa.string())])), "groß of column n is no name in Avro"),
+        (pa.map_(pa.int64(), pa.string()), "for which Avro has no form"),
+    ],
+)
+def test_columns_that_a_sink_cannot_take_are_refused_before_it_stands_still(
+    tmp_path: Path, kind: pa.DataType, reason: str
+) -> None:
+    fields = {"device.pinged": pa.schema({"device": pa.string(), "n": kind})}
+    site = Site(lake=Lake.at(tmp_path), fields=fields)
+    without = (
+        "CREATE PROJECTION newest WITH (key = device) AS "
+        "SELECT device, n FROM STREAM events.device.pinged;"
+    )
+    with_sink = without.replace("key = device)", "key = device, sink = 'topic:heard')")
+    with pytest.raises(Incompatible, match=reason):
+        deploy(site, with_sink)
+    assert site.deployed.entries() == []
+    assert deploy(site, without)[0].waits is None
+
+
+def test_structs_whose_names_read_alike_can_be_sent(tmp_path: Path) -> None:
+    inner = pa.struct([("x", pa.int64())])
+    columns = {"device": pa.string(), "a": pa.struct([("b", inner)]), "a_b": inner}
+    site = Site(lake=Lake.at(tmp_path), fields={"device.pinged": pa.schema(columns)})
+    text = (
+        "CREATE PROJECTION newest WITH (key = device, sink = 'topic:heard') AS "
+        "SELECT device, a, a_b FROM STREAM events.device.pinged;"
+    )
+    assert deploy(site, text)[0].waits is None
