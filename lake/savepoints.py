@@ -18,6 +18,7 @@ import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -26,14 +27,14 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from kernel.errors import Conflict, Incompatible, NotFound
+from kernel.errors import Conflict, NotFound
 from kernel.positions import Epoch
 from lake import storage
-from lake.datasets import dataset_of_files, has_plain_files, missing_file, schema_of
+from lake.datasets import missing_file
+from lake.kept_tables import KeptTable
 from lake.layout import Lake
 from lake.ledger import Ledger
 from lake.removals import AT_ONCE, NOBODY, Removals
@@ -89,49 +90,6 @@ class Savepoint:
     epoch: Epoch
     expires_at: datetime | None
     at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptTable:
-    """A table as it was: its columns, and its files with their statistics.
-
-    `done`: the epoch of the table's own guard at that version, None for a table without.
-    """
-
-    name: str
-    version: int
-    done: int | None
-    columns: pa.Schema
-    files: pa.Table
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The files' sizes in bytes, by path below the table's root, as a file system knows it."""
-        files = self.files.select(["path", "size_bytes"]).to_pylist()
-        return {unquote(file["path"]): int(file["size_bytes"]) for file in files}
-
-    def rows(self, lake: Lake) -> ds.Dataset:
-        """Return the rows as they were."""
-        return dataset_of_files(lake.path(self.name), self.columns, self.files)
-
-
-def kept_table(table: DeltaTable, name: str) -> KeptTable:
-    """Describe a table at the version that a handle stands at.
-
-    Raises `Incompatible` for one whose rows are more than those of its files.
-    """
-    if not has_plain_files(table):
-        raise Incompatible(
-            f"{name} has deletion vectors or mapped columns: a savepoint cannot keep it",
-            remedy=f"Leave it out: --without {name}",
-        )
-    return KeptTable(
-        name=name,
-        version=int(table.version()),
-        done=table.transaction_version(name),
-        columns=schema_of(table),
-        files=pa.table(table.get_add_actions(flatten=True)),
-    )
 
 
 class SavepointBook:
@@ -256,10 +214,14 @@ class SavepointBook:
         """Drop what has expired, was left by a crash, or was not dropped to the end; name it."""
         self._removals.forget_done()
         now = now or datetime.now(UTC)
-        due = [each for each in self.all() if _is_due(each, now)]
-        for savepoint in due:
-            self.drop(savepoint)
-        return [each.name for each in due]
+        dropped = []
+        for savepoint in self.all():
+            # One whose taker stood still may be kept by now.
+            with suppress(Conflict):
+                if _is_due(savepoint, now):
+                    self.drop(savepoint)
+                    dropped.append(savepoint.name)
+        return dropped
 
     def _is_going(self, table: KeptTable) -> bool:
         """Say whether a file of a table that is held by now is gone, or is about to go.
@@ -285,6 +247,11 @@ class SavepointBook:
 
         def rows(entry: int) -> list[dict[str, object]]:
             self._refuse_taken(taking.name)
+            if self._state_of(taking) is not State.TAKING:
+                raise Conflict(
+                    f"the savepoint {taking.name} was dropped meanwhile, as one that a crash left",
+                    remedy="Take it again.",
+                )
             return [_row(kept, entry)]
 
         try:
@@ -294,9 +261,20 @@ class SavepointBook:
             raise
         return kept
 
+    def _state_of(self, savepoint: Savepoint) -> State:
+        return next((s.state for s in self.all() if s.id == savepoint.id), State.GONE)
+
     def _moved(self, savepoint: Savepoint, state: State) -> Savepoint:
+        """Tell a later state. Raises `Conflict` for one that was looked at before it was KEPT."""
         now = replace(savepoint, state=state)
-        self._ledger.put(lambda entry: [_row(now, entry)])
+
+        def rows(entry: int) -> list[dict[str, object]]:
+            newest = self._state_of(savepoint)
+            if newest is State.KEPT and savepoint.state is State.TAKING:
+                raise Conflict(f"the savepoint {savepoint.name} is kept since")
+            return [] if newest is State.GONE else [_row(now, entry)]
+
+        self._ledger.put(rows)
         return now
 
     def _files_of(self, savepoints: Iterable[Savepoint]) -> dict[str, frozenset[str]]:

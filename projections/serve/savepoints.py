@@ -12,9 +12,10 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
+from lake.kept_tables import KeptTable, kept_table
 from lake.layers import FOLDER
 from lake.layout import Lake
-from lake.savepoints import KeptTable, Savepoint, SavepointBook, State, kept_table
+from lake.savepoints import Savepoint, SavepointBook, State
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from projections.run.catalog import PROJECTION, DeployedCatalog

@@ -6,18 +6,20 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from kernel.errors import NotFound
+from kernel.errors import Conflict, NotFound
 from kernel.positions import Epoch
 from lake import savepoints, storage
+from lake.kept_tables import kept_table
 from lake.layout import Lake
 from lake.removals import Nobody, Removals
-from lake.savepoints import SavepointBook, State, kept_table
+from lake.savepoints import UNFINISHED_AFTER, SavepointBook, State
 from lake.tables import TableAt, Tables
 from lake.upkeep import old_versions
 from lake.upkeep.compaction import vacuum
@@ -257,3 +259,47 @@ def test_an_announcement_without_lines_is_not_forgotten(lake: Lake) -> None:
     file.touch()
     Removals(lake).forget_done()
     assert file.exists()
+
+
+def test_a_savepoint_that_was_dropped_while_its_taker_stood_still_is_not_kept(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(lake)
+    DeltaTable(world.root).optimize.compact()
+    missing = savepoints.missing_file
+
+    def standing_still(rows: object) -> str | None:
+        found = missing(rows)
+        world.remover.expire(datetime.now(UTC) + UNFINISHED_AFTER)
+        world.vacuum()
+        return found
+
+    monkeypatch.setattr(savepoints, "missing_file", standing_still)
+    with pytest.raises(Conflict, match="then was dropped meanwhile"):
+        world.taker.take("then", Epoch(2), [world.kept])
+    assert (world.states(), world.there()) == ([], 0)
+    world.is_sound()
+
+
+def test_a_savepoint_that_is_kept_at_last_is_not_dropped_as_one_that_was_left(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever expires savepoints has looked before its taker went on."""
+    world = World(lake)
+    all_ = SavepointBook.all
+    with monkeypatch.context() as patch:
+        patch.setattr(SavepointBook, "_kept", lambda self, taking: taking)
+        world.take()
+    before = all_(world.remover)
+    assert [each.state for each in before] == [State.TAKING]
+    world.taker._kept(before[0])
+    seen = [before]
+
+    def stale(self: SavepointBook) -> list[savepoints.Savepoint]:
+        return seen.pop() if seen and self is world.remover else all_(self)
+
+    monkeypatch.setattr(SavepointBook, "all", stale)
+    assert world.remover.expire(datetime.now(UTC) + UNFINISHED_AFTER) == []
+    world.vacuum()
+    assert (world.states(), world.there()) == ([State.KEPT], 2)
+    world.is_sound()

@@ -13,8 +13,9 @@ from deltalake import DeltaTable
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
 from lake.attempt_files import remove_left
+from lake.kept_tables import KeptTable, kept_table
 from lake.layout import Lake
-from lake.savepoints import UNFINISHED_AFTER, KeptTable, SavepointBook, State, kept_table
+from lake.savepoints import UNFINISHED_AFTER, SavepointBook, State
 from lake.tables import TableAt, Tables
 from lake.upkeep.compaction import Upkeep
 from pipeline.commit.retention import forget_epochs
