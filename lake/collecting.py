@@ -44,12 +44,13 @@ def collected(frame: DataFrame, limit: Limit) -> pa.Table:
         rows = frame.toArrow()
     except (PySparkException, Py4JJavaError) as error:
         if _REFUSED in str(error):
-            raise _beyond(limit, "more than spark.driver.maxResultSize") from error
+            raise beyond(limit, "more than spark.driver.maxResultSize") from error
         raise
     if rows.nbytes > limit.most_bytes:
-        raise _beyond(limit, f"{rows.nbytes} bytes")
+        raise beyond(limit, f"{rows.nbytes} bytes")
     return rows
 
 
-def _beyond(limit: Limit, found: str) -> TooLarge:
+def beyond(limit: Limit, found: str) -> TooLarge:
+    """Return the error of rows that are beyond a limit, for whoever has counted them."""
     return TooLarge(f"{limit.what}: {found}, where {limit.most_bytes} bytes may come to the driver")

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from kernel.errors import TooLarge
-from lake.collecting import Limit
+from lake.collecting import Limit, beyond
 from lake.datasets import scanner_of
 from pipeline.verification.lake_state import LakeState
 from pipeline.verification.large_states import LargeStates, parts_of
@@ -184,12 +184,17 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsOfKeys:
-    """Reads the rows of some keys, which are named by their hashes; see `PartRows`."""
+    """Reads the rows of some keys, which are named by their hashes; see `PartRows`.
+
+    A few keys may have very many rows, and all that a task holds is in its executor's memory: so
+    it raises `TooLarge` by itself.
+    """
 
     parts: Sequence[ds.Dataset]
     key: tuple[str, ...]
     columns: tuple[str, ...]
     wanted: Sequence[str]
+    limit: Limit = ROWS
 
     def __call__(self, number: int) -> pa.Table:
         """Read those of one part."""
@@ -201,7 +206,7 @@ class RowsOfKeys:
             sql="",
             keys=self.wanted,
         )
-        found = [schema.empty_table()]
+        found, held = [schema.empty_table()], 0
         scanner = scanner_of(rows, None, self.columns, batch_size=_BATCH_ROWS, batch_readahead=1)
         for batch in scanner.to_batches():
             table = pa.Table.from_batches([batch]).cast(schema)
@@ -212,6 +217,9 @@ class RowsOfKeys:
             sql = f"SELECT md5({state.cells(self.key)}) AS k, {_PLACE} FROM state"
             places = replace(query, state=state, sql=sql).table()[_PLACE]
             found.append(table.take(places))
+            held += found[-1].nbytes
+            if held > self.limit.most_bytes:
+                raise beyond(self.limit, f"{held} bytes of a part")
         return pa.concat_tables(found)
 
 
