@@ -51,13 +51,14 @@ class FoldPolicy:
     """When a table gets a tail, and when the tail is folded. Sizes in bytes, times in seconds.
 
     Up to `direct_bytes` a table is merged in every epoch and has no tail. Above, its base is at
-    most about `freshness_s` behind, plus the time of a merge, while merges are cheap. One that took
-    `dear_s` is followed by as long a rest, one that took n times that by a rest n times as long as
-    itself, up to `rest` times: merging takes half of the time at most, whatever the base, and a
-    twentieth where it is dear. Above `eager_bytes` a base waits as well until the tail has `share`
-    of its rows, or for `longest_s` and for `rest` times as long as its last merge took. `most_rows`
-    and `most_bytes` bound a tail in memory: a tail that is half full is folded at once, and when it
-    is full all the same, ingest waits.
+    most about `freshness_s` behind, plus the time of two merges, while a merge takes no more than
+    `dear_s`. One that took n times that is followed by a rest n times as long as itself, up to
+    `rest` times: merging takes a twentieth of the time where it is dear. Up to `eager_bytes` no
+    rest is longer than `longest_rest_s`: such a merge is dear where the machine stands still, and
+    not by its own work. Above, a base waits as well until the tail has `share` of its rows, or for
+    `longest_s` and for `rest` times as long as its merges take. `most_rows` and `most_bytes` bound
+    a tail in memory: a tail that is half full is folded at once, and when it is full all the same,
+    ingest waits.
     """
 
     freshness_s: float = 0.4
@@ -67,6 +68,7 @@ class FoldPolicy:
     longest_s: float = 60.0
     rest: float = 20.0
     dear_s: float = 1.0
+    longest_rest_s: float = 300.0
     most_rows: int = 500_000
     most_bytes: int = 64 * 2**20
 
@@ -75,12 +77,16 @@ class FoldPolicy:
     ) -> bool:
         """Say whether a tail of `rows`, the oldest `age_s` old, is to be folded now.
 
-        `size` is what the rows take in memory, `spent_s` what the last merge took.
+        `size` is what the rows take in memory, `spent_s` what merges take.
         """
         if self.full(2 * rows, 2 * size):
             return age_s >= self.freshness_s
         if base_bytes <= self.eager_bytes or rows >= self.share * base_rows:
-            return age_s >= max(self.freshness_s, spent_s * min(self.rest, spent_s / self.dear_s))
+            rest_s = spent_s * min(self.rest, spent_s / self.dear_s)
+            if base_bytes <= self.eager_bytes:
+                rest_s = min(rest_s, self.longest_rest_s)
+            cheap = spent_s <= self.dear_s
+            return age_s >= (self.freshness_s if cheap else max(self.freshness_s, rest_s))
         return age_s >= max(self.longest_s, self.rest * spent_s)
 
     def full(self, rows: int, size: int) -> bool:
@@ -102,12 +108,17 @@ class _Tail:
     folding: threading.Lock = field(default_factory=threading.Lock)
     base_rows: int = 0
     base_bytes: int = 0
-    spent_s: float = 0.0
+    spent: tuple[float, ...] = ()
     failures: int = 0
     rests_until: float = 0.0
 
     rows: int = 0
     size: int = 0
+
+    @property
+    def spent_s(self) -> float:
+        """What merges take: the shorter of the last two, since one may have met a busy disk."""
+        return min(self.spent, default=0.0)
 
     def put(self, epoch: int, rows: pa.Table) -> None:
         """Take an epoch's images in."""
@@ -349,7 +360,7 @@ class TailTables:
         last = Epoch(parts[-1][0])
         began = time.monotonic()
         base = merge(self._lake.path(name), rows, Guard(name, last), tail.keys)
-        tail.spent_s = time.monotonic() - began
+        tail.spent = (*tail.spent[-1:], time.monotonic() - began)
         self._tables.changed(self._lake.path(name))
         failpoints.hit(failpoints.TAIL_AFTER_FOLD)
         tail.base_rows, tail.base_bytes = base.rows, base.size

@@ -11,6 +11,7 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
+from pipeline.current import tail as tail_module
 from pipeline.current.merging import Base, MergeHere
 from pipeline.current.tail import FoldPolicy, TailTables
 
@@ -47,7 +48,51 @@ def test_merging_any_base_takes_half_of_the_time_at_most_and_less_the_dearer_it_
         assert base_rows * 60 <= FoldPolicy().eager_bytes
         for spent_s in (0.5, 1.0, 4.0, 16.0, 60.0):
             share = folds(base_rows, spent_s, per_s=10) * spent_s / HOUR_S
-            assert share <= 1.05 * max(1 / (1 + spent_s), 1 / 21)
+            longest_s = FoldPolicy().longest_rest_s
+            assert share <= 1.05 * max(1 / (1 + spent_s), spent_s / (spent_s + longest_s))
+
+
+def test_a_base_that_is_merged_within_a_second_rests_for_its_freshness_alone() -> None:
+    """Else who reads it by path waits for three times what a merge takes."""
+    policy = FoldPolicy()
+    asked = {"rows": 100, "size": 10_000, "base_rows": 1_000_000, "base_bytes": 60 * 2**20}
+    for spent_s in (0.0, 0.3, 0.7, 1.0):
+        assert policy.due(age_s=policy.freshness_s, spent_s=spent_s, **asked)
+    assert not policy.due(age_s=1.0, spent_s=1.1, **asked)
+
+
+def test_a_small_base_rests_for_some_minutes_at_most() -> None:
+    policy = FoldPolicy()
+    asked = {"rows": 100, "size": 10_000, "base_rows": 1_000}
+    assert policy.due(age_s=300.0, spent_s=60.0, base_bytes=3 * 2**20, **asked)
+    assert not policy.due(age_s=299.0, spent_s=60.0, base_bytes=3 * 2**20, **asked)
+    assert not policy.due(age_s=300.0, spent_s=60.0, base_bytes=policy.eager_bytes + 1, **asked)
+
+
+def test_one_merge_that_met_a_busy_disk_tells_nothing_of_the_next(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, took, asked = [0.0], [0.3, 60.0, 60.0, 0.3], list[float]()
+
+    class Timed(MergeHere):
+        def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: tuple[str, ...]) -> Base:
+            now[0] += took.pop(0)
+            return super().__call__(path, rows, guard, keys)
+
+    rows = pa.table({"id": range(10), "value": range(10), OP: [UPSERT] * 10})
+    base = rows.drop_columns([OP])
+    ArrowWriter(Tables()).append(lake.path(NAME), base, Guard(NAME, Epoch(1)))
+    policy = FoldPolicy(freshness_s=1e9, direct_bytes=0)
+    tails = TailTables(lake, Tables(), policy)
+    tails._here = Timed()
+    for epoch in (2, 3, 4, 5):
+        tails.add(NAME, rows, ["id"], Epoch(epoch))
+        with monkeypatch.context() as patch:
+            patch.setattr(tail_module.time, "monotonic", lambda: now[0])
+            tails.settle(NAME)
+        asked.append(tails._tails[NAME].spent_s)
+    tails.close()
+    assert asked == pytest.approx([0.3, 0.3, 60.0, 0.3])
 
 
 def test_what_is_worth_a_merge_waits_for_its_cost_all_the_same() -> None:
