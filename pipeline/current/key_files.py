@@ -19,17 +19,23 @@ import pyarrow.compute as pc
 MOST_FILES = 128
 """Files that are open at the same moment, of each side."""
 _SPREAD = np.uint64(31)
+_NULL = np.uint64(0x9E3779B97F4A7C15)
 
 Hashes = npt.NDArray[np.uint64]
 
 
 class KeyFiles:
-    """Rows in files by number. Those of one file come back in the order given."""
+    """Rows in files by number. Those of one file come back in the order given.
+
+    `rows` and `bytes` are how many each file has by now, the bytes as they are in memory.
+    """
 
     def __init__(self, folder: Path, count: int) -> None:
         folder.mkdir()
         self._folder = folder
         self._count = count
+        self.rows = [0] * count
+        self.bytes = [0] * count
         self._open: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
         self._closing = ExitStack()
 
@@ -48,11 +54,14 @@ class KeyFiles:
         for number in range(self._count):
             first, end = int(ends[number]), int(ends[number + 1])
             if first < end:
-                self._writer(number, rows.schema).write_table(sorted_rows.slice(first, end - first))
+                own = sorted_rows.slice(first, end - first)
+                self._writer(number, rows.schema).write_table(own)
+                self.rows[number] += own.num_rows
+                self.bytes[number] += own.nbytes
 
-    def read(self, number: int) -> pa.Table | None:
-        """Return the rows of one file; None where there are none."""
-        batches = list(self.batches(number))
+    def read(self, *numbers: int) -> pa.Table | None:
+        """Return the rows of some files; None where there are none."""
+        batches = [batch for number in numbers for batch in self.batches(number)]
         return pa.Table.from_batches(batches) if batches else None
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
@@ -80,9 +89,12 @@ def hashes_of(keys: pa.Table) -> Hashes:
 
 def _hashes(column: pa.ChunkedArray) -> Hashes:
     kind = column.type
-    if pa.types.is_integer(kind) and not column.null_count:
-        numbers: Hashes = column.cast(pa.int64(), safe=False).to_numpy().view(np.uint64)
-        return numbers
+    if pa.types.is_integer(kind):
+        # The hash of a number is the same whether or not a null stands beside it.
+        whole = column.cast(pa.int64(), safe=False)
+        numbers: Hashes = whole.fill_null(0).to_numpy().view(np.uint64)
+        missing = column.is_null().to_numpy()
+        return np.where(missing, _NULL, numbers) if column.null_count else numbers
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         values = column.cast(pa.binary()).fill_null(b"").to_pylist()
     else:
