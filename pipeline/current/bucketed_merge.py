@@ -2,8 +2,10 @@
 
     staged images, touched files of the base -> files by key -> new files of the base -> one commit
 
-Both sides are laid into files of the local disk by the hash of their key, and then joined file by
-file: memory holds one bucket, whatever the number of rows, and each row is read and written twice.
+Both sides are laid into files of the local disk by the hash of their key, and then joined, as many
+files at once as make a bucket: memory holds one bucket, whatever the number of rows and however
+wide they are, and each row is read and written twice. How wide rows are the files tell once they
+are laid: neither the rows of a table do, nor the size of what is packed.
 Spark's MERGE joins twice, sorts, and takes some twenty times the processors for it. Executors do
 the work, each for some of the hashes; the driver makes the commit.
 
@@ -22,6 +24,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
@@ -49,9 +52,15 @@ MERGED_AT_ONCE = 2
 """Parts of a merge. Each reads both sides whole, and writes its share of the keys."""
 BUCKET_ROWS = 200_000
 """About so many rows of both sides together are in memory at a time."""
+BUCKET_BYTES = 96 * 2**20
+"""So many bytes of both sides together are in memory at a time, a few times over.
+
+Where the keys of one file take more, the merge is declined."""
 MOST_BYTES = 4 * 2**30
 """Files of both sides that are laid out on one machine's disk; more is merged by Spark."""
+BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 65_536
+_PROBE_ROWS = 64
 FILE_ROWS = 2_000_000
 """A file ends behind the bucket with which it has so many rows."""
 
@@ -61,7 +70,7 @@ class BucketTask:
     """Merges the keys of some hashes: part `number` has every `parts`-th of them. Picklable.
 
     `columns` are those of the table at `root`. A null in a key is declined: SQL finds it equal to
-    nothing, and Arrow to another null.
+    nothing, and Arrow to another null. So are more bytes than `MOST_FILES` buckets hold.
     """
 
     images: ds.Dataset
@@ -69,7 +78,6 @@ class BucketTask:
     columns: pa.Schema
     keys: Sequence[str]
     root: str
-    buckets: int
     parts: int
 
     def __call__(self, number: int) -> Sequence[WrittenFile] | None:
@@ -83,9 +91,12 @@ class BucketTask:
                 base = self._laid(Path(folder) / "base", self.base, number)
             if images is None or (base is None and self.base is not None):
                 return None
-            for bucket in range(self.buckets):
+            buckets = _buckets([images] if base is None else [images, base])
+            if buckets is None:
+                return None
+            for bucket in buckets:
                 merged = self._merged(
-                    None if base is None else base.read(bucket), images.read(bucket)
+                    None if base is None else base.read(*bucket), images.read(*bucket)
                 )
                 if merged is not None:
                     files.write(merged)
@@ -98,16 +109,17 @@ class BucketTask:
         return StagedFiles(self.root, FilePlace(stem=uuid.uuid4().hex))
 
     def _laid(self, folder: Path, rows: ds.Dataset, number: int) -> KeyFiles | None:
-        """Lay this part's rows into files; None where a key has a null."""
-        with KeyFiles(folder, self.buckets) as files:
-            for batch in _batches(rows):
-                keys = pa.Table.from_batches([batch]).select(list(self.keys))
+        """Lay this part's rows into files; None where a key has a null, or they are too large."""
+        with KeyFiles(folder, MOST_FILES) as files:
+            for step in _steps(rows):
+                keys = step.select(list(self.keys))
                 if any(column.null_count for column in keys.columns):
                     return None
                 hashes: Hashes = hashes_of(keys)
                 own = np.flatnonzero(hashes % np.uint64(self.parts) == number)
-                chosen = pa.Table.from_batches([batch]).take(pa.array(own))
-                files.add(chosen, hashes[own] // np.uint64(self.parts))
+                files.add(step.take(pa.array(own)), hashes[own] // np.uint64(self.parts))
+                if max(files.bytes) > BUCKET_BYTES:
+                    return None
         return files
 
     def _merged(self, base: pa.Table | None, images: pa.Table | None) -> pa.Table | None:
@@ -124,8 +136,8 @@ class BucketTask:
 class BucketedMerge:
     """Has `tasks` merge in `parts`; what does not suit that is left to another merge.
 
-    That are keys that are neither numbers nor texts, columns that change their type, and more than
-    `MOST_BYTES`.
+    That are keys that are neither numbers nor texts, columns that change their type, more than
+    `MOST_BYTES`, and what a task declines.
     """
 
     def __init__(
@@ -167,15 +179,12 @@ class BucketedMerge:
         both = [*_files(images), *touched]
         if sum(_number(file["size_bytes"]) for file in both) > MOST_BYTES:
             return None
-        rows = sum(_number(file["num_records"]) for file in both)
-        each = max(1, self._parts) * BUCKET_ROWS
         return BucketTask(
             images=dataset_of(images),
             base=dataset_at(table, [str(file["path"]) for file in touched]) if touched else None,
             columns=schema_of(table),
             keys=tuple(keys),
             root=location_of(table),
-            buckets=max(1, min(MOST_FILES, -(-rows // each))),
             parts=self._parts,
         )
 
@@ -231,13 +240,58 @@ def _meet(low: object, high: object, first: object, last: object) -> bool:
     return True
 
 
-def _batches(rows: ds.Dataset) -> Iterator[pa.RecordBatch]:
-    """Read a dataset in small steps: what is small in a file may be large in memory."""
-    for batch in rows.to_batches(
-        batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
-    ):
-        if batch.num_rows:
-            yield batch
+def _buckets(sides: Sequence[KeyFiles]) -> list[list[int]] | None:
+    """Put neighbouring files together as rows and bytes allow; None where one is too large."""
+    found: list[list[int]] = []
+    rows = size = 0
+    for number in range(MOST_FILES):
+        more_rows = sum(side.rows[number] for side in sides)
+        more_bytes = sum(side.bytes[number] for side in sides)
+        if more_bytes > BUCKET_BYTES:
+            return None
+        rows, size = rows + more_rows, size + more_bytes
+        if not found or rows > BUCKET_ROWS or size > BUCKET_BYTES:
+            found.append([])
+            rows, size = more_rows, more_bytes
+        found[-1].append(number)
+    return found
+
+
+def _steps(rows: ds.Dataset) -> Iterator[pa.Table]:
+    """Read a dataset of whole files in small steps. A scan of it unpacks whole row groups."""
+    for fragment in rows.get_fragments():
+        with fragment.open() as source:
+            for batch in pq.ParquetFile(source).iter_batches(_rows_of_a_step(fragment)):
+                yield _in_columns(pa.Table.from_batches([batch]), rows.schema)
+
+
+def _rows_of_a_step(fragment: ds.Fragment) -> int:
+    """Return how many rows of a file take `BATCH_BYTES`.
+
+    Its first rows tell, where values that repeat are stored once, and what the file unpacks to,
+    where rows behind the first are wider.
+    """
+    with fragment.open() as source:
+        file = pq.ParquetFile(source)
+        first = next(file.iter_batches(_PROBE_ROWS), None)
+        groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
+    if first is None or first.num_rows == 0:
+        return _BATCH_ROWS
+    stored = sum(group.total_byte_size for group in groups) // file.metadata.num_rows
+    width = int(max(first.nbytes // first.num_rows, stored, 1))
+    return max(1, min(_BATCH_ROWS, BATCH_BYTES // width))
+
+
+def _in_columns(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return rows of a file in the columns of its table; those that it lacks are null."""
+    known = {*rows.schema.names}
+    found = [
+        rows[field.name].cast(field.type)
+        if field.name in known
+        else pa.nulls(rows.num_rows, field.type)
+        for field in columns
+    ]
+    return pa.table(found, schema=columns)
 
 
 def _shaped(images: pa.Table, columns: pa.Schema) -> pa.Table:

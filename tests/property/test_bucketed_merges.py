@@ -18,8 +18,8 @@ from lake.layers import marked
 from lake.tables import Tables
 from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 from pipeline.current import bucketed_merge
-from pipeline.current.bucketed_merge import BucketedMerge
-from pipeline.current.key_files import KeyFiles
+from pipeline.current.bucketed_merge import BucketedMerge, BucketTask
+from pipeline.current.key_files import Hashes, KeyFiles
 from pipeline.current.staged_images import ArrowStagedMerge
 
 IDS, NAMES = st.integers(0, 12), st.sampled_from(["", "a", "b", "größe", "\x00"])
@@ -110,34 +110,91 @@ def wide(first: int, last: int, op: str | None = None) -> pa.Table:
     return rows if op is None else rows.append_column(OP, pa.array([op] * len(ids), pa.string()))
 
 
+class Held:
+    """Counts the rows and bytes of each bucket that is read back, and of each step into it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.rows: list[int] = []
+        self.buckets: list[int] = []
+        self.steps: list[int] = []
+        merged, add = BucketTask._merged, KeyFiles.add
+
+        def counted(
+            task: BucketTask, base: pa.Table | None, images: pa.Table | None
+        ) -> pa.Table | None:
+            both = [rows for rows in (base, images) if rows is not None]
+            self.rows.append(sum(rows.num_rows for rows in both))
+            self.buckets.append(sum(rows.nbytes for rows in both))
+            return merged(task, base, images)
+
+        def added(files: KeyFiles, rows: pa.Table, hashes: Hashes) -> None:
+            self.steps.append(rows.nbytes)
+            add(files, rows, hashes)
+
+        def whole(tables: Tables, path: str, **asked: object) -> pa.Table:
+            raise AssertionError(f"{path} is read whole")
+
+        patch.setattr(BucketTask, "_merged", counted)
+        patch.setattr(KeyFiles, "add", added)
+        patch.setattr(Tables, "read", whole)
+
+
 def test_a_merge_holds_one_bucket_and_never_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: list[int] = []
-    read = KeyFiles.read
-
-    def counted(files: KeyFiles, number: int) -> pa.Table | None:
-        rows = read(files, number)
-        held.append(0 if rows is None else rows.num_rows)
-        return rows
-
-    def whole(tables: Tables, path: str, **asked: object) -> pa.Table:
-        raise AssertionError(f"{path} is read whole")
-
     tables, path, staged = Tables(), f"{tmp_path}/t", f"{tmp_path}/s"
     for number in range(4):
         rows = wide(2_000 * number, 2_000 * (number + 1))
         ArrowWriter(tables).append(path, rows, Guard("t", Epoch(1 + number)))
     stage(tables, staged, [wide(n, n + 1_000, UPSERT) for n in range(0, 8_000, 1_000)], ["id"])
     monkeypatch.setattr(bucketed_merge, "BUCKET_ROWS", 500)
-    monkeypatch.setattr(KeyFiles, "read", counted)
     with monkeypatch.context() as patch:
-        patch.setattr(Tables, "read", whole)
+        held = Held(patch)
         merge = BucketedMerge(tables, TasksHere(), otherwise=Refused(), parts=2)
         merge(path, staged, Guard("t", Epoch(9)), ["id"], replace=False)
-    assert sum(held) == 16_000, "each row of both sides is read back once"
-    assert max(held) <= 500
+    assert sum(held.rows) == 16_000, "each row of both sides is read back once"
+    assert max(held.rows) <= 500
     assert len(stored(path)) == 8_000
+
+
+def packed(first: int, last: int) -> pa.Table:
+    """Return rows of 2 kB each that take a few bytes in a file."""
+    rows = wide(first, last)
+    return rows.append_column("note", pa.array(["x" * 2_000] * rows.num_rows, pa.string()))
+
+
+def test_a_merge_of_wide_rows_that_pack_well_holds_no_more_bytes_than_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, path, staged = Tables(), f"{tmp_path}/t", f"{tmp_path}/s"
+    ArrowWriter(tables).append(path, packed(0, 3_000), Guard("t", Epoch(1)))
+    images = packed(0, 3_000).append_column(OP, pa.array([UPSERT] * 3_000, pa.string()))
+    stage(tables, staged, [images], ["id"])
+    monkeypatch.setattr(bucketed_merge, "BUCKET_BYTES", 400_000)
+    monkeypatch.setattr(bucketed_merge, "BATCH_BYTES", 100_000)
+    with monkeypatch.context() as patch:
+        held = Held(patch)
+        merge = BucketedMerge(tables, TasksHere(), otherwise=Refused(), parts=2)
+        merge(path, staged, Guard("t", Epoch(9)), ["id"], replace=False)
+    assert sum(held.buckets) > 2 * 3_000 * 2_000
+    assert max(held.buckets) <= 400_000
+    assert max(held.steps) <= 100_000
+    assert len(stored(path)) == 3_000
+
+
+def test_what_is_too_large_for_all_buckets_is_merged_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, path, staged = Tables(), f"{tmp_path}/t", f"{tmp_path}/s"
+    ArrowWriter(tables).append(path, packed(0, 10), Guard("t", Epoch(1)))
+    images = packed(5, 15).append_column(OP, pa.array([UPSERT] * 10, pa.string()))
+    stage(tables, staged, [images], ["id"])
+    for most in (1_000, 3_000):  # Less than a row, and less than both rows of a key.
+        monkeypatch.setattr(bucketed_merge, "BUCKET_BYTES", most)
+        merge = BucketedMerge(tables, TasksHere(), otherwise=Refused(), parts=2)
+        with pytest.raises(AssertionError, match="suits the buckets"):
+            merge(path, staged, Guard("t", Epoch(9)), ["id"], replace=False)
+    assert len(stored(path)) == 10
 
 
 def test_files_without_a_changed_key_stay_as_they_are(tmp_path: Path) -> None:
