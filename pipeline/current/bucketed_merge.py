@@ -161,7 +161,8 @@ class BucketedMerge:
         task = None
         if _suits(table, own, keys, replace=replace):
             files = _files(table)
-            touched = files if replace else _touched(files, _files(images), keys[0])
+            told = not replace and _has_own_bounds(keys[0], schema_of(table))
+            touched = _touched(files, _files(images), keys[0]) if told else files
             task = self._task(table, images, [] if replace else touched, keys)
         written = None if task is None else self._tasks(task, self._parts)
         if written is None:
@@ -217,6 +218,13 @@ def _files(table: DeltaTable) -> list[dict[str, object]]:
 
 def _number(value: object) -> int:
     return value if isinstance(value, int) else 0
+
+
+def _has_own_bounds(key: str, columns: pa.Schema) -> bool:
+    """Say whether no nested field is called as a key is when its bounds are written flat."""
+    return not any(
+        pa.types.is_nested(field.type) and key.startswith(f"{field.name}.") for field in columns
+    )
 
 
 def _touched(

@@ -212,6 +212,29 @@ def test_files_without_a_changed_key_stay_as_they_are(tmp_path: Path) -> None:
     assert len(stored(path)) == 300
 
 
+def test_bounds_of_a_nested_field_are_not_taken_for_those_of_a_key(tmp_path: Path) -> None:
+    def rows(ids: Sequence[int], nested: int) -> pa.Table:
+        return pa.table(
+            {
+                "a.b": pa.array(ids, pa.int64()),
+                "a": pa.array([{"b": nested}] * len(ids), pa.struct([("b", pa.int64())])),
+            }
+        )
+
+    tables, path, staged = Tables(), f"{tmp_path}/t", f"{tmp_path}/s"
+    ArrowWriter(tables).append(path, rows([1, 2], 500), Guard("t", Epoch(1)))
+    stage(tables, staged, [rows([2, 3], 900).append_column(OP, pa.array([UPSERT] * 2))], ["a.b"])
+    merge = BucketedMerge(tables, TasksHere(), otherwise=Refused())
+    merge(path, staged, Guard("t", Epoch(9)), ["a.b"], replace=False)
+    found = Tables().read(path)
+    assert found is not None
+    assert sorted((row["a.b"], row["a"]["b"]) for row in found.to_pylist()) == [
+        (1, 500),
+        (2, 900),
+        (3, 900),
+    ]
+
+
 def test_what_does_not_suit_the_buckets_is_merged_otherwise(tmp_path: Path) -> None:
     tables, path, staged = Tables(), f"{tmp_path}/t", f"{tmp_path}/s"
     seen: list[str] = []
