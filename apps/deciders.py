@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from eventstore.deciders import Decider
 from eventstore.deciders.entities import LoadedDecider
-from eventstore.deciders.workers import failure
+from eventstore.deciders.workers import failure, text_of
 from eventstore.upcasting import Upcaster
 from kernel.errors import DeciderFailed, Misconfigured, PenstockError
 
@@ -158,7 +158,7 @@ def _not_imported(path: Path, error: BaseException) -> DeciderFailed:
     if isinstance(error, PenstockError):
         place = f"{told.fields.get('file', path)}:{told.fields.get('line', 1)}"
         return DeciderFailed(
-            f"{place}: {error.message}",
+            f"{place}: {text_of(error)}",
             remedy=error.remedy if isinstance(error, Misconfigured) else remedy,
             **told.fields,
         )

@@ -209,6 +209,8 @@ class _Type:
                 after = self._next_step(at)
                 data = self._resolved(self._encoded(data, at), at, min(after, self._last))
                 at = after
+            else:
+                data = self._as_json(data, at)
         return data
 
     def _next_step(self, version: int) -> int:
@@ -246,10 +248,14 @@ class _Type:
                 remedy=f"Add an upcaster from a version between {written} and {read - 1} to "
                 "upcasters/, and restart the service.",
             ) from error
-        data: Data = orjson.loads(
-            orjson.dumps(value, default=json_default, option=orjson.OPT_UTC_Z)
-        )
-        return data
+        return _json(value)
+
+    def _as_json(self, data: Data, version: int) -> Data:
+        """Return what no schema checks as JSON values: it may hold objects of users' classes."""
+        try:
+            return _json(data)
+        except TypeError as error:
+            raise _failed(self._steps[version - 1], f"returned no JSON: {error}") from error
 
     def _schema(self, version: int) -> Any:
         if version not in self._parsed:
@@ -260,6 +266,11 @@ class _Type:
         if version not in self._codecs:
             self._codecs[version] = JsonCodec(self._texts[version])
         return self._codecs[version]
+
+
+def _json(data: Any) -> Data:
+    values: Data = orjson.loads(orjson.dumps(data, default=json_default, option=orjson.OPT_UTC_Z))
+    return values
 
 
 def _failed(step: Upcaster, what: str) -> DeciderFailed:

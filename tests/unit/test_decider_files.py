@@ -28,6 +28,15 @@ def evolve(state, event):
 )
 """
 
+CARELESS = """
+from eventstore.deciders import Refused
+
+class Careless(Refused):
+    def __init__(self, *_): pass
+
+raise Careless("no text")
+"""
+
 
 def good(category: str = "order", name: str = "orders") -> str:
     return GOOD.format(category=category, name=name)
@@ -90,6 +99,7 @@ def test_any_change_of_the_code_makes_snapshots_worthless(tmp_path: Path) -> Non
         ("\nimport no_such_module\n", 2, "no_such_module"),
         ("\n\n1 / 0\n", 3, "ZeroDivisionError"),
         ("import sys\nsys.exit(3)\n", 2, "SystemExit"),
+        (CARELESS, 7, "no text"),
         ("", 1, "no Decider in this file"),
         (good().replace("    evolve=evolve,\n", ""), 10, "'evolve'"),
         (good().replace("    version=1,\n", ""), 10, "'version'"),

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -106,6 +107,23 @@ def test_code_may_be_ahead_of_the_registry() -> None:
     registry = released(schema(a=...))
     steps = (step(1, a=None, b=2), step(2, c=3))
     assert read(registry, event(registry, 1, a=1), *steps) == {"b": 2, "c": 3}
+
+
+class Kind(StrEnum):
+    DONE = "done"
+
+
+def test_what_no_schema_checks_is_made_plain_or_told() -> None:
+    """The code is ahead of the registry, and the service has no classes of the code."""
+    registry = released(schema(a=...))
+    kind, odd = (
+        Upcaster(event="counter.added", version=1, upcast=lambda _, given=given: {"b": given})
+        for given in (Kind.DONE, object())
+    )
+    found = read(registry, event(registry, 1, a=1), kind)["b"]
+    assert (type(found), found) == (str, "done")
+    with pytest.raises(DeciderFailed, match=r"test_upcasting.py:\d+: .*returned no JSON.*object"):
+        read(registry, event(registry, 1, a=1), odd)
 
 
 def test_a_break_without_an_upcaster_says_where_one_is_missing() -> None:
