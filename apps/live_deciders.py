@@ -28,7 +28,7 @@ from eventstore.postgres.snapshots import PostgresAnswers, PostgresSnapshots, Po
 from eventstore.postgres.store import PostgresEventStore
 from eventstore.upcasting import Data, Upcaster, Upcasting
 from kernel.clock import SystemClock
-from kernel.errors import PenstockError
+from kernel.errors import PenstockError, Unavailable
 from schemas.records import RecordedEvent
 from schemas.registry import SchemaRegistry
 
@@ -101,6 +101,7 @@ class LiveDeciders:
         limits: DecidedLimits | None = None,
     ) -> None:
         self.trouble: str | None = None
+        self._again = False
         self._workspace = workspace
         self._processes = processes
         self._begin = begin
@@ -147,20 +148,23 @@ class LiveDeciders:
             await self._load()
 
     async def _revive(self) -> None:
-        """Load the code again when its process was lost: somebody killed it."""
+        """Load the code again when its process was lost, as somebody killed it, or when there was
+        no room for one.
+        """
         while True:
             await asyncio.sleep(_LOOK_S)
-            if self._processes is not None and self._processes.lost:
+            if self._again or (self._processes is not None and self._processes.lost):
                 await self._load()
 
     async def _load(self) -> None:
         async with self._loading:
             try:
                 processes = await asyncio.to_thread(self._begin)
-            except PenstockError as error:
-                self.trouble = f"{error.message} ({error.remedy})"
-                _log.error("deciders stay as they were: %s", self.trouble)
+            except Exception as error:  # Files are followed further, whatever it was.
+                self._again = isinstance(error, Unavailable)
+                self._tell(error)
                 return
+            self._again = False
             old, self._processes = self._processes, processes
             self.current, self.trouble = self._over(processes), None
         if old is not None:
@@ -169,6 +173,16 @@ class LiveDeciders:
             self._retired[old] = loop.call_later(_RETIRED_S, self._end, old)
         names = sorted(self.current.entities.deciders)
         _log.info("deciders loaded anew: %s", ", ".join(names) or "none")
+
+    def _tell(self, error: Exception) -> None:
+        """Say why the deciders stay as they were; in the log once for as long as it is the same."""
+        before, unknown = self.trouble, None
+        if isinstance(error, PenstockError):
+            self.trouble = f"{error.message} ({error.remedy})"
+        else:
+            self.trouble, unknown = f"{type(error).__name__}: {error}", error
+        if self.trouble != before:
+            _log.error("deciders stay as they were: %s", self.trouble, exc_info=unknown)
 
     def _end(self, old: Processes) -> None:
         del self._retired[old]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+_log = logging.getLogger("penstock.files")
 Stamp = frozenset[tuple[str, int, int]]
 """Path, time of change in nanoseconds and size of each file."""
 
@@ -33,13 +35,18 @@ async def changes(
 ) -> AsyncGenerator[None, None]:
     """Yield whenever files differ from what they were at the last yield, at first from `since`.
 
-    What is being written is waited for: two looks, one after another, must see the same. Without
-    end.
+    What is being written is waited for: two looks, one after another, must see the same. A look
+    that fails, as when too many files are open, is repeated. Without end.
     """
     before = since
     while True:
         started = time.monotonic()
-        now = await asyncio.to_thread(stamp_of, workspace, patterns)
+        try:
+            now = await asyncio.to_thread(stamp_of, workspace, patterns)
+        except (OSError, RuntimeError) as error:  # The latter where no thread can be begun.
+            _log.warning("the files of %s cannot be looked at: %s", workspace, error)
+            await asyncio.sleep(_EVERY_S)
+            continue
         took_s = time.monotonic() - started
         if now == before != since:
             since = now

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ from kernel.errors import PenstockError, Unavailable
 from schemas.records import RecordedEvent
 from schemas.registry import SchemaRegistry
 
+_log = logging.getLogger("penstock.service")
 _OPEN_AGAIN_S = 0.5
 
 
@@ -123,6 +125,11 @@ class Runtime:
                 self._opened = await self._open()
             except PenstockError as error:
                 self.trouble = f"{error.message} ({error.remedy})"
+                await asyncio.sleep(_OPEN_AGAIN_S)
+            except Exception as error:  # As when this machine has no room: it may have later.
+                before, self.trouble = self.trouble, f"{type(error).__name__}: {error}"
+                if self.trouble != before:
+                    _log.error("the event store was not opened: %s", error, exc_info=error)
                 await asyncio.sleep(_OPEN_AGAIN_S)
 
     async def _open(self) -> Opened:

@@ -91,17 +91,10 @@ class Processes:
         """Start a process that loads the code, and wait until it has; for any thread.
 
         `command` gets the number of a socket as its last word; `killed` is told of whom a call was
-        killed. Raises what loading raises, and `DeciderStopped` when it does not end within
-        `LOAD_S`.
+        killed. Raises what loading raises; `DeciderStopped` when it does not end within `LOAD_S`;
+        `Unavailable` when this machine has no room for a process.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            nursery = subprocess.Popen(
-                [*command, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        nursery, ours = _begun(command)
         try:
             ours.settimeout(LOAD_S)
             told = receive(ours)
@@ -203,18 +196,22 @@ class Processes:
             self._idle.append(forking.result())
 
     async def _fork(self) -> _Process:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        try:
-            async with self._forking:
-                with theirs:
-                    socket.send_fds(self._control, [PID.pack(0)], [theirs.fileno()])
-                (pid,) = PID.unpack(await exactly(self._control, PID.size))
-        except (EOFError, OSError) as error:
-            ours.close()
-            raise Unavailable(
-                f"the process of the workspace's code ended with {self._nursery.poll()}"
-            ) from error
+        with contextlib.ExitStack() as unused:
+            try:
+                ours, theirs = socket.socketpair()
+                unused.enter_context(ours)
+                ours.setblocking(False)
+                async with self._forking:
+                    with theirs:
+                        socket.send_fds(self._control, [PID.pack(0)], [theirs.fileno()])
+                    (pid,) = PID.unpack(await exactly(self._control, PID.size))
+            except (EOFError, OSError) as error:
+                ended = self._nursery.poll()
+                what = f"ended with {ended}" if ended is not None else f"does not answer: {error}"
+                raise Unavailable(f"the process of the workspace's code {what}") from error
+            if pid < 0:
+                raise Unavailable(f"no process for the workspace's code: {os.strerror(-pid)}")
+            unused.pop_all()
         return _Process(pid=pid, calls=ours)
 
     def _killed(self, process: _Process, of: str, cause: str) -> DeciderStopped:
@@ -230,6 +227,24 @@ class Processes:
         process.calls.close()
         with contextlib.suppress(OSError):  # Without a nursery its children end by themselves.
             self._control.send(PID.pack(process.pid))
+
+
+def _begun(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start the process that loads the code. Return it with the socket to talk to it."""
+    with contextlib.ExitStack() as unused:
+        try:
+            ours, theirs = map(unused.enter_context, socket.socketpair())
+            nursery = subprocess.Popen(
+                [*command, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Unavailable(f"no process for the workspace's code: {error}") from error
+        unused.pop_all()
+    theirs.close()
+    return nursery, ours
 
 
 async def _show_stack(process: _Process) -> None:

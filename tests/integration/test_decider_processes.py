@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -295,6 +296,7 @@ def test_a_caller_that_goes_away_ends_its_call_alone(workspace: Path) -> None:
     async def check(processes: Processes) -> None:
         (before,) = await processes.run(asking("do"))
         call = asyncio.create_task(processes.run(asking("wait", s=60)))
+        await asyncio.sleep(0)  # It takes the idle process.
         (other,) = await processes.run(asking("do"))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -337,6 +339,45 @@ def test_a_lost_nursery_is_told_and_leaves_nothing_behind(workspace: Path) -> No
 
     with_processes(workspace, check)
     until(lambda: not children(), "all processes are gone")
+
+
+FORKS_LATER = """
+import errno, os
+fork, left = os.fork, [OSError(errno.EAGAIN, "no room")]
+
+def os_fork():
+    if left:
+        raise left.pop()
+    return fork()
+
+os.fork = os_fork
+"""
+
+
+def test_a_fork_that_fails_is_told_and_tried_again(workspace: Path) -> None:
+    file = workspace / "deciders/both.py"
+    file.write_text(FORKS_LATER + file.read_text())
+
+    async def check(processes: Processes) -> None:
+        with pytest.raises(Unavailable, match="no process for the workspace's code: Resource temp"):
+            await processes.run(asking("do"))
+        assert await processes.run(asking("do"))
+        assert not processes.lost
+
+    with_processes(workspace, check)
+
+
+def test_a_machine_without_room_for_a_process_is_told(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr("subprocess.Popen", full)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(Unavailable, match=r"no process for the workspace's code: .*no memory"):
+        begin(workspace)
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_code_that_cannot_be_loaded_is_told_as_it_is(workspace: Path) -> None:
