@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -80,14 +81,24 @@ def _of_rows(
 ) -> pa.Array:
     values = [_of_row(function, row) for row in rows]
     try:
-        return pa.array(values, gives)
+        return _array(values, gives)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         for row, value in zip(rows, values, strict=True):
             try:
-                pa.scalar(value, gives)
+                _array([value], gives)
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
                 raise _failed(function, row, error) from error
         raise
+
+
+def _array(values: Sequence[Any], gives: pa.DataType) -> pa.Array:
+    """Make an array of results. Arrow alone would cut a fraction off silently."""
+    made = pa.array(values, gives)
+    if pa.types.is_integer(gives):
+        for value in values:
+            if value is not None and value != int(value):
+                raise ValueError(f"{value} is no whole number")
+    return made
 
 
 def _of_row(function: WorkspaceFunction, row: Sequence[object]) -> object:
@@ -131,7 +142,9 @@ def _failed(
 ) -> ContractViolation:
     own = dict(function.file.texts)
     lines = [each for each in traceback.extract_tb(error.__traceback__) if each.filename in own]
-    place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else function.file.name
+    name, line = (lines[-1].filename, lines[-1].lineno) if lines else (function.file.name, None)
+    # What is wrong with a result has no line of its own: it is the function's.
+    place = f"{name}:{line or function.line}"
     given = ", ".join(f"{p.name}={v!r}" for p, v in zip(function.takes, row, strict=False))
     return ContractViolation(
         f"{place}: {type(error).__name__}: {error}, in {function.name}({given})",
@@ -144,22 +157,28 @@ def _loaded(file: FunctionFile) -> Mapping[str, Any]:
     """Run a file; what it imports of the same folder is run before it, from the same statement."""
     stems = {name.rpartition("/")[2].removesuffix(".py"): name for name, _ in file.texts}
     texts, modules = dict(file.texts), dict[str, ModuleType]()
+    package = f"penstock_functions_{file.fingerprint}"
 
     def imported(name: str, *given: Any) -> ModuleType:
         # Python passes globals, locals, the names that are wanted, and how many folders up.
         beside = len(given) == 4 and given[3] == 1
+        if beside and not name:
+            # from . import _a, _b
+            folder = ModuleType(package)
+            folder.__dict__.update({each: module(each) for each in given[2]})
+            return folder
         if not beside or name not in stems:
             found: ModuleType = builtins.__import__(name, *given)
             return found
-        if name not in modules:
-            modules[name] = ModuleType(name)
-            _run(stems[name], modules[name].__dict__)
-        return modules[name]
+        return module(name)
 
-    def _run(name: str, namespace: dict[str, Any]) -> None:
-        namespace["__builtins__"] = {**vars(builtins), "__import__": imported}
-        exec(compile(texts[name], name, "exec"), namespace)
+    def module(stem: str) -> ModuleType:
+        if stem not in modules:
+            made = modules[stem] = ModuleType(f"{package}_{stem}")
+            # What makes classes, as dataclasses does, looks for their module there.
+            sys.modules[made.__name__] = made
+            made.__dict__["__builtins__"] = {**vars(builtins), "__import__": imported}
+            exec(compile(texts[stems[stem]], stems[stem], "exec"), made.__dict__)
+        return modules[stem]
 
-    main = ModuleType(file.name)
-    _run(file.name, main.__dict__)
-    return main.__dict__
+    return module(file.name.rpartition("/")[2].removesuffix(".py")).__dict__

@@ -82,12 +82,16 @@ class FunctionFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceFunction:
-    """What may be called. `vectorised`: it takes and gives whole columns, as Arrow arrays."""
+    """What may be called. `vectorised`: it takes and gives whole columns, as Arrow arrays.
+
+    `line` is where its file defines it.
+    """
 
     name: str
     takes: tuple[Parameter, ...]
     gives: str
     vectorised: bool
+    line: int
     file: FunctionFile = field(repr=False)
 
     def __deepcopy__(self, memo: object) -> WorkspaceFunction:
@@ -219,19 +223,22 @@ def _tree(name: str, text: str) -> ast.Module:
         ) from error
 
 
-def _imported(tree: ast.Module, *, beside: bool) -> Iterator[str]:
+def _imported(tree: ast.AST, *, beside: bool) -> Iterator[str]:
     """Yield the names of the modules that a file imports: of those beside it, or of all others."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and not beside:
             yield from (each.name.partition(".")[0] for each in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and beside == bool(node.level):
-            yield node.module.partition(".")[0]
+        elif isinstance(node, ast.ImportFrom) and beside == bool(node.level):
+            # `from . import _a, _b` has the modules where others have what is in them.
+            names = [node.module] if node.module else [each.name for each in node.names]
+            yield from (name if beside else name.partition(".")[0] for name in names)
 
 
 def _check_pure(file: FunctionFile) -> None:
     """Refuse what plainly gives other values another time; what is not plain cannot be seen."""
     for name, text in file.texts:
         tree = _tree(name, text)
+        _check_beside(file, name, tree)
         for module in _imported(tree, beside=False):
             if module in _IMPURE:
                 raise InvalidRequest(
@@ -247,6 +254,23 @@ def _check_pure(file: FunctionFile) -> None:
                     f"{name}:{getattr(node, 'lineno', 1)} {what}: a rebuild would differ",
                     remedy="A function depends on its arguments alone: give it what it needs.",
                 )
+
+
+def _check_beside(file: FunctionFile, name: str, tree: ast.Module) -> None:
+    """Refuse imports of what is not part of the statement: they would fail at the first row."""
+    there = {each.rpartition("/")[2].removesuffix(".py") for each, _ in file.texts}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            missing = [one for one in _imported(node, beside=True) if one not in there]
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            missing = [one for one in _imported(node, beside=False) if one == FOLDER]
+        else:
+            continue
+        if missing or getattr(node, "level", 0) > 1:
+            raise InvalidRequest(
+                f"{name}:{node.lineno} has no such file beside it: {ast.unparse(node)}",
+                remedy="Import files of the same folder: from ._prices import RATE.",
+            )
 
 
 def _declared(file: FunctionFile, node: ast.FunctionDef) -> WorkspaceFunction:
@@ -281,7 +305,12 @@ def _declared(file: FunctionFile, node: ast.FunctionDef) -> WorkspaceFunction:
             remedy=f"Give it parameters of one kind, and a name of its own. {_ANNOTATIONS}",
         )
     return WorkspaceFunction(
-        name=node.name, takes=tuple(parameters), gives=gives, vectorised=column, file=file
+        name=node.name,
+        takes=tuple(parameters),
+        gives=gives,
+        vectorised=column,
+        line=node.lineno,
+        file=file,
     )
 
 
@@ -296,7 +325,10 @@ def _annotation(
 ) -> tuple[str | None, bool, bool]:
     """Return the SQL type of an annotation, whether NULL is passed, and whether it is a column."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        node = ast.parse(node.value, mode="eval").body
+        try:
+            node = ast.parse(node.value, mode="eval").body
+        except (SyntaxError, ValueError):
+            return None, False, False
     if isinstance(node, ast.Name) and node.id in names:
         node = names[node.id]
     match node:

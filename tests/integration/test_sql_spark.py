@@ -155,6 +155,7 @@ month(t); day(t); dayofmonth(t); dayofweek(t); weekday(t); dayofyear(t); weekofy
 minute(t); second(t); extract(HOUR FROM t); date_part('HOUR', t); date_trunc('HOUR', t)
 trunc(t, 'MM'); to_date(t); date(t); date_add(d, 1); date_sub(d, 1); datediff(d, d)
 date_diff(d, d); add_months(d, 1); months_between(t, t); last_day(d); date_format(t, 'yyyy-MM')
+date_format(t, 'y'); date_format(t, 'yyyyy'); to_date(substr(iso, 1, 4), 'y')
 to_timestamp(iso); unix_micros(t); unix_millis(t); unix_seconds(t); timestamp_micros(i)
 timestamp_millis(i); timestamp_seconds(i); make_date(2020, 1, 2); timestampdiff(HOUR, t, t)
 try_to_timestamp(iso); cast(x AS INT); cast(x AS DECIMAL(10, 2)); try_cast(s AS INT); x::STRING

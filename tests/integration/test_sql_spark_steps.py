@@ -154,6 +154,9 @@ true; 5; 12345678901; 1e3
 0.908; 1.50; 0.0; 0.908 * n; p * p; p * 0.05; p + 1.005; p - n; 0.5 * p > 3; n < 0.908 * n; p >= i
 x < 0.1; x = 0.1; p < x
 date_format(t, 'yyyy-MM-dd'); date_format(t, 'HH:mm:ss'); date_format(w, 'yyyy/MM'); year(w)
+date_format(w - INTERVAL 100 DAYS, 'yyyyMM'); date_format(w - INTERVAL 9999 DAYS, 'yyyy-MM')
+date_format(w + INTERVAL 400 DAYS, 'yyyyMMdd'); p * 2000.500000000000
+(i * 0 - 2147483647 - 1) % -1; (n * 0 - 9223372036854775807 - 1) % -1
 split_part(s, '-', 1); split_part(r, '/', 4); split_part(r, '//', 2)
 replace(r, 'a', ''); replace(r, '/', s); replace(r, '//'); startswith(s, 'a'); endswith(r, s)
 contains(r, u); length(r) - length(replace(r, 'a', ''))

@@ -61,6 +61,10 @@ def share(a: float, b: float) -> float:
 
 def wrong(n: int) -> int:
     return "seven" if n == 7 else n
+
+
+def cut(x: float) -> int:
+    return x
 '''
 COLUMNWISE = """
 from typing import Annotated
@@ -158,7 +162,11 @@ def test_functions_stand_in_groups_and_over_the_results_of_groups() -> None:
             "share(x, n)",
             "functions/texts.py:21: ZeroDivisionError: float division by zero, in share",
         ),
-        ("wrong(n + 7)", "functions/texts.py: ArrowInvalid"),
+        ("wrong(n + 7)", "functions/texts.py:25: ArrowInvalid"),
+        (
+            "cut(x + 0.75e0)",
+            "functions/texts.py:29: ValueError: 1.75 is no whole number, in cut(x=1.75)",
+        ),
         ("strict(x + 9)", "functions/columnwise.py:16: ValueError: too much, in strict(x=10.0)"),
     ],
 )
@@ -169,10 +177,78 @@ def test_what_goes_wrong_names_the_file_the_line_and_the_row(query: str, place: 
     assert "(" in raised.value.message.partition(" in ")[2]
 
 
+def test_files_of_the_folder_are_imported_in_any_form_and_may_have_classes() -> None:
+    files = {
+        "functions/f.py": """
+from dataclasses import dataclass, field
+from . import _rates, _words as words
+from ._rates import Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    parts: list[int] = field(default_factory=list)
+
+
+def f(n: int) -> int:
+    return sum(Sum([n, _rates.RATE.value, Rate(3).value, words.LENGTH]).parts)
+""",
+        "functions/_rates.py": """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import ClassVar
+from . import _words
+
+
+@dataclass
+class Rate:
+    value: int
+    unit: ClassVar[str] = "EUR"
+
+
+RATE = Rate(10 * _words.LENGTH)
+""",
+        "functions/_words.py": "from . import _rates\nLENGTH = 2\n",
+    }
+    (file,) = files_of(files)
+    assert {name for name, _ in file.texts} == {*files}
+    query = "SELECT id, f(n) AS v FROM STREAM r"
+    made = planned(query, files)
+    assert made.tree is not None
+    dataflow = Dataflow(made.tree)
+    try:
+        dataflow.add(scans(made.tree)[0], [read_rows([{"id": 1, "n": 100}])])
+        assert dataflow.round()["v"].to_pylist() == [125]
+    finally:
+        dataflow.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from . import _missing",
+        "from . import _letters, _missing",
+        "from ._missing import RATE",
+        "from ._letters.more import RATE",
+        "from .. import _letters",
+        "from .._letters import LETTERS",
+        "from . import *",
+        "import functions._letters",
+        "from functions._letters import LETTERS",
+    ],
+)
+def test_an_import_that_is_not_part_of_the_statement_is_refused(line: str) -> None:
+    files = {**FILES, "functions/f.py": f"\n{line}\n\ndef f(s: str) -> str:\n    return s\n"}
+    with pytest.raises(InvalidRequest, match=r"functions/f\.py:2 has no such file beside it: "):
+        planned("SELECT id, f(s) AS v FROM STREAM r", files)
+
+
 REFUSED = {
     "nothing(s)": ("nothing", "no type"),
     "count_letters(s)": ("takes 2 arguments, not 1", "count_letters(text, letter)"),
     "count_letters(n, s)": ("takes text as STRING, not as INT", "CAST(… AS STRING)"),
+    "unreadable(n)": ("functions/odd.py:6: parameter a of unreadable has no type", "Annotate"),
+    "unending(n)": ("functions/odd.py:7: its result of unending has no type", "Annotate"),
     "starred(s)": ("other than plain parameters", "without *"),
     "mixed(x, n)": ("takes columns and single values", "one kind"),
     "upper(s)": None,
@@ -182,6 +258,8 @@ from typing import Annotated
 import pyarrow as pa
 
 def nothing(a): return a
+def unreadable(a: "int |") -> int: return a
+def unending(a: int) -> "": return a
 def starred(*a: str) -> str: return a[0]
 def mixed(a: Annotated[pa.Array, float], b: int) -> float: return 1.0
 def upper(a: str) -> str: return "mine"
