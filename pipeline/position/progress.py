@@ -66,6 +66,17 @@ class Watermarks:
     partitions: dict[str, int] = field(default_factory=dict)
     latest: int | None = None
 
+    def believe(self, latest: int) -> None:
+        """Let no time beyond `latest` move a mark, and forget marks that such a time moved.
+
+        A partition without its mark counts as one that was not heard of: nothing is late until it
+        brings a row. The verdicts on rows that came before are kept with them, and stand.
+        """
+        self.latest = latest
+        for places in self.seen.values():
+            for place in [place for place, mark in places.items() if mark > latest]:
+                del places[place]
+
     def note(self, name: str, place: str, event_time_us: int, *, partitions: int) -> int:
         """Take note of a row's event time, in microseconds since 1970 UTC.
 
@@ -166,10 +177,12 @@ class Progress:
     def copy(self, *, ahead: timedelta | None = None) -> Progress:
         """Return an independent copy: an epoch works on it and fails without a trace.
 
-        Event times further `ahead` of the clock than that move no watermark.
+        Event times further `ahead` of the clock than that move no watermark, and such a one that
+        moved it before is forgotten.
         """
         found = Progress.from_json(self.to_json())
-        found.watermarks.latest = None if ahead is None else micros(datetime.now(UTC) + ahead)
+        if ahead is not None:
+            found.watermarks.believe(micros(datetime.now(UTC) + ahead))
         return found
 
     def accept_change(self, place: str, mark: Mark) -> Mark | None:

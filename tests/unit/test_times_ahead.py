@@ -102,3 +102,23 @@ def test_an_input_with_times_far_ahead_alone_has_no_watermark(lake: Lake) -> Non
     near = datetime.now(UTC) + timedelta(hours=23)
     done = flights.take([near])
     assert Progress.from_json(done.progress).watermarks.of("events.flight") == micros(near)
+
+
+def test_p6_a_watermark_that_was_moved_too_far_before_is_forgotten_and_verdicts_stand(
+    lake: Lake,
+) -> None:
+    flights = Flights(lake, ahead=None)
+    done = flights.take([START, FAR])
+    assert Progress.from_json(done.progress).watermarks.of("events.flight") == micros(FAR)
+    flights.ahead = timedelta(days=1)
+    flights.restart()
+    first = [START + timedelta(minutes=number) for number in range(1, 31)]
+    done = flights.take(first)
+    assert Progress.from_json(done.progress).watermarks.of("events.flight") == micros(first[-1])
+    before = flights.logged()
+    # An epoch is judged by what the one before it kept, so that a repeated one judges alike.
+    assert {late for _, late, _ in before[2:]} == {True}
+    flights.take([first[-1] + timedelta(minutes=1), START])
+    after = flights.logged()
+    assert after[:-2] == before
+    assert after[-2:] == [(33, False, first[-1]), (34, True, first[-1])]
