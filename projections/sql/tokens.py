@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar
 
 from sqlglot import Dialect, exp
 from sqlglot.dialects.spark import Spark
@@ -21,7 +20,7 @@ class _AsWritten(Spark):
     sqlglot reads them as formats of its own, which do not tell `y` from `yyyy`.
     """
 
-    TIME_MAPPING: ClassVar[dict[str, str]] = {}
+    TIME_MAPPING: dict[str, str] = {}  # noqa: RUF012 (sqlglot declares it so)
 
 
 SPARK = Dialect.get_or_raise(_AsWritten)
