@@ -106,7 +106,7 @@ def difference(
     before: DeltaTable, after: DeltaTable, key: Sequence[str], most_bytes: int
 ) -> Difference | None:
     """Compare two versions; None where that takes more memory than allowed, or has no key in
-    common: whoever follows must read the rows anew.
+    common, or one that several rows have: whoever follows must read the rows anew.
     """
     schemas = visible(before), visible(after)
     names = named(schemas[1], key)
@@ -124,6 +124,8 @@ def difference(
         pairs = _pairs(old, new, names)
     except pa.ArrowException:
         return None  # A key's column has another type that its values do not go into.
+    if any(_repeats(pairs[side]) for side in (_OLD, _NEW)):
+        return None  # One of both tables has a longer key.
     changed = pc.or_(
         pc.or_(pc.is_null(pairs[_OLD]), pc.is_null(pairs[_NEW])), _unlike(old, new, pairs)
     )
@@ -140,6 +142,11 @@ def _pairs(old: pa.Table, new: pa.Table, key: tuple[str, ...]) -> pa.Table:
     )
     order = pc.sort_indices(joined, sort_keys=[(name, "ascending") for name in names])
     return joined.select([_OLD, _NEW]).take(order)
+
+
+def _repeats(numbers: pa.ChunkedArray) -> bool:
+    rows = numbers.drop_null()
+    return len(rows) > int(pc.count_distinct(rows).as_py())
 
 
 def _numbers(rows: pa.Table) -> pa.Array:

@@ -157,3 +157,10 @@ def test_what_is_not_kept_or_does_not_fit_is_refused_by_name(made: HandMade) -> 
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     with pytest.raises(NotFound, match="version 2 of projection/report is not kept any more"):
         list(steps(made).after(place, newest(made), KEY))
+
+
+def test_versions_of_which_one_has_a_longer_key_are_not_compared(made: HandMade) -> None:
+    place = all_steps(made)[-1].behind
+    made.run("report", words((1, "a1"), (1, "b1")), made.epoch())
+    with pytest.raises(Incompatible, match="cannot be compared: they have other keys"):
+        all_steps(made, place)
