@@ -8,6 +8,7 @@ happened to the row and which run of the projection did it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,6 +85,10 @@ class RecordForm:
         name = f"{self._projection}_key" if is_key else self._projection
         schema = avro_schema(columns, name, key=is_key)
         complaints = self._registry.compatible(subject, schema)
+        before = self._registry.latest(subject) if is_key else None
+        if before is not None and json.loads(before.schema) != json.loads(schema):
+            # Another type gives other bytes: what was sent under a key's old bytes would stay.
+            complaints = [*complaints, "the key had other columns or types"]
         if complaints:
             raise Incompatible(
                 f"the columns do not go with what the topic {self._topic} had before: "

@@ -13,13 +13,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from apps.pipeline.sink_records import SinkRecord
 from apps.settings import Settings
 from apps.topics import KafkaTopics
 from kernel import failpoints
-from kernel.errors import Unavailable
+from kernel.errors import Misconfigured, Unavailable
 from projections.serve.feed_places import FeedPlace, place_of
 
 _TIMEOUT_S = 20.0
@@ -36,7 +43,8 @@ _PLACES = {
 class SinkCursor:
     """How far a sink has come: all changes up to `place` are in the topic of that id.
 
-    `records` is how many were sent in all.
+    `records` is how many were sent in all, under which `key` and to how many `partitions`; None in
+    a place that was written before these were kept.
     """
 
     projection: str
@@ -44,10 +52,23 @@ class SinkCursor:
     topic_id: str
     place: FeedPlace
     records: int
+    key: tuple[str, ...] | None
+    partitions: int | None
+
+
+_TOO_LARGE = "Raise kafka.max_record_bytes and the topic's max.message.bytes, or select less."
+_REMEDIES = {
+    KafkaError.MSG_SIZE_TOO_LARGE: _TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE: _TOO_LARGE,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Allow the workspace's user to write to the topic.",
+    KafkaError.INVALID_RECORD: "See the topic's settings on the broker; it is tried again.",
+    KafkaError.POLICY_VIOLATION: "See the topic's settings on the broker; it is tried again.",
+}
+"""What a broker says of one topic or record, while it does well."""
 
 
 class SinkTransactions:
-    """One producer of a workspace. After an `Unavailable` it is of no use: make another one.
+    """One producer of a workspace. One that is `doubtful` is of no use: make another one.
 
     Beginning one fences the one before. For one thread.
     """
@@ -55,6 +76,7 @@ class SinkTransactions:
     def __init__(self, settings: Settings, topics: KafkaTopics) -> None:
         self._bootstrap = settings.required("kafka.bootstrap")
         self._topic = f"_penstock.{settings.name}.sinks"
+        self.doubtful = False
         topics.make(self._topic, 1, _PLACES)
         self._producer = Producer(
             {
@@ -72,25 +94,57 @@ class SinkTransactions:
     def send(self, records: Sequence[SinkRecord], cursor: SinkCursor) -> None:
         """Send records and the place behind them, all or nothing.
 
-        Raises `Unavailable` where that failed or is not known.
+        Raises `Misconfigured` where Kafka refuses a record: nothing was sent. Raises `Unavailable`
+        where it failed otherwise or is not known: this is `doubtful` from then on.
         """
         key = json.dumps([cursor.projection, cursor.topic]).encode()
         place = {
             "topic_id": cursor.topic_id,
             "place": str(cursor.place),
             "records": cursor.records,
+            "key": cursor.key,
+            "partitions": cursor.partitions,
         }
+        self.doubtful = True  # Until it is known how this ends.
         with self._kafka(f"send to {cursor.topic}"):
             self._producer.begin_transaction()
-            for record in records:
-                headers: list[tuple[str, str | bytes | None]] = [*record.headers]
-                self._producer.produce(cursor.topic, record.value, record.key, headers=headers)
-            self._producer.produce(self._topic, json.dumps(place).encode(), key)
-            self._producer.flush(_TIMEOUT_S)
-            failpoints.hit(failpoints.SINK_BEFORE_COMMIT)
-            self._producer.commit_transaction(_TIMEOUT_S)
+            refused = self._produced(records, cursor.topic)
+            if refused is None:
+                self._producer.produce(self._topic, json.dumps(place).encode(), key)
+                self._producer.flush(_TIMEOUT_S)
+                failpoints.hit(failpoints.SINK_BEFORE_COMMIT)
+                self._producer.commit_transaction(_TIMEOUT_S)
+            else:
+                self._producer.abort_transaction(_TIMEOUT_S)
+        self.doubtful = False
+        if refused is not None:
+            raise Misconfigured(
+                f"topic {cursor.topic} does not take a record: {refused.str()}",
+                remedy=_REMEDIES[refused.code()],
+            )
         failpoints.hit(failpoints.SINK_AFTER_COMMIT)
         self.cursors[cursor.projection, cursor.topic] = cursor
+
+    def _produced(self, records: Sequence[SinkRecord], topic: str) -> KafkaError | None:
+        """Hand all records to the broker; return why one is refused, None where all are taken."""
+        refused: list[KafkaError] = []
+
+        def told(error: KafkaError | None, _: Message) -> None:
+            if error is not None and error.code() in _REMEDIES:
+                refused.append(error)
+
+        try:
+            for record in records:
+                headers: list[tuple[str, str | bytes | None]] = [*record.headers]
+                self._producer.produce(
+                    topic, record.value, record.key, headers=headers, on_delivery=told
+                )
+        except KafkaException as error:
+            if error.args[0].code() not in _REMEDIES:
+                raise
+            refused.append(error.args[0])
+        self._producer.flush(_TIMEOUT_S)
+        return next(iter(refused), None)
 
     def close(self) -> None:
         """Give up what is open."""
@@ -141,6 +195,7 @@ class SinkTransactions:
 def _cursor(key: bytes, value: bytes) -> SinkCursor:
     projection, topic = json.loads(key)
     kept = json.loads(value)
+    names = kept.get("key")
     place = place_of(kept["place"])
     assert place is not None, "a place is written behind rows"
     return SinkCursor(
@@ -149,4 +204,6 @@ def _cursor(key: bytes, value: bytes) -> SinkCursor:
         topic_id=kept["topic_id"],
         place=place,
         records=kept["records"],
+        key=None if names is None else tuple(names),
+        partitions=kept.get("partitions"),
     )

@@ -1,7 +1,8 @@
 """Sends what changes in projections to their sinks, in a thread of its own.
 
 What fails of one sink stays its own: it is told with its cause and remedy, and tried again after a
-pause. What fails in Kafka has all of them begin anew from what the last transactions say.
+pause. Where it is not known whether a transaction is there, all of them begin anew from what the
+last transactions say.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from apps.pipeline.sink_records import RecordForm
 from apps.pipeline.sink_transactions import SinkTransactions
@@ -18,7 +19,6 @@ from apps.pipeline.topic_sink import ProjectionSink, SinkState
 from apps.settings import Settings
 from apps.standstills import cause_and_fix
 from apps.topics import KafkaTopics
-from kernel.errors import PenstockError, Unavailable
 from kernel.loops import Loop, passed
 from lake.layout import Lake
 from lake.tables import Tables
@@ -37,6 +37,15 @@ _PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 log = logging.getLogger("penstock.sinks")
 
 
+@dataclass(slots=True, kw_only=True)
+class _Trouble:
+    """A sink that fails: how often in a row, when it is tried again, since when it is behind."""
+
+    behind_since: float
+    failures: int = 0
+    again_at: float = 0.0
+
+
 class Sinks:
     """All sinks of a workspace's projections. `states` says how each is, for health."""
 
@@ -49,10 +58,9 @@ class Sinks:
         self._epochs = WatchedTable(lake.epochs)
         self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
         self._transactions: SinkTransactions | None = None
-        self._declared: dict[str, TopicSink] = {}
+        self._declared: dict[str, tuple[TopicSink, tuple[str, ...]]] = {}
         self._sinks: dict[str, ProjectionSink] = {}
-        self._failures: dict[str, int] = {}
-        self._again_at: dict[str, float] = {}
+        self._troubles: dict[str, _Trouble] = {}
         self.states: dict[str, SinkState] = {}
         self.loop = Loop("sinks")
 
@@ -88,17 +96,19 @@ class Sinks:
         busy = False
         for name, decl in wanted.items():
             passed(f"sink of {name}")
-            if self._declared.get(name) != decl.sink:
+            # A swap may bring another key to the same topic.
+            declared = (_sink_of(decl), decl.key)
+            if self._declared.get(name) != declared:
                 self._forget(name)
-                self._declared[name] = _sink_of(decl)
+                self._declared[name] = declared
             state = self.states.setdefault(name, SinkState(topic=_sink_of(decl).topic))
-            if time.monotonic() < self._again_at.get(name, 0.0):
+            if self._rests(name, state):
                 continue
             try:
                 sink = self._sink(name, decl)
                 busy |= sink.step()
                 self.states[name] = sink.state
-                self._failures.pop(name, None)
+                self._troubles.pop(name, None)
             except Exception as error:
                 self._failed(name, state, error)
         return busy
@@ -135,18 +145,29 @@ class Sinks:
         )
         return made
 
+    def _rests(self, name: str, state: SinkState) -> bool:
+        """Say whether a sink that failed is not to be tried yet; it gets later meanwhile."""
+        trouble = self._troubles.get(name)
+        if trouble is None:
+            return False
+        now = time.monotonic()
+        state.lag_s = now - trouble.behind_since
+        return now < trouble.again_at
+
     def _failed(self, name: str, state: SinkState, error: Exception) -> None:
-        failures = self._failures[name] = self._failures.get(name, 0) + 1
-        self._again_at[name] = time.monotonic() + _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
+        now = time.monotonic()
+        trouble = self._troubles.setdefault(name, _Trouble(behind_since=now - state.lag_s))
+        trouble.failures += 1
+        trouble.again_at = now + _PAUSES_S[min(trouble.failures, len(_PAUSES_S)) - 1]
         state.error = cause_and_fix(error, most=500)
         self._sinks.pop(name, None)
-        if isinstance(error, Unavailable) or not isinstance(error, PenstockError):
+        if self._transactions is not None and self._transactions.doubtful:
             # Whether the last transaction is there is not known: all are asked about again.
             self.close()
         log.error("the sink of %s: %s", name, state.error, exc_info=error)
 
     def _forget(self, name: str) -> None:
-        for kept in (self.states, self._declared, self._sinks, self._failures, self._again_at):
+        for kept in (self.states, self._declared, self._sinks, self._troubles):
             kept.pop(name, None)
 
 

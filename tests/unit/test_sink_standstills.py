@@ -1,0 +1,243 @@
+"""What stops a sink, and only that one. Kafka stands still in memory; the lake is a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from apps.pipeline import sinks, topic_sink
+from apps.pipeline.sink_records import RecordForm, SinkRecord
+from apps.pipeline.sink_transactions import SinkCursor
+from apps.settings import Setting, Settings, load
+from apps.standstills import of_pipeline
+from kernel.errors import Incompatible, Misconfigured, Unavailable
+from kernel.positions import DeltaVersion, Epoch, TopicId
+from lake.layout import Lake
+from projections.run.catalog import LIVE, PROJECTION, Entry
+from projections.serve.feed_places import FeedPlace
+from projections.serve.row_changes import RowChange
+from projections.serve.table_steps import Changes
+from schemas.registry import MemoryRegistry
+from tests.support.lake.handmade import words
+from tests.support.lake.topic_sink import STATEMENT, SinkWorld
+
+
+@dataclass
+class Broker:
+    """Topics, and what was sent to them. `fails` says what a transaction to a topic meets."""
+
+    topics: dict[str, TopicId] = field(default_factory=dict)
+    cursors: dict[tuple[str, str], SinkCursor] = field(default_factory=dict)
+    sent: list[tuple[str, SinkRecord]] = field(default_factory=list)
+    fails: dict[str, tuple[Exception, bool]] = field(default_factory=dict)
+    begun: int = 0
+
+    def ids(self, names: Sequence[str]) -> dict[str, TopicId]:
+        return {name: self.topics[name] for name in names if name in self.topics}
+
+    def make(self, name: str, partitions: int, _: Mapping[str, str]) -> None:
+        self.topics[name] = TopicId(f"{name}-id", partitions)
+
+    def made(self, name: str) -> TopicId:
+        return self.topics[name]
+
+    def transactions(self, *_: object) -> Transactions:
+        self.begun += 1
+        return Transactions(self)
+
+
+@dataclass
+class Transactions:
+    """One producer's."""
+
+    broker: Broker
+    doubtful: bool = False
+
+    def __post_init__(self) -> None:
+        self.cursors = dict(self.broker.cursors)
+
+    def send(self, records: Sequence[SinkRecord], cursor: SinkCursor) -> None:
+        if cursor.topic in self.broker.fails:
+            error, self.doubtful = self.broker.fails[cursor.topic]
+            raise error
+        self.broker.sent += [(cursor.topic, record) for record in records]
+        key = (cursor.projection, cursor.topic)
+        self.cursors[key] = self.broker.cursors[key] = cursor
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    made = Broker()
+    monkeypatch.setattr(sinks, "KafkaTopics", lambda _: made)
+    monkeypatch.setattr(sinks, "SinkTransactions", made.transactions)
+    monkeypatch.setattr(sinks, "_PAUSES_S", (0.0,))
+    monkeypatch.setattr(topic_sink, "_TOPIC_LOOK_S", 0.0)
+    return made
+
+
+@pytest.fixture
+def world(broker: Broker, lake: Lake, tmp_path: Path) -> SinkWorld:
+    nowhere = {
+        name: Setting(value="http://127.0.0.1:1", origin="test")
+        for name in ("kafka.bootstrap", "registry.url")
+    }
+    values = {**load(tmp_path).values, **nowhere}
+    made = SinkWorld(Settings(tmp_path, values), lake, "w.")
+    made.registry = MemoryRegistry()
+    made.restart()
+    made.deploy()
+    made.first_run()
+    made.send()
+    return made
+
+
+def error_of(world: SinkWorld, name: str = "report") -> str:
+    world.sinks.step()
+    return str(world.sinks.states[name].error)
+
+
+@pytest.mark.parametrize("again", [lambda _: None, SinkWorld.restart], ids=["running", "restarted"])
+def test_p10_a_key_that_a_swap_changes_is_refused_before_a_row_is_lost(
+    world: SinkWorld, broker: Broker, again: Callable[[SinkWorld], None]
+) -> None:
+    text = world.text().replace("key = 'id'", "key = 'id, word'")
+    world.made.deployed.put(
+        [Entry(kind=PROJECTION, name="report", generation=2, status=LIVE, text=text)]
+    )
+    world.made.run("report", words((1, "a"), (1, "b"), (2, "b")), world.made.epoch(head=1))
+    place = broker.cursors["report", "w.report"].place
+    again(world)
+    assert "has records by the key id, and the key of report is id, word" in error_of(world)
+    (told,) = of_pipeline({"sinks": world.sinks.documents()})
+    assert told.command.startswith("Declare another topic as the sink, which gets all rows")
+    assert len(broker.sent) == 2
+    assert broker.cursors["report", "w.report"].place == place
+    world.topic += "_2"
+    world.made.deployed.put(
+        [
+            Entry(
+                kind=PROJECTION,
+                name="report",
+                generation=2,
+                status=LIVE,
+                text=text.replace("w.report", world.topic),
+            )
+        ]
+    )
+    world.send()
+    assert [topic for topic, _ in broker.sent[2:]] == [world.topic] * 3
+
+
+@pytest.mark.parametrize("again", [lambda _: None, SinkWorld.restart], ids=["running", "restarted"])
+def test_p10_a_topic_that_got_more_partitions_is_refused(
+    world: SinkWorld, broker: Broker, again: Callable[[SinkWorld], None]
+) -> None:
+    broker.topics["w.report"] = broker.topics["w.report"]._replace(partitions=3)
+    world.run(words((2, "B")))
+    again(world)
+    for more in ("", ", sink_partitions = '3'"):
+        world.deploy(more)
+        assert "topic w.report has 3 partitions, and had 1" in error_of(world)
+    (told,) = of_pipeline({"sinks": world.sinks.documents()})
+    assert "or delete this one: it is made again, and gets all rows" in told.command
+    assert len(broker.sent) == 2
+    broker.topics["w.report"] = TopicId("another", 3)
+    world.send()
+    assert len(broker.sent) == 4
+
+
+def test_a_place_from_before_takes_the_key_and_the_partitions_that_there_are(
+    world: SinkWorld, broker: Broker
+) -> None:
+    where = ("report", "w.report")
+    broker.cursors[where] = replace(broker.cursors[where], key=None, partitions=None)
+    broker.topics["w.report"] = broker.topics["w.report"]._replace(partitions=3)
+    world.restart()
+    world.run(words((2, "B")))
+    world.send()
+    kept = broker.cursors[where]
+    assert (kept.key, kept.partitions, len(broker.sent)) == (("id",), 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(pa.int32(), pa.int64()), (pa.string(), pa.binary())]
+)
+def test_a_key_of_another_type_is_another_key(before: pa.DataType, after: pa.DataType) -> None:
+    registry = MemoryRegistry()
+
+    def told(kind: pa.DataType, key: object) -> list[SinkRecord]:
+        form = RecordForm(projection="p", topic="t", key=("id",), registry=registry)
+        changes = Changes(
+            rows=[RowChange(key={"id": key}, old=None, new={"id": key})],
+            behind=FeedPlace(table_id="0" * 8, version=DeltaVersion(1)),
+            columns=pa.schema({"id": kind}),
+            epoch=Epoch(1),
+            generation=1,
+        )
+        return form.records(changes)
+
+    values: dict[pa.DataType, object] = {pa.string(): "a", pa.binary(): b"a"}
+    told(before, values.get(before, 1))
+    told(before, values.get(before, 1))
+    with pytest.raises(Incompatible, match="the key had other columns or types") as refused:
+        told(after, values.get(after, 1))
+    assert "another topic" in refused.value.remedy
+
+
+def test_what_one_sink_meets_stays_its_own(world: SinkWorld, broker: Broker) -> None:
+    other = STATEMENT.format(name="other", topic="w.other", more="")
+    world.made.deployed.put(
+        [Entry(kind=PROJECTION, name="other", generation=1, status=LIVE, text=other)]
+    )
+    world.made.run("other", words((7, "x")), world.made.epoch(head=1))
+    for error in (Misconfigured("too large"), Unavailable("no registry"), TypeError("foreign")):
+        broker.fails["w.other"] = (error, False)
+        assert str(error) in error_of(world, "other")
+        assert world.sinks.states["report"].error is None
+    assert broker.begun == 1, "the others go on with what they had"
+    broker.fails["w.other"] = (Unavailable("not known"), True)
+    world.sinks.step()
+    assert world.sinks.states["report"].error is None
+    broker.fails.clear()
+    world.send()
+    assert broker.begun == 2
+    assert [topic for topic, _ in broker.sent].count("w.other") == 1
+
+
+def test_a_sink_that_fails_gets_later(
+    world: SinkWorld, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(sinks, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(topic_sink, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(sinks, "_PAUSES_S", (30.0,))
+    broker.fails["w.report"] = (Misconfigured("too large"), False)
+    world.run(words((2, "B")))
+    lags = []
+    for _ in range(4):
+        world.sinks.step()
+        lags.append(world.sinks.documents()["report"]["lag_s"])
+        now[0] += 20
+    assert lags == [0.0, 20.0, 40.0, 60.0]
+    broker.fails.clear()
+    world.send()
+    assert world.sinks.documents()["report"]["lag_s"] == 0.0
+
+
+def test_a_version_that_is_not_kept_leads_to_another_topic(world: SinkWorld) -> None:
+    world.run(words((2, "B")))
+    world.run(words((2, "C")))
+    table = DeltaTable(world.lake.path("projection/report"))
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert "is not kept any more" in error_of(world)
+    (told,) = of_pipeline({"sinks": world.sinks.documents()})
+    assert told.command == "Declare another topic as the sink, which gets all rows."
