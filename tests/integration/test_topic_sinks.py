@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from apps.settings import Settings
+from apps.settings import Setting, Settings
 from apps.standstills import of_pipeline
 from apps.topics import KafkaTopics
 from lake.layout import Lake
@@ -158,3 +158,29 @@ def test_a_topic_with_the_changes_of_another_lake_is_refused(
     assert "has the changes of a table that was here before" in str(
         other.sinks.states["report"].error
     )
+
+
+def test_a_record_that_kafka_refuses_stops_its_own_sink_alone(world: SinkWorld) -> None:
+    world.settings.values["kafka.max_record_bytes"] = Setting(value=20_000, origin="test")
+    world.restart()
+    world.first_run()
+    world.send()
+    settings = {"cleanup.policy": "compact", "max.message.bytes": "10000"}
+    KafkaTopics(world.stack.required("kafka.bootstrap")).make(f"{world.topic}_2", 1, settings)
+    for length, refuses in ((30_000, "the client"), (15_000, "the broker")):
+        if refuses == "the broker":
+            world.topic += "_2"
+            world.deploy()
+        world.run(words((2, "".join(chr(97 + i * i % 26) for i in range(length)))))
+        while world.sinks.step():
+            pass
+        (told,) = of_pipeline({"sinks": world.sinks.documents()})
+        assert f"topic {world.topic} does not take a record" in told.cause, refuses
+        assert "Raise kafka.max_record_bytes and the topic's max.message.bytes" in told.command
+        transactions = world.sinks._transactions
+        assert transactions is not None, "the others go on with the one that they had"
+        assert not transactions.doubtful
+    world.run(words((2, "short")))
+    until(lambda: world.sinks.step() or world.sinks.states["report"].error is None, "it goes on")
+    world.send()
+    assert sorted(world.changes()) == [("insert", 1, "a"), ("insert", 2, "short")]
