@@ -1,4 +1,4 @@
-"""A resolved query to Spark SQL over the runner's views.
+"""A resolved query to Spark SQL over the views of a run.
 
 Every text is built from the same parts: which rows drive it (all, the new, those of the affected
 keys), the lookups, WHERE, and the result. So what is computed for the affected keys is the same
