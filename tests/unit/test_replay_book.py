@@ -283,7 +283,7 @@ def test_p10_a_swap_that_slept_before_it_deployed_does_not_deploy_what_was_taken
 ) -> None:
     slept: list[str] = []
 
-    def sleep() -> None:
+    def meanwhile() -> None:
         if not slept:
             slept.append(at)
             swap(HandMade(made.lake).site, NAME, unmoved)
@@ -293,11 +293,11 @@ def test_p10_a_swap_that_slept_before_it_deployed_does_not_deploy_what_was_taken
 
     def projecting(self: Manifest, done: Projected, *, again: bool = False) -> None:
         project(self, done, again=again)
-        sleep()
+        meanwhile()
 
     def looking(entry: Entry, replay: Replay) -> None:
         look(entry, replay)
-        sleep()
+        meanwhile()
 
     if at == "manifest":
         monkeypatch.setattr(Manifest, "project", projecting)
