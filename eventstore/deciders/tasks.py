@@ -89,8 +89,8 @@ class Unfolded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
-    """Fold, and keep the state for the next task."""
+class _OfEntity:
+    """What every question about a state has."""
 
     entity: Unfolded
 
@@ -98,6 +98,11 @@ class Fold:
     def of(self) -> str:
         """Name the decider."""
         return self.entity.of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold(_OfEntity):
+    """Fold, and keep the state for the next task."""
 
     def done_by(self, code: Code) -> bytes:
         """Return the state, for `Unfolded.state`."""
@@ -112,15 +117,8 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakeSnapshot:
+class MakeSnapshot(_OfEntity):
     """Fold, and write the state as JSON from which it comes back as it was."""
-
-    entity: Unfolded
-
-    @property
-    def of(self) -> str:
-        """Name the decider."""
-        return self.entity.of
 
     def done_by(self, code: Code) -> tuple[str | None, str]:
         """Return the state's JSON text, or None and why there is none."""
@@ -137,15 +135,8 @@ class MakeSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freeze:
+class Freeze(_OfEntity):
     """Fold, and show the state as JSON values."""
-
-    entity: Unfolded
-
-    @property
-    def of(self) -> str:
-        """Name the decider."""
-        return self.entity.of
 
     def done_by(self, code: Code) -> Any:
         """Return the state. Raises `DeciderFailed` when it has not the shape of its decider."""
@@ -161,20 +152,14 @@ class Freeze:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decide:
+class Decide(_OfEntity):
     """Fold, and decide a command on the state."""
 
-    entity: Unfolded
     name: str
     data: Mapping[str, Any]
     id: str
     at: datetime
     limits: DecidedLimits
-
-    @property
-    def of(self) -> str:
-        """Name the decider."""
-        return self.entity.of
 
     def done_by(self, code: Code) -> list[Event]:
         """Return the events, of plain values. Raises `Refused` and what `decided` raises."""
@@ -186,17 +171,11 @@ class Decide:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explain:
+class Explain(_OfEntity):
     """Fold up to a state, and then event by event."""
 
-    entity: Unfolded
     events: tuple[RecordedEvent, ...]
     types: Types
-
-    @property
-    def of(self) -> str:
-        """Name the decider."""
-        return self.entity.of
 
     def done_by(self, code: Code) -> list[tuple[FieldChange, ...]]:
         """Return what each of `events` changed."""
