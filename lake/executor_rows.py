@@ -11,6 +11,7 @@ import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -114,10 +115,14 @@ class RowsHere:
 
 
 class SparkRows:
-    """Has tasks of Spark's executors make the rows."""
+    """Has tasks of Spark's executors make the rows; `start` gives the session once it is needed."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
+        self._start = start
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        return self._start()
 
     def of_parts(self, task: PartRows, parts: int, limit: Limit) -> Mapping[int, pa.Table] | None:
         """See `RowTasks`."""

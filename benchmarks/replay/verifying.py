@@ -97,14 +97,13 @@ def main(live: str, built: str, scratch: str | None = None) -> None:
 
 
 def _executors(scratch: Path) -> SparkRows:
-    return SparkRows(
-        start_session(
-            resolve("spark").spark_jars(),
-            scratch=scratch,
-            memory="1g",
-            java_home=find_java().home,
-        )
+    session = start_session(
+        resolve("spark").spark_jars(),
+        scratch=scratch,
+        memory="1g",
+        java_home=find_java().home,
     )
+    return SparkRows(lambda: session)
 
 
 def _cpu(process: psutil.Process) -> float:

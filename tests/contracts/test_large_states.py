@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from apps.large_states import OwnRows
 from kernel.errors import NotFound, TooLarge
 from lake.collecting import Limit
 from lake.datasets import dataset_of
@@ -63,7 +62,7 @@ def tasks(request: pytest.FixtureRequest) -> RowTasks:
     if request.param == "here":
         return RowsHere()
     session: SparkSession = request.getfixturevalue("spark")
-    return OwnRows(lambda: session)
+    return SparkRows(lambda: session)
 
 
 @pytest.fixture(autouse=True)
@@ -261,4 +260,4 @@ def test_errors_of_ours_are_raised_and_others_leave_it_to_the_driver(tasks: RowT
 
 def test_no_more_rows_come_than_the_limit_allows(spark: SparkSession) -> None:
     with pytest.raises(TooLarge, match="few rows"):
-        SparkRows(spark).of_parts(numbered, 3, Limit(what="few rows", most_bytes=10))
+        SparkRows(lambda: spark).of_parts(numbered, 3, Limit(what="few rows", most_bytes=10))
