@@ -182,14 +182,25 @@ class SinkTransactions:
 
     @contextmanager
     def _kafka(self, what: str) -> Iterator[None]:
-        """The one seam at which errors of the client become ours."""
+        """The one seam at which errors of the client become ours.
+
+        A producer that was fenced amid a flush ends in a `SystemError` about half of the time: the
+        client sets the fatal error as Python's own and calls the deliveries' callbacks with it.
+        """
         try:
             yield
-        except (KafkaException, BufferError) as error:
+        except (KafkaException, BufferError, SystemError) as error:
             raise Unavailable(
-                f"Kafka at {self._bootstrap} did not {what}: {error}",
+                f"Kafka at {self._bootstrap} did not {what}: {_told(error)}",
                 remedy="It is tried again by itself; penstock status shows whether Kafka runs.",
             ) from error
+
+
+def _told(error: Exception) -> object:
+    """Return what the client says, or what stands behind an error that the client garbled."""
+    if not isinstance(error, SystemError):
+        return error
+    return error.__cause__ or "the producer was shut out, or failed for good"
 
 
 def _cursor(key: bytes, value: bytes) -> SinkCursor:
