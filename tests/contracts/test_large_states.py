@@ -54,7 +54,7 @@ SCHEMA = pa.schema(
 )
 LIMIT = Limit(what="rows of a test", most_bytes=2**20)
 
-pytestmark = pytest.mark.xdist_group("shared")
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 @pytest.fixture(params=["here", "spark"])

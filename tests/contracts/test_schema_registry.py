@@ -14,7 +14,7 @@ from apps.settings import Settings
 from kernel.errors import NotFound, SchemaViolation, Unavailable
 from schemas.registry import ConfluentRegistry, MemoryRegistry, SchemaRegistry
 
-pytestmark = pytest.mark.xdist_group("shared")
+pytestmark = pytest.mark.xdist_group("stack")
 
 
 @pytest.fixture(params=["memory", "confluent"])

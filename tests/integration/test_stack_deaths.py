@@ -32,7 +32,7 @@ from tests.support.services.waiting import until
 BASE = int(PortBlock.PARTS)
 # The whole stack's parts die in tests/faults; these die alone.
 # Its ports are those of test_stack_parts.py, too.
-pytestmark = [pytest.mark.matrix, pytest.mark.xdist_group("shared")]
+pytestmark = [pytest.mark.matrix, pytest.mark.xdist_group("stack")]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from stack.workspace import Workspace
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
 
-pytestmark = pytest.mark.xdist_group("shared")
+pytestmark = pytest.mark.xdist_group("stack")
 BASE = int(PortBlock.PARTS)
 
 

@@ -14,7 +14,8 @@ from stack import object_store
 from stack.object_store import ObjectStore
 from tests.support.services.port_blocks import PortBlock
 
-PORT = PortBlock.WARM + 400
+PORT = PortBlock.WARM + 400 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Each worker has a store of its own."""
 BUCKET = "tests"
 
 
@@ -32,7 +33,7 @@ def s3() -> Iterator[ObjectStore]:
     store.stop()
 
 
-_ON_S3 = (pytest.mark.matrix, pytest.mark.xdist_group("shared"))
+_ON_S3 = (pytest.mark.matrix, pytest.mark.xdist_group("spark"))
 """The store is asked for by the parameter alone, which does not tell workers where it runs."""
 
 

@@ -38,6 +38,8 @@ from tests.support.sources.source_database import SourceDatabase
 SOURCE = "bank"
 ACCOUNTS = 400
 TABLES = ("public.accounts", "public.transfers")
+_running: list[Path] = []
+"""The workspace of the running stack of this process."""
 BANK = f"""
 CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, note text);
 INSERT INTO accounts SELECT i, 100, repeat('x', 60) FROM generate_series(1, {ACCOUNTS}) i;
@@ -209,10 +211,17 @@ def traced_calls(workspace: Path) -> tuple[Path, dict[str, str]]:
 def whole_stack() -> Iterator[Path]:
     """Return the workspace of a running stack with every part."""
     workspace = Path(tempfile.mkdtemp(prefix="penstock newcomer "))
+    _running.append(workspace)
     try:
         start(workspace, "--port-base", str(int(PortBlock.WHOLE)))
         yield workspace
     finally:
+        _end()
+
+
+def _end() -> None:
+    while _running:
+        workspace = _running.pop()
         reset(workspace)
         shutil.rmtree(workspace, ignore_errors=True)
 
@@ -241,4 +250,15 @@ def captured_bank(workspace: Path) -> WholeStack:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests of the whole stack last: what it does when idle costs all others a tenth."""
-    items.sort(key=lambda item: "whole_stack" in getattr(item, "fixturenames", ()))
+    items.sort(key=_asks)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the stack behind its last test in a worker that goes on with other tests."""
+    if nextitem is not None and _asks(item) and not _asks(nextitem):
+        _end()
+
+
+def _asks(item: pytest.Item) -> bool:
+    return "whole_stack" in getattr(item, "fixturenames", ())

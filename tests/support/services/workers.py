@@ -1,11 +1,13 @@
-"""Which worker runs what, where `make test` gives a run two of them (pytest-xdist, loadgroup).
+"""Which worker runs what, where `make test` gives a run three of them (pytest-xdist, loadgroup).
 
-A pytest plugin module. All tests of what a run starts once (the warm stack, Spark, the S3 store)
-go to one worker, so that each of these is started once, and so do all tests of the whole stack.
-Every other file is a group of its own: its fixtures are made once, too. Groups are given out in the
-order of their first tests: the shared one, then folders whose files take long, then the whole
-stack, then folders of quick files, so that no worker is left with a long group while the other has
-nothing to do. Without workers nothing of this has an effect.
+A pytest plugin module. Tests of services wait for half of their time, so that two cores serve three
+workers. Each of the three long groups is one worker's: the tests of the warm stack, those that ask
+for Spark alone, and those of the whole stack. What they share is started once per group; only a
+Spark session is begun in two of them. Every other file is a group of its own: its fixtures are made
+once, too. Groups are given out in the order of their first tests: the warm stack, Spark and the
+whole stack, then folders whose files take long, then folders of quick files, so that no worker is
+left with a long group while the others have nothing to do. Without workers nothing of this has an
+effect.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from collections.abc import Generator
 import pytest
 
 SHARED = frozenset({"stack", "spark", "s3"})
-"""Fixtures of the session that cost much to start, or have ports of their own."""
+"""Fixtures of the session that cost much to start."""
 WHOLE = "whole_stack"
 """The fixture that starts every part. Nothing else of the session is asked for beside it."""
+LONG = ("stack", "spark", "whole")
+"""The long groups, in the order in which they begin. A test of the warm stack may use Spark too."""
 
 QUICK = frozenset({"architecture", "docs", "unit"})
 """Folders whose files take a second or two each."""
@@ -57,11 +61,13 @@ def _group(item: pytest.Item) -> str:
     if WHOLE in fixtures:
         assert SHARED.isdisjoint(fixtures), f"{item.nodeid} would start the warm stack once more"
         return "whole"
-    return item.nodeid.partition("::")[0] if SHARED.isdisjoint(fixtures) else "shared"
+    if SHARED.isdisjoint(fixtures):
+        return item.nodeid.partition("::")[0]
+    return "stack" if "stack" in fixtures else "spark"
 
 
 def _rank(item: pytest.Item) -> int:
     marker = item.get_closest_marker("xdist_group")
-    if marker is not None and marker.args == ("shared",):
-        return 0
-    return 2 if item.nodeid.split("/")[1] in QUICK else 1
+    if marker is not None and marker.args[0] in LONG:
+        return LONG.index(marker.args[0])
+    return len(LONG) + (item.nodeid.split("/")[1] in QUICK)
