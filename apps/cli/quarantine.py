@@ -92,8 +92,11 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one record that could not be used, with its key, value and headers, and its outcomes."""
+    from projections.serve.quarantined import outcomes, place, whole_records
+
     lake = lake_of(settings.load(workspace))
-    found = _read(lake, [(topic, partition, offset)])
+    at = (topic, partition, offset)
+    found = whole_records(lake, [at])
     if not found:
         raise NotFound(
             f"no record {topic} {partition} {offset} in quarantine",
@@ -101,11 +104,11 @@ def show(
         )
     (row,) = found
     headers = {name: readable(value) for name, value in _headers(row).items()}
-    outcomes = [each for each in _outcomes(lake) if _place(each) == (topic, partition, offset)]
+    ends = [each for each in outcomes(lake) if place(each) == at]
     document = plain(row) | {"headers": headers}
-    said = [f"{each['outcome']} at {each['decided_at']}: {each['reason']}" for each in outcomes]
+    said = [f"{each['outcome']} at {each['decided_at']}: {each['reason']}" for each in ends]
     shown = document | ({"outcomes": "; ".join(said)} if said else {})
-    emit(document | {"outcomes": outcomes}, as_json=as_json, text=fields(shown))
+    emit(document | {"outcomes": ends}, as_json=as_json, text=fields(shown))
 
 
 def retry(
@@ -174,9 +177,11 @@ def export(
 
     Key, value and headers are in base64. The records stay where they are.
     """
+    from projections.serve.quarantined import place
+
     lake = lake_of(settings.load(workspace))
     rows = [r for r in _known(lake, ended=ended) if topic is None or _named(r, topic)]
-    places = [_place(row) for row in rows]
+    places = [place(row) for row in rows]
     if str(to) == "-":
         for line in _lines(lake, places):
             print(line)
@@ -240,22 +245,23 @@ def _report(
 ) -> None:
     """Wait until the pipeline has carried decisions out, and say what became of the records."""
     from apps.standstills import account
+    from projections.serve.quarantined import outcomes
 
     lake, deadline = lake_of(found), time.monotonic() + timeout
-    outcomes: list[dict[str, Any]] = []
+    ends: list[dict[str, Any]] = []
     while account(found, "pipeline") is not None:
-        outcomes = [each for each in _outcomes(lake) if each["decision"] in numbers]
-        if len(outcomes) >= count or time.monotonic() > deadline:
+        ends = [each for each in outcomes(lake) if each["decision"] in numbers]
+        if len(ends) >= count or time.monotonic() > deadline:
             break
         time.sleep(_POLL_S)
     counts: dict[str, int] = {}
-    for each in outcomes:
+    for each in ends:
         counts[each["outcome"]] = counts.get(each["outcome"], 0) + 1
-    waits = count - len(outcomes)
+    waits = count - len(ends)
     lines = [f"{n} {outcome}" for outcome, n in counts.items()]
     if waits:
         lines.append(f"{waits} wait for the pipeline: penstock status")
-    refused = [each for each in outcomes if each["outcome"] == "refused"]
+    refused = [each for each in ends if each["outcome"] == "refused"]
     if refused:
         lines.append(f"still: {refused[0]['reason']}")
     document = {"decisions": numbers, "records": count, "outcomes": counts, "waiting": waits}
@@ -273,49 +279,24 @@ def _open(lake: Lake) -> pa.Table | None:
 
 def _known(lake: Lake, *, ended: bool) -> list[dict[str, Any]]:
     """Return the records that wait, or all of them, without their bytes."""
-    from lake.tables import Tables
+    from projections.serve.quarantined import known_records, outcomes, place, waiting_records
 
     if not ended:
-        found = _open(lake)
-        return [] if found is None else list(found.to_pylist())
-    rows = Tables().read(lake.quarantine)
-    if rows is None:
-        return []
-    by_place = {_place(each): each for each in _outcomes(lake)}
-    known: list[dict[str, Any]] = rows.drop_columns(["key", "value", "headers"]).to_pylist()
-    for row in known:
-        outcome = by_place.get(_place(row), {})
+        return waiting_records(lake)
+    rows = known_records(lake)
+    by_place = {place(each): each for each in outcomes(lake)}
+    for row in rows:
+        outcome = by_place.get(place(row), {})
         row |= {"outcome": outcome.get("outcome"), "by": outcome.get("by")}
         row["reason"] = outcome.get("reason") or row["reason"]
-    return known
-
-
-def _outcomes(lake: Lake) -> list[dict[str, Any]]:
-    from lake.tables import Tables
-
-    found = Tables().read(lake.outcomes)
-    return [] if found is None else list(found.sort_by("epoch").to_pylist())
-
-
-def _read(lake: Lake, places: list[tuple[str, int, int]]) -> list[dict[str, Any]]:
-    """Read records with their bytes."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from lake.tables import Tables
-
-    topics, _, offsets = (sorted(set(each)) for each in zip(*places, strict=True))
-    where = pc.is_in(pc.field("topic"), pa.array(topics)) & pc.is_in(
-        pc.field("offset"), pa.array(offsets, pa.int64())
-    )
-    found = Tables().read(lake.quarantine, where=where)
-    rows = [] if found is None else found.to_pylist()
-    return [row for row in rows if _place(row) in set(places)]
+    return rows
 
 
 def _lines(lake: Lake, places: list[tuple[str, int, int]]) -> Iterator[str]:
+    from projections.serve.quarantined import whole_records
+
     for first in range(0, len(places), _EXPORTED_AT_ONCE):
-        for row in _read(lake, places[first : first + _EXPORTED_AT_ONCE]):
+        for row in whole_records(lake, places[first : first + _EXPORTED_AT_ONCE]):
             headers = {name: _base64(value) for name, value in _headers(row).items()}
             raw = {"key": _base64(row["key"]), "value": _base64(row["value"]), "headers": headers}
             yield json.dumps({**row, **raw}, default=str)
@@ -331,10 +312,6 @@ def _named(row: Mapping[str, Any], name: str) -> bool:
     from schemas.debezium import topic_part
 
     return name == row["topic"] or topic_part(name) == f"{row.get('source')}.{row.get('table')}"
-
-
-def _place(row: Mapping[str, Any]) -> tuple[str, int, int]:
-    return row["topic"], row["partition"], row["offset"]
 
 
 def _headers(row: Mapping[str, Any]) -> dict[str, bytes]:

@@ -34,11 +34,11 @@ def trace(
 
     It works with parts stopped, and says which place could not be asked.
     """
-    # Reading the lake takes a second to load, which `--help` should not pay.
+    asked = str(_uuid(event_id))
+    # Reading the lake takes a second to load, which `--help` and a wrong id should not pay.
     from apps import event_trace
 
     found = settings.load(workspace)
-    asked = str(_uuid(event_id))
 
     def stored(event_id: str) -> Mapping[str, Any]:
         with ServiceClient(found) as client:

@@ -21,6 +21,7 @@ from kernel import failpoints
 from kernel.errors import InstallDeclined
 from kernel.positions import Epoch, KafkaOffset
 from lake.layout import Lake, changes_log, events_log
+from lake.outcomes import COPIED, REFUSED, RELEASED, WAIVED
 from lake.table_columns import (
     CHANGE,
     DECODED,
@@ -40,9 +41,6 @@ from pipeline.installs.announced import DECODE, Entry, Install
 from pipeline.position.progress import Progress, micros
 from schemas.records import KafkaRecord
 
-RELEASED, WAIVED, REFUSED, COPIED = "released", "waived", "refused", "copied"
-"""Outcomes: in the log now; given up; not to be decoded this time either; in a copy of its table.
-"""
 PLACE = ["topic", "partition", "offset"]
 MOST_AT_ONCE = 10_000
 """Records that one decision names at most: an epoch decodes them in this process."""

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from apps.access import Access
 from apps.pipeline.endpoint import serve
 from apps.pipeline.metrics import PipelineMetrics
 from lake.layout import Lake
+from lake.table_columns import QUARANTINE
+from lake.writer import ArrowWriter, Guard
 from tests.docs.cli_reference import leaves
 from tests.support.lake.handmade import HandMade, words
 
@@ -49,9 +52,6 @@ OF_THE_LAKE = (
 """Commands and groups that ask databases or compile SQL: they alone may load what that takes."""
 
 PAGES: dict[str, list[str]] = {
-    "quarantine list": [],
-    "quarantine show": ["t", "0", "0"],
-    "quarantine export": ["/dev/null"],
     "quarantine retry": ["t"],
     "quarantine waive": ["t", "--reason", "r", "--yes"],
     "projection pause": ["report"],
@@ -71,6 +71,9 @@ SQL = ENGINES | {"sqlglot"}
 LISTS: dict[str, list[str]] = {
     "epoch list": [],
     "epoch show": ["1"],
+    "quarantine list": ["--all"],
+    "quarantine show": ["t", "0", "0"],
+    "quarantine export": ["/dev/null"],
     "projection list": [],
     "projection drop": ["report"],
     "table list": [],
@@ -185,6 +188,9 @@ def lake(tmp_path: Path) -> Path:
     epoch = made.epoch(logs={"current/shop.public.orders": row}, head=1)
     made.derive({"typed/events.thing.told": row}, epoch)
     made.run("report", row, epoch)
+    record = {"epoch": 1, "topic": "t", "partition": 0, "offset": 0, "value": b"x"}
+    unread = pa.Table.from_pylist([record], schema=QUARANTINE)
+    ArrowWriter(made.tables).append(made.lake.quarantine, unread, Guard("q", epoch))
     return tmp_path
 
 

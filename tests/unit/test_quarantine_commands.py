@@ -5,15 +5,24 @@ from __future__ import annotations
 import base64
 import getpass
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 from apps.cli import build
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, NotFound
+from kernel.positions import Epoch
 from lake.layout import Lake
+from lake.outcomes import COPIED
+from lake.table_columns import OUTCOMES
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.commit.quarantine import open_records
+from projections.serve.quarantined import Place, place, waiting_records
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, POISON, PoisonedShop, topic_of
 
@@ -58,6 +67,32 @@ def test_what_waits_is_listed_and_exported_with_its_bytes(
     assert (record["topic"], record["partition"], record["offset"]) == (TOPIC, 0, 1)
     assert base64.b64decode(record["value"]) == POISON
     assert record["reason"] == "not Avro"
+
+
+def test_pages_and_pipeline_take_the_same_records_for_waiting(shop: PoisonedShop) -> None:
+    def both() -> list[list[Place]]:
+        ours = [place(row) for row in waiting_records(shop.lake)]
+        told = open_records(shop.lake, Tables(), ["epoch"])
+        rows = [] if told is None else told.to_pylist()
+        return [ours, [(row["topic"], row["partition"], row["offset"]) for row in rows]]
+
+    ours, theirs = both()
+    assert ours == theirs
+    assert {topic for topic, _, _ in ours} == {TOPIC, ENDS}
+    call(shop, "waive", ENDS, "--reason", "given up", "--yes")
+    shop.epoch()
+    ours, theirs = both()
+    assert ours == theirs
+    assert {topic for topic, _, _ in ours} == {TOPIC}
+    # A copy ends what came before it, and nothing of another table.
+    for table, left in (("public.others", 1), (ITEMS, 0)):
+        copied = {"epoch": 9, "source": "shop", "table": table, "outcome": COPIED}
+        copied["decided_at"] = datetime.now(UTC)
+        rows = pa.Table.from_pylist([copied], schema=OUTCOMES)
+        ArrowWriter(Tables()).append(shop.lake.outcomes, rows, Guard(f"copy {table}", Epoch(9)))
+        ours, theirs = both()
+        assert ours == theirs
+        assert len(ours) == left
 
 
 def test_a_record_is_decoded_again_and_its_table_goes_on(shop: PoisonedShop) -> None:

@@ -1,0 +1,66 @@
+"""Records in quarantine for pages about them.
+
+It reads the same rows as `pipeline.commit.quarantine`, without what loads slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from lake.layout import Lake
+from lake.outcomes import COPIED, RELEASED, WAIVED
+from lake.rows import SmallTables
+
+Place = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+
+_KNOWN = "SELECT * EXCLUDE (key, value, headers) FROM rows"
+_AT = 'SELECT * FROM rows WHERE topic IN ({topics}) AND "offset" IN ({offsets})'
+_OUTCOMES = "SELECT * FROM rows ORDER BY epoch"
+
+
+def place(row: dict[str, Any]) -> Place:
+    """Return where a record came from."""
+    return row["topic"], row["partition"], row["offset"]
+
+
+def outcomes(lake: Lake) -> list[dict[str, Any]]:
+    """Return what became of records, oldest first."""
+    return SmallTables().select(lake.outcomes, _OUTCOMES)
+
+
+def known_records(lake: Lake) -> list[dict[str, Any]]:
+    """Return all records that were ever in quarantine, without their bytes, by their places."""
+    found: list[dict[str, Any]] = SmallTables().select(lake.quarantine, _KNOWN)
+    # Tables of before sources and tables were noted lack these columns until the next record.
+    rows = [{"source": None, "table": None} | row for row in found]
+    return sorted(rows, key=place)
+
+
+def waiting_records(lake: Lake) -> list[dict[str, Any]]:
+    """Return the records that no outcome has ended, without their bytes, by their places."""
+    rows = known_records(lake)
+    told = outcomes(lake) if rows else []
+    over = {place(each) for each in told if each["outcome"] in (RELEASED, WAIVED)}
+    copies = [each for each in told if each["outcome"] == COPIED]
+    return [row for row in rows if place(row) not in over and not _copied(row, copies)]
+
+
+def whole_records(lake: Lake, places: Collection[Place]) -> list[dict[str, Any]]:
+    """Return records with their bytes."""
+    topics = ", ".join("'" + topic.replace("'", "''") + "'" for topic in {p[0] for p in places})
+    offsets = ", ".join(str(offset) for offset in {p[2] for p in places})
+    if not places:
+        return []
+    found = SmallTables().select(lake.quarantine, _AT.format(topics=topics, offsets=offsets))
+    return [row for row in found if place(row) in set(places)]
+
+
+def _copied(row: dict[str, Any], copies: list[dict[str, Any]]) -> bool:
+    """Say whether a later copy of its table has what the record said."""
+    return row["source"] is not None and any(
+        (copy["source"], copy["table"]) == (row["source"], row["table"])
+        and row["ingested_at"] < copy["decided_at"]
+        for copy in copies
+    )
