@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from apps.sink_circles import check_sink_circles
 from apps.sink_columns import check_sink_columns
 from kernel.errors import Conflict, InvalidRequest, PenstockError
 from pipeline.commit.manifest import TYPED
@@ -15,11 +16,13 @@ from projections.run.relations import LakeCatalog
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from projections.sql.plan import plan
+from projections.sql.sinks import TopicSink
 from replay.planning import next_generation
 from replay.subject import Site
 
 EVENTS = "events"
 """Begins the names of the event store's topics, behind the workspace's prefix."""
+_KINDS = {"topic": "topic", "event": "category"}
 _UNKNOWN_INPUT = re.compile(r"there is no (log|table|table with versions) named ")
 """How the planner refuses an input that nothing has been written to yet."""
 
@@ -87,6 +90,7 @@ def apply(
     all_sources = {**deployed.sources, **{s.name: s for s in sources}}.values()
     all_projections = {**deployed.declared, **{d.name: d for d in projections}}.values()
     _check_sinks(deployed.captures, all_sources, all_projections, prefix)
+    check_sink_circles(all_sources, all_projections)
     declared = DeclaredCatalog(lake_catalog(site), [*all_sources], [*all_projections])
     for decl in projections:
         entry, outcome = _projection_entry(site, decl, before.get((PROJECTION, decl.name)))
@@ -184,11 +188,20 @@ def _check_sinks(
     projections: Iterable[ProjectionDecl],
     prefix: str,
 ) -> None:
-    """Refuse a sink's topic that others write, or that the workspace itself reads."""
+    """Refuse a topic that others write or the workspace reads, and a sink of two projections."""
     readers = {source.topic: source.name for source in sources if source.topic is not None}
     writers: dict[str, str] = {}
     for decl in projections:
         if decl.sink is None:
+            continue
+        if writers.setdefault(decl.sink.target, decl.name) != decl.name:
+            kind, _, name = decl.sink.target.partition(":")
+            raise Conflict(
+                f"{_KINDS[kind]} {name} is the sink of {writers[decl.sink.target]} and of "
+                f"{decl.name}",
+                remedy=f"Give each projection a {_KINDS[kind]} of its own.",
+            )
+        if not isinstance(decl.sink, TopicSink):
             continue
         topic = decl.sink.topic
         if _own_stream(topic, prefix, captured) or topic.startswith("_"):
@@ -200,11 +213,6 @@ def _check_sinks(
             raise Conflict(
                 f"topic {topic} is read by source {readers[topic]}: rows would go round",
                 remedy=f"Read the projection by its name: FROM {decl.name}.",
-            )
-        if writers.setdefault(topic, decl.name) != decl.name:
-            raise Conflict(
-                f"topic {topic} is the sink of {writers[topic]} and of {decl.name}",
-                remedy="Give each projection a topic of its own.",
             )
 
 

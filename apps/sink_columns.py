@@ -10,6 +10,7 @@ from sqlglot.errors import SqlglotError
 
 from projections.sql.catalog import Column
 from projections.sql.parse import ProjectionDecl
+from projections.sql.sinks import TopicSink
 from schemas.row_avro import avro_schema, encoder
 
 
@@ -17,7 +18,7 @@ def check_sink_columns(decl: ProjectionDecl, columns: Sequence[Column]) -> None:
     """Raise `Incompatible` for columns of which Avro has no form; a type that is not known yet is
     left to the sink.
     """
-    if decl.sink is None:
+    if not isinstance(decl.sink, TopicSink):
         return
     shapes = [(each.name, _shape_of(each.type)) for each in columns]
     fields = [pa.field(name, shape) for name, shape in shapes if shape is not None]

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from kernel.errors import InvalidRequest
 
+SILENT: Final = "penstock_silent"
+"""Metadata of an event that is recorded and delivered to nobody: it tells nothing new."""
 _WHOLE: Final = range(-(2**63), 2**63)
 _BOUND: Final = float(2**63)
 _REMEDY: Final = "Send it as text."

@@ -5,6 +5,7 @@
 3. Record: acknowledge what was sent, give back what was not, park what is hopeless. While
    PostgreSQL is away this is repeated, and nothing is sent again.
 
+An event that is marked as silent is acknowledged and not sent.
 A crash between 2 and 3 sends the event again, under the same id; nothing else of ours does.
 """
 
@@ -27,6 +28,7 @@ from apps.delivery.outcome import (
 )
 from eventstore.groups.model import Delivery, Settled
 from eventstore.groups.port import SubscriptionGroups
+from eventstore.metadata import SILENT
 from kernel import failpoints
 from kernel.errors import Overloaded, PenstockError, Unavailable
 from kernel.retry import Backoff
@@ -123,6 +125,9 @@ class Deliverer:
 
     async def _deliver(self, delivery: Delivery) -> None:
         event = delivery.event
+        if event.metadata.get(SILENT) is True:
+            await self._record(delivery, Sent())
+            return
         try:
             document = await self._render(event)
         except PenstockError as error:

@@ -12,10 +12,13 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any, assert_never
 
+from apps.pipeline.event_sink import EventOutlet
+from apps.pipeline.projection_sink import Outlet, ProjectionSink, SinkState
 from apps.pipeline.sink_records import RecordForm
 from apps.pipeline.sink_transactions import SinkTransactions
-from apps.pipeline.topic_sink import ProjectionSink, SinkState
+from apps.pipeline.topic_sink import TopicOutlet
 from apps.settings import Settings
 from apps.standstills import cause_and_fix
 from apps.topics import KafkaTopics
@@ -25,9 +28,11 @@ from lake.tables import Tables
 from projections.run.catalog import DeployedCatalog, Deployment
 from projections.serve.feed_places import table_id_of
 from projections.serve.newest_runs import WatchedTable
+from projections.serve.row_changes import ReadRows
+from projections.serve.row_values import documents
 from projections.serve.table_steps import TableSteps
 from projections.sql.parse import ProjectionDecl
-from projections.sql.sinks import TopicSink
+from projections.sql.sinks import EventSink, Sink, TopicSink
 from schemas.registry import SchemaRegistry
 from schemas.row_avro import plain
 
@@ -58,8 +63,8 @@ class Sinks:
         self._epochs = WatchedTable(lake.epochs)
         self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
         self._transactions: SinkTransactions | None = None
-        self._declared: dict[str, tuple[TopicSink, tuple[str, ...]]] = {}
-        self._sinks: dict[str, ProjectionSink] = {}
+        self._declared: dict[str, tuple[Sink, tuple[str, ...]]] = {}
+        self._sinks: dict[str, ProjectionSink[Any]] = {}
         self._troubles: dict[str, _Trouble] = {}
         self.states: dict[str, SinkState] = {}
         self.loop = Loop("sinks")
@@ -101,7 +106,7 @@ class Sinks:
             if self._declared.get(name) != declared:
                 self._forget(name)
                 self._declared[name] = declared
-            state = self.states.setdefault(name, SinkState(topic=_sink_of(decl).topic))
+            state = self.states.setdefault(name, SinkState(target=_sink_of(decl).target))
             if self._rests(name, state):
                 continue
             try:
@@ -118,32 +123,57 @@ class Sinks:
             self._deployment = self._deployed.deployment()
         return {n: d for n, d in self._deployment.declared.items() if d.sink is not None}
 
-    def _sink(self, name: str, decl: ProjectionDecl) -> ProjectionSink:
+    def _sink(self, name: str, decl: ProjectionDecl) -> ProjectionSink[Any]:
         declared = _sink_of(decl)
         if name in self._sinks:
             return self._sinks[name]
         if self._transactions is None:
             self._transactions = SinkTransactions(self._settings, self._topics)
         self._epochs.moved()
+        outlet, read = self._outlet(declared, decl, self._transactions)
         table = f"projection/{name}"
         made = self._sinks[name] = ProjectionSink(
-            declared=declared,
+            outlet=outlet,
             key=decl.key,
             projection=name,
+            target=declared.target,
+            cursor=self._transactions.cursors.get((name, outlet.name)),
             steps=TableSteps(
                 name=table,
                 path=self._lake.path(table),
                 table_id=table_id_of(self._epochs.table_id, name),
-                read=plain,
+                read=read,
                 most_bytes=self._settings.number("pipeline.state_memory_bytes"),
             ),
-            form=RecordForm(
-                projection=name, topic=declared.topic, key=decl.key, registry=self._registry
-            ),
-            topics=self._topics,
-            transactions=self._transactions,
         )
         return made
+
+    def _outlet(
+        self, declared: Sink, decl: ProjectionDecl, transactions: SinkTransactions
+    ) -> tuple[Outlet[Any], ReadRows]:
+        """Return what takes the changes, and the form in which it wants the values of rows."""
+        match declared:
+            case TopicSink():
+                form = RecordForm(
+                    projection=decl.name,
+                    topic=declared.topic,
+                    key=decl.key,
+                    registry=self._registry,
+                )
+                topic = TopicOutlet(
+                    declared=declared, form=form, topics=self._topics, transactions=transactions
+                )
+                return topic, plain
+            case EventSink():
+                events = EventOutlet(
+                    declared=declared,
+                    projection=decl.name,
+                    settings=self._settings,
+                    transactions=transactions,
+                )
+                return events, documents
+            case _:
+                assert_never(declared)
 
     def _rests(self, name: str, state: SinkState) -> bool:
         """Say whether a sink that failed is not to be tried yet; it gets later meanwhile."""
@@ -171,6 +201,6 @@ class Sinks:
             kept.pop(name, None)
 
 
-def _sink_of(decl: ProjectionDecl) -> TopicSink:
+def _sink_of(decl: ProjectionDecl) -> Sink:
     assert decl.sink is not None, "only projections with a sink are asked"
     return decl.sink

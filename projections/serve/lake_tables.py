@@ -121,6 +121,11 @@ def row_count(lake: Lake, name: str) -> int:
         table = DeltaTable(lake.path(name))
     except TableNotFoundError:
         return 0
+    return rows_in(table)
+
+
+def rows_in(table: DeltaTable) -> int:
+    """Count the rows of a table's version by its files' statistics."""
     return _sum(table.get_add_actions()["num_records"].to_pylist())
 
 

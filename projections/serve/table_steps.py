@@ -11,16 +11,17 @@ what came after. A swap of generations and a rollback are such versions, too, an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from kernel.errors import Incompatible
-from kernel.positions import DeltaVersion, Epoch
-from lake.table_commits import commit_at
+from kernel.positions import CLOSED, DeltaVersion, Epoch
+from lake.table_commits import TableCommit, commit_at
 from projections.serve.feed_places import FeedPlace
 from projections.serve.keyed_rows import visible
 from projections.serve.row_changes import ReadRows, RowChange, all_new, difference
@@ -35,7 +36,11 @@ class Changes:
     """Some changes of one version, and the place behind them.
 
     `columns` are those of the version that they lead to. `epoch` and `generation` are those under
-    which it was written, None where no run wrote it.
+    which it was written, None where no run wrote it; `at` is when, None where that is not kept.
+
+    `fresh`: a run of the generation that was the table already wrote it. All rows of a first look,
+    a swap, a rollback and the first run of a projection that was declared again are not: they tell
+    what was so before, computed anew.
     """
 
     rows: list[RowChange]
@@ -43,6 +48,8 @@ class Changes:
     columns: pa.Schema
     epoch: Epoch | None
     generation: int | None
+    at: datetime | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +58,14 @@ class _Step:
 
     before: DeltaVersion
     version: DeltaVersion
+    app: str | None = None
     epoch: Epoch | None = None
     generation: int | None = None
+    at: datetime | None = None
+
+    def goes_on_from(self, before: DeltaTable) -> bool:
+        """Say whether the run's generation was the table before; a closed one was not."""
+        return self.app is not None and before.transaction_version(self.app) not in (None, CLOSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +125,11 @@ class TableSteps:
             if commit is None:
                 return replace(self._step(newest), before=place.version)
             if commit.changes_rows:
-                return _written(DeltaVersion(number), commit.guards)
+                return _written(DeltaVersion(number), commit)
         return None
 
     def _step(self, version: DeltaVersion) -> _Step:
-        commit = commit_at(self.path, version)
-        return _written(version, {} if commit is None else commit.guards)
+        return _written(version, commit_at(self.path, version))
 
     def _differences(
         self, place: FeedPlace, step: _Step, key: tuple[str, ...]
@@ -132,7 +144,7 @@ class TableSteps:
                 remedy="Raise pipeline.state_memory_bytes and restart the pipeline, or declare "
                 "another topic as the sink, which gets all rows.",
             )
-        done = place.done or 0
+        done, fresh = place.done or 0, step.goes_on_from(before)
         amid = FeedPlace(
             table_id=self.table_id,
             version=step.before,
@@ -141,9 +153,9 @@ class TableSteps:
         )
         for rows in found.after(done, self.read):
             done += len(rows)
-            yield _changes(rows, replace(amid, done=done), after, step)
+            yield _changes(rows, replace(amid, done=done), after, step, fresh=fresh)
         whole = FeedPlace(table_id=self.table_id, version=step.version)
-        yield _changes([], whole, after, step)
+        yield _changes([], whole, after, step, fresh=fresh)
 
     def _opened(self, version: DeltaVersion) -> DeltaTable:
         try:
@@ -152,21 +164,43 @@ class TableSteps:
             raise not_kept(self.name, version) from error
 
 
-def _changes(rows: list[RowChange], behind: FeedPlace, table: DeltaTable, wrote: _Step) -> Changes:
+def _changes(
+    rows: list[RowChange],
+    behind: FeedPlace,
+    table: DeltaTable,
+    wrote: _Step,
+    *,
+    fresh: bool = False,
+) -> Changes:
     return Changes(
         rows=rows,
         behind=behind,
         columns=visible(table),
         epoch=wrote.epoch,
         generation=wrote.generation,
+        at=wrote.at,
+        fresh=fresh,
     )
 
 
-def _written(version: DeltaVersion, guards: Mapping[str, int]) -> _Step:
+def _written(version: DeltaVersion, commit: TableCommit | None) -> _Step:
     """Return whose run wrote a version. A swap closes the old generation: its cursor is far off."""
     before = DeltaVersion(version - 1)
-    runs = [(epoch, found[1]) for app, epoch in guards.items() if (found := _RUN.fullmatch(app))]
-    if not runs:
+    if commit is None:
         return _Step(before=before, version=version)
-    epoch, generation = min(runs)
-    return _Step(before=before, version=version, epoch=Epoch(epoch), generation=int(generation))
+    runs = [
+        (epoch, app, found[1])
+        for app, epoch in commit.guards.items()
+        if (found := _RUN.fullmatch(app))
+    ]
+    if not runs:
+        return _Step(before=before, version=version, at=commit.at)
+    epoch, app, generation = min(runs)
+    return _Step(
+        before=before,
+        version=version,
+        app=app,
+        epoch=Epoch(epoch),
+        generation=int(generation),
+        at=commit.at,
+    )

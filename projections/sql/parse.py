@@ -22,7 +22,7 @@ from projections.sql.functions import Functions, WorkspaceFunction, read_stateme
 from projections.sql.match_clause import MatchClause, without_matches
 from projections.sql.options import Options, OptionValue, value_of
 from projections.sql.places import Script as Text
-from projections.sql.sinks import TopicSink, sink_of
+from projections.sql.sinks import Sink, sink_of
 from projections.sql.spellings import Spellings
 from projections.sql.tokens import (
     Cursor,
@@ -90,7 +90,7 @@ class ProjectionDecl:
     key: tuple[str, ...]
     freshness: timedelta
     emit: str
-    sink: TopicSink | None
+    sink: Sink | None
     query: exp.Expr = field(repr=False, compare=False)
     matches: tuple[MatchClause, ...] = field(repr=False, compare=False)
     functions: Called = field(repr=False)

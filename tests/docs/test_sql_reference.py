@@ -80,6 +80,7 @@ def test_statements_of_the_page_are_planned(lake_tables: LakeCatalog) -> None:
         "hottest",
         "origins_by_hundreds",
         "status_for_partners",
+        "late_flights",
         "departure_weather",
         "carrier_delays",
     }

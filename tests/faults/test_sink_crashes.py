@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from apps.pipeline import topic_sink
+from apps.pipeline import event_sink, projection_sink
 from apps.settings import Settings
 from kernel import failpoints
 from lake.layout import Lake
 from projections.serve import row_changes, row_values
+from tests.support.lake.event_sink import EventWorld
 from tests.support.lake.handmade import words
 from tests.support.lake.topic_sink import SinkWorld
+from tests.support.services.http import service_in_thread
 
 CRASHES = (failpoints.SINK_BEFORE_COMMIT, failpoints.SINK_AFTER_COMMIT)
 
@@ -35,7 +37,7 @@ def test_p10_a_crash_around_a_transaction_loses_no_change_and_repeats_none(
     world: SinkWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Small transactions: each crash is amid the rows of a version, or of the first look.
-    monkeypatch.setattr(topic_sink, "_MOST_RECORDS", 1)
+    monkeypatch.setattr(projection_sink, "_MOST_RECORDS", 1)
     monkeypatch.setattr(row_changes, "_BATCH_ROWS", 2)
     monkeypatch.setattr(row_values, "_MOST_ROWS", 2)
     world.made.run("report", words(*((i, f"a{i}") for i in range(6))), world.made.epoch(head=1))
@@ -73,3 +75,48 @@ def test_p10_a_process_that_was_taken_for_dead_sends_nothing_any_more(
     assert "did not" in (stalled.states["report"].error or "")
     world.send()
     assert world.changes()[2:] == [("insert", 3, "c"), *(("insert", *row) for row in later)]
+
+
+def test_p10_a_crash_between_events_and_their_place_repeats_no_event(
+    stack: Settings,
+    lake: Lake,
+    prefix: str,
+    postgres_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(projection_sink, "_MOST_RECORDS", 2)
+    monkeypatch.setattr(row_changes, "_BATCH_ROWS", 2)
+    monkeypatch.setattr(row_values, "_MOST_ROWS", 2)
+    monkeypatch.setattr(event_sink, "_MOST_EVENTS", 1)
+    with service_in_thread(postgres_dsn) as service:
+        world = EventWorld(stack, lake, prefix, service)
+        world.deploy()
+        world.made.run("report", words(*((i, f"a{i}") for i in range(4))), world.made.epoch(head=1))
+        for letter in "abc":
+            if letter != "a":
+                world.run(words(*((i, f"{letter}{i}") for i in range(4))))
+            for failpoint in CRASHES:
+                # The first transaction of all has no events, it says where to begin.
+                failpoints.arm(failpoint, hit=2 if letter == "a" else 1)
+                with pytest.raises(failpoints.Crash):
+                    world.send()
+                # What another run writes meanwhile changes nothing of what is repeated.
+                world.run(words((9, f"{letter}{failpoint}")))
+                world.restart()
+            world.send()
+        world.sinks.close()
+        told = [(type_, word) for stream, type_, word, _ in world.told() if stream != "told-9"]
+        assert told == [
+            (type_, f"{letter}{i}")
+            for letter, type_ in (("a", "raised"), ("b", "changed"), ("c", "changed"))
+            for i in range(4)
+        ]
+        nines = [(type_, word) for stream, type_, word, _ in world.told() if stream == "told-9"]
+        assert nines == [
+            (
+                "raised" if (letter, failpoint) == ("a", CRASHES[0]) else "changed",
+                f"{letter}{failpoint}",
+            )
+            for letter in "abc"
+            for failpoint in CRASHES
+        ]

@@ -37,7 +37,11 @@ def test_p10_a_running_pipeline_sends_what_events_change(whole_stack: Path) -> N
         until(lambda: folded() == {1: "a", 2: "B"}, "the topic has the change", deadline_s=60)
         assert reader.changes()[-1] == ("update", 2, "B")
         sink = stack.health()["sinks"]["sent"]
-        assert (sink["topic"], sink["records"], sink["error"]) == (reader.topic, 3, None)
+        assert (sink["target"], sink["records"], sink["error"]) == (
+            f"topic:{reader.topic}",
+            3,
+            None,
+        )
     finally:
         stack.command("projection", "drop", "sent", "--yes", code=None)
         query.unlink()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from apps.pipeline import sinks, topic_sink
+from apps.pipeline import projection_sink, sinks
 from apps.pipeline.sink_records import RecordForm, SinkRecord
 from apps.pipeline.sink_transactions import SinkCursor
 from apps.settings import Setting, Settings, load
@@ -80,7 +80,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     monkeypatch.setattr(sinks, "KafkaTopics", lambda _: made)
     monkeypatch.setattr(sinks, "SinkTransactions", made.transactions)
     monkeypatch.setattr(sinks, "_PAUSES_S", (0.0,))
-    monkeypatch.setattr(topic_sink, "_TOPIC_LOOK_S", 0.0)
+    monkeypatch.setattr(projection_sink, "_LOOK_S", 0.0)
     return made
 
 
@@ -194,7 +194,7 @@ def test_a_key_of_another_type_is_another_key(before: pa.DataType, after: pa.Dat
 
 
 def test_what_one_sink_meets_stays_its_own(world: SinkWorld, broker: Broker) -> None:
-    other = STATEMENT.format(name="other", topic="w.other", more="")
+    other = STATEMENT.format(name="other", target="topic:w.other", more="")
     world.made.deployed.put(
         [Entry(kind=PROJECTION, name="other", generation=1, status=LIVE, text=other)]
     )
@@ -218,7 +218,7 @@ def test_a_sink_that_fails_gets_later(
 ) -> None:
     now = [1_000.0]
     monkeypatch.setattr(sinks, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(topic_sink, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(projection_sink, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(sinks, "_PAUSES_S", (30.0,))
     broker.fails["w.report"] = (Misconfigured("too large"), False)
     world.run(words((2, "B")))

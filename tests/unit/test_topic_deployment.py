@@ -134,3 +134,39 @@ def test_structs_whose_names_read_alike_can_be_sent(tmp_path: Path) -> None:
         "SELECT device, a, a_b FROM STREAM events.device.pinged;"
     )
     assert deploy(site, text)[0].waits is None
+
+
+ALARMS = """
+CREATE PROJECTION alarms WITH (key = device, sink = 'event:alarm') AS
+SELECT device, n FROM STREAM events.device;
+"""
+SEEN = "CREATE PROJECTION seen WITH (key = device{}) AS SELECT device FROM STREAM {};"
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("", SEEN.format(", sink = 'event:alarm'", "events.alarm.raised")),
+        (ALARMS, SEEN.format(", sink = 'event:device'", "events.alarm.raised")),
+        (
+            "CREATE SOURCE heard ON events.alarm WITH (lateness = '1 minute');" + ALARMS,
+            SEEN.format(", sink = 'event:device'", "heard"),
+        ),
+        (ALARMS, SEEN.format(", sink = 'event:alarm'", "events.other.pinged")),
+    ],
+    ids=["own", "through another", "through a source", "two of one category"],
+)
+def test_events_of_a_sink_never_come_back_to_it(tmp_path: Path, first: str, then: str) -> None:
+    columns = pa.schema({"device": pa.string(), "n": pa.int64()})
+    names = ("device.pinged", "alarm.raised", "other.pinged")
+    site = Site(lake=Lake.at(tmp_path), fields=dict.fromkeys(names, columns))
+    if not first:
+        with pytest.raises(Conflict, match="rows would go round"):
+            deploy(site, then)
+        return
+    deploy(site, first)
+    two = "is the sink of alarms and of seen"
+    with pytest.raises(Conflict, match=two if "other" in then else "rows would go round"):
+        deploy(site, then)
+    without_sink = SEEN.format("", "events.alarm.raised")
+    assert deploy(site, without_sink), "what reads the alarms and makes none of them"

@@ -21,7 +21,7 @@ from schemas.registry import ConfluentRegistry
 from schemas.wire import HEADER_BYTES, schema_id_of
 from tests.support.lake.handmade import HandMade, words
 
-STATEMENT = """CREATE PROJECTION {name} WITH (key = 'id', sink = 'topic:{topic}'{more}) AS
+STATEMENT = """CREATE PROJECTION {name} WITH (key = 'id', sink = '{target}'{more}) AS
 SELECT id, word FROM STREAM events.thing.told"""
 
 
@@ -61,13 +61,18 @@ class SinkWorld:
         )
         self.restart()
 
+    @property
+    def target(self) -> str:
+        """What the statement says of its sink."""
+        return f"topic:{self.topic}"
+
     def restart(self) -> None:
         """Begin as a new process does, whatever became of the one before."""
         self.sinks = Sinks(self.settings, self.lake, self.registry)
 
     def text(self, more: str = "") -> str:
         """Return the statement of `report`."""
-        return STATEMENT.format(name="report", topic=self.topic, more=more)
+        return STATEMENT.format(name="report", target=self.target, more=more)
 
     def deploy(self, more: str = "", *, generation: int = 1, status: str = LIVE) -> None:
         """Deploy the projection `report` with its sink."""
