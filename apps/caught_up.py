@@ -1,4 +1,4 @@
-"""Waits until everything that was recorded before the call is in the tables.
+"""Waits until everything that was recorded before the call is in the tables, and in their sinks.
 
 The event store's part is its head: the log must have every position up to it. A captured
 database's part is a logical message that the call commits there: once the source's cut has passed
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import psycopg
 
+from apps.awaited_sinks import AwaitedSinks
 from apps.pipeline.heads import PostgresHeads
 from apps.settings import Settings
 from apps.standstills import Standstill, account, standing_still
@@ -101,6 +102,7 @@ class Waiting:
     heads: StoreHeads
     tables: SmallTables = field(default_factory=SmallTables)
     _epoch: Epoch | None = None
+    _sinks: AwaitedSinks | None = None
 
     def look(self) -> CaughtUp | Behind:
         """Say how things stand now."""
@@ -119,6 +121,8 @@ class Waiting:
         rest = {name: line for name, line in lacking.items() if name not in waiting}
         if rest:
             return Behind(missing=tuple(rest.values()), events=0, seconds=0.0)
+        if unsent := self._missing_sinks(lake):
+            return Behind(missing=unsent, events=0, seconds=0.0)
         return CaughtUp(
             epoch=self._epoch,
             head=self.goal.head,
@@ -126,6 +130,11 @@ class Waiting:
             waited_s=0.0,
             waiting={name: waiting[name] for name in lacking},
         )
+
+    def _missing_sinks(self, lake: Lake) -> tuple[str, ...]:
+        if self._sinks is None:
+            self._sinks = AwaitedSinks(lake, self.tables)
+        return self._sinks.missing(pipeline_state(self.settings))
 
     def _missing_input(self, last: Newest | None) -> tuple[str, ...]:
         missing = []

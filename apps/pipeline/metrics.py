@@ -14,6 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from apps.pipeline.sink_metrics import SinkMetrics
 from apps.pipeline.slots import SlotMetrics
 from apps.pipeline.snapshots import CopyMetrics
 from apps.pipeline.source_lag import SourceLag
@@ -95,6 +96,7 @@ class PipelineMetrics:
         self._still, self._quarantine = (
             Gauge(name, text, labels, registry=self.registry) for name, text, labels in WAITING
         )
+        self.sinks = SinkMetrics(self.registry)
         self.slots = SlotMetrics(self.registry)
         self.copies = CopyMetrics(self.registry)
         self.verify = VerifyMetrics(self.registry)

@@ -119,7 +119,7 @@ class Pipeline:
             lateness=settings.lateness,
         )
         self._verifying = Verifying(settings, self._registry, metrics.verify)
-        self._sinks = Sinks(settings, self._lake, self._registry)
+        self._sinks = Sinks(settings, self._lake, self._registry, metrics.sinks)
         self._stop = threading.Event()
         self._patience = Patience()
         self._stuck = StuckSources()

@@ -16,6 +16,7 @@ from typing import Any, assert_never
 
 from apps.pipeline.event_sink import EventOutlet
 from apps.pipeline.projection_sink import Outlet, ProjectionSink, SinkState
+from apps.pipeline.sink_metrics import SinkMetrics
 from apps.pipeline.sink_records import RecordForm
 from apps.pipeline.sink_transactions import SinkTransactions
 from apps.pipeline.topic_sink import TopicOutlet
@@ -54,10 +55,13 @@ class _Trouble:
 class Sinks:
     """All sinks of a workspace's projections. `states` says how each is, for health."""
 
-    def __init__(self, settings: Settings, lake: Lake, registry: SchemaRegistry) -> None:
+    def __init__(
+        self, settings: Settings, lake: Lake, registry: SchemaRegistry, metrics: SinkMetrics
+    ) -> None:
         self._settings = settings
         self._lake = lake
         self._registry = registry
+        self._metrics = metrics
         self._deployed = DeployedCatalog(lake, Tables())
         self._deployment: Deployment | None = None
         self._epochs = WatchedTable(lake.epochs)
@@ -108,11 +112,13 @@ class Sinks:
                 self._declared[name] = declared
             state = self.states.setdefault(name, SinkState(target=_sink_of(decl).target))
             if self._rests(name, state):
+                self._metrics.stands(name, state)
                 continue
             try:
                 sink = self._sink(name, decl)
                 busy |= sink.step()
                 self.states[name] = sink.state
+                self._metrics.stands(name, sink.state)
                 self._troubles.pop(name, None)
             except Exception as error:
                 self._failed(name, state, error)
@@ -190,6 +196,8 @@ class Sinks:
         trouble.failures += 1
         trouble.again_at = now + _PAUSES_S[min(trouble.failures, len(_PAUSES_S)) - 1]
         state.error = cause_and_fix(error, most=500)
+        self._metrics.failed(name)
+        self._metrics.stands(name, state)
         self._sinks.pop(name, None)
         if self._transactions is not None and self._transactions.doubtful:
             # Whether the last transaction is there is not known: all are asked about again.
@@ -197,6 +205,8 @@ class Sinks:
         log.error("the sink of %s: %s", name, state.error, exc_info=error)
 
     def _forget(self, name: str) -> None:
+        if name in self.states:
+            self._metrics.forgotten(name)
         for kept in (self.states, self._declared, self._sinks, self._troubles):
             kept.pop(name, None)
 

@@ -6,6 +6,7 @@ It reads the same rows as `DeployedCatalog` and `Manifest`, without what loads s
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ SELECT name, generation, status, text FROM (
     FROM rows WHERE kind = 'projection' WINDOW each AS (PARTITION BY name)
 ) WHERE entry = newest AND status <> 'dropped' ORDER BY first
 """
+_SINK = re.compile(r"\bsink\b\s*=", re.IGNORECASE)
 _NEWEST = """
 SELECT epoch, heads, cuts, progress, end_offsets FROM rows
 WHERE kind = 'committed' AND epoch = {epoch}
@@ -117,6 +119,26 @@ def live(lake: Lake, tables: SmallTables, kind: str) -> dict[str, int]:
     """Return what of a kind is deployed and neither paused nor dropped, with its generation."""
     found = tables.select(lake.catalog, _LIVE.format(kind=kind))
     return {str(row["name"]): int(str(row["generation"])) for row in found}
+
+
+def with_sinks(lake: Lake, tables: SmallTables, *, known: frozenset[str]) -> list[str]:
+    """Return the projections that are not dropped and have a sink.
+
+    `known` are names that need no look at their statements: to read one takes a second to load.
+    """
+    return [
+        str(row["name"])
+        for row in tables.select(lake.catalog, _DEPLOYED)
+        if row["name"] in known or _has_sink(str(row["text"]))
+    ]
+
+
+def _has_sink(text: str) -> bool:
+    if _SINK.search(text) is None:
+        return False
+    from projections.sql.parse import parse_script
+
+    return any(each.sink is not None for each in parse_script(text).projections)
 
 
 def standings(lake: Lake) -> list[Standing]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
 from apps.settings import Settings
 from lake.layout import Lake
@@ -97,6 +98,9 @@ def test_p10_each_change_is_an_event_once_and_only_live_ones_are_delivered(
     assert (about["projection"], about["table_version"], about["epoch"]) == ("report", 4, 4)
     state = world.sinks.documents()["report"]
     assert (state["target"], state["records"], state["rows"]) == ("event:told", 6, 3)
+    told = generate_latest(world.exposed).decode()
+    for name, value in {"rows": 3, "records": 6, "lag_versions": 0, "lag_seconds": 0}.items():
+        assert f'penstock_sink_{name}{{projection="report"}} {value}.0' in told
 
 
 def test_p10_a_swap_and_a_rollback_are_recorded_and_nothing_of_them_is_delivered(
@@ -131,6 +135,8 @@ def test_p10_a_service_that_is_away_stops_the_sink_and_it_goes_on_where_it_was(
     world.settings.values["service.url"] = nowhere
     assert not world.sinks.step()
     assert "does not answer" in str(world.sinks.states["report"].error)
+    told = generate_latest(world.exposed).decode()
+    assert 'penstock_sink_errors_total{projection="report"} 1.0' in told
     world.settings.values["service.url"] = url
     until(lambda: world.sinks.step() or bool(world.events()), "it goes on")
     world.send()

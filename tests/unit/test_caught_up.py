@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from apps import settings
+from apps import caught_up, settings
 from apps.caught_up import Behind, CaughtUp, Goal, StoreHeads, Waiting
 from kernel.positions import Lsn
 from lake.layout import Lake
-from projections.run.catalog import PAUSED
+from projections.run.catalog import LIVE, PAUSED, PROJECTION, Entry
 from replay.subject import entry_of
-from tests.support.lake.handmade import HandMade, words
+from tests.support.lake.handmade import SQL, HandMade, words
 
 TYPED = "typed/events.thing.told"
 
@@ -100,4 +101,37 @@ def test_a_paused_projection_is_not_waited_for(made: HandMade) -> None:
     assert missing(wait.look()) == ["projection report"]
     entry = entry_of(made.site, "report")
     made.deployed.put([replace(entry, status=PAUSED)])
+    assert isinstance(wait.look(), CaughtUp)
+
+
+def test_a_sink_is_waited_for_and_named_with_what_stops_it(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SQL.format(name="report", key="id").replace("'id'", "'id', sink = 'event:told'")
+    entry = Entry(kind=PROJECTION, name="report", generation=1, status=LIVE, text=text)
+    made.deployed.put([entry])
+    made.deploy("sinkless")
+    wait = waiting(made)
+    state: dict[str, Any] = {}
+    monkeypatch.setattr(caught_up, "pipeline_state", lambda _: state)
+    epoch = made.epoch(head=3)
+    made.derive({TYPED: words((1, "x"))}, epoch)
+    made.run("sinkless", words((1, "x")), epoch)
+    made.run("report", words((1, "x")), epoch)
+    assert missing(wait.look()) == ["sink of report"]  # The pipeline does not tell of it yet.
+    state["sinks"] = {
+        "report": {
+            "target": "event:told",
+            "version": None,
+            "newest": 1,
+            "error": "the service at … does not answer | fix: penstock up",
+        }
+    }
+    found = wait.look()
+    assert isinstance(found, Behind)
+    assert found.missing == (
+        "sink of report, event:told: nothing of 1 sent (the service at … does not answer)",
+    )
+    made.run("report", words((2, "y")), made.epoch(head=4))  # Later than the call.
+    state["sinks"]["report"] |= {"version": 1, "error": None}
     assert isinstance(wait.look(), CaughtUp)

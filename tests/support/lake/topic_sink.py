@@ -10,7 +10,9 @@ import fastavro
 import orjson
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from prometheus_client import CollectorRegistry
 
+from apps.pipeline.sink_metrics import SinkMetrics
 from apps.pipeline.sinks import Sinks
 from apps.settings import Setting, Settings
 from lake.layout import Lake
@@ -68,7 +70,9 @@ class SinkWorld:
 
     def restart(self) -> None:
         """Begin as a new process does, whatever became of the one before."""
-        self.sinks = Sinks(self.settings, self.lake, self.registry)
+        self.exposed = CollectorRegistry()
+        metrics = SinkMetrics(self.exposed)
+        self.sinks = Sinks(self.settings, self.lake, self.registry, metrics)
 
     def text(self, more: str = "") -> str:
         """Return the statement of `report`."""

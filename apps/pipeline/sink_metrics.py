@@ -1,0 +1,52 @@
+"""What the sinks of projections tell Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from apps.pipeline.projection_sink import SinkState
+
+_GAUGES = {
+    "lag_seconds": "Seconds for which a change of a projection's rows has waited for its sink",
+    "lag_versions": "Versions of a projection's table that its sink has not sent",
+    "records": "Records or events that a sink has sent in all",
+    "rows": "Rows of a projection with a sink: alerts that are raised, where each is one",
+}
+
+
+class SinkMetrics:
+    """Gauges by projection, and how often each sink failed."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gauges = {
+            name: Gauge(f"penstock_sink_{name}", text, ["projection"], registry=registry)
+            for name, text in _GAUGES.items()
+        }
+        self._errors = Counter(
+            "penstock_sink_errors_total",
+            "Attempts of a sink that failed",
+            ["projection"],
+            registry=registry,
+        )
+
+    def stands(self, projection: str, state: SinkState) -> None:
+        """Book how a sink stands."""
+        newest = -1 if state.newest is None else state.newest
+        sent = -1 if state.version is None else state.version
+        shown = {
+            "lag_seconds": state.lag_s,
+            "lag_versions": newest - sent,
+            "records": state.records,
+            "rows": state.rows,
+        }
+        for name, value in shown.items():
+            self._gauges[name].labels(projection).set(value)
+
+    def failed(self, projection: str) -> None:
+        """Count an attempt in vain."""
+        self._errors.labels(projection).inc()
+
+    def forgotten(self, projection: str) -> None:
+        """Show a sink that is gone no more."""
+        for gauge in self._gauges.values():
+            gauge.remove_by_labels({"projection": projection})
