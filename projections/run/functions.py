@@ -11,6 +11,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -92,12 +93,16 @@ def _of_rows(
 
 
 def _array(values: Sequence[Any], gives: pa.DataType) -> pa.Array:
-    """Make an array of results. Arrow alone would cut a fraction off silently."""
+    """Make an array of results. Arrow alone would cut a fraction or a time of day off silently."""
     made = pa.array(values, gives)
     if pa.types.is_integer(gives):
         for value in values:
             if value is not None and value != int(value):
                 raise ValueError(f"{value} is no whole number")
+    if pa.types.is_date(gives):
+        for value in values:
+            if isinstance(value, datetime):
+                raise ValueError(f"{value} has a time of day: give .date(), or declare datetime")
     return made
 
 

@@ -36,7 +36,7 @@ CATALOG = MemoryCatalog(
     }
 )
 TEXTS = '''
-from datetime import datetime
+from datetime import date, datetime
 
 from ._letters import LETTERS
 
@@ -65,6 +65,10 @@ def wrong(n: int) -> int:
 
 def cut(x: float) -> int:
     return x
+
+
+def day_of(at: datetime) -> date:
+    return at
 '''
 COLUMNWISE = """
 from typing import Annotated
@@ -166,6 +170,10 @@ def test_functions_stand_in_groups_and_over_the_results_of_groups() -> None:
         (
             "cut(x + 0.75e0)",
             "functions/texts.py:29: ValueError: 1.75 is no whole number, in cut(x=1.75)",
+        ),
+        (
+            "day_of(at)",
+            "functions/texts.py:33: ValueError: 2026-03-02 10:00:00+00:00 has a time of day",
         ),
         ("strict(x + 9)", "functions/columnwise.py:16: ValueError: too much, in strict(x=10.0)"),
     ],
