@@ -344,8 +344,7 @@ def record_capture(
     catalog = DeployedCatalog(lake, Tables())
     text = render_tables(tables)
     entry = Entry(kind=CAPTURE, name=name, generation=0, status=status_, text=text)
-    if entry not in catalog.entries():
-        catalog.put([entry])
+    catalog.decide(lambda: [] if entry in catalog.entries() else [entry])
 
 
 def _as_declared(settings: Settings, source: Source) -> Source:

@@ -78,6 +78,21 @@ def apply(
     `InvalidRequest` for a query that cannot be compiled, `Incompatible` for columns that its sink
     cannot take. Nothing is deployed then.
     """
+    results: list[Deployed] = []
+
+    def decided() -> list[Entry]:
+        # Against the catalog as it is at the commit: a swap or another `apply` may come between.
+        results[:], changed = _decided(site, sources, projections, prefix)
+        return changed
+
+    site.deployed.decide(decided)
+    return results
+
+
+def _decided(
+    site: Site, sources: Sequence[SourceDecl], projections: Sequence[ProjectionDecl], prefix: str
+) -> tuple[list[Deployed], list[Entry]]:
+    """Return what becomes of each statement, and the entries that are to be deployed for that."""
     before = {(e.kind, e.name): e for e in site.deployed.entries()}
     results: list[Deployed] = []
     changed: list[Entry] = []
@@ -96,9 +111,7 @@ def apply(
         entry, outcome = _projection_entry(site, decl, before.get((PROJECTION, decl.name)))
         results.append(_result(entry, outcome, _waits(decl, declared)))
         changed += [entry] if outcome is not Outcome.UNCHANGED else []
-    if changed:
-        site.deployed.put(changed)
-    return results
+    return results, changed
 
 
 def _source_entry(source: SourceDecl, before: Entry | None) -> tuple[Entry, Outcome]:

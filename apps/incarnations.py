@@ -22,7 +22,11 @@ def incarnation_of(lake: Lake, name: str) -> Incarnation | None:
 
 def noted(lake: Lake, name: str) -> tuple[Incarnation | None, bool]:
     """Return what was noted last under a source's name, and whether that source was removed."""
-    for entry in DeployedCatalog(lake, Tables()).entries():
+    return _noted(DeployedCatalog(lake, Tables()), name)
+
+
+def _noted(catalog: DeployedCatalog, name: str) -> tuple[Incarnation | None, bool]:
+    for entry in catalog.entries():
         if (entry.kind, entry.name) == (SLOT, name):
             return parse_incarnation(entry.text), entry.status == DROPPED
     return None, False
@@ -57,9 +61,6 @@ def forget_incarnation(lake: Lake, name: str) -> None:
 
 
 def _put(lake: Lake, name: str, incarnation: Incarnation, status: str) -> None:
-    before, removed = noted(lake, name)
-    if before is not None and _outlived(before, incarnation, status, removed=removed):
-        return
     catalog = DeployedCatalog(lake, Tables())
     entry = Entry(
         kind=SLOT,
@@ -68,8 +69,15 @@ def _put(lake: Lake, name: str, incarnation: Incarnation, status: str) -> None:
         status=status,
         text=render_incarnation(incarnation),
     )
-    if entry not in catalog.entries():
-        catalog.put([entry])
+
+    def decided() -> list[Entry]:
+        # As it is at the commit: a keeper and a command write of one slot at the same moment.
+        before, removed = _noted(catalog, name)
+        if before is not None and _outlived(before, incarnation, status, removed=removed):
+            return []
+        return [] if entry in catalog.entries() else [entry]
+
+    catalog.decide(decided)
 
 
 def _outlived(before: Incarnation, now: Incarnation, status: str, *, removed: bool) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from apps.incarnations import (
     forget_incarnation,
     incarnation_of,
@@ -15,6 +17,7 @@ from apps.incarnations import (
 from cdc.slots import Server
 from kernel.positions import Lsn
 from lake.layout import Lake
+from projections.run.catalog import DeployedCatalog, Entry
 from schemas.incarnations import Incarnation
 
 FIRST = Incarnation(system="s", timeline=1, slots=1, since="0/1")
@@ -60,3 +63,23 @@ def test_a_slot_that_is_about_to_be_replaced_is_lost_before(lake: Lake) -> None:
         found = incarnation_of(lake, name)
         assert found is not None
         assert (found.slots, found.lost) == (1, "asked for")
+
+
+def test_a_slot_that_is_replaced_while_a_keeper_notes_the_old_one_stays(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper looked before the new slot was noted, and writes after that."""
+    record_incarnation(lake, "shop", FIRST)
+    look, met = DeployedCatalog.entries, list[None]()
+
+    def entries(self: DeployedCatalog) -> list[Entry]:
+        found = look(self)
+        if not met:
+            met.append(None)
+            record_incarnation(lake, "shop", SECOND)
+        return found
+
+    monkeypatch.setattr(DeployedCatalog, "entries", entries)
+    record_lost(lake, "shop", FIRST, "it is gone")
+    assert met
+    assert incarnation_of(lake, "shop") == SECOND
