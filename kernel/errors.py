@@ -24,6 +24,7 @@
     │   └── StoreDiverged         a position has other content than before, or is gone
     ├── Unavailable           a part that is down, full or overloaded just now
     │   ├── Overloaded            a bounded queue is full
+    │   ├── NotComparable         a table that moves on while it is looked at
     │   ├── Standby               another service is the writer
     │   ├── OutcomeUnknown        it may or may not have happened: retry with the same ids
     │   └── StorageFull           below the free space that is kept in reserve
@@ -221,6 +222,13 @@ class Overloaded(Unavailable):
     """A bounded queue is full."""
 
     remedy = "Slow down and retry after the time that the answer names."
+
+
+class NotComparable(Unavailable):
+    """A captured table cannot be compared at one LSN of its source; at a later one it can."""
+
+    retry = Retry.NOW
+    remedy = "Verify again: a later moment has it."
 
 
 class Standby(Unavailable):

@@ -154,8 +154,27 @@ def standing(path: str, name: str, version: int, epoch: int) -> int | None:
     if kept(path, version) is not None:
         return version
     newest = DeltaTable(path)
-    later = (newest.transaction_version(name) or 0) > epoch
-    return None if later else int(newest.version())
+    return None if written_by(newest, name) > epoch else int(newest.version())
+
+
+def written_by(table: DeltaTable, name: str) -> int:
+    """Return the newest epoch that wrote anything of a table: rows, columns, a TRUNCATE."""
+    return max(int(table.transaction_version(guard) or 0) for guard in guards_of(name))
+
+
+def guards_of(name: str) -> tuple[str, ...]:
+    """Return the app ids of a table's epochs: each makes up to one commit under each of them."""
+    return name, columns_guard(name), cleared_guard(name)
+
+
+def columns_guard(name: str) -> str:
+    """Return the app id under which an epoch brings a table's rows to new columns."""
+    return f"{name}/columns"
+
+
+def cleared_guard(name: str) -> str:
+    """Return the app id under which an epoch marks rows deleted that a TRUNCATE took."""
+    return f"{name}/cleared"
 
 
 def kept(path: str, version: int) -> DeltaTable | None:

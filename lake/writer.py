@@ -136,23 +136,22 @@ class ArrowWriter:
         self._write(table, rows, guard, mode="overwrite", written_as=properties)
         return DeltaVersion(table.version())
 
-    def mark_all(self, path: str, column: str, guard: Guard | None) -> None:
-        """Set a boolean column of every row to true; without a guard, doing it twice is harmless.
+    def mark_all(self, path: str, column: str, guard: Guard) -> None:
+        """Set a boolean column of every row to true.
 
         The table must have the column. Raises as `merge` does.
         """
         table = self._tables.open(path)
-        if table is None or (guard is not None and reached(table, guard)):
+        if table is None or reached(table, guard):
             return
-        properties = None if guard is None else _properties(guard)
         before = table.version()
         try:
-            table.update({datafusion_name(column): "true"}, commit_properties=properties)
+            table.update({datafusion_name(column): "true"}, commit_properties=_properties(guard))
         except CommitFailedError as error:
-            raise _conflict(guard or Guard(path, Epoch(0)), error) from error
+            raise _conflict(guard, error) from error
         except (DeltaError, OSError) as error:
             raise write_error(f"updating {table.table_uri}", error) from error
-        if guard is not None and table.version() == before:
+        if table.version() == before:
             self.append(path, schema_of(table).empty_table(), guard)
 
     def merge(

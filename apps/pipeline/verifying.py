@@ -30,9 +30,9 @@ from apps.verification.rounds import (
     save_rounds,
 )
 from cdc.sources import Source, load_all
-from kernel.errors import InvalidRequest, NotFound, PenstockError
+from kernel.errors import InvalidRequest, NotComparable, NotFound, PenstockError
 from kernel.loops import Loop
-from kernel.positions import Lsn, lsn_to_text
+from kernel.positions import Lsn, lsn_from_text, lsn_to_text
 from lake.layout import Lake, current_name
 from lake.tables import Tables
 from pipeline.verification.book import Fact, Kind, Verifications
@@ -205,7 +205,7 @@ class Verifying:
         current = rounds.of(captured.table)
         try:
             return self._check_table(captured, dsn, current)
-        except (NotFound, InvalidRequest) as error:
+        except (NotFound, InvalidRequest, NotComparable) as error:
             current.note = f"{error.message} | fix: {error.remedy}"
             return 0, 0.0
         finally:
@@ -231,27 +231,28 @@ class Verifying:
             rows, busy_s, area, lsn, exact, moving = place.rows, 0.0, WHOLE, Lsn(0), True, 0
         differing, wrong = 0, None
         if exact:
-            lsn, report = self._compare(captured, dsn, area)
+            report = self._compare(captured, dsn, area)
+            lsn = lsn_from_text(report.lsn)
             busy_s += report.seconds
             if report.held is not None:
                 # Nothing was compared: the range is still to be checked.
                 current.note = report.held
                 return 0, busy_s + placing_s
-            differing, wrong = self._took_report(captured, dsn, lsn, report, current)
+            differing, wrong = self._took_report(captured, dsn, report, current)
         current.took(rows, lsn_to_text(lsn), differing=differing, moving=moving, wrong=wrong)
         self._book(captured, current, rows, differing, equal=wrong is None)
         if current.go_on(area.high) and current.wrong is None:
             self._ended(captured, current, lsn)
         return rows, busy_s + placing_s
 
-    def _compare(self, captured: Captured, dsn: str, area: KeyRange) -> tuple[Lsn, TableReport]:
-        lsn, (report,) = self._comparison.compare(
+    def _compare(self, captured: Captured, dsn: str, area: KeyRange) -> TableReport:
+        (report,) = self._comparison.compare(
             dsn, [captured], timeout_s=self._timeout_s, within=area
         )
-        return lsn, report
+        return report
 
     def _took_report(
-        self, captured: Captured, dsn: str, lsn: Lsn, report: TableReport, current: TableRound
+        self, captured: Captured, dsn: str, report: TableReport, current: TableRound
     ) -> tuple[int, str | None]:
         """Record what a comparison at one LSN found, and heal it.
 
@@ -271,7 +272,7 @@ class Verifying:
             ", ".join(map(str, report.differing_ranges)),
             f"; {report.cause}" if report.cause else "",
         )
-        self._facts.add([report.fact(captured.source, Kind.DIFFERENCE, lsn)])
+        self._facts.add([report.fact(captured.source, Kind.DIFFERENCE)])
         if not current.heals:
             return number, _left_alone(captured)
         healed = heal(
@@ -283,7 +284,7 @@ class Verifying:
             report,
             timeout_s=self._timeout_s,
         )
-        self._facts.add([healed.fact(captured.source, Kind.HEAL, lsn)])
+        self._facts.add([healed.fact(captured.source, Kind.HEAL)])
         log.warning(
             "%s.%s: install %s, after: %s",
             captured.source,

@@ -27,7 +27,7 @@ def verify(
     heal: bool = False,
     timeout_s: float,
 ) -> list[TableReport]:
-    """Compare tables (default: all captured ones) with the lake, all at one LSN.
+    """Compare tables (default: all captured ones) with the lake; see `Comparison.compare`.
 
     With `heal`, ranges that differ are replaced by the source's rows, and compared again.
     Every report becomes a fact in `lake/verifications`. Raises `NotFound` for a table that is not
@@ -40,7 +40,7 @@ def verify(
     registry = ConfluentRegistry(settings.required("registry.url"))
     try:
         comparison = Comparison(lake, opened, registry, large=large_states(settings))
-        lsn, reports = comparison.compare(dsn, wanted, ranges=ranges, timeout_s=timeout_s)
+        reports = comparison.compare(dsn, wanted, ranges=ranges, timeout_s=timeout_s)
         if heal:
             reports = heal_reports(
                 lake, opened, comparison, dsn, wanted, reports, timeout_s=timeout_s
@@ -48,7 +48,7 @@ def verify(
     finally:
         registry.close()
     facts = [
-        report.fact(source.name, Kind.HEAL if report.install else Kind.COMMAND, lsn)
+        report.fact(source.name, Kind.HEAL if report.install else Kind.COMMAND)
         for report in reports
         if report.held is None
     ]

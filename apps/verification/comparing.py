@@ -7,6 +7,9 @@
 Executors hash the lake's files where these are large and there are executors.
 
 Writers go on meanwhile: both sides are exactly at L. Memory holds one differing range's keys.
+
+A table that cannot be compared at L is looked at again at a later LSN: DDL lies right before L, or
+came while the source was read; its changes are too many; it was released from a hold right then.
 """
 
 from __future__ import annotations
@@ -39,11 +42,12 @@ from cdc.verification.source_rows import (
     group_hashes,
     split_of,
 )
-from kernel.errors import InvalidRequest, NotFound, Overloaded, Unavailable
+from cdc.verification.table_shapes import same_shape
+from kernel.errors import InvalidRequest, NotComparable, NotFound, Unavailable
 from kernel.positions import Epoch, Lsn, lsn_to_text
 from lake.layout import Lake, current_name
 from lake.tables import Tables
-from pipeline.verification.as_of import Between, StateReader
+from pipeline.verification.as_of import NOT_YET, Between, StateReader
 from pipeline.verification.foreign_commits import stranger
 from pipeline.verification.hashing import LakeRows
 from pipeline.verification.lake_state import LakeState
@@ -57,7 +61,6 @@ RANGE_ROWS = 10_000
 MOST_RANGES = 1_000
 _LOOK_S = 0.1
 _ATTEMPTS = 3
-_NOT_YET = "the lake has no rows of it yet: it is being copied, or waits for its snapshot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,20 +123,28 @@ class Comparison:
         ranges: int | None = None,
         timeout_s: float,
         within: KeyRange = WHOLE,
-    ) -> tuple[Lsn, list[TableReport]]:
+    ) -> list[TableReport]:
         """Compare tables of one source, all at one LSN; `within` limits them to a range of keys.
 
-        `ranges`: how many per table; by default one for every 10,000 rows. Raises `Unavailable`
-        when no snapshot is to be had or the lake does not come to its LSN within `timeout_s`.
+        Those that cannot be compared there are looked at again at a later LSN, with what keeps
+        them from it as `held` in the end. `ranges`: how many per table; by default one for every
+        10,000 rows. Raises `Unavailable` when no snapshot is to be had or the lake does not come to
+        its LSN within `timeout_s`.
         """
-        for attempt in range(_ATTEMPTS):
+        found: dict[str, TableReport] = {}
+        late = list(wanted)
+        for _ in range(_ATTEMPTS):
             try:
-                return self._compare(dsn, wanted, ranges, timeout_s, within)
-            except Overloaded:
-                # Too much lies between a cut and this L; the next one may be nearer.
-                if attempt == _ATTEMPTS - 1:
+                found |= self._compare(dsn, late, ranges, timeout_s, within)
+            except Unavailable:
+                if not found:
                     raise
-        raise AssertionError("unreachable: the loop returns or raises")
+                # The verdicts on the other tables stand.
+                break
+            late = [each for each in wanted if found[each.table].again]
+            if not late:
+                break
+        return [found[each.table] for each in wanted]
 
     def _compare(
         self,
@@ -142,23 +153,25 @@ class Comparison:
         ranges: int | None,
         timeout_s: float,
         within: KeyRange,
-    ) -> tuple[Lsn, list[TableReport]]:
+    ) -> dict[str, TableReport]:
+        if not wanted:
+            return {}
         since = self._reader.last().epoch
         with at_one_lsn(dsn, timeout_s=timeout_s) as (connection, lsn):
-            with connected(dsn) as marker:
-                watermarks.emit(marker)
-            looks = [_try_look(connection, each, ranges, within) for each in wanted]
-            if not looks:
-                return lsn, []
+            with connected(dsn) as now:
+                watermarks.emit(now)
+                looks = {
+                    each.table: _try_look(connection, now, each, ranges, within) for each in wanted
+                }
             source = wanted[0].source
             between = self.await_lsn(source, lsn, since=since, timeout_s=timeout_s)
-            held = self._reader.held(source, between)
-            return lsn, [
-                self._reported(connection, look, between, within)
-                if isinstance(look, _Look) and look.captured.table not in held
-                else _held(each.table, between, held.get(each.table, str(look)))
-                for each, look in zip(wanted, looks, strict=True)
-            ]
+            held = self._reader.held(source, between, looks)
+            return {
+                table: _held(table, between, held[table])
+                if table in held
+                else self._reported(connection, table, look, between, within)
+                for table, look in looks.items()
+            }
 
     def await_lsn(self, source: str, lsn: Lsn, *, since: Epoch, timeout_s: float) -> Between:
         """Wait until the lake has everything up to an LSN. Raises `Unavailable`, saying why not."""
@@ -175,18 +188,31 @@ class Comparison:
         return between
 
     def _reported(
-        self, connection: Connection, look: _Look, between: Between, within: KeyRange
+        self,
+        connection: Connection,
+        table: str,
+        look: _Look | NotComparable | str,
+        between: Between,
+        within: KeyRange,
     ) -> TableReport:
         try:
+            if isinstance(look, NotComparable):
+                raise look
+            if isinstance(look, str):
+                return _held(table, between, look)
             with connection.transaction():
                 return self._report(connection, look, between, within)
+        except NotComparable as error:
+            reason = f"it cannot be compared at this LSN: {error.message}; {error.remedy}"
+            return replace(_held(table, between, reason), again=True)
         except (FileNotFoundError, DeltaError):
-            return _held(look.captured.table, between, _files_gone(look.captured))
-        except (Overloaded, Unavailable, psycopg.OperationalError):
+            assert isinstance(look, _Look), "the lake's files are read for what was looked at"
+            return _held(table, between, _files_gone(look.captured))
+        except (Unavailable, psycopg.OperationalError):
             raise
         except Exception as error:
             # Whatever it is that one table meets: the verdicts of the others stand.
-            return _held(look.captured.table, between, _failure(error))
+            return _held(table, between, _failure(error))
 
     def _report(
         self, connection: Connection, look: _Look, between: Between, within: KeyRange
@@ -196,7 +222,7 @@ class Comparison:
         rows = self._lake_rows(captured, table, between)
         if rows is None:
             if look.groups:
-                return _held(captured.table, between, _NOT_YET)
+                return _held(captured.table, between, NOT_YET)
             rows = LakeRows(
                 LakeState(key=table.lake_key, base=None), table.lake_names, table.ordered
             )
@@ -283,19 +309,26 @@ def _files_gone(captured: Captured) -> str:
 
 
 def _try_look(
-    connection: Connection, captured: Captured, ranges: int | None, within: KeyRange
-) -> _Look | str:
-    """Hash the source's side; say why not for a table that cannot be compared."""
+    connection: Connection,
+    now: Connection,
+    captured: Captured,
+    ranges: int | None,
+    within: KeyRange,
+) -> _Look | NotComparable | str:
+    """Hash the source's side; say why not for a table that cannot be compared, or not now."""
     try:
         # A statement that fails undoes its own savepoint, not the snapshot of all tables.
         with connection.transaction():
-            return _look(connection, captured, ranges, within)
+            found: _Look | str = _look(connection, captured, ranges, within)
     except (NotFound, InvalidRequest) as error:
-        return f"{error.message}; {error.remedy}"
+        found = f"{error.message}; {error.remedy}"
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:
-        return _failure(error)
+        found = _failure(error)
+    if same_shape(connection, now, captured.table):
+        return found
+    return NotComparable(f"{captured.table} was altered or truncated while it was looked at")
 
 
 def _failure(error: Exception) -> str:

@@ -234,5 +234,5 @@ def is_equal(
     comparison: Comparison, dsn: str, captured: Captured, area: KeyRange, *, timeout_s: float
 ) -> bool:
     """Compare a range once more."""
-    _, (report,) = comparison.compare(dsn, [captured], timeout_s=timeout_s, within=area)
+    (report,) = comparison.compare(dsn, [captured], timeout_s=timeout_s, within=area)
     return report.equal

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from kernel.positions import lsn_from_text
 from pipeline.verification.book import MOST_KEYS, Fact, Kind
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn
@@ -55,6 +56,7 @@ class TableReport:
     compared, `differing_ranges` are those that differ. `not_compared` names columns left out, with
     the reason. `held` says why a table could not be compared at all. `cause`: a commit by somebody
     else, where there is one. `install` and `after` tell of the healing: `equal` or `differs`.
+    `again`: it is held at this LSN alone, a later one may have it.
     """
 
     table: str
@@ -70,6 +72,7 @@ class TableReport:
     differing_ranges: tuple[KeyRange, ...] = ()
     differences: Differences = NO_DIFFERENCES
     held: str | None = None
+    again: bool = False
     cause: str | None = None
     install: str | None = None
     after: str | None = None
@@ -113,14 +116,14 @@ class TableReport:
             "seconds": round(self.seconds, 3),
         }
 
-    def fact(self, source: str, kind: Kind, lsn: int) -> Fact:
+    def fact(self, source: str, kind: Kind) -> Fact:
         """Return it as the lake keeps it."""
         now = datetime.now(UTC)
         return Fact(
             source=source,
             table=self.table,
             kind=kind,
-            lsn=lsn,
+            lsn=lsn_from_text(self.lsn),
             epoch=self.epoch,
             ranges=self.ranges,
             rows=self.rows,

@@ -23,7 +23,7 @@ from lake.attempts import Attempts
 from lake.datasets import dataset_since, schema_of
 from lake.layout import Lake, changes_log, current_name
 from lake.table_columns import SCHEMA_TABLE, TRANSACTIONS_TABLE
-from lake.tables import TableAt, Tables
+from lake.tables import TableAt, Tables, columns_guard
 from pipeline.commit.due_installs import BulkInstalls
 from pipeline.commit.manifest import Committed
 from pipeline.commit.retries import Patience
@@ -267,7 +267,8 @@ class Folding:
         except DeltaError:
             # The log may have forgotten it, after a fold of the tail at the start for instance.
             newest = self.tables.open(path)
-            if newest is None or (newest.transaction_version(f"{name}/columns") or 0) > last.epoch:
+            guard = columns_guard(name)
+            if newest is None or (newest.transaction_version(guard) or 0) > last.epoch:
                 raise
             return schema_of(newest)
 

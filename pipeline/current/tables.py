@@ -26,7 +26,7 @@ from lake.datasets import dataset_of, schema_of
 from lake.executor_tasks import Executors
 from lake.layers import tail_name, whole
 from lake.layout import Lake, current_name
-from lake.tables import TableAt, Tables
+from lake.tables import TableAt, Tables, cleared_guard, columns_guard
 from lake.writer import OP, UPSERT, ArrowWriter, Guard, reached
 from pipeline.current.key_buckets import Known, Part, gone_through
 from pipeline.current.merging import BaseMerge, MergeKept
@@ -247,14 +247,14 @@ class CurrentTables:
 
     def _evolve(self, name: str, path: str, evolution: Evolution, epoch: Epoch) -> bool:
         """Bring the rows that are there to the new columns; return whether that did anything."""
-        handle, guard = self._tables.open(path), Guard(f"{name}/columns", epoch)
+        handle, guard = self._tables.open(path), Guard(columns_guard(name), epoch)
         steps = evolution.all_steps()
         if handle is None or not (reached(handle, guard) or must_evolve(handle, steps)):
             return False
         self.tails.settle(name)
         evolve(self._tables, path, steps, guard)
         tail = tail_name(name)
-        evolve(self._tables, self._lake.path(tail), steps, Guard(f"{tail}/columns", epoch))
+        evolve(self._tables, self._lake.path(tail), steps, Guard(columns_guard(tail), epoch))
         return True
 
     def keeps_deleted(self, source: str, table: str) -> bool:
@@ -298,7 +298,8 @@ class CurrentTables:
         if handle is None:
             return
         if soft:
-            self._writer.mark_all(path, DELETED, guard if last else None)
+            marked = guard if last else Guard(cleared_guard(name), guard.epoch)
+            self._writer.mark_all(path, DELETED, marked)
         elif last:
             self._writer.overwrite(path, schema_of(handle).empty_table(), guard)
 

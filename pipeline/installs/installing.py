@@ -25,7 +25,7 @@ from lake.adoption import adopted
 from lake.datasets import dataset_of, scanner_of, schema_of
 from lake.layout import Lake, current_name
 from lake.table_columns import SCHEMA_TABLE
-from lake.tables import TABLE_SETTINGS, TableAt, Tables
+from lake.tables import TABLE_SETTINGS, TableAt, Tables, columns_guard
 from lake.writer import DELETE, UPSERT, ArrowWriter, Guard, reached, with_op
 from pipeline.current.moved_keys import moved_unseen
 from pipeline.current.newest_images import DELETED
@@ -47,6 +47,11 @@ TOO_LARGE = "too many rows to be replaced as a range"
 """Begins the reason of an install that is declined for its size: again, it would be declined too.
 """
 _NO_TAIL = FoldPolicy(direct_bytes=2**62)
+
+
+def mend_guard(id_: str) -> str:
+    """Return the app id under which an install mends a range of a table."""
+    return f"install/{id_}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +120,7 @@ class Installer:
         """
         self._refuse_large(install, install.rows)
         name = current_name(install.source, install.table)
-        path, guard = self.lake.path(name), Guard(f"install/{install.id}", epoch)
+        path, guard = self.lake.path(name), Guard(mend_guard(install.id), epoch)
         stable = self.tables.open(path)
         if stable is None:
             raise InstallDeclined(f"{name} is not there")
@@ -205,7 +210,7 @@ class Installer:
         handle = self.tables.open(root)
         assert handle is not None, "the generation was staged"
         version = handle.version()
-        while handle.transaction_version(f"{name}/columns") == lsn and version > 0:
+        while handle.transaction_version(columns_guard(name)) == lsn and version > 0:
             version -= 1
             handle = DeltaTable(root, version=version)
         return schema_of(handle)

@@ -23,7 +23,7 @@ from lake.executor_tasks import Executors
 from lake.layers import read_whole
 from lake.layout import Lake, changes_log
 from lake.table_columns import SCHEMA_TABLE, TRANSACTIONS_TABLE
-from lake.tables import TableAt, Tables
+from lake.tables import TableAt, Tables, columns_guard
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.current.key_buckets import Known, Part, gone_through, known_at
 from pipeline.ddl.following import SchemaFollower
@@ -216,13 +216,13 @@ class TypedChanges:
         table = self._tables.open(path)
         if table is None or not evolution:
             return None
-        done = max(table.transaction_version(each) or 0 for each in (name, f"{name}/columns"))
+        done = max(table.transaction_version(each) or 0 for each in (name, columns_guard(name)))
         told_at = dict(zip(places_of(messages), messages[EPOCH].to_pylist(), strict=True))
         fresh = [order for order, _ in evolution.steps if told_at.get(order, epoch) > done]
         steps = evolution.all_steps(only=fresh)
         if not must_evolve(table, steps):
             return None
-        evolve(self._tables, path, steps, Guard(f"{name}/columns", epoch))
+        evolve(self._tables, path, steps, Guard(columns_guard(name), epoch))
         table = self._tables.open(path)
         assert table is not None, "it was there before"
         return TableAt(version=table.version(), as_of_epoch=epoch)

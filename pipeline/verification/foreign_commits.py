@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lake.datasets import location_of
 from lake.layout import Lake
 from lake.table_commits import commit_at
-from lake.tables import Tables
+from lake.tables import Tables, guards_of
+from pipeline.installs.installing import mend_guard
 
 _LOOK_BACK = 40
 
@@ -23,10 +26,16 @@ def stranger(lake: Lake, tables: Tables, name: str) -> str | None:
     root = location_of(table)
     for version in range(newest, max(-1, newest - _LOOK_BACK), -1):
         commit = commit_at(root, version)
-        if commit is None or not commit.changes_rows or name in commit.guards:
+        if commit is None or not commit.changes_rows or _ours(commit.guards, name):
             continue
         return (
             f"version {version} of {name} ({commit.operation} at "
             f"{commit.at.isoformat(timespec='seconds')}) was not written by the pipeline"
         )
     return None
+
+
+def _ours(guards: Iterable[str], name: str) -> bool:
+    """Say whether ingest made a commit: for an epoch, or for the install of a range."""
+    own = guards_of(name)
+    return any(guard in own or guard.startswith(mend_guard("")) for guard in guards)

@@ -68,7 +68,7 @@ class StateQuery:
             assert self.ordered is not None, "ranges need an ordered key"
             where = lake_filter(self.within, self.ordered, schema)
         if self.state.soft and "_deleted" in schema.names:
-            living = pc.invert(pc.fill_null(pc.field("_deleted"), False))
+            living = pc.invert(pc.coalesce(pc.field("_deleted"), pc.scalar(False)))
             where = living if where is None else where & living
         return where
 

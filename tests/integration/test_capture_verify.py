@@ -82,7 +82,7 @@ def test_a_table_that_was_broken_by_hand_is_healed_by_the_command(shop: Mirror) 
     comparison = Comparison(lake, tables, shop.registry())
     captured = shop.captured(ORDERS)
     with shop.following():
-        _, reports = comparison.compare(shop.dsn, captured, ranges=20, timeout_s=90)
+        reports = comparison.compare(shop.dsn, captured, ranges=20, timeout_s=90)
         assert [report.equal for report in reports] == [False]
         (healed,) = heal_reports(
             lake, tables, comparison, shop.dsn, captured, reports, timeout_s=90

@@ -24,6 +24,7 @@ from cdc.verification.source_rows import (
     row_hashes,
     split_of,
 )
+from cdc.verification.table_shapes import same_shape
 from kernel.errors import InvalidRequest, NotFound
 from pipeline.verification.hashing import LakeRows
 from pipeline.verification.lake_state import LakeState
@@ -152,3 +153,29 @@ def test_what_cannot_be_compared_says_why(source: Connection) -> None:
         describe(source, "public.moods", ("absent",))
     with pytest.raises(NotFound):
         describe(source, "public.nothing", ("id",))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "TRUNCATE moods",
+        "ALTER TABLE moods RENAME n TO m",
+        "ALTER TABLE moods ALTER n TYPE text",
+        "ALTER TABLE moods ADD m int",
+        "ALTER TYPE mood RENAME VALUE 'z' TO 'y'",
+        "DROP TABLE moods",
+    ],
+)
+def test_a_snapshot_of_before_is_known_to_read_a_table_otherwise(
+    postgres_dsn: str, statement: str
+) -> None:
+    with connected(postgres_dsn) as snapshot, connected(postgres_dsn) as now:
+        now.execute(ROWS.encode())
+        with snapshot.transaction():
+            snapshot.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            snapshot.execute("SELECT 1")
+            now.execute("INSERT INTO moods VALUES ('z', 1) ON CONFLICT DO NOTHING")
+            assert same_shape(snapshot, now, "public.moods")
+            now.execute(statement.encode())
+            assert not same_shape(snapshot, now, "public.moods")
+            assert same_shape(snapshot, now, "public.numbers")

@@ -51,10 +51,10 @@ def expected(state: State) -> tuple[int, str]:
     return table_hash(pa.Table.from_pylist(rows, SCHEMA), COLUMNS)
 
 
-def found(reader: StateReader, lsn: int, since: int) -> tuple[int, str]:
+def found(reader: StateReader, lsn: int, since: int, *, soft: bool = False) -> tuple[int, str]:
     between = reader.around(SOURCE, Lsn(lsn), since=Epoch(since))
     assert between is not None, f"nothing around {lsn} since epoch {since}"
-    state = reader.table(SOURCE, TABLE, between, key=KEYS, soft=False).state
+    state = reader.table(SOURCE, TABLE, between, key=KEYS, soft=soft).state
     return LakeRows(state, COLUMNS, None).group_hashes((), 1).get(0, (0, "0" * 32))
 
 
@@ -137,3 +137,17 @@ def test_changed_keys_are_those_of_transactions_behind_a_mark(lake: Lake) -> Non
     hand.epoch()
     truncated, _ = reader.changed_keys(SOURCE, TABLE, Lsn(low), reader.last(), since=since)
     assert truncated
+
+
+def test_p4_rows_that_a_truncate_marks_are_there_at_an_lsn_before_it(lake: Lake) -> None:
+    hand = HandLake(lake, soft=True)
+    hold(lake, hand.tables, SOURCE)
+    hand.source.commit(Done("c", 1, name="a"), Done("c", 2, name="b"))
+    hand.announce(hand.stage(releases=True))
+    since = hand.epoch().epoch
+    lsn = hand.source.commit(Done("u", 1, name="c"))
+    hand.source.commit(Done("t"), Done("c", 5, name="d"))
+    hand.epoch()
+    reader = StateReader(lake, Tables(), registry())
+    assert found(reader, lsn, since, soft=True) == expected(hand.source.at[lsn])
+    assert found(reader, hand.source.lsn, since, soft=True) == expected(hand.source.state)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from kernel.errors import NotComparable
+from kernel.positions import Lsn
 from lake.layout import Lake
 from lake.table_columns import SCHEMA_TABLE
+from lake.tables import Tables
 from pipeline.ddl.held_tables import Hold
 from pipeline.installs.announced import hold
 from pipeline.position.progress import Progress
-from tests.support.lake.bulk import ENDS, NAME, ROWS, HandLake, some
-from tests.support.lake.folding import AT, SOURCE, TABLE, Done
+from pipeline.verification.as_of import StateReader
+from pipeline.verification.hashing import LakeRows
+from tests.support.lake.bulk import ENDS, KEYS, NAME, ROWS, HandLake, some
+from tests.support.lake.folding import AT, SOURCE, TABLE, Done, registry
 
 
 def drop(hand: HandLake) -> None:
@@ -76,3 +83,30 @@ def test_p11_an_install_releases_a_held_table(lake: Lake) -> None:
     assert hand.state() == hand.source.state
     assert done.tables[NAME].as_of_epoch == done.epoch
     assert done.end[ENDS] == {"0": len(hand.source.ends)}
+
+
+def test_p4_a_table_is_compared_from_the_epoch_that_released_it_on(lake: Lake) -> None:
+    hand = HandLake(lake)
+    hold(hand.lake, hand.tables, SOURCE)
+    hand.source.commit(*some(1, 2, 3))
+    hand.announce(hand.stage(releases=True))
+    hand.epoch()
+    drop(hand)
+    hand.source.commit(Done("u", 1, name="while it stood still"))
+    stood_still = hand.epoch()
+    low = hand.source.commit(Done("c", 9))
+    hand.source.commit(Done("c", 11))
+    hand.announce(hand.stage())
+    hand.epoch()
+    high = hand.source.commit(Done("c", 10))
+    hand.epoch()
+    reader = StateReader(lake, Tables(), registry())
+    assert reader.held_now(SOURCE) == {}
+    between = reader.around(SOURCE, Lsn(low), since=stood_still.epoch)
+    assert between is not None
+    with pytest.raises(NotComparable, match="stood still"):
+        reader.table(SOURCE, TABLE, between, key=KEYS, soft=False)
+    between = reader.around(SOURCE, Lsn(high), since=stood_still.epoch)
+    assert between is not None
+    state = reader.table(SOURCE, TABLE, between, key=KEYS, soft=False).state
+    assert LakeRows(state, KEYS, None).group_hashes((), 1)[0][0] == len(hand.source.state)

@@ -124,9 +124,7 @@ class Mirror(FollowedDatabase):
     def compare(self, *tables: str, ranges: int | None = None) -> dict[str, TableReport]:
         """Compare tables; somebody must run epochs meanwhile."""
         comparison = Comparison(self.lake, Tables(), self.registry())
-        _, reports = comparison.compare(
-            self.dsn, self.captured(*tables), ranges=ranges, timeout_s=90
-        )
+        reports = comparison.compare(self.dsn, self.captured(*tables), ranges=ranges, timeout_s=90)
         return {report.table: report for report in reports}
 
     def registry(self) -> ConfluentRegistry:
