@@ -18,7 +18,9 @@ from lake.layout import Lake
 class KeptTable:
     """A table as it was: its columns, and its files with their statistics.
 
-    `done`: the epoch of the table's own guard at that version, None for a table without.
+    `done`: the epoch of the table's own guard at that version, None for a table without. `noted`:
+    what made its rows, as the manifest said it then, for whoever builds on them; None where
+    nothing is known of that.
     """
 
     name: str
@@ -26,6 +28,7 @@ class KeptTable:
     done: int | None
     columns: pa.Schema
     files: pa.Table
+    noted: str | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -38,7 +41,7 @@ class KeptTable:
         return dataset_of_files(lake.path(self.name), self.columns, self.files)
 
 
-def kept_table(table: DeltaTable, name: str) -> KeptTable:
+def kept_table(table: DeltaTable, name: str, *, noted: str | None = None) -> KeptTable:
     """Describe a table at the version that a handle stands at.
 
     Raises `Incompatible` for one whose rows are more than those of its files.
@@ -54,4 +57,5 @@ def kept_table(table: DeltaTable, name: str) -> KeptTable:
         done=table.transaction_version(name),
         columns=schema_of(table),
         files=pa.table(table.get_add_actions(flatten=True)),
+        noted=noted,
     )

@@ -56,10 +56,12 @@ SCHEMA = pa.schema(
         ("done", pa.int64()),
         ("columns", pa.binary()),
         ("files", pa.binary()),
+        ("noted", pa.string()),
     ]
 )
 """`table` and the columns after it are null in rows that tell a state, and set in rows that tell a
-table. `columns` is a schema and `files` a stream, both in Arrow's IPC format."""
+table. `columns` is a schema and `files` a stream, both in Arrow's IPC format. `noted` came later:
+tables without it tell nothing of what made their rows."""
 _APP_ID = "savepoints"
 log = logging.getLogger("penstock.upkeep")
 
@@ -353,6 +355,7 @@ def _table_row(savepoint: Savepoint, entry: int, table: KeptTable) -> dict[str, 
         "done": table.done,
         "columns": table.columns.serialize().to_pybytes(),
         "files": sink.getvalue().to_pybytes(),
+        "noted": table.noted,
     }
 
 
@@ -363,6 +366,7 @@ def _table(row: Mapping[str, Any]) -> KeptTable:
         done=row["done"],
         columns=pa.ipc.read_schema(pa.py_buffer(row["columns"])),
         files=_files(row["files"]),
+        noted=row.get("noted"),
     )
 
 

@@ -34,6 +34,7 @@ from projections.run.catalog import Entry
 from projections.run.derived_holds import why_it_waits
 from projections.run.projector import BOUNDED_BYTES, Projector
 from projections.run.targets import Target
+from replay.bases import BEGINNING, Base, Start, base_of, parts_of
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_files
 from replay.course import Course, Report
@@ -41,7 +42,14 @@ from replay.generations import live_app
 from replay.planning import build_epoch, input_bytes, input_rows, next_generation
 from replay.progress import watched
 from replay.slice_writer import FAILURES, SliceWriter, Whole
-from replay.slices import SlicedBuild, build_of, fingerprint_of, slice_guard, slicing_of
+from replay.slices import (
+    SlicedBuild,
+    Slicing,
+    build_of,
+    fingerprint_of,
+    slice_guard,
+    slicing_of,
+)
 from replay.subject import (
     Site,
     Subject,
@@ -79,7 +87,7 @@ class Builder:
         self._book = ReplayBook(site.lake, site.tables)
         self._projector = Projector(self._spark, site.lake, site.tables, site.manifest)
         self._writer = SliceWriter(
-            self._spark, self._projector, site.tables, bounded_bytes=bounded_bytes
+            self._spark, self._projector, site.lake, site.tables, bounded_bytes=bounded_bytes
         )
         self._report = report
         self._record_every_s = record_every_s
@@ -93,15 +101,18 @@ class Builder:
         include_late: bool = False,
         slices: int | None = None,
         rate: float | None = None,
+        start: Start = BEGINNING,
     ) -> Replay:
         """Build a new generation up to the live one's epoch, or go on with one that died.
 
         `text` is another query for it. A generation that takes late rows hands that on. `rate`:
-        input rows a second that it may take. Returns it built, or paused by somebody. Raises
-        `Conflict` when another build of this projection is unfinished, or it was cancelled.
+        input rows a second that it may take. `start`: the rows to begin with; see `replay.bases`.
+        Returns it built, or paused by somebody. Raises `Conflict` when another build of this
+        projection is unfinished, or it was cancelled.
         """
         if (begun := self._unfinished(name)) is not None:
-            _refuse_other(begun, entry_of(self._site, name), text, include_late=include_late)
+            entry = entry_of(self._site, name)
+            _refuse_other(begun, entry, text, include_late=include_late, start=start)
             return self.resume(name)
         subject = subject_of(self._site, name, text)
         self._refuse_half_swapped(subject.entry)
@@ -110,8 +121,12 @@ class Builder:
             raise InvalidRequest(
                 f"{name} has nothing to be built from yet", remedy="penstock wait --caught-up"
             )
+        base = base_of(self._site, subject, start, up_to=epoch, include_late=include_late)
         rows, later = input_rows(self._site, subject, epoch)
-        slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate)
+        if base is None:
+            slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate)
+        else:
+            rows, slicing = base.rows, self._copying(name, base, slices)
         build = SlicedBuild(
             claim=uuid.uuid4().hex,
             up_to=epoch,
@@ -123,6 +138,7 @@ class Builder:
             fingerprint=fingerprint_of(subject.plan, slicing),
             rate=rate,
             ended_us=ended_before(self._site, subject, epoch),
+            base=base,
         )
         replay = Replay(
             name=name,
@@ -213,6 +229,8 @@ class Builder:
             up_to=build.up_to,
             slicing=build.slicing,
             input_bytes=input_bytes(self._site, subject),
+            base=build.base,
+            parts=parts_of(self._site, replay.name, build.base) if build.base else (),
         )
         # The table knows what the book may have missed.
         first = self._writer.done(whole, slice_guard(replay.name, replay.generation, 0))
@@ -226,7 +244,7 @@ class Builder:
             course.finished(time.monotonic() - started)
         group = f"replay-{replay.name}-{replay.generation}-finish"
         with watched(self._spark, group, course.tick):
-            self._writer.finish(whole, resumed=first > 0)
+            self._finish(course.replay, whole, resumed=first > 0)
         failpoints.hit(failpoints.REPLAY_AFTER_BUILD)
         return course.built()
 
@@ -241,6 +259,20 @@ class Builder:
             with watched(self._spark, f"{group}-search", course.tick):
                 key = self._writer.failing_key(whole, number)
             raise _failed(replay, number, key, error) from error
+
+    def _finish(self, replay: Replay, whole: Whole, *, resumed: bool) -> None:
+        try:
+            self._writer.finish(whole, resumed=resumed)
+        except FAILURES as error:
+            raise _failed(replay, whole.slicing.slices, None, error) from error
+
+    def _copying(self, name: str, base: Base, slices: int | None) -> Slicing:
+        if slices is not None:
+            raise InvalidRequest(
+                "a build from a base has the base's files as its slices",
+                remedy="Leave --slices out.",
+            )
+        return Slicing(columns=(), slices=len(parts_of(self._site, name, base)))
 
     def _target(self, replay: Replay, subject: Subject, up_to: Epoch) -> Target:
         begun = build_of(replay.detail)
@@ -290,13 +322,17 @@ class Builder:
         return None
 
 
-def _refuse_other(begun: Replay, entry: Entry, text: str | None, *, include_late: bool) -> None:
+def _refuse_other(
+    begun: Replay, entry: Entry, text: str | None, *, include_late: bool, start: Start
+) -> None:
     """Raise `Conflict` unless `apply` was asked for what an unfinished build is.
 
     Without a text that is the deployed query: what a build of another one gives is not it.
     """
     asked = text or entry.text, include_late or entry.include_late
-    same = asked == (begun.text, begun.include_late)
+    build = build_of(begun.detail)
+    base = BEGINNING.told if build is None or build.base is None else build.base.asked
+    same = asked == (begun.text, begun.include_late) and start.told == base
     if same and begun.state is not State.PAUSED:
         return
     raise Conflict(
@@ -323,7 +359,10 @@ def _stale(replay: Replay, why: str) -> Conflict:
 
 def _failed(replay: Replay, number: int, key: str | None, error: Exception) -> PenstockError:
     said = str(error).strip().partition("\n")[0]
-    which = f"slice {number + 1} of generation {replay.generation} of {replay.name}"
+    build = build_of(replay.detail)
+    over = build is not None and number >= build.slicing.slices
+    which = "what came since the base" if over else f"slice {number + 1}"
+    which += f" of generation {replay.generation} of {replay.name}"
     if key is None:
         return Unavailable(
             f"{which} failed: {said}", remedy=f"penstock replay resume {replay.name}"

@@ -74,11 +74,12 @@ class Course:
     def built(self) -> Replay:
         """Note that all of it is there, and what it took."""
         build = self.build
-        detail = {
-            "rows": build.rows,
-            "seconds": round(sum(build.seconds), 3),
-            "slices": build.slicing.slices,
-        }
+        detail: dict[str, object] = {"rows": build.rows, "slices": build.slicing.slices}
+        if build.base is None:
+            # Rows that were copied tell nothing of how fast rows are computed.
+            detail["seconds"] = round(sum(build.seconds), 3)
+        else:
+            detail["base"] = asdict(build.base)
         now = self.replay.now(State.BUILT, epoch=build.up_to, detail=detail)
         return self.book.record(now, after=(State.BUILDING, State.PAUSED), claim=build.claim)
 

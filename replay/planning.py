@@ -15,6 +15,7 @@ from lake import storage
 from lake.datasets import dataset_of
 from pipeline.typed.columns import EPOCH, LATE
 from projections.sql.lineage import readers_of
+from replay.bases import BEGINNING, Base, Start, base_of, parts_of
 from replay.book import ReplayBook
 from replay.rates import Rates, rates_for
 from replay.slices import slicing_of
@@ -29,6 +30,8 @@ from replay.subject import (
     subject_of,
 )
 from replay.table_types import TypeDifference, differences
+
+BEFORE_ALL = Epoch(0)
 
 
 class Change(StrEnum):
@@ -60,16 +63,18 @@ class Basis:
     generation: int
     live_query: str
     query: str
+    base: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
     """What would change, what it costs and how to go back. Times in seconds, as a range.
 
-    `text`: the query of the new generation, None for the deployed one. `types`: columns that come,
-    go or change. `rows`: that the build reads, `later`: that came after its epoch, which the live
-    generation has not either. `late_rows`: that only `--include-late` brings in. `downstream`: the
-    deployed projections that read this one. `free_bytes` None: not a local lake.
+    `start`: from where the build begins, `base`: the rows that it begins with, None from the
+    beginning. `text`: the query of the new generation, None for the deployed one. `types`: columns
+    that come, go or change. `rows`: that the build reads, `later`: that came after its epoch,
+    which the live generation has not either. `late_rows`: that only `--include-late` brings in.
+    `downstream`: the deployed projections that read this one. `free_bytes` None: not a local lake.
     """
 
     name: str
@@ -80,6 +85,8 @@ class ReplayPlan:
     types: tuple[TypeDifference, ...]
     text: str | None
     include_late: bool
+    start: Start
+    base: Base | None
     epochs: tuple[int, int]
     inputs: tuple[InputSize, ...]
     rows: int
@@ -105,13 +112,23 @@ class ReplayPlan:
 
 
 def plan_replay(
-    site: Site, name: str, *, text: str | None = None, include_late: bool = False
+    site: Site,
+    name: str,
+    *,
+    text: str | None = None,
+    include_late: bool = False,
+    start: Start = BEGINNING,
 ) -> ReplayPlan:
-    """Say what `replay apply` would do. Reads statistics only, changes nothing."""
+    """Say what `replay apply` would do. Reads statistics only, changes nothing.
+
+    Raises what `base_of` raises for a base that cannot be begun with.
+    """
     subject = subject_of(site, name, text)
     inputs = tuple(_size(site, table) for table in input_tables(subject))
     up_to = build_epoch(site, subject)
-    rows, later = input_rows(site, subject, up_to)
+    base = base_of(site, subject, start, up_to=up_to, include_late=include_late)
+    after = Epoch(0) if base is None else base.epoch
+    rows, later = input_rows(site, subject, up_to, after=after)
     live = _size(site, f"projection/{name}")
     change, why = _change(subject, include_late)
     rates = rates_for(name, ReplayBook(site.lake, site.tables).built())
@@ -125,7 +142,9 @@ def plan_replay(
         types=_types(site, subject),
         text=text,
         include_late=include_late,
-        epochs=(1, up_to),
+        start=start,
+        base=base,
+        epochs=(after + 1, up_to),
         inputs=inputs,
         rows=rows,
         later=later,
@@ -133,7 +152,9 @@ def plan_replay(
         late_rows=sum(item.late for item in inputs) if subject.plan.stateful else 0,
         live_rows=live.rows,
         live_bytes=live.bytes,
-        slices=slicing_of(subject.plan, rows).slices,
+        slices=slicing_of(subject.plan, rows).slices
+        if base is None
+        else len(parts_of(site, name, base)),
         rates=rates,
         seconds=rates.seconds(rows),
         # As much again while files are put together.
@@ -147,6 +168,7 @@ def plan_replay(
             generation=generation,
             live_query=declaration(name, subject.entry.text).fingerprint,
             query=subject.plan.fingerprint,
+            base=None if base is None else f"{base.savepoint or 'version'} {base.version}",
         ),
     )
 
@@ -213,8 +235,10 @@ def _types(site: Site, subject: Subject) -> tuple[TypeDifference, ...]:
     return differences(old, new)
 
 
-def input_rows(site: Site, subject: Subject, up_to: Epoch) -> tuple[int, int]:
-    """Count the rows that a build up to an epoch reads, and those that came after it."""
+def input_rows(
+    site: Site, subject: Subject, up_to: Epoch, *, after: Epoch = BEFORE_ALL
+) -> tuple[int, int]:
+    """Count the rows of the epochs (after, up_to], and those that came later."""
     read = later = 0
     for name in input_tables(subject):
         table = site.tables.open(site.lake.path(name))
@@ -222,7 +246,8 @@ def input_rows(site: Site, subject: Subject, up_to: Epoch) -> tuple[int, int]:
             continue
         dataset = dataset_of(table)
         newer = dataset.count_rows(filter=pc.field(EPOCH) > int(up_to))
-        read += dataset.count_rows() - newer
+        known = dataset.count_rows(filter=pc.field(EPOCH) > int(after) if after else None)
+        read += known - newer
         later += newer
     return read, later
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,14 +14,18 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from lake.collecting import FEW_ROWS, RESULT, collected
 from lake.datasets import schema_of
+from lake.kept_tables import KeptTable
+from lake.layout import Lake
 from lake.spark_writer import SparkWriter
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.typed.columns import EPOCH
 from projections.run.projector import BOUNDED_BYTES, Projector
 from projections.run.relations import LakeCatalog
+from projections.run.result_rows import stamped
 from projections.run.targets import Target
 from projections.sql.plan import Plan
+from replay.bases import Base, rows_of
 from replay.slices import Slicing
 from schemas.identifiers import spark_name
 
@@ -31,7 +36,10 @@ _MOST_HALVES = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """All rows of a projection at an epoch, cut into slices; `input_bytes` is what they read."""
+    """All rows of a projection at an epoch, cut into slices; `input_bytes` is what they read.
+
+    With a base its parts are the slices, and what came since is taken in at the end.
+    """
 
     plan: Plan
     target: Target
@@ -39,6 +47,8 @@ class Whole:
     up_to: Epoch
     slicing: Slicing
     input_bytes: int
+    base: Base | None = None
+    parts: Sequence[KeptTable] = ()
 
 
 class SliceWriter:
@@ -48,11 +58,13 @@ class SliceWriter:
         self,
         spark: SparkSession,
         projector: Projector,
+        lake: Lake,
         tables: Tables,
         *,
         bounded_bytes: int = BOUNDED_BYTES,
     ) -> None:
         self._projector = projector
+        self._lake = lake
         self._tables = tables
         self._arrow = ArrowWriter(tables)
         self._spark = SparkWriter(spark, tables)
@@ -69,6 +81,9 @@ class SliceWriter:
 
     def write(self, whole: Whole, number: int, guard: Guard) -> None:
         """Compute a slice and append it, in one guarded commit."""
+        if whole.base is not None:
+            self._copy(whole, number, guard)
+            return
         frame = self._frame(whole, whole.slicing.condition(number))
         stamped = frame.withColumn(EPOCH, functions.lit(int(whole.up_to)).cast("bigint"))
         if whole.input_bytes <= self._bounded_bytes * whole.slicing.slices:
@@ -85,15 +100,27 @@ class SliceWriter:
 
         `resumed`: slices of another process are among them. Where other projections are read, all
         of it is then computed once more: they may have changed under the same epoch since.
+        From a base it then takes in what came since that.
         """
         table = self._tables.open(whole.target.path)
         assert table is not None, "a build has at least one slice"
         empty = schema_of(table).empty_table()
-        self._arrow.append(whole.target.path, empty, Guard(whole.target.app_id, whole.up_to))
-        if not resumed:
+        reached = whole.up_to if whole.base is None else whole.base.epoch
+        self._arrow.append(whole.target.path, empty, Guard(whole.target.app_id, reached))
+        self._projector.meanings.made(whole.plan, whole.target)
+        if whole.base is not None:
+            self._projector.begun(whole.plan, whole.target, reached, whole.base.ended_us)
+        elif not resumed:
             # Nothing is left to do but the manifest's note.
             self._projector.computed(whole.plan, whole.target)
         self._projector.run(whole.plan, whole.target, whole.catalog, whole.up_to)
+
+    def _copy(self, whole: Whole, number: int, guard: Guard) -> None:
+        """Append a part of the base. Its rows are of the build's epoch, as computed ones are."""
+        rows = rows_of(self._lake, whole.parts[number])
+        failpoints.hit(failpoints.REPLAY_BEFORE_SLICE)
+        self._arrow.append(whole.target.path, _nullable(stamped(rows, whole.up_to)), guard)
+        failpoints.hit(failpoints.REPLAY_AFTER_SLICE)
 
     def failing_key(self, whole: Whole, number: int) -> str | None:
         """Return the key whose row cannot be computed, found by halving a slice.

@@ -34,6 +34,7 @@ from projections.sql.tree import (
     UnionAll,
     Windowed,
 )
+from replay.bases import Base
 from replay.book import CLAIM
 from replay.generations import build_app
 from schemas.identifiers import spark_name
@@ -78,7 +79,8 @@ class SlicedBuild:
     `up_to`: the epoch that is built; `rows`: of its inputs up to there; `later`: that came after.
     `seconds`: how long each slice took that this or an earlier process finished. `rate`: the
     input rows a second that it may take, None without a limit. `ended_us`: the watermark of the
-    table that it replaces, of final rows, which all slices begin with.
+    table that it replaces, of final rows, which all slices begin with. `base`: the rows that it
+    begins with, whose parts are its slices then; None from the beginning.
     """
 
     claim: str
@@ -91,6 +93,7 @@ class SlicedBuild:
     fingerprint: str
     rate: float | None
     ended_us: int | None = None
+    base: Base | None = None
 
     @property
     def detail(self) -> dict[str, object]:
@@ -122,6 +125,7 @@ def build_of(detail: Mapping[str, object]) -> SlicedBuild | None:
         fingerprint=kept["fingerprint"],
         rate=kept["rate"],
         ended_us=kept.get("ended_us"),
+        base=Base(**kept["base"]) if kept.get("base") else None,
     )
 
 

@@ -30,6 +30,7 @@ from lake.datasets import schema_of
 from lake.tables import TableAt, kept
 from pipeline.commit.manifest import Projected
 from projections.run.catalog import Entry
+from projections.run.meanings import MIXED
 from replay.book import CLAIM, READY, Replay, ReplayBook, State
 from replay.generations import (
     Cursor,
@@ -85,6 +86,7 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
             epoch=replay.epoch,
             name=live_app(name, replay.generation),
             tables={f"projection/{name}": TableAt(version=version, as_of_epoch=replay.epoch)},
+            meaning=_meaning(site, replay),
         )
     )
     _go_live(
@@ -170,6 +172,12 @@ def _given_back(book: ReplayBook, claimed: Replay, replay: Replay) -> None:
             claim = str(claimed.detail[CLAIM])
             now = claimed.now(replay.state, detail=replay.detail)
             book.record(now, after=(State.SWAPPING,), claim=claim)
+
+
+def _meaning(site: Site, replay: Replay) -> str:
+    """Return what made a generation's rows, as its build noted it."""
+    runs = site.manifest.history_of(build_app(replay.name, replay.generation))
+    return runs[-1].meaning if runs else MIXED
 
 
 def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) -> Replay:

@@ -6,7 +6,6 @@ Commands import the lake and Spark when they run: it takes seconds, which `--hel
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import asdict, replace
 from functools import cache
@@ -19,40 +18,34 @@ from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed, table
+from apps.cli.replay_builds import (
+    Generation,
+    Name,
+    apply,
+    builder_of,
+    pause_,
+    plan,
+    resume,
+    site_with,
+)
 from apps.cli.replay_pages import (
     comparison_page,
     document,
     drift_line,
     drift_of,
     drift_page,
-    plan_page,
     short,
     swapped,
 )
-from apps.cli.replay_plans import read_plan
 from apps.cli.sites import site_of
-from apps.cli.sql_files import sql_of
 from kernel import failpoints
 from kernel.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
     from kernel.positions import Epoch
     from replay.book import Replay
-    from replay.build import Builder
-    from replay.progress import Progress
-    from replay.subject import Site
     from replay.swap import CatchUp
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
-Sql = Annotated[
-    Path | None, typer.Option("--sql", help="A file with another query for the new generation.")
-]
-Late = Annotated[
-    bool, typer.Option("--include-late", help="Take in rows that came later than allowed.")
-]
-Generation = Annotated[
-    int | None, typer.Option(help="Which generation (default: the newest in question).")
-]
 
 Expect = Annotated[
     str | None,
@@ -82,104 +75,6 @@ def register(app: typer.Typer) -> None:
     group.command("rollback")(rollback_)
     group.command("cancel")(cancel_)
     app.add_typer(group, name="replay")
-
-
-def plan(
-    name: Name,
-    sql: Sql = None,
-    include_late: Late = False,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show what a replay would read, write and change, and how to go back. Changes nothing.
-
-    With --json the answer is a plan that `replay apply --plan` takes.
-    """
-    from replay.planning import plan_replay
-
-    site = site_of(settings.load(workspace))
-    found = plan_replay(site, name, text=_text(sql), include_late=include_late)
-    emit(asdict(found), as_json=as_json, text=plan_page(found))
-
-
-def apply(
-    name: Name,
-    sql: Sql = None,
-    include_late: Late = False,
-    rate: Annotated[
-        float | None, typer.Option(help="At most so many input rows a second, on average.")
-    ] = None,
-    slices: Annotated[
-        int | None, typer.Option(help="In so many slices, each a commit (default: by size).")
-    ] = None,
-    planned: Annotated[
-        Path | None,
-        typer.Option("--plan", metavar="FILE", help="A plan, refused when it is stale."),
-    ] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Build a new generation beside the live one, up to the live one's epoch.
-
-    Works with the stack up or down, in a Spark session of its own. Readers see nothing of it.
-    Given again after a crash it goes on where the build was.
-    """
-    from replay.book import UNFINISHED, ReplayBook
-    from replay.planning import plan_replay, refuse_changed, refuse_full
-
-    found = settings.load(workspace)
-    failpoints.arm_from_environment()
-    site = site_of(found)
-    text, agreed = _text(sql), read_plan(planned, name, given=sql is not None or include_late)
-    if agreed:
-        text, include_late = agreed["text"], agreed["include_late"]
-    # Before Spark starts, which takes seconds.
-    now = plan_replay(site, name, text=text, include_late=include_late)
-    begun = [r for r in ReplayBook(site.lake, site.tables).of(name) if r.state in UNFINISHED]
-    if agreed:
-        refuse_changed(agreed, now, unfinished=begun[0].generation if begun else None)
-    refuse_full(now)
-    built = _builder(found, site).build(
-        name, text=text, include_late=include_late, slices=slices, rate=rate
-    )
-    _emit_built(built, as_json=as_json)
-
-
-def pause_(
-    name: Name,
-    generation: Generation = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Let a build rest after the slice under way; its process ends, `replay resume` goes on."""
-    from replay.cancel import pause
-
-    site = _site(settings.load(workspace), name, fields=False)
-    done = pause(site, name, generation=generation)
-    text = (
-        f"generation {done.generation} of {name} pauses after its slice; "
-        f"to go on: penstock replay resume {name}"
-    )
-    emit(document(done), as_json=as_json, text=text)
-
-
-def resume(
-    name: Name,
-    generation: Generation = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Go on with a build that was paused, stopped by an error, or whose process died.
-
-    At most one slice is computed again.
-    """
-    from replay.book import UNFINISHED, ReplayBook
-
-    found = settings.load(workspace)
-    failpoints.arm_from_environment()
-    site = _site(found, name)
-    ReplayBook(site.lake, site.tables).newest(name, *UNFINISHED, generation=generation)
-    _emit_built(_builder(found, site).resume(name, generation=generation), as_json=as_json)
 
 
 def status(
@@ -226,11 +121,11 @@ def verify_(
     if report is not None:
         refuse_other(report)
     found = settings.load(workspace)
-    site = replace(_site(found, name), large=large_states(found))
+    site = replace(site_with(found, name), large=large_states(found))
     built = ReplayBook(site.lake, site.tables).newest(name, *READY, generation=generation)
     if not comparable(site, built):
         # It was brought past an epoch of the live one; bring it to one that both have.
-        _builder(found, site).catch_up(built, live_epoch(site, built))
+        builder_of(found, site).catch_up(built, live_epoch(site, built))
     expectation = Expectation(rows=expect, columns=tuple(expect_column or ()))
     compared = verify(site, name, generation=built.generation, expectation=expectation)
     if report is not None:
@@ -262,10 +157,10 @@ def compare_(
     from replay.verify import Expectation
 
     found = settings.load(workspace)
-    site = replace(_site(found, name), large=large_states(found))
+    site = replace(site_with(found, name), large=large_states(found))
     book = ReplayBook(site.lake, site.tables)
     built = book.newest(name, *READY, generation=generation)
-    builder = cache(lambda: _builder(found, site))  # Spark starts where something is new.
+    builder = cache(lambda: builder_of(found, site))  # Spark starts where something is new.
 
     def catch_up(epoch: Epoch) -> CatchUp:
         return lambda replay: builder().catch_up(replay, epoch)
@@ -304,7 +199,7 @@ def swap_(
 
     found = settings.load(workspace)
     failpoints.arm_from_environment()
-    site = _site(found, name)
+    site = site_with(found, name)
     book = ReplayBook(site.lake, site.tables)
     built = book.newest(name, *READY, State.SWAPPING, generation=generation)
     # A swap that was interrupted had its confirmation.
@@ -315,7 +210,7 @@ def swap_(
         refuse_unconfirmed(what, command, as_json=as_json)
 
     def catch_up(replay: Replay) -> Replay:
-        builder = _builder(found, site)
+        builder = builder_of(found, site)
         return builder.catch_up(replay, builder.head())
 
     done = swap(site, name, catch_up, generation=built.generation)
@@ -330,7 +225,7 @@ def rollback_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption
     from replay.swap import rollback
 
     failpoints.arm_from_environment()
-    site = _site(settings.load(workspace), name, fields=False)
+    site = site_with(settings.load(workspace), name, fields=False)
     done = rollback(site, name)
     emit(asdict(done), as_json=as_json, text=swapped(done))
 
@@ -344,48 +239,7 @@ def cancel_(
     """Stop a build, or drop a built generation that is not the table; its files are removed."""
     from replay.cancel import cancel
 
-    site = _site(settings.load(workspace), name, fields=False)
+    site = site_with(settings.load(workspace), name, fields=False)
     done = cancel(site, name, generation=generation)
     text = f"generation {done.generation} of {name} is cancelled; the live one was not touched"
     emit(document(done), as_json=as_json, text=text)
-
-
-def _site(found: settings.Settings, name: str, *, fields: bool = True) -> Site:
-    """Return where a deployed projection is. Raises `NotFound` for one that is not."""
-    from replay.subject import entry_of
-
-    site = site_of(found, fields=fields)
-    entry_of(site, name)
-    return site
-
-
-def _builder(found: settings.Settings, site: Site) -> Builder:
-    from apps.pipeline.session import session_for
-    from replay.build import Builder
-
-    print("starting Spark", file=sys.stderr, flush=True)
-    return Builder(
-        session_for(found, "replay-spark", master=found.text("replay.spark_master")), site, _show
-    )
-
-
-def _emit_built(built: Replay, *, as_json: bool) -> None:
-    from replay.book import State
-
-    which = f"generation {built.generation} of {built.name}"
-    if built.state is State.PAUSED:
-        text = f"{which} is paused; to go on: penstock replay resume {built.name}"
-    else:
-        text = (
-            f"{which} is built up to epoch {built.epoch}; "
-            f"compare it: penstock replay verify {built.name}"
-        )
-    emit(document(built), as_json=as_json, text=text)
-
-
-def _show(progress: Progress) -> None:
-    print(progress.line, file=sys.stderr, flush=True)
-
-
-def _text(sql: Path | None) -> str | None:
-    return None if sql is None else sql_of(sql)

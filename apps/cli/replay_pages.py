@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from apps.cli.output import table
 
 if TYPE_CHECKING:
+    from replay.bases import Base
     from replay.book import Replay
     from replay.planning import ReplayPlan
     from replay.swap import Swapped
@@ -52,6 +53,7 @@ def plan_page(found: ReplayPlan) -> str:
     lines = [
         f"{found.name}: generation {found.generation} beside {found.live_generation}, "
         f"epochs {found.epochs[0]} to {found.epochs[1]}",
+        *([] if found.base is None else [_base(found.base)]),
         f"change: {found.change} ({found.why})",
         *(
             f"column {each.name}: {each.live or 'not there'} now, {each.built or 'gone'} then"
@@ -68,6 +70,12 @@ def plan_page(found: ReplayPlan) -> str:
         f"to go back after the swap: {found.go_back}",
     ]
     return "\n".join(lines)
+
+
+def _base(base: Base) -> str:
+    """Say what a build begins with."""
+    what = "" if base.asked == f"epoch {base.epoch}" else f" ({base.asked})"
+    return f"begins with {base.rows:,} rows of epoch {base.epoch}{what}, {base.bytes:,} bytes"
 
 
 def comparison_page(found: Comparison) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from apps.cli.output import text_of
 from kernel.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from replay.bases import Start
 
 _NEEDED = {"text", "include_late", "basis"}
 
@@ -22,8 +27,9 @@ def read_plan(path: Path | None, name: str, *, given: bool) -> dict[str, Any]:
         return {}
     if given:
         raise InvalidRequest(
-            "a plan names the query and whether late rows are in it: give nothing beside it",
-            remedy="Leave out --sql and --include-late, or leave out --plan.",
+            "a plan names the query, where it begins and whether late rows are in it: give nothing "
+            "beside it",
+            remedy="Leave out --sql, --include-late, --from-savepoint and --from, or --plan.",
         )
     remedy = f"penstock replay plan {name} --json > plan.json"
     try:
@@ -35,3 +41,17 @@ def read_plan(path: Path | None, name: str, *, given: bool) -> dict[str, Any]:
     if lacking := sorted(_NEEDED - {*document}):
         raise InvalidRequest(f"{path} is no plan: it lacks {', '.join(lacking)}", remedy=remedy)
     return document
+
+
+def start_of(document: Mapping[str, Any]) -> Start:
+    """Return from where a plan begins. Raises `InvalidRequest`."""
+    from replay.bases import Start
+
+    given = document.get("start") or {}
+    try:
+        at = given.get("at")
+        return Start(**{**given, "at": None if at is None else datetime.fromisoformat(at)})
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidRequest(
+            f"the file is no plan: {error}", remedy="penstock replay plan NAME --json > plan.json"
+        ) from error

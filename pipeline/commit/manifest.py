@@ -53,9 +53,11 @@ SCHEMA = pa.schema(
         ("installs", pa.string()),
         ("held", pa.string()),
         ("topics", pa.string()),
+        ("meaning", pa.string()),
     ]
 )
-"""`installs`, `held` and `topics` came later: rows without them took none, held none, know none."""
+"""`installs`, `held`, `topics` and `meaning` came later: rows without them took none, held none,
+know none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,8 @@ class Committed:
 class Projected:
     """A projection's table (or another derived one) after a run up to `epoch`.
 
-    `held` are derived tables that do not have the epoch; `tables` has none of them.
+    `held` are derived tables that do not have the epoch; `tables` has none of them. `meaning` is
+    that of the query which made all rows of a projection; empty where there is no such one.
     """
 
     epoch: Epoch
@@ -115,6 +118,7 @@ class Projected:
     held: Mapping[str, Hold] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     timings_ms: Mapping[str, float] = field(default_factory=dict)
+    meaning: str = ""
 
 
 class Manifest:
@@ -190,6 +194,7 @@ class Manifest:
             "counts": _compact(done.counts),
             "timings_ms": _compact(done.timings_ms),
             "held": _compact({name: hold.to_json() for name, hold in done.held.items()}),
+            "meaning": done.meaning,
         }
         if again:
             app = f"{self._app_id}/{done.name}/again"
@@ -386,4 +391,5 @@ def _projected(row: Mapping[str, object]) -> Projected:
         counts=json.loads(str(row["counts"])),
         timings_ms=json.loads(str(row["timings_ms"])),
         held=_held(row),
+        meaning=str(row.get("meaning") or ""),
     )

@@ -13,27 +13,11 @@ from collections.abc import Collection
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from pipeline.commit.manifest import Manifest
+from projections.run.notes import ENDED, ended_at
 from projections.run.relations import LakeCatalog
 from projections.run.targets import Target
 from projections.run.watermark import ended_up_to, greater
 from projections.sql.shape import InputKind, Plan
-
-ENDED = "ended_us"
-"""Name in a note's counts of the moment, in microseconds since 1970."""
-
-
-def ended_at(manifest: Manifest, app_id: str, up_to: Epoch) -> int | None:
-    """Return the moment up to which a generation had given out rows at an epoch; None before any.
-
-    What was noted while the generation was built counts too.
-    """
-    found = (
-        run.counts[ENDED]
-        for name in (app_id, f"{app_id}/build")
-        for run in manifest.history_of(name)
-        if ENDED in run.counts and run.epoch <= up_to
-    )
-    return max(found, default=None)
 
 
 class FinalRows:
@@ -68,7 +52,7 @@ class FinalRows:
             except NotFound:
                 # Retention took the epoch while the projection stood still: nothing more has ended.
                 now = None
-            known = greater(now, self.before(plan, target, up_to))
+            known = greater(greater(now, self.before(plan, target, up_to)), target.ended_us)
             self._asked = target.app_id, up_to, known
         return self._asked[2]
 

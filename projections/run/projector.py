@@ -47,6 +47,7 @@ from projections.run.corrections import Corrections
 from projections.run.dataflow import MEMORY_BYTES
 from projections.run.final_rows import FinalRows
 from projections.run.matchers import register_functions
+from projections.run.meanings import Meanings
 from projections.run.region_runs import Reading, RegionRuns, input_tables, shape_of, table_of
 from projections.run.relations import LakeCatalog, retyped
 from projections.run.result_rows import keyed, stamped
@@ -102,6 +103,7 @@ class Projector:
         self._read: dict[str, dict[str, int]] = {}
         self._final = FinalRows(manifest)
         self._corrections = Corrections(lake, tables)
+        self.meanings = Meanings(manifest)
 
     def keep_only(self, targets: Iterable[Target]) -> None:
         """Forget what is held in memory of all targets but these."""
@@ -138,25 +140,24 @@ class Projector:
             ended = self._final.watermark(plan, target, catalog, cursor)
             run = replace(self._nothing(target, cursor, started), ended_us=ended)
             if cursor == up_to:
-                self._note(target, run)
+                self._note(plan, target, run)
             return run
         half = self._corrections.begun(plan, target)
         if cursor is not None and half is not None and cursor < half < up_to:
             # Its corrections are written, its rows are not.
-            self._note(
-                target, self._taken_in(plan, target, catalog, cursor, Guard(target.app_id, half))
-            )
+            run = self._taken_in(plan, target, catalog, cursor, Guard(target.app_id, half))
+            self._note(plan, target, run)
             cursor = half
         moved = moved or self._final.passes(plan, target, catalog, up_to)
         if cursor is not None and not moved and not self._anything_new(plan, catalog, cursor):
             # Nothing to commit: the table at this version is also the one of `up_to`.
             run = self._nothing(target, up_to, started)
-            self._note(target, run)
+            self._note(plan, target, run)
             return run
         run = self._taken_in(plan, target, catalog, cursor, Guard(target.app_id, up_to, again))
         failpoints.hit(failpoints.PROJECTION_AFTER_COMMIT)
         # The same may have been committed by a process that died before its note.
-        self._note(target, run, unsure=again and target.app_id not in self._read)
+        self._note(plan, target, run, unsure=again and target.app_id not in self._read)
         self._read[target.app_id] = others
         return run
 
@@ -176,11 +177,16 @@ class Projector:
             ended = self._final.watermark(plan, target, catalog, cursor)
             ended = greater(ended, greatest(table, END))
             run = self._nothing(target, cursor, time.perf_counter())
-            self._note(target, replace(run, ended_us=ended))
+            self._note(plan, target, replace(run, ended_us=ended))
 
     def computed(self, plan: Plan, target: Target) -> None:
         """Take note that a target's rows were computed by this process, as `whole` gives them."""
         self._read[target.app_id] = self._other_projections(plan, target)
+
+    def begun(self, plan: Plan, target: Target, epoch: Epoch, ended_us: int | None) -> None:
+        """Note of a target that its rows are those that another one had at an epoch."""
+        run = self._nothing(target, epoch, time.perf_counter())
+        self._note(plan, target, replace(run, ended_us=ended_us))
 
     def _taken_in(
         self, plan: Plan, target: Target, catalog: LakeCatalog, cursor: Epoch | None, guard: Guard
@@ -231,7 +237,7 @@ class Projector:
             versions[name] = table.version()
         return {name: versions[name] for name in names}
 
-    def _note(self, target: Target, run: Run, *, unsure: bool = False) -> None:
+    def _note(self, plan: Plan, target: Target, run: Run, *, unsure: bool = False) -> None:
         epoch = Epoch(run.table.as_of_epoch)
         noted = self._manifest.noted(target.app_id)
         changed = run.rows + run.deleted > 0
@@ -246,6 +252,7 @@ class Projector:
                 counts={"rows": run.rows, "deleted": run.deleted}
                 | self._final.counts(target, run.ended_us),
                 timings_ms={"run": run.milliseconds},
+                meaning=self.meanings.of(plan, target, whole=run.whole),
             ),
             # Rows of an epoch that was noted changed with those of another projection.
             again=changed and noted is not None and noted >= epoch,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from kernel.errors import Conflict, InvalidRequest, NotFound
-from kernel.positions import Epoch
+from kernel.positions import DeltaVersion, Epoch
 from lake.kept_tables import KeptTable, kept_table
 from lake.layers import FOLDER
 from lake.layout import Lake
@@ -19,6 +19,7 @@ from lake.savepoints import Savepoint, SavepointBook, State
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from projections.run.catalog import PROJECTION, DeployedCatalog
+from projections.run.notes import noted_by
 from projections.serve.pinned import versions_at
 from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept
 
@@ -144,13 +145,32 @@ def _tables_at(
     chosen, versions, tails = versions_at(lake, names, epoch, at)
     if chosen is None:
         raise NotFound("the lake has no tables yet", remedy="penstock wait --caught-up")
-    tables = []
+    tables, live = [], _live(lake)
     for name, version in (versions | tails).items():
+        noted = _noted(lake, live, name, version, chosen)
         try:
-            tables.append(kept_table(DeltaTable(lake.path(name), version=version), name))
+            table = DeltaTable(lake.path(name), version=version)
+            tables.append(kept_table(table, name, noted=noted))
         except DeltaError as error:
             raise not_kept(name, version) from error
     return chosen, tables
+
+
+def _live(lake: Lake) -> dict[str, int]:
+    """Return the live generations of the projections that are deployed."""
+    entries = DeployedCatalog(lake, Tables()).entries()
+    return {e.name: e.generation for e in entries if e.kind == PROJECTION}
+
+
+def _noted(
+    lake: Lake, live: Mapping[str, int], name: str, version: DeltaVersion | None, epoch: Epoch
+) -> str | None:
+    """Return what the manifest says of a projection's table at a version; None of other tables."""
+    kind, _, projection = name.partition("/")
+    if kind != "projection" or projection not in live:
+        return None
+    found = noted_by(lake, Manifest(lake, Tables()), projection, live=live[projection], up_to=epoch)
+    return found.to_json() if found is not None and found.version == version else None
 
 
 def _names(lake: Lake, epoch: Epoch | None) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import apps.cli.replay as commands
+import apps.cli.replay_builds as commands
 from apps.cli.replay_plans import read_plan
 from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
@@ -213,7 +213,7 @@ def test_a_plan_is_looked_at_before_an_unfinished_build_of_it_is_gone_on_with(
             built.append(name)
             return begun
 
-    monkeypatch.setattr(commands, "_builder", lambda *_: Built())
+    monkeypatch.setattr(commands, "builder_of", lambda *_: Built())
     commands.apply(NAME, planned=plan, workspace=tmp_path)
     assert built == [NAME]
     (entry,) = made.deployed.entries()

@@ -101,12 +101,14 @@ class HandMade:
         entry = Entry(kind=PROJECTION, name=name, generation=generation, status=LIVE, text=text)
         self.deployed.put([entry])
 
-    def run(self, name: str, rows: pa.Table, epoch: int, *, generation: int = 1) -> int:
+    def run(
+        self, name: str, rows: pa.Table, epoch: int, *, generation: int = 1, meaning: str = ""
+    ) -> int:
         """Replace a projection's table, as a run up to an epoch would."""
         app = live_app(name, generation)
         path = self.lake.path(f"projection/{name}")
         version = self.writer.overwrite(path, rows, Guard(app, Epoch(epoch)))
-        self.note(app, {f"projection/{name}": version}, epoch)
+        self.note(app, {f"projection/{name}": version}, epoch, meaning=meaning)
         return version
 
     def derive(self, rows: Mapping[str, pa.Table], epoch: int) -> None:
@@ -124,10 +126,12 @@ class HandMade:
         epoch: int,
         *,
         held: Mapping[str, Hold] | None = None,
+        meaning: str = "",
     ) -> None:
         tables = {n: TableAt(version=v, as_of_epoch=epoch) for n, v in versions.items()}
-        done = Projected(epoch=Epoch(epoch), name=app, tables=tables, held=held or {})
-        self.manifest.project(done)
+        self.manifest.project(
+            Projected(epoch=Epoch(epoch), name=app, tables=tables, held=held or {}, meaning=meaning)
+        )
 
     def build(
         self,

@@ -1,0 +1,216 @@
+"""`penstock replay plan | apply | pause | resume`: what a build would do, and the build itself.
+
+Commands import the lake and Spark when they run: it takes seconds, which `--help` should not pay.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from apps import settings
+from apps.cli.options import JsonOption, WorkspaceOption
+from apps.cli.output import emit
+from apps.cli.query import moment_of
+from apps.cli.replay_pages import document, plan_page
+from apps.cli.replay_plans import read_plan, start_of
+from apps.cli.sites import site_of
+from apps.cli.sql_files import sql_of
+from kernel import failpoints
+from kernel.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from replay.bases import Start
+    from replay.book import Replay
+    from replay.build import Builder
+    from replay.progress import Progress
+    from replay.subject import Site
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
+Sql = Annotated[
+    Path | None, typer.Option("--sql", help="A file with another query for the new generation.")
+]
+Late = Annotated[
+    bool, typer.Option("--include-late", help="Take in rows that came later than allowed.")
+]
+Generation = Annotated[
+    int | None, typer.Option(help="Which generation (default: the newest in question).")
+]
+Savepoint = Annotated[
+    str | None,
+    typer.Option("--from-savepoint", metavar="NAME", help="Begin with the rows that it keeps."),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="WHERE",
+        help="Begin with the rows of then: a position, or a time, ISO 8601 (UTC).",
+    ),
+]
+
+
+def plan(
+    name: Name,
+    sql: Sql = None,
+    include_late: Late = False,
+    from_savepoint: Savepoint = None,
+    from_: From = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a replay would read, write and change, and how to go back. Changes nothing.
+
+    With --json the answer is a plan that `replay apply --plan` takes.
+    """
+    from replay.planning import plan_replay
+
+    site = site_of(settings.load(workspace))
+    start = _start(from_savepoint, from_)
+    found = plan_replay(site, name, text=_text(sql), include_late=include_late, start=start)
+    emit(asdict(found), as_json=as_json, text=plan_page(found))
+
+
+def apply(
+    name: Name,
+    sql: Sql = None,
+    include_late: Late = False,
+    rate: Annotated[
+        float | None, typer.Option(help="At most so many input rows a second, on average.")
+    ] = None,
+    slices: Annotated[
+        int | None, typer.Option(help="In so many slices, each a commit (default: by size).")
+    ] = None,
+    from_savepoint: Savepoint = None,
+    from_: From = None,
+    planned: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="A plan, refused when it is stale."),
+    ] = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a new generation beside the live one, up to the live one's epoch.
+
+    Works with the stack up or down, in a Spark session of its own. Readers see nothing of it.
+    Given again after a crash it goes on where the build was.
+    """
+    from replay.book import UNFINISHED, ReplayBook
+    from replay.planning import plan_replay, refuse_changed, refuse_full
+
+    found = settings.load(workspace)
+    failpoints.arm_from_environment()
+    site = site_of(found)
+    text, start = _text(sql), _start(from_savepoint, from_)
+    given = sql is not None or include_late or not start.is_beginning
+    agreed = read_plan(planned, name, given=given)
+    if agreed:
+        text, include_late, start = agreed["text"], agreed["include_late"], start_of(agreed)
+    # Before Spark starts, which takes seconds.
+    now = plan_replay(site, name, text=text, include_late=include_late, start=start)
+    begun = [r for r in ReplayBook(site.lake, site.tables).of(name) if r.state in UNFINISHED]
+    if agreed:
+        refuse_changed(agreed, now, unfinished=begun[0].generation if begun else None)
+    refuse_full(now)
+    built = builder_of(found, site).build(
+        name, text=text, include_late=include_late, slices=slices, rate=rate, start=start
+    )
+    _emit_built(built, as_json=as_json)
+
+
+def pause_(
+    name: Name,
+    generation: Generation = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a build rest after the slice under way; its process ends, `replay resume` goes on."""
+    from replay.cancel import pause
+
+    site = site_with(settings.load(workspace), name, fields=False)
+    done = pause(site, name, generation=generation)
+    text = (
+        f"generation {done.generation} of {name} pauses after its slice; "
+        f"to go on: penstock replay resume {name}"
+    )
+    emit(document(done), as_json=as_json, text=text)
+
+
+def resume(
+    name: Name,
+    generation: Generation = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a build that was paused, stopped by an error, or whose process died.
+
+    At most one slice is computed again.
+    """
+    from replay.book import UNFINISHED, ReplayBook
+
+    found = settings.load(workspace)
+    failpoints.arm_from_environment()
+    site = site_with(found, name)
+    ReplayBook(site.lake, site.tables).newest(name, *UNFINISHED, generation=generation)
+    _emit_built(builder_of(found, site).resume(name, generation=generation), as_json=as_json)
+
+
+def site_with(found: settings.Settings, name: str, *, fields: bool = True) -> Site:
+    """Return where a deployed projection is. Raises `NotFound` for one that is not."""
+    from replay.subject import entry_of
+
+    site = site_of(found, fields=fields)
+    entry_of(site, name)
+    return site
+
+
+def builder_of(found: settings.Settings, site: Site) -> Builder:
+    """Start Spark for a build and tell of its progress on standard error."""
+    from apps.pipeline.session import session_for
+    from replay.build import Builder
+
+    print("starting Spark", file=sys.stderr, flush=True)
+    return Builder(
+        session_for(found, "replay-spark", master=found.text("replay.spark_master")), site, _show
+    )
+
+
+def _emit_built(built: Replay, *, as_json: bool) -> None:
+    from replay.book import State
+
+    which = f"generation {built.generation} of {built.name}"
+    if built.state is State.PAUSED:
+        text = f"{which} is paused; to go on: penstock replay resume {built.name}"
+    else:
+        text = (
+            f"{which} is built up to epoch {built.epoch}; "
+            f"compare it: penstock replay verify {built.name}"
+        )
+    emit(document(built), as_json=as_json, text=text)
+
+
+def _show(progress: Progress) -> None:
+    print(progress.line, file=sys.stderr, flush=True)
+
+
+def _text(sql: Path | None) -> str | None:
+    return None if sql is None else sql_of(sql)
+
+
+def _start(savepoint: str | None, where: str | None) -> Start:
+    """Return from where a build was asked to begin. Raises `InvalidRequest`."""
+    from replay.bases import BEGINNING, Start
+
+    if savepoint is not None and where is not None:
+        raise InvalidRequest(
+            "--from-savepoint and --from exclude each other", remedy="Give one of them."
+        )
+    if savepoint is not None:
+        return Start(savepoint=savepoint)
+    if where is None:
+        return BEGINNING
+    return Start(position=int(where)) if where.isdecimal() else Start(at=moment_of(where))

@@ -1,0 +1,162 @@
+"""Builds that begin with the rows of a savepoint, a position or a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from kernel import failpoints
+from kernel.errors import Conflict
+from lake.layout import Lake
+from lake.tables import Tables
+from projections.serve.savepoints import create
+from projections.sql.shape import ORDER
+from replay.bases import Start
+from replay.book import Replay, ReplayBook, State
+from replay.build import Builder
+from replay.course import Report
+from replay.generations import generation_name
+from replay.planning import plan_replay
+from replay.progress import Progress
+from replay.slices import build_of
+from replay.swap import swap
+from replay.verify import verify
+from tests.support.lake.small_lake import (
+    PROJECTIONS,
+    STEPS,
+    SmallLake,
+    fill,
+    more,
+    some_departures,
+    some_readings,
+)
+
+DEFAULT = ("delays", "visits")
+"""One of one step, one of several: the others are repetitions."""
+BEFORE = Start(savepoint="before")
+
+
+@pytest.fixture
+def small(spark: SparkSession, tmp_path: Path) -> SmallLake:
+    return SmallLake(spark, Lake.at(tmp_path / "lake"))
+
+
+@pytest.fixture(autouse=True)
+def _harmless_afterwards() -> Iterator[None]:
+    yield
+    failpoints.disarm()
+
+
+def builder(small: SmallLake, report: Report = lambda _: None) -> Builder:
+    return Builder(
+        small.spark, small.site, report, record_every_s=0.0, abandoned_after=timedelta(0)
+    )
+
+
+def rows_at(small: SmallLake, name: str, table: str) -> list[dict[str, object]]:
+    """Return a table's rows with the pipeline's own columns.
+
+    Those of the order tell something where the newest row of a key is kept, and only there.
+    """
+    found = Tables().read(small.lake.path(table))
+    assert found is not None
+    columns = [c for c in found.schema.names if name == "latest" or c not in ORDER]
+    return sorted(found.select(sorted(columns)).to_pylist(), key=str)
+
+
+def built(small: SmallLake, name: str, start: Start) -> Replay:
+    """Build from a base and from the beginning: both are the same, bit for bit."""
+    based, whole = builder(small).build(name, start=start), builder(small).build(name)
+    assert based.state is State.BUILT
+    assert based.epoch == whole.epoch
+    generations = [generation_name(name, each.generation) for each in (based, whole)]
+    from_base, from_beginning = [rows_at(small, name, each) for each in generations]
+    assert from_base == from_beginning
+    assert verify(small.site, name, generation=based.generation).equal
+    return based
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in DEFAULT else pytest.param(name, marks=pytest.mark.matrix)
+        for name in (*PROJECTIONS, *STEPS)
+    ],
+)
+def test_p6_a_build_from_a_savepoint_is_one_from_the_beginning(small: SmallLake, name: str) -> None:
+    """Over histories at random: late rows, amended readings, facts of long ago, runs left out."""
+    chance = random.Random(name)
+    small.deploy(name)
+    kept_at = chance.randrange(1, 3)
+    for n in range(1, 5):
+        small.epoch(
+            some_departures(chance.randrange(10**6), n * 100, chance.randrange(1, 50)),
+            some_readings(chance.randrange(10**6), n * 100, chance.randrange(1, 9)),
+        )
+        if n <= kept_at or chance.random() < 0.5:
+            small.run(name)
+        if n == kept_at:
+            create(small.lake, "before")
+    small.run(name)
+    assert built(small, name, BEFORE).epoch > kept_at
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "hit"),
+    [
+        pytest.param(failpoints.REPLAY_BEFORE_SLICE, 2, marks=pytest.mark.matrix),
+        (failpoints.REPLAY_AFTER_SLICE, 2),
+        pytest.param(failpoints.PROJECTION_BEFORE_COMMIT, 1, marks=pytest.mark.matrix),
+        (failpoints.PROJECTION_AFTER_COMMIT, 1),
+        pytest.param(failpoints.REPLAY_AFTER_BUILD, 1, marks=pytest.mark.matrix),
+    ],
+)
+def test_p6_a_build_from_a_savepoint_that_died_goes_on_and_repairs_what_broke_since(
+    small: SmallLake, monkeypatch: pytest.MonkeyPatch, failpoint: str, hit: int
+) -> None:
+    fill(small, "latest", epochs=1)
+    # Flights of their own stand in a file of their own.
+    others = [replace(each, flight=each.flight + 1000) for each in some_departures(2, 200, 40)]
+    small.epoch(others)
+    small.run("latest")
+    live = DeltaTable(small.lake.path("projection/latest"))
+    create(small.lake, "before")
+    more(small, 3)
+    small.run("latest")
+    right = small.rows("projection/latest")
+    live.update_incremental()
+    live.delete("flight % 2 = 0")
+    assert small.rows("projection/latest") != right
+    # Each file of the savepoint is a slice.
+    monkeypatch.setattr("replay.bases.PART_BYTES", 1)
+    failpoints.arm(failpoint, hit=hit)
+    with pytest.raises(failpoints.Crash):
+        builder(small).build("latest", start=BEFORE)
+    died = ReplayBook(small.lake, Tables()).of("latest")[-1]
+    begun = build_of(died.detail)
+    assert begun is not None
+    assert begun.slicing.slices > 1
+    with pytest.raises(Conflict, match="by another query or other options"):
+        builder(small).build("latest")
+    seen: list[Progress] = []
+    done = builder(small, seen.append).build("latest", start=BEFORE)
+    assert (done.generation, done.state, done.epoch) == (2, State.BUILT, 3)
+    assert {each.slice for each in seen} <= {*range(begun.done, begun.slicing.slices + 1)}
+    assert small.rows(generation_name("latest", 2)) == right
+    made = builder(small)
+    swap(small.site, "latest", lambda replay: made.catch_up(replay, made.head()))
+    assert small.rows("projection/latest") == right
+    # What made the rows is known of a generation that was swapped, too, and of what it took since.
+    more(small, 4)
+    small.run("latest")
+    create(small.lake, "later")
+    base = plan_replay(small.site, "latest", start=Start(savepoint="later")).base
+    assert base is not None
+    assert base.epoch == 4

@@ -1,0 +1,184 @@
+"""What a build may begin with: rows that a build from the beginning would give, and no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from apps.cli.replay_plans import start_of
+from kernel.errors import Conflict, InvalidRequest, NotFound, PenstockError
+from kernel.positions import Epoch
+from lake.layout import Lake
+from lake.writer import Guard
+from projections.run.meanings import MIXED, meaning_of
+from projections.serve.savepoints import create, drop
+from replay.bases import PART_BYTES, Base, Start, base_of, parts_of, rows_of
+from replay.planning import plan_replay, refuse_changed
+from replay.subject import subject_of
+from tests.support.lake.handmade import SQL, HandMade, words
+from tests.unit.test_replay_planning import document
+
+NAME = "report"
+TOLD = "typed/events.thing.told"
+KEPT = Start(savepoint="kept")
+
+
+def lived(lake: Lake, *, meanings: tuple[str | None, ...] = (None, None, None)) -> HandMade:
+    """Make three epochs, events up to position ten times the epoch; the projection has each."""
+    made = HandMade(lake)
+    made.deploy(NAME)
+    for epoch, meaning in enumerate(meanings, 1):
+        made.epoch(head=10 * epoch)
+        made.derive({TOLD: words((epoch, "w"), epoch=epoch, _late=[False])}, epoch)
+        ours = meaning_of(subject_of(made.site, NAME).plan, include_late=False)
+        rows = words(*((n, "w") for n in range(1, epoch + 1)), epoch=epoch)
+        made.run(NAME, rows, epoch, meaning=ours if meaning is None else meaning)
+    return made
+
+
+def base(
+    made: HandMade, start: Start, *, up_to: int = 3, text: str | None = None, late: bool = False
+) -> Base | None:
+    site = made.site
+    return base_of(site, subject_of(site, NAME, text), start, up_to=Epoch(up_to), include_late=late)
+
+
+@pytest.mark.parametrize(
+    ("start", "epoch"),
+    [
+        (Start(position=30), 3),
+        (Start(position=29), 2),
+        (Start(position=10), 1),
+        (Start(epoch=Epoch(2)), 2),
+        (Start(at=datetime.now(UTC) + timedelta(days=1)), 3),
+    ],
+)
+def test_p6_a_position_or_time_begins_with_the_last_epoch_that_has_nothing_beyond_it(
+    lake: Lake, start: Start, epoch: int
+) -> None:
+    made = lived(lake)
+    found = base(made, start)
+    assert found is not None
+    assert (found.epoch, found.rows, found.savepoint) == (epoch, epoch, None)
+    (part,) = parts_of(made.site, NAME, found)
+    assert rows_of(made.lake, part)["id"].to_pylist() == [*range(1, epoch + 1)]
+
+
+def test_a_range_beyond_the_log_is_refused(lake: Lake) -> None:
+    made = lived(lake)
+    with pytest.raises(NotFound, match=r"position 31 is beyond the log, whose last event .* 30"):
+        base(made, Start(position=31))
+    for before in (Start(position=9), Start(at=datetime(2013, 1, 1, tzinfo=UTC))):
+        with pytest.raises(NotFound, match="had not taken in anything by epoch 0"):
+            base(made, before)
+
+
+def test_the_beginning_has_no_base(lake: Lake) -> None:
+    assert base(lived(lake), Start()) is None
+
+
+def refusal(made: HandMade, start: Start, **options: Any) -> str:
+    with pytest.raises(PenstockError) as caught:
+        base(made, start, **options)
+    assert "from the beginning" in (caught.value.remedy or "")
+    return caught.value.message
+
+
+def test_p6_rows_that_another_meaning_made_are_refused(lake: Lake) -> None:
+    made = lived(lake)
+    create(made.lake, "kept")
+    for start in (KEPT, Start(position=30)):
+        assert base(made, start) is not None
+        other = SQL.format(name=NAME, key="id").replace("word FROM", "upper(word) AS word FROM")
+        assert "mean something else since epoch 3" in refusal(made, start, text=other)
+        assert "mean something else" in refusal(made, start, late=True)
+        assert "is of epoch 3, the build of 2" in refusal(made, start, up_to=2)
+
+
+def test_p6_rows_of_which_nobody_knows_what_made_them_are_refused(lake: Lake) -> None:
+    made = lived(lake, meanings=(None, MIXED, None))
+    assert "made by several queries" in refusal(made, Start(epoch=Epoch(2)))
+
+
+def test_a_savepoint_of_an_earlier_version_tells_nothing_of_its_rows(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = lived(lake)
+    monkeypatch.setattr("projections.serve.savepoints._noted", lambda *_: None)
+    create(made.lake, "kept")
+    assert "nothing tells what made the rows of savepoint kept" in refusal(made, KEPT)
+
+
+def test_a_savepoint_without_the_projection_is_refused(lake: Lake) -> None:
+    made = lived(lake)
+    create(made.lake, "kept", without=[f"projection/{NAME}"])
+    with pytest.raises(NotFound, match=f"savepoint kept does not have projection/{NAME}"):
+        base(made, KEPT)
+
+
+def test_p5_a_savepoint_is_begun_with_when_its_version_is_gone(lake: Lake) -> None:
+    made = lived(lake)
+    create(made.lake, "kept", epoch=Epoch(2))
+    then = Start(epoch=Epoch(2))
+    found = base(made, KEPT)
+    assert found is not None
+    assert base(made, then) is not None
+    root = Path(made.lake.path(f"projection/{NAME}"))
+    for log in sorted((root / "_delta_log").glob("*.json"))[:-1]:
+        DeltaTable(str(root)).create_checkpoint()
+        log.unlink()
+    assert "are not kept any more" in refusal(made, then)
+    assert (found.epoch, found.named) == (2, "kept")
+    (part,) = parts_of(made.site, NAME, found)
+    assert rows_of(made.lake, part).num_rows == 2
+    for file in part.sizes:
+        (root / file).unlink()
+    assert "are not kept any more" in refusal(made, KEPT)
+
+
+def test_a_base_is_cut_into_parts_that_fit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lived(lake)
+    root = made.lake.path(f"projection/{NAME}")
+    for n in range(3):
+        made.writer.append(root, words((90 + n, "w"), epoch=3), Guard(f"more{n}", Epoch(1)))
+    made.note(
+        f"projection/{NAME}/g1",
+        {f"projection/{NAME}": DeltaTable(root).version()},
+        4,
+        meaning=meaning_of(subject_of(made.site, NAME).plan, include_late=False),
+    )
+    found = base(made, Start(epoch=Epoch(4)), up_to=4)
+    assert found is not None
+    assert found.bytes < PART_BYTES
+    assert len(parts_of(made.site, NAME, found)) == 1
+    monkeypatch.setattr("replay.bases.PART_BYTES", found.bytes // 3)
+    parts = parts_of(made.site, NAME, found)
+    assert len(parts) > 1
+    rows = [n for part in parts for n in rows_of(made.lake, part)["id"].to_pylist()]
+    assert sorted(rows) == [1, 2, 3, 90, 91, 92]
+    assert [p.sizes for p in parts_of(made.site, NAME, found)] == [p.sizes for p in parts]
+
+
+def test_a_plan_from_a_savepoint_is_stale_when_that_is_another_one(lake: Lake) -> None:
+    made = lived(lake)
+    create(made.lake, "kept", epoch=Epoch(2))
+    plan = plan_replay(made.site, NAME, start=KEPT)
+    assert plan.base is not None
+    assert (plan.epochs, plan.rows, plan.base.rows, plan.slices) == ((3, 3), 1, 2, 1)
+    told = document(plan)
+    assert start_of(told) == KEPT
+    refuse_changed(told, plan_replay(made.site, NAME, start=KEPT))
+    drop(made.lake, "kept")
+    create(made.lake, "kept", epoch=Epoch(3))
+    with pytest.raises(Conflict, match="is stale: base was"):
+        refuse_changed(told, plan_replay(made.site, NAME, start=KEPT))
+    at = Start(at=datetime(2026, 1, 1, tzinfo=UTC))
+    assert start_of({"start": {"at": "2026-01-01 00:00:00+00:00"}}) == at
+    with pytest.raises(InvalidRequest, match="is no plan"):
+        start_of({"start": {"where": 1}})
+    assert replace(plan.start, savepoint=None).is_beginning
