@@ -17,6 +17,7 @@ from pipeline.typed.columns import EPOCH, LATE
 from projections.sql.lineage import readers_of
 from replay.bases import BEGINNING, Base, Start, base_of, parts_of
 from replay.book import ReplayBook
+from replay.effects import Effect, effects_of, features_of
 from replay.rates import Rates, rates_for
 from replay.slices import slicing_of
 from replay.subject import (
@@ -74,7 +75,9 @@ class ReplayPlan:
     beginning. `text`: the query of the new generation, None for the deployed one. `types`: columns
     that come, go or change. `rows`: that the build reads, `later`: that came after its epoch,
     which the live generation has not either. `late_rows`: that only `--include-late` brings in.
-    `downstream`: the deployed projections that read this one. `free_bytes` None: not a local lake.
+    `downstream`: the deployed projections that read this one. `silent`: what is given out to
+    nobody while the build runs. `new_features`: of Delta's protocol, that readers of the result
+    must know and those of the live table need not. `free_bytes` None: not a local lake.
     """
 
     name: str
@@ -101,6 +104,8 @@ class ReplayPlan:
     needed_bytes: int
     free_bytes: int | None
     downstream: tuple[str, ...]
+    silent: tuple[Effect, ...]
+    new_features: tuple[str, ...]
     not_rebuilt: tuple[str, ...]
     go_back: str
     basis: Basis
@@ -161,6 +166,8 @@ def plan_replay(
         needed_bytes=2 * max(live.bytes, 1),
         free_bytes=storage.free_bytes(site.lake.root),
         downstream=tuple(readers_of(name, site.deployed.deployment().declared.values())),
+        silent=_silent(site, subject, up_to),
+        new_features=_new_features(site, subject),
         not_rebuilt=tuple(item.name for item in inputs),
         go_back=f"penstock replay rollback {name}",
         basis=Basis(
@@ -233,6 +240,19 @@ def _types(site: Site, subject: Subject) -> tuple[TypeDifference, ...]:
         {each.name: each.type for each in plan.columns} for plan in (deployed.plan, subject.plan)
     )
     return differences(old, new)
+
+
+def _silent(site: Site, subject: Subject, up_to: Epoch) -> tuple[Effect, ...]:
+    old = declaration(subject.entry.name, subject.entry.text)
+    heads = site.manifest.at(up_to).heads if up_to else {}
+    return effects_of(old, subject.decl, up_to, heads)
+
+
+def _new_features(site: Site, subject: Subject) -> tuple[str, ...]:
+    live = site.tables.open(site.lake.path(f"projection/{subject.entry.name}"))
+    known = {*(live.protocol().reader_features or ())} if live is not None else set()
+    types = {each.name: each.type for each in subject.plan.columns}
+    return tuple(name for name in features_of(types) if name not in known)
 
 
 def input_rows(

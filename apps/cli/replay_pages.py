@@ -67,6 +67,14 @@ def plan_page(found: ReplayPlan) -> str:
         f"{found.rates.fastest:,.0f} rows/s ({found.rates.of})",
         f"downstream: {', '.join(found.downstream) or 'no other projection reads it'}",
         "readers see nothing until the swap, which is one commit; nothing is sent to anyone",
+        *(
+            f"{each.what}: silent up to epoch {each.epoch}; then {each.then}"
+            for each in found.silent
+        ),
+        *(
+            f"readers without Delta's feature {name} cannot read the result"
+            for name in found.new_features
+        ),
         f"to go back after the swap: {found.go_back}",
     ]
     return "\n".join(lines)

@@ -239,3 +239,28 @@ def test_a_file_that_is_no_plan_or_has_another_beside_it_is_refused(
     file.write_text(text)
     with pytest.raises(InvalidRequest, match=complaint):
         read_plan(file, "report", given=given)
+
+
+def test_a_plan_names_what_stays_silent_up_to_which_position(made: HandMade) -> None:
+    plan = plan_replay(made.site, NAME)
+    assert [each.what for each in plan.silent] == ["the change feed"]
+    made.epoch(head=41)
+    text = SQL.format(name=NAME, key="id").replace("WITH (", "WITH (sink = 'topic:told', ")
+    silent = plan_replay(made.site, NAME, text=text).silent
+    assert [each.what for each in silent] == ["the change feed", "sink topic:told"]
+    assert {each.epoch for each in silent} == {1}, "what the live one gave out, not what came since"
+    assert {*silent[0].positions.values()} == {0}
+    made.run(NAME, words((1, "w")), 3)
+    made.derive({TOLD: words((9, "w"), epoch=3, _late=[False])}, 3)
+    (feed,) = plan_replay(made.site, NAME).silent
+    assert (feed.epoch, [*feed.positions.values()]) == (3, [41])
+    told = document(plan_replay(made.site, NAME))
+    again = replace(plan_replay(made.site, NAME), free_bytes=told["free_bytes"])
+    assert document(again) == told
+
+
+def test_a_plan_names_what_readers_of_the_result_must_know(made: HandMade) -> None:
+    assert plan_replay(made.site, NAME).new_features == ()
+    ntz = "CAST('2013-01-01' AS TIMESTAMP_NTZ) AS word FROM"
+    text = SQL.format(name=NAME, key="id").replace("word FROM", ntz)
+    assert plan_replay(made.site, NAME, text=text).new_features == ("timestampNtz",)
