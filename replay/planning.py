@@ -157,9 +157,7 @@ def plan_replay(
         late_rows=sum(item.late for item in inputs) if subject.plan.stateful else 0,
         live_rows=live.rows,
         live_bytes=live.bytes,
-        slices=slicing_of(subject.plan, rows).slices
-        if base is None
-        else len(parts_of(site, name, base)),
+        slices=_slices(site, subject, rows, base),
         rates=rates,
         seconds=rates.seconds(rows),
         # As much again while files are put together.
@@ -240,6 +238,12 @@ def _types(site: Site, subject: Subject) -> tuple[TypeDifference, ...]:
         {each.name: each.type for each in plan.columns} for plan in (deployed.plan, subject.plan)
     )
     return differences(old, new)
+
+
+def _slices(site: Site, subject: Subject, rows: int, base: Base | None) -> int:
+    if base is None:
+        return slicing_of(subject.plan, rows).slices
+    return len(parts_of(site, subject.entry.name, base))
 
 
 def _silent(site: Site, subject: Subject, up_to: Epoch) -> tuple[Effect, ...]:
