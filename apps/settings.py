@@ -65,6 +65,7 @@ DEFAULTS: Mapping[str, object] = {
     "pipeline.port": 7071,
     "pipeline.url": "",
     "pipeline.max_records_per_epoch": 120_000,
+    "pipeline.lane_records": 20_000,
     "pipeline.executor": "auto",
     "pipeline.driver_bytes": 32 * 1024**2,
     "pipeline.driver_memory": "1536m",

@@ -1,10 +1,11 @@
 """From Kafka to tables: what arrived is logged exactly once, by epoch, and state is kept from it.
 
-The folders, in the order in which they may import each other: `ddl` (what a source's DDL means),
-`position` (how far ingest has come), `decode` (records to rows), `arrive` (new, known or late),
-`log` (the append-only log), `current`, `installs` (bulk rows), `typed` and `history` (the tables
-kept from it), `commit` (the numbered protocol of an epoch), `verification` (the lake's side of a
-comparison with a source). `executor` says who does a step: the driver, or Spark's executors.
+The folders, in the order in which they may import each other: `lanes` (what has an order of its
+own), `ddl` (what a source's DDL means), `position` (how far ingest has come), `decode` (records to
+rows), `arrive` (new, known or late), `log` (the append-only log), `current`, `installs` (bulk
+rows), `typed` and `history` (the tables kept from it), `commit` (the numbered protocol of an
+epoch), `verification` (the lake's side of a comparison with a source). `executor` says who does a
+step: the driver, or Spark's executors.
 
 Upstream: lake, schemas; records decoded by cdc and eventstore are handed in by apps.
 Downstream: projections, replay, apps.

@@ -21,6 +21,7 @@ from apps.pipeline.connectors import ConnectorKeeper
 from apps.pipeline.health import PartState, waiting_in
 from apps.pipeline.kafka import IngestBroker, decode_again
 from apps.pipeline.lag import LagWatch, StoreHeads
+from apps.pipeline.lane_runs import LaneRuns
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
@@ -56,6 +57,7 @@ from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.announced import InstallBook
+from pipeline.lanes.lane_book import LaneBook
 from projections.run.catalog import DeployedCatalog, Deployment
 from projections.run.projector import Run
 from schemas.registry import ConfluentRegistry
@@ -84,7 +86,7 @@ class Pipeline:
         self._deployed = DeployedCatalog(self._lake, self._tables)
         self._book = InstallBook(self._lake, self._tables)
         self.gaps: dict[str, str] = {}
-        self._diverged: dict[str, str] = {}
+        self._lanes = LaneBook()
         self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
         self._space = SpaceGuard(
             self._lake.root, reserve_bytes=settings.number("storage.min_free_bytes")
@@ -204,7 +206,8 @@ class Pipeline:
             "epoch": self._last.epoch if self._last else 0,
             "held": held | self._projecting.held(),
             "quarantine": quarantine,
-            "stuck": self._stuck.reasons() | self._diverged,
+            "stuck": self._stuck.reasons() | self._lanes.held(),
+            "lanes": self._lanes.document(),
             "upkeep": dict(self._upkeep.troubles),
             "lag_unknown": dict(self._lag.unknown),
             "gaps": self.gaps,
@@ -235,8 +238,8 @@ class Pipeline:
         finally:
             current.close()
 
-    def _prepared(self, deployment: Deployment, current: CurrentTables) -> tuple[Ingest, IngestRun]:
-        """Return a run that can start: what a crash left unfinished is finished."""
+    def _prepared(self, deployment: Deployment, current: CurrentTables) -> tuple[Ingest, LaneRuns]:
+        """Return runs that can start: what a crash left unfinished is finished."""
         router = router_of(
             deployment,
             prefix=self._settings.text("kafka.topic_prefix"),
@@ -261,51 +264,55 @@ class Pipeline:
         self._note(ingest.last)
         if ingest.last is not None:
             self._upkeep.committed(ingest.last.tables)
-        run = IngestRun(
+        new_run = partial(
+            IngestRun,
             self._spark,
             self._topics,
             router,
             ingest,
             self._book,
             captures=deployment.captures,
-            without=frozenset(self._diverged),
-            checkpoints=self._settings.state_dir / "checkpoints",
-            max_records=self._settings.number("pipeline.max_records_per_epoch"),
             executor=self._executor,
             loop=self._ingest_loop,
             before_epoch=self._wait_for_space,
             after_epoch=self._committed,
             after_rest=self._rested,
         )
-        run.finish_unfinished(self._manifest)
-        return ingest, run
+        runs = LaneRuns(
+            self._spark, new_run, self._lanes, lanes=router.lanes, settings=self._settings
+        )
+        runs.finish_unfinished(self._manifest)
+        return ingest, runs
 
     def _run_ingest(self, deployment: Deployment, current: CurrentTables) -> bool:
         with self._ingest_loop.working("the begin of a run"):
-            ingest, run = self._prepared(deployment, current)
+            ingest, runs = self._prepared(deployment, current)
         try:
             with self._ingest_loop.working("the start of the stream"):
-                run.start()
+                runs.start()
         except Unavailable as waiting:
-            self.gaps = told(run.gaps)
+            self.gaps = told(runs.gaps)
             self.ingest = PartState("waiting", waiting.message)
             self._stop.wait(IDLE_S * 5)
             return True
-        self.ingest, self.gaps, self._reading = PartState("running"), told(run.gaps), run
-        self._watch(run, ingest, deployment)
-        if run.active:
-            run.stop()
-        if run.error is not None:
-            raise run.error
+        self.ingest = PartState("running")
+        try:
+            self._watch(runs, ingest, deployment)
+        finally:
+            runs.stop()
+        if runs.together.error is not None:
+            raise runs.together.error
         return True
 
-    def _watch(self, run: IngestRun, ingest: Ingest, deployment: Deployment) -> None:
+    def _watch(self, runs: LaneRuns, ingest: Ingest, deployment: Deployment) -> None:
         """Look at what a run waits for, until it ends or has to: the topology changed, say."""
         looks = 0
-        while run.active and not self._stop.is_set():
+        while not self._stop.is_set():
             looks += 1
             with self._topology_loop.working("a look at what is to be read"):
-                recovered = run.gaps and looks % _GAP_LOOKS == 0 and run.recovered()
+                runs.look()
+                self.gaps, self._reading = told(runs.gaps), runs.together
+                recovered = runs.gaps and looks % _GAP_LOOKS == 0 and self._reading.recovered()
                 if recovered or self._moved(deployment):
                     break
                 held = ingest.waiting_for()
@@ -313,7 +320,7 @@ class Pipeline:
                 self._stuck.look(held, ingest.last.cuts if ingest.last else {}, stuck)
             if self.ingest.state == "running":
                 self.ingest.reason = "; ".join(f"{s}: {r}" for s, r in held.items()) or None
-            run.decide()
+            runs.together.decide()
             time.sleep(IDLE_S)
 
     def _moved(self, deployment: Deployment) -> bool:
@@ -327,7 +334,7 @@ class Pipeline:
         again = retry_directive(error) is not Retry.NEVER or not hasattr(error, "remedy")
         if isinstance(error, StoreDiverged):
             # The epoch is made again without the store's events; every other source goes on.
-            self._diverged[OUTBOX] = f"{error.message} | fix: {error.remedy}"
+            self._lanes.hold(OUTBOX, cause_and_fix(error, most=800), lasting=True)
             again = True
         reason = cause_and_fix(error, most=800)
         if not again:
@@ -341,12 +348,8 @@ class Pipeline:
         self._note(done)
         self._upkeep.committed(done.tables)
         self._metrics.committed(done)
-        log.info(
-            "epoch %d: %s in %.0f ms",
-            done.epoch,
-            dict(done.counts),
-            sum(done.timings_ms.values()),
-        )
+        ms = sum(done.timings_ms.values())
+        log.info("epoch %d: %s in %.0f ms", done.epoch, dict(done.counts), ms)
 
     def _rested(self, read: Offsets) -> None:
         """Count a batch that said nothing as read, for lag: the manifest has it one epoch later."""

@@ -68,6 +68,11 @@ class TopicRouter:
         """Return the declared sources of external topics, by topic."""
         return {topic: shape.source for topic, shape in self.external.items()}
 
+    @property
+    def lanes(self) -> frozenset[str]:
+        """The lanes whose topics are declared, whether there are any yet or not."""
+        return frozenset({OUTBOX, *self.captures, *self.owners.values()})
+
     def leaving_out(self, sources: Collection[str]) -> TopicRouter:
         """Return a router that does not read these sources; `outbox` is the event store's."""
         return replace(self, without=frozenset(sources))

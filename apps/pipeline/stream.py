@@ -7,11 +7,11 @@ finished over exactly its own offsets. A change of topology (a new captured sour
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -33,29 +33,23 @@ from apps.gaps import (
     standing_of,
     still_there,
 )
-from apps.pipeline.kafka import (
-    decode_records,
-    read_records,
-    records_between,
-    stage_records,
-    stream_records,
-)
+from apps.pipeline.batch_plan import BatchPlans
+from apps.pipeline.epoch_records import EpochRecords
+from apps.pipeline.kafka import records_between, stream_records
 from apps.pipeline.routing import TopicRouter
 from apps.pipeline.watchdog import Signs, spark_signs
 from apps.topics import KafkaTopics
-from kernel.errors import TooLarge, Unavailable
+from kernel.errors import StoreDiverged, TooLarge, Unavailable
 from kernel.loops import Loop
-from kernel.positions import Offsets, TopicId
+from kernel.positions import Offsets
 from lake.table_columns import DECODED
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Bound, Committed, Manifest
-from pipeline.decode.side_by_side import Many
-from pipeline.executor import Executor, ExecutorChoice
+from pipeline.executor import ExecutorChoice
 from pipeline.installs.announced import InstallBook
 
 _TOPICS_APPEARED = "you must specify all TopicPartitions"
 """Part of what Spark says when its own list of partitions is newer than the one we gave."""
-
 
 _MESSAGES = ".message"
 """How the topics end that Debezium sends logical messages to."""
@@ -71,14 +65,18 @@ def _only_messages(bound: Bound) -> bool:
     return all(topic.endswith(_MESSAGES) for topic in moved)
 
 
-def _not_read(source: str) -> str:
-    return f"source {source} is not read"
+def _within(bound: Bound, start: Offsets) -> tuple[Offsets, Offsets]:
+    """Return the part of an epoch's offsets that begins at `start`."""
+    return start, {t: {p: bound.end[t][p] for p in places} for t, places in start.items()}
 
 
 class IngestRun:
     """One run of the streaming query, from `start` to `stop` or to an error.
 
-    Sources `without` stand still: their records are not read, and their offsets stay.
+    Lanes `without` are not read here, and their offsets stay. Runs that read other lanes take turns
+    at making epochs. One that is `apart` decodes before its turn, so that others need not wait for
+    what may fail or take long; one that is not ends, and names the lane in `bulky`, when a lane
+    with more than `much` records would keep others waiting.
     """
 
     def __init__(
@@ -98,6 +96,9 @@ class IngestRun:
         before_epoch: Callable[[], None],
         after_epoch: Callable[[Committed], None],
         after_rest: Callable[[Offsets], None],
+        turn: threading.Lock | None = None,
+        apart: bool = False,
+        much: int | None = None,
     ) -> None:
         self._spark = spark
         self._topics = topics
@@ -107,20 +108,28 @@ class IngestRun:
         self._skips = skips_of(book)
         self._captures = captures
         self._without = without
-        self._topic_ids: dict[str, TopicId] = {}
+        self._plans: BatchPlans | None = None
         self.gaps: dict[str, list[Gap]] = {}
+        self.refused: dict[str, Exception] = {}
+        """Lanes whose records of an unfinished epoch could not be decoded: it was made without."""
         self._checkpoints = checkpoints
         self._max_records = max_records
-        self._executor = executor
+        self._records = EpochRecords(spark, topics.bootstrap, router, executor)
         self._loop = loop
         self._before_epoch = before_epoch
         self._after_epoch = after_epoch
         self._after_rest = after_rest
         self._run_id = uuid.uuid4().hex
-        self._busy = threading.Lock()
+        self._busy = turn or threading.Lock()
+        self._apart = apart
+        self._much = much
+        self._early: pa.Table | None = None
+        self.bulky: str | None = None
+        self.epochs = 0
+        self.amid_epoch = False
+        """Whether the error came when the run had its turn: all of ingest has to begin again."""
         self._stopping = False
         self._error: BaseException | None = None
-        self._start: Offsets = {}
         self._taken: Offsets = {}
         self._query: StreamingQuery | None = None
 
@@ -133,17 +142,45 @@ class IngestRun:
         if bound is None:
             return None
         there = still_there(bound, self._ingest.last, self._skips, self._topics, self._told)
-        left_out = [t for t in bound.end if source_of(t, *self._told) in self._without]
-        start = {t: at for t, at in there.items() if t not in left_out}
-        end = {t: {p: bound.end[t][p] for p in places} for t, places in start.items()}
-        if end:
-            records = read_records(self._spark, self._topics.bootstrap, start, end)
-            done = self._run(bound, records, (start, end), may_rest=False, without=left_out)
-        else:
-            done = self._ingest.run_epoch(bound, DECODED.empty_table, without=left_out)
-        assert done is not None, "a bound epoch is finished, whatever it says"
+        try:
+            done = self._finished(bound, there, self._without)
+        except StoreDiverged:
+            raise
+        except Exception as error:
+            self.refused = self._undecodable(bound, there, error)
+            done = self._finished(bound, there, {*self._without, *self.refused})
         self._after_epoch(done)
         return done
+
+    def _finished(self, bound: Bound, there: Offsets, without: Collection[str]) -> Committed:
+        """Make a bound epoch from what is `there`, but for lanes that are left out."""
+        left_out = [t for t in bound.end if self._lane(t) in without]
+        start, end = _within(bound, {t: at for t, at in there.items() if t not in left_out})
+        if not end:
+            return self._ingest.run_epoch(bound, DECODED.empty_table, without=left_out)
+        records = self._records.between(start, end)
+        done = self._run(bound, records, (start, end), may_rest=False, without=left_out)
+        assert done is not None, "a bound epoch is finished, whatever it says"
+        return done
+
+    def _undecodable(self, bound: Bound, there: Offsets, error: Exception) -> dict[str, Exception]:
+        """Return the lanes of which records cannot be decoded now, of an epoch that failed.
+
+        Raises that `error` where no lane is at fault, where all are, and where the log has rows of
+        the epoch: then it is made over exactly its offsets, or it would have some of them twice.
+        """
+        if self._ingest.in_log(bound.epoch):
+            raise error
+        found: dict[str, Exception] = {}
+        for lane in sorted({self._lane(topic) for topic in there} - set(self._without)):
+            own = {topic: at for topic, at in there.items() if self._lane(topic) == lane}
+            try:
+                self._records.try_out(*_within(bound, own))
+            except Exception as own_error:
+                found[lane] = own_error
+        if not found or len(found) >= len(self._router.lanes - set(self._without)):
+            raise error
+        return found
 
     def start(self) -> None:
         """Start the query at the manifest's offsets; partitions it does not know, at their first.
@@ -153,26 +190,34 @@ class IngestRun:
         read, pattern, told = standing_of(self._ingest.last), self._router.pattern(), self._told
         kept = kept_by(self._topics, pattern, read, self._captures, *told)
         going_on = next_offsets(read, self._skips, kept.topics)
-        self.gaps, self._topic_ids = gaps_of(going_on, kept, *told), dict(kept.topics)
+        self.gaps = gaps_of(going_on, kept, *told)
         router = self._router.leaving_out({*self.gaps, *self._without})
-        self._start = {
+        start = {
             topic: {p: going_on.offsets.get(topic, {}).get(p, at) for p, at in places.items()}
             for topic, places in kept.first.items()
             if re.fullmatch(router.pattern(), topic)
         }
-        if not self._start:
-            gone = "; ".join(
-                [*(reason(gaps) for gaps in self.gaps.values()), *map(_not_read, self._without)]
-            )
-            raise Unavailable(gone or f"no topic matches {pattern} yet")
-        self._taken = self._start
+        if not start:
+            gone = [reason(gaps) for gaps in self.gaps.values()]
+            gone += [f"source {lane} is not read" for lane in self._without]
+            raise Unavailable("; ".join(gone) or f"no topic matches {pattern} yet")
+        self._taken = start
+        self._plans = BatchPlans(
+            self._topics,
+            self._ingest,
+            self._skips,
+            run_id=self._run_id,
+            checkpoint=self._checkpoint,
+            start=start,
+            ids=kept.topics,
+        )
         for old in self._checkpoints.glob("*"):
             shutil.rmtree(old, ignore_errors=True)
         records = stream_records(
             self._spark,
             self._topics.bootstrap,
             router.pattern(),
-            self._start,
+            start,
             max_records=self._max_records,
         )
         self._query = (
@@ -203,7 +248,7 @@ class IngestRun:
             except BaseException as error:
                 self._error = error
                 raise
-        self._after_epoch(done)
+            self._after_epoch(done)
 
     def recovered(self) -> bool:
         """Whether the gaps are not those any more that were there at the start; asks the broker."""
@@ -266,8 +311,22 @@ class IngestRun:
         return replace(signs, waits=f"{unread} records wait in Kafka") if unread > 0 else signs
 
     def _at_work(self, records: DataFrame, batch_id: int) -> None:
+        if self._apart:
+            self._early = self._decoded_early(records, batch_id)
         with self._loop.working("the begin of a batch"):
             self._batch(records, batch_id)
+
+    def _decoded_early(self, records: DataFrame, batch_id: int) -> pa.Table | None:
+        """Decode a batch of one lane before its turn; None where executors have to do it."""
+        try:
+            bound = self._bound(batch_id)
+            within = bound.start, bound.end
+            return self._records.decoded(records, *within) if self._records.small(*within) else None
+        except TooLarge:
+            return None
+        except BaseException as error:
+            self._error = error
+            raise
 
     def _batch(self, records: DataFrame, batch_id: int) -> None:
         with self._busy:
@@ -275,18 +334,42 @@ class IngestRun:
                 raise Stopped
             try:
                 self._before_epoch()
-                bound = self._bind(batch_id)
+                bound = self._bound(batch_id)
+                self._leave_to_others(bound)
                 within = bound.start, bound.end
                 done = self._run(bound, records, within, may_rest=_only_messages(bound))
+            except Stopped:
+                raise
             except BaseException as error:
                 # Spark wraps what a callback raises in text: keep the error itself.
-                self._error = error
+                self._error, self.amid_epoch = error, True
                 raise
-        self._taken = {**self._taken, **bound.end}
-        if done is None:
-            self._after_rest(bound.end)
-        else:
-            self._after_epoch(done)
+            self._taken = {**self._taken, **bound.end}
+            self.epochs += 1
+            if done is None:
+                self._after_rest(bound.end)
+            else:
+                self._after_epoch(done)
+
+    def _bound(self, batch_id: int) -> Bound:
+        assert self._plans is not None, "the run has begun"
+        return self._plans.bound(batch_id)
+
+    def _leave_to_others(self, bound: Bound) -> None:
+        """End the run, with nothing bound, where a lane that has much would keep others waiting."""
+        if self._apart or self._much is None:
+            return
+        counts: Counter[str] = Counter()
+        for topic, places in bound.end.items():
+            if not topic.endswith(_MESSAGES):
+                counts[self._lane(topic)] += records_between(bound.start, {topic: places})
+        lane, most = max(counts.items(), key=lambda each: each[1], default=("", 0))
+        if most > self._much and counts.total() > most:
+            self.bulky, self._stopping = lane, True
+            raise Stopped
+
+    def _lane(self, topic: str) -> str:
+        return source_of(topic, *self._told)
 
     def _run(
         self,
@@ -301,87 +384,16 @@ class IngestRun:
 
         `records` are those `within` two offsets.
         """
-        decode = partial(self._decoded, records, *within)
-        small = self._executor.of(records_between(*within)) is Executor.DRIVER
-        if may_rest and small:
-            decoded = decode()
-            if self._ingest.pass_by(bound, decoded):
+        early, self._early = self._early, None
+        decode = partial(self._records.decoded, records, *within)
+        if early is not None or (may_rest and self._records.small(*within)):
+            decoded = decode() if early is None else early
+            if may_rest and self._ingest.pass_by(bound, decoded):
                 return None
             return self._ingest.run_epoch(bound, lambda: decoded)
-        stage = partial(stage_records, self._spark, self._topics.bootstrap, *within, self._router)
         return self._ingest.run_epoch(
             bound,
-            decode if small else None,
-            stage=self._executor.noting(stage) if self._executor.may_pass_on else None,
+            decode if self._records.small(*within) else None,
+            stage=self._records.stage(*within),
             without=without,
         )
-
-    def _decoded(self, records: DataFrame, start: Offsets, end: Offsets) -> pa.Table:
-        """Decode records in this process."""
-        slow = {t: p for t, p in end.items() if not isinstance(self._router.decoder(t), Many)}
-        try:
-            decoded = decode_records(
-                records,
-                self._router,
-                one_by_one=records_between(start, slow),
-                most_bytes=self._executor.most_bytes,
-            )
-        except TooLarge:
-            self._executor.refused(records_between(start, end))
-            raise
-        self._executor.saw(decoded.num_rows, decoded.nbytes)
-        return decoded
-
-    def _bind(self, batch_id: int) -> Bound:
-        end = self._planned(batch_id)
-        start, topics = self._known(end)
-        new = {
-            topic: [int(p) for p in places if p not in start.get(topic, {})]
-            for topic, places in end.items()
-        }
-        first = self._topics.earliest({t: parts for t, parts in new.items() if parts})
-        return Bound(
-            epoch=self._ingest.next_epoch,
-            run_id=self._run_id,
-            batch_id=batch_id,
-            start={
-                topic: {
-                    p: start.get(topic, {}).get(
-                        p, self._start.get(topic, {}).get(p, first.get(topic, {}).get(p, 0))
-                    )
-                    for p in places
-                }
-                for topic, places in end.items()
-            },
-            end=end,
-            topics=topics,
-        )
-
-    def _known(self, end: Offsets) -> tuple[Offsets, dict[str, TopicId]]:
-        """Return where a batch begins, and the topics in it that the manifest does not know yet.
-
-        Raises `Unavailable` when a topic with new records is not the one that this run began with:
-        the next run looks at all of them.
-        """
-        read = standing_of(self._ingest.last)
-        moved = [topic for topic, places in end.items() if places != read.offsets.get(topic)]
-        now = self._topics.ids(moved)
-        going_on = next_offsets(read, self._skips, {**self._topic_ids, **now})
-        expected = {**self._topic_ids, **going_on.topics}
-        for topic in moved:
-            if topic not in now or now[topic].id != expected.get(topic, now[topic]).id:
-                raise Unavailable(f"topic {topic} was deleted or made again while it was read")
-        self._topic_ids |= now
-        noted = {**self._topic_ids, **going_on.topics}
-        changed = {t: noted[t] for t in end if t in noted and noted[t] != read.topics.get(t)}
-        return going_on.offsets, changed
-
-    def _planned(self, batch_id: int) -> Offsets:
-        """Return the end offsets of a batch, from the checkpoint that the stream writes here.
-
-        Nothing public tells them before the batch is through: see ADR 0035. The format (a version
-        line, metadata, one line per source) is one that later versions of Spark have to read.
-        """
-        text = (self._checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
-        offsets: Offsets = json.loads(text.splitlines()[2])
-        return offsets

@@ -124,7 +124,7 @@ class Ingest:
         )
         self._last = manifest.last()
         begun = manifest.unfinished()
-        self._log = EpochLog(lake, tables, schemas, None if begun is None else begun.epoch)
+        self._log = EpochLog(lake, tables, schemas, begun.epoch if begun else None)
         self._current.resume(self._last.tables if self._last else {})
         self._progress = self._pending.resume(self._last)
 
@@ -299,15 +299,16 @@ class Ingest:
         The next epoch, bound from the last one's offsets, contains it: `rest` later at the latest.
         """
         old = self._last is None or datetime.now(UTC) - self._last.at >= self._rest
-        if (
-            old
-            or says_something(decoded)
-            or self.waiting_for()
-            or self._bulk.waiting(self._progress)
-        ):
+        if old or says_something(decoded) or self.waiting_for():
+            return False
+        if self._bulk.waiting(self._progress):
             return False
         self._broker.publish(bound.end)
         return True
+
+    def in_log(self, epoch: Epoch) -> bool:
+        """Say whether an attempt at an epoch has written rows already."""
+        return self._log.has(epoch)
 
     def held(self) -> Held:
         """Return the tables that stand still, per source, and why."""
@@ -334,8 +335,7 @@ class Ingest:
     def waiting_for(self) -> dict[str, str]:
         """Say per source what holds its cut, for status and alarms."""
         held = {source: cut.waiting_for() for source, cut in self._progress.cuts.items()}
-        waits = {source: reason for source, reason in held.items() if reason is not None}
-        return waits | self._folding.stuck
+        return {s: why for s, why in held.items() if why is not None} | self._folding.stuck
 
     def _committed(
         self,

@@ -85,6 +85,14 @@ class EpochLog:
             return 0
         return self._writer.append(path, rows, guard, partition_by=by)
 
+    def has(self, epoch: Epoch) -> bool:
+        """Say whether any table of the log or the quarantine has rows of an epoch."""
+        for name in tables_of(self._lake):
+            table = self._tables.open(self._lake.path(name))
+            if table is not None and (table.transaction_version(name) or 0) >= epoch:
+                return True
+        return False
+
     def tidy(self, batch: pa.Table | Staged, epoch: Epoch) -> None:
         """Remove what attempts at an epoch left behind that the log has now."""
         names = {file.name for file in batch.files} if isinstance(batch, Staged) else set()

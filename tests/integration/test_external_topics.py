@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
-import fastavro
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,23 +14,7 @@ from kernel.errors import Conflict, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.catalog import DeployedCatalog
-from schemas.wire import frame
-from tests.support.lake.topic_stream import TopicStream
-
-AT = datetime(2013, 1, 1, tzinfo=UTC)
-FIELDS = [{"name": "device", "type": "long"}, {"name": "celsius", "type": "double"}]
-SCHEMA = {"type": "record", "name": "Reading", "fields": FIELDS}
-
-
-def ping(device: object, minute: int, v: object = 1) -> dict[str, object]:
-    return {"device": device, "at": AT.replace(minute=minute).isoformat(), "v": v, "more": True}
-
-
-def reading(schema_id: int, device: int, celsius: float) -> bytes:
-    body = io.BytesIO()
-    parsed = fastavro.parse_schema(SCHEMA)
-    fastavro.schemaless_writer(body, parsed, {"device": device, "celsius": celsius})
-    return frame(schema_id, body.getvalue())
+from tests.support.lake.topic_stream import READING, TopicStream, ping, reading
 
 
 @pytest.fixture
@@ -72,7 +53,7 @@ def test_p1_p8_a_topic_that_appears_after_its_declaration_is_read_once_and_proje
     }
     stream.make(pings)
     stream.make(readings)
-    schema_id = stream.registry.register(f"{readings}-value", json.dumps(SCHEMA))
+    schema_id = stream.registry.register(f"{readings}-value", json.dumps(READING))
     stream.send(pings, [ping(1, 5), ping(2, 6), b"garbage", ping("x", 7), ping(1, 4, 7)])
     stream.send(pings, [None], key=b"2")
     stream.send(readings, [reading(schema_id, 1, 21.5)])

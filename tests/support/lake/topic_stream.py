@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import fastavro
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
@@ -31,10 +33,27 @@ from projections.run.catalog import DeployedCatalog
 from projections.sql.parse import parse_script
 from replay.subject import Site
 from schemas.registry import ConfluentRegistry
+from schemas.wire import frame
 from tests.support.lake.feeding import Epochs, create_topic
 from tests.support.services.waiting import until
 
 FOR_EVER = timedelta(days=36_500)
+AT = datetime(2013, 1, 1, tzinfo=UTC)
+FIELDS = [{"name": "device", "type": "long"}, {"name": "celsius", "type": "double"}]
+READING = {"type": "record", "name": "Reading", "fields": FIELDS}
+
+
+def ping(device: object, minute: int, v: object = 1) -> dict[str, object]:
+    """Return a record as JSON has it."""
+    return {"device": device, "at": AT.replace(minute=minute).isoformat(), "v": v, "more": True}
+
+
+def reading(schema_id: int, device: int, celsius: float) -> bytes:
+    """Return a record of `READING`, framed."""
+    body = io.BytesIO()
+    parsed = fastavro.parse_schema(READING)
+    fastavro.schemaless_writer(body, parsed, {"device": device, "celsius": celsius})
+    return frame(schema_id, body.getvalue())
 
 
 @dataclass

@@ -1,0 +1,92 @@
+"""What one batch of a stream is made of: its exact offsets, and the topics that they belong to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from apps.gaps import Skip, Standing, next_offsets, standing_of
+from apps.topics import KafkaTopics
+from kernel.errors import Unavailable
+from kernel.positions import Offsets, TopicId
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound
+
+
+class BatchPlans:
+    """Plans the batches of one run of a stream, which began at `start` with the topics `ids`."""
+
+    def __init__(
+        self,
+        topics: KafkaTopics,
+        ingest: Ingest,
+        skips: Collection[Skip],
+        *,
+        run_id: str,
+        checkpoint: Path,
+        start: Offsets,
+        ids: Mapping[str, TopicId],
+    ) -> None:
+        self._topics = topics
+        self._ingest = ingest
+        self._skips = skips
+        self._run_id = run_id
+        self._checkpoint = checkpoint
+        self._start = start
+        self._topic_ids = dict(ids)
+
+    def bound(self, batch_id: int) -> Bound:
+        """Return the next epoch, bound to the offsets of a batch."""
+        end = self._planned(batch_id)
+        start, topics = self._known(end)
+        new = {
+            topic: [int(p) for p in places if p not in start.get(topic, {})]
+            for topic, places in end.items()
+        }
+        first = self._topics.earliest({t: parts for t, parts in new.items() if parts})
+        return Bound(
+            epoch=self._ingest.next_epoch,
+            run_id=self._run_id,
+            batch_id=batch_id,
+            start={
+                topic: {
+                    p: start.get(topic, {}).get(
+                        p, self._start.get(topic, {}).get(p, first.get(topic, {}).get(p, 0))
+                    )
+                    for p in places
+                }
+                for topic, places in end.items()
+            },
+            end=end,
+            topics=topics,
+        )
+
+    def _known(self, end: Offsets) -> tuple[Offsets, dict[str, TopicId]]:
+        """Return where a batch begins, and the topics in it that the manifest does not know yet.
+
+        Raises `Unavailable` when a topic with new records is not the one that this run began with:
+        the next run looks at all of them.
+        """
+        read: Standing = standing_of(self._ingest.last)
+        moved = [topic for topic, places in end.items() if places != read.offsets.get(topic)]
+        now = self._topics.ids(moved)
+        going_on = next_offsets(read, self._skips, {**self._topic_ids, **now})
+        expected = {**self._topic_ids, **going_on.topics}
+        for topic in moved:
+            if topic not in now or now[topic].id != expected.get(topic, now[topic]).id:
+                raise Unavailable(f"topic {topic} was deleted or made again while it was read")
+        self._topic_ids |= now
+        noted = {**self._topic_ids, **going_on.topics}
+        changed = {t: noted[t] for t in end if t in noted and noted[t] != read.topics.get(t)}
+        return going_on.offsets, changed
+
+    def _planned(self, batch_id: int) -> Offsets:
+        """Return the end offsets of a batch, from the checkpoint that the stream writes here.
+
+        Nothing public tells them before the batch is through: see ADR 0035. The format (a version
+        line, metadata, one line per source) is one that later versions of Spark have to read.
+        """
+        text = (self._checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
+        offsets: Offsets = json.loads(text.splitlines()[2])
+        return offsets

@@ -1,0 +1,73 @@
+"""The records of an epoch: read from Kafka, and decoded in this process or by executors."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from apps.pipeline.kafka import (
+    decode_records,
+    read_records,
+    records_between,
+    stage_records,
+    try_decoding,
+)
+from apps.pipeline.routing import TopicRouter
+from kernel.errors import TooLarge
+from kernel.positions import Offsets
+from pipeline.decode.side_by_side import Many
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.log.staged_rows import Stage
+
+
+class EpochRecords:
+    """Reads and decodes what lies between offsets, where `executor` has it done."""
+
+    def __init__(
+        self, spark: SparkSession, bootstrap: str, router: TopicRouter, executor: ExecutorChoice
+    ) -> None:
+        self._spark = spark
+        self._bootstrap = bootstrap
+        self._router = router
+        self._executor = executor
+
+    def between(self, start: Offsets, end: Offsets) -> DataFrame:
+        """Return exactly the records in `[start, end)`."""
+        return read_records(self._spark, self._bootstrap, start, end)
+
+    def small(self, start: Offsets, end: Offsets) -> bool:
+        """Say whether so many records are decoded in this process."""
+        return self._executor.of(records_between(start, end)) is Executor.DRIVER
+
+    def decoded(self, records: DataFrame, start: Offsets, end: Offsets) -> pa.Table:
+        """Decode records in this process. Raises `TooLarge`."""
+        slow = {t: p for t, p in end.items() if not isinstance(self._router.decoder(t), Many)}
+        try:
+            decoded = decode_records(
+                records,
+                self._router,
+                one_by_one=records_between(start, slow),
+                most_bytes=self._executor.most_bytes,
+            )
+        except TooLarge:
+            self._executor.refused(records_between(start, end))
+            raise
+        self._executor.saw(decoded.num_rows, decoded.nbytes)
+        return decoded
+
+    def stage(self, start: Offsets, end: Offsets) -> Stage | None:
+        """Return what has executors decode and write records; None where they may not."""
+        if not self._executor.may_pass_on:
+            return None
+        stage = partial(stage_records, self._spark, self._bootstrap, start, end, self._router)
+        return self._executor.noting(stage)
+
+    def try_out(self, start: Offsets, end: Offsets) -> None:
+        """Decode records for nothing; raises what decoding them raises."""
+        records = self.between(start, end)
+        if self.small(start, end):
+            self.decoded(records, start, end)
+        else:
+            try_decoding(records, self._router)

@@ -1,0 +1,193 @@
+"""The streams of one ingest: one for all lanes that keep up, and one for each that is apart.
+
+All of them make their epochs in turns, in one manifest. What ends the stream of a lane that is
+apart before its turn is that lane's alone: it is held, and begun again after a pause.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from apps.gaps import Gap
+from apps.pipeline.stream import IngestRun
+from apps.settings import Settings
+from apps.standstills import cause_and_fix
+from kernel.errors import Unavailable
+from pipeline.commit.manifest import Manifest
+from pipeline.lanes.lane_book import LaneBook
+
+log = logging.getLogger("penstock.pipeline")
+
+_POOL = "spark.scheduler.pool"
+_LOOKS_BETWEEN = 10
+"""Looks at a lane that is apart between two questions to the broker how far it is behind."""
+_MOST_SAID = 800
+_FEW = 4
+"""A lane keeps up that has fewer unread records than this part of what parts it from others."""
+
+
+class NewRun(Protocol):
+    """Makes a run that has not begun."""
+
+    def __call__(
+        self,
+        *,
+        without: frozenset[str],
+        checkpoints: Path,
+        max_records: int,
+        turn: threading.Lock,
+        apart: bool,
+        much: int,
+    ) -> IngestRun:
+        """Return it: see `IngestRun`."""
+        ...
+
+
+class LaneRuns:
+    """Begins, watches and ends the streams. `book` says which lanes are apart, over restarts."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        new_run: NewRun,
+        book: LaneBook,
+        *,
+        lanes: frozenset[str],
+        settings: Settings,
+    ) -> None:
+        self._spark = spark
+        self._new_run = new_run
+        self._book = book
+        self._lanes = lanes
+        self._checkpoints = settings.state_dir / "checkpoints"
+        self._max_records = settings.number("pipeline.max_records_per_epoch")
+        self._lane_records = settings.number("pipeline.lane_records")
+        self._turn = threading.Lock()
+        self._apart: dict[str, IngestRun] = {}
+        self._looks = 0
+        shutil.rmtree(self._checkpoints, ignore_errors=True)
+        self.together = self._made(book.names)
+
+    @property
+    def gaps(self) -> Mapping[str, list[Gap]]:
+        """What Kafka has lost, by lane, as it was when the common stream began."""
+        return self.together.gaps
+
+    def finish_unfinished(self, manifest: Manifest) -> None:
+        """Finish the epoch that was bound; lanes that this could not be done with are held.
+
+        Those that are apart belong to it: the log may have rows of theirs already.
+        """
+        run = self._made(self._book.names - self._book.awaited())
+        run.finish_unfinished(manifest)
+        for lane, error in run.refused.items():
+            self._hold(lane, error)
+
+    def start(self) -> None:
+        """Begin to read. Raises `Unavailable` while there is nothing to read, and nothing to try.
+
+        While all that there is to be read is in lanes that are apart, these alone are read.
+        """
+        self.together = self._made(self._book.names)
+        try:
+            self.together.start()
+        except Unavailable:
+            if not self._book.awaited() & self._lanes:
+                raise
+
+    def look(self) -> None:
+        """Look after all streams. Raises what ended the common one, or an epoch of any."""
+        self._looks += 1
+        for lane in list(self._apart):
+            self._look_at(lane)
+        for lane in self._book.due():
+            if lane in self._lanes and lane not in self._apart:
+                self._begin(lane)
+        if self.together.active:
+            return
+        if self.together.error is not None:
+            raise self.together.error
+        bulky = self.together.bulky
+        if bulky is not None:
+            log.info("lane %s has much to read: it is read apart", bulky)
+            self._book.part(bulky, f"it has more than {self._lane_records} records to read at once")
+            self.start()
+        elif self._looks % _LOOKS_BETWEEN == 0:
+            # There was nothing to read but lanes that are apart: there may be more by now.
+            self.start()
+
+    def stop(self) -> None:
+        """End all streams between two epochs; an epoch under way is finished first."""
+        for run in [*self._apart.values(), self.together]:
+            if run.active:
+                run.stop()
+        self._apart = {}
+
+    def _look_at(self, lane: str) -> None:
+        run = self._apart[lane]
+        if not run.active:
+            error = run.error or Unavailable("its stream ended")
+            if run.amid_epoch:
+                raise error
+            del self._apart[lane]
+            self._hold(lane, error)
+            return
+        if run.epochs:
+            self._book.reads(lane)
+        if self._looks % _LOOKS_BETWEEN:
+            return
+        try:
+            few = run.unread() <= self._lane_records // _FEW
+        except Unavailable:
+            return
+        if self._book.keeps_up(lane, now=few):
+            log.info("lane %s keeps up: it is read with the others", lane)
+            run.stop()
+            del self._apart[lane]
+            self._book.join(lane)
+            self._end_together()
+            self.start()
+
+    def _begin(self, lane: str) -> None:
+        run = self._made(self._lanes - {lane}, apart=lane)
+        context = self._spark.sparkContext
+        before = context.getLocalProperty(_POOL)
+        # What it reads is decoded in a pool of its own: it shares the cores, and no queue.
+        context.setLocalProperty(_POOL, f"lane-{lane}")
+        try:
+            run.start()
+        except Exception as error:
+            self._hold(lane, error)
+        else:
+            self._apart[lane] = run
+        finally:
+            context.setLocalProperty(_POOL, before or "default")
+
+    def _end_together(self) -> None:
+        if self.together.active:
+            self.together.stop()
+        if self.together.error is not None:
+            raise self.together.error
+
+    def _hold(self, lane: str, error: BaseException) -> None:
+        log.warning("lane %s is held: %s", lane, error)
+        told = error if isinstance(error, Exception) else Unavailable(str(error))
+        self._book.hold(lane, cause_and_fix(told, most=_MOST_SAID))
+
+    def _made(self, without: frozenset[str], *, apart: str | None = None) -> IngestRun:
+        """Return a run over all lanes but some, or over the one that is `apart` from others."""
+        return self._new_run(
+            without=without,
+            checkpoints=self._checkpoints / ("together" if apart is None else f"lane-{apart}"),
+            max_records=self._max_records if apart is None else self._lane_records,
+            turn=self._turn,
+            apart=apart is not None,
+            much=self._lane_records,
+        )

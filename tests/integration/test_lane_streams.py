@@ -1,0 +1,237 @@
+"""Lanes on the real broker and stream: trouble of one is its own, the others go on meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from pyspark.sql import SparkSession
+
+from apps.pipeline.lane_runs import LaneRuns
+from apps.pipeline.routing import router_of
+from apps.pipeline.stream import IngestRun
+from apps.settings import Setting, Settings
+from apps.topics import KafkaTopics
+from kernel.errors import PenstockError, Unavailable
+from kernel.loops import Loop
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.folding import Folding
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Committed
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.installs.announced import InstallBook
+from pipeline.lanes.lane_book import LaneBook
+from projections.run.catalog import DeployedCatalog
+from tests.support.lake.feeding import Epochs
+from tests.support.lake.topic_stream import FOR_EVER, READING, TopicStream, ping, reading
+from tests.support.services.proxy import Proxy
+from tests.support.services.waiting import until
+
+SOME = 40
+"""Records of one lane in a batch that make it one to be read apart."""
+SOURCES = """
+CREATE SOURCE pings (device BIGINT, at TIMESTAMP, v INT) WITH (
+  topic = '{0}-pings', format = 'json', key = device, event_time = at);
+CREATE SOURCE readings WITH (topic = '{0}-readings', format = 'avro');
+"""
+FAST = 20
+"""So many seconds of the book pass in one."""
+
+
+class Registry(Proxy):
+    """The way to the registry, which may be cut."""
+
+    cut = False
+
+    def asked(self, connection: list[bytes], piece: bytes) -> bool:
+        if self.cut:
+            self.break_all()
+        return not self.cut
+
+
+@dataclass
+class Lanes:
+    """Two lanes, run after run, as a pipeline's process reads them."""
+
+    stream: TopicStream
+    registry_url: str
+    book: LaneBook = field(default_factory=lambda: LaneBook(lambda: time.monotonic() * FAST))
+    made: list[Committed] = field(default_factory=list)
+    runs: LaneRuns | None = None
+
+    def __post_init__(self) -> None:
+        self.name = self.stream.prefix.rstrip(".")
+        self.pings, self.readings = f"{self.name}-pings", f"{self.name}-readings"
+        self.stream.deploy(SOURCES.format(self.name))
+        self.stream.make(self.pings)
+        self.stream.make(self.readings)
+        told = self.stream.registry.register(f"{self.readings}-value", json.dumps(READING))
+        self.schema_id = told
+
+    def begin(self) -> None:
+        """Begin to read, as a process does that has just started: the book stays."""
+        spark, lake = self.stream.spark, self.stream.lake
+        deployment = DeployedCatalog(lake, Tables()).deployment()
+        router = router_of(deployment, prefix=self.stream.prefix, registry_url=self.registry_url)
+        epochs = Epochs(spark, lake, router, self.stream.bootstrap, lateness=FOR_EVER)
+        new_run = partial(
+            IngestRun,
+            spark,
+            KafkaTopics(self.stream.bootstrap),
+            router,
+            epochs.ingest,
+            InstallBook(lake, epochs.tables),
+            captures={},
+            executor=ExecutorChoice(asked=Executor.AUTO, driver_bytes=2**25),
+            loop=Loop("ingest"),
+            before_epoch=lambda: None,
+            after_epoch=self.made.append,
+            after_rest=lambda _: None,
+        )
+        values = {"pipeline.lane_records": Setting(value=SOME, origin="test")}
+        stack = self.stream.stack
+        self.runs = LaneRuns(
+            spark,
+            new_run,
+            self.book,
+            lanes=router.lanes,
+            settings=Settings(self.stream.folder, {**stack.values, **values}),
+        )
+        self.runs.finish_unfinished(epochs.manifest)
+        self.runs.start()
+
+    def stop(self) -> None:
+        if self.runs is not None:
+            self.runs.stop()
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Look after the lanes until something holds."""
+
+        def look() -> bool:
+            assert self.runs is not None
+            self.runs.look()
+            return holds()
+
+        until(look, what, deadline_s=60)
+
+    def send(self, pings: int = 0, readings: int = 0) -> None:
+        self.stream.send(self.pings, [ping(n, n % 60) for n in range(pings)])
+        self.stream.send(self.readings, [reading(self.schema_id, n, 20.5) for n in range(readings)])
+
+    def logged(self) -> Counter[str]:
+        """Return how many records the log has of each lane, none of them twice."""
+        found: Counter[str] = Counter()
+        for source in ("pings", "readings"):
+            places = self.stream.rows(f"log/topics/{source}", "partition", "offset")
+            assert len(set(places)) == len(places), "none twice"
+            found[source] = len(places)
+        return found
+
+    def state(self, lane: str) -> object:
+        return self.book.document().get(lane, {}).get("state")
+
+
+@pytest.fixture
+def registry(stack: Settings) -> Iterator[Registry]:
+    port = urlsplit(stack.required("registry.url")).port
+    assert port is not None
+    with Registry(port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def lanes(
+    stack: Settings,
+    spark: SparkSession,
+    lake: Lake,
+    prefix: str,
+    tmp_path: Path,
+    registry: Registry,
+) -> Iterator[Lanes]:
+    found = Lanes(TopicStream(stack, spark, lake, prefix, tmp_path), registry.url)
+    yield found
+    found.stop()
+
+
+def test_p9_a_lane_without_its_registry_is_held_alone_and_read_when_it_is_back(
+    lanes: Lanes, registry: Registry
+) -> None:
+    lanes.begin()
+    lanes.send(pings=5)
+    lanes.until(lambda: lanes.logged()["pings"] == 5, "what needs no registry is read")
+    registry.cut = True
+    registry.break_all()
+    lanes.send(pings=5, readings=7)
+    with pytest.raises(PenstockError, match="registry"):
+        lanes.until(lambda: False, "nobody knows yet whose fault it is")
+    lanes.stop()
+    lanes.begin()
+    assert lanes.state("readings") == "held"
+    for more in range(3):
+        lanes.send(pings=5)
+        expected = {"pings": 15 + 5 * more, "readings": 0}
+        lanes.until(lambda want=expected: lanes.logged() == Counter(want), "the other goes on")
+    tries = lanes.book.document()["readings"]["failures"]
+    lanes.until(lambda: lanes.book.document()["readings"]["failures"] != tries, "it is tried again")
+    assert lanes.made[-1].end.get(lanes.readings, {"0": 0}) == {"0": 0}, "its offsets stay"
+
+    registry.cut = False
+    lanes.until(lambda: lanes.logged()["readings"] == 7, "it is read when the registry is back")
+    lanes.until(lambda: not lanes.book.names, "it joins the others")
+    lanes.send(pings=1, readings=1)
+    lanes.until(lambda: lanes.logged() == {"pings": 26, "readings": 8}, "both are read together")
+    epochs = [done.epoch for done in lanes.made]
+    assert epochs == list(range(epochs[0], epochs[0] + len(epochs)))
+
+
+def test_p9_a_lane_with_much_to_read_is_read_apart_until_it_keeps_up(lanes: Lanes) -> None:
+    lanes.send(pings=3, readings=10 * SOME)
+    lanes.begin()
+    lanes.until(lambda: lanes.state("readings") == "apart", "it is read apart")
+    lanes.until(lambda: lanes.logged()["readings"] == 10 * SOME, "all of it is read")
+    lanes.until(lambda: lanes.logged()["pings"] == 3, "the other one is read")
+    assert max(done.counts.get("records", 0) for done in lanes.made) <= SOME
+    first = next(at for at, done in enumerate(lanes.made) if lanes.pings in _moved(done))
+    assert first < len(lanes.made) - 1, "the other one goes between its epochs"
+    lanes.until(lambda: not lanes.book.names, "it joins the others")
+    lanes.send(pings=1, readings=1)
+    lanes.until(lambda: lanes.logged() == {"pings": 4, "readings": 10 * SOME + 1}, "together")
+
+
+def _moved(done: Committed) -> set[str]:
+    return {topic for topic, places in done.end.items() if any(places.values())}
+
+
+@pytest.mark.parametrize("step", ["Ingest._sorted_out", "Folding.fold"])
+def test_p1_an_epoch_of_a_lane_that_is_apart_is_finished_over_its_offsets(
+    lanes: Lanes, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes.send(pings=3)
+    lanes.begin()
+    lanes.until(lambda: lanes.logged()["pings"] == 3, "the other one is read")
+    lanes.stop()
+    lanes.book.part("readings", "it has much to read")
+    lanes.begin()
+    owner, _, name = step.partition(".")
+    with monkeypatch.context() as patched:
+        patched.setattr({"Ingest": Ingest, "Folding": Folding}[owner], name, _storage_is_away)
+        lanes.send(readings=7)
+        with pytest.raises(Unavailable, match="storage"):
+            lanes.until(lambda: False, "its epoch fails, before or behind its rows in the log")
+        lanes.stop()
+    lanes.begin()
+    assert lanes.logged() == {"pings": 3, "readings": 7}, "the next start finishes it first"
+    lanes.send(pings=2, readings=2)
+    lanes.until(lambda: lanes.logged() == {"pings": 5, "readings": 9}, "both go on")
+
+
+def _storage_is_away(*_: object, **__: object) -> None:
+    raise Unavailable("storage does not answer")
