@@ -7,10 +7,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from apps.pipeline.projection_sink import SinkState
 
 _GAUGES = {
-    "lag_seconds": "Seconds for which a change of a projection's rows has waited for its sink",
-    "lag_versions": "Versions of a projection's table that its sink has not sent",
-    "records": "Records or events that a sink has sent in all",
-    "rows": "Rows of a projection with a sink: alerts that are raised, where each is one",
+    "penstock_sink_lag_seconds": "Seconds for which a change of a projection's rows has waited for its sink",
+    "penstock_sink_lag_versions": "Versions of a projection's table that its sink has not sent",
+    "penstock_sink_records": "Records or events that a sink has sent in all",
+    "penstock_sink_rows": "Rows of a projection with a sink: alerts that are raised, where each is one",
 }
 
 
@@ -19,7 +19,7 @@ class SinkMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauges = {
-            name: Gauge(f"penstock_sink_{name}", text, ["projection"], registry=registry)
+            name: Gauge(name, text, ["projection"], registry=registry)
             for name, text in _GAUGES.items()
         }
         self._errors = Counter(
@@ -34,10 +34,10 @@ class SinkMetrics:
         newest = -1 if state.newest is None else state.newest
         sent = -1 if state.version is None else state.version
         shown = {
-            "lag_seconds": state.lag_s,
-            "lag_versions": newest - sent,
-            "records": state.records,
-            "rows": state.rows,
+            "penstock_sink_lag_seconds": state.lag_s,
+            "penstock_sink_lag_versions": newest - sent,
+            "penstock_sink_records": state.records,
+            "penstock_sink_rows": state.rows,
         }
         for name, value in shown.items():
             self._gauges[name].labels(projection).set(value)
