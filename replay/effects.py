@@ -39,8 +39,7 @@ def effects_of(
 
     found = [silent("the change feed", "the rows that differ, once, with the swap's commit")]
     for sink in dict.fromkeys(each.sink for each in (old, new) if each.sink is not None):
-        what = f"sink topic:{sink.topic}"
-        found.append(silent(what, "the rows that differ, once, in the sink's next transaction"))
+        found.append(silent(f"sink {sink.target}", sink.swapped))
     if new.final:
         found.append(silent("corrections", "nothing: the new generation corrects from the swap on"))
     return tuple(found)

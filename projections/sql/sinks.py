@@ -29,6 +29,8 @@ class TopicSink:
 
     topic: str
     partitions: int | None = None
+    swapped = "the rows that differ, once, in the sink's next transaction"
+    """What a swap of generations gives out, in words."""
 
     @property
     def target(self) -> str:
@@ -50,6 +52,8 @@ class EventSink:
     """A category of the event store in which each change of a projection's rows is one event."""
 
     category: str
+    swapped = "the rows that differ, once, as events that no delivery sends"
+    """What a swap of generations gives out, in words."""
 
     @property
     def target(self) -> str:
