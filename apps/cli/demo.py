@@ -11,7 +11,13 @@ import typer
 from apps.cli.options import JsonOption
 from apps.cli.output import emit
 from apps.demo.narration import Narration
-from apps.demo.options import DEFAULT_FLIGHTS, DEFAULT_FOLDER, LakePlace, Options
+from apps.demo.options import (
+    DEFAULT_FLIGHTS,
+    DEFAULT_FOLDER,
+    FEWEST_FLIGHTS,
+    LakePlace,
+    Options,
+)
 from kernel.errors import EXIT_FAILED
 from stack.ports import DEFAULT_BASE
 
@@ -23,7 +29,8 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     flights: Annotated[
-        int, typer.Option(help="How many flights of the year, from the first.")
+        int,
+        typer.Option(min=FEWEST_FLIGHTS, help="How many flights of the year, from the first."),
     ] = DEFAULT_FLIGHTS,
     everything: Annotated[bool, typer.Option("--all", help="All 336,776 flights.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the stack up.")] = False,

@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
 
 def list_(
     limit: Annotated[
-        int, typer.Option("-n", "--limit", help="At most so many, newest first.")
+        int, typer.Option("-n", "--limit", min=1, help="At most so many, newest first.")
     ] = 50,
     ended: Ended = False,
     workspace: WorkspaceOption = None,

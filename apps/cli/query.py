@@ -29,7 +29,7 @@ TableName = Annotated[
     str,
     typer.Argument(metavar="NAME", help="As shop.public.orders, with its kind before: current/…"),
 ]
-Limit = Annotated[int, typer.Option("-n", "--limit", help="At most so many, newest first.")]
+Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="At most so many, newest first.")]
 _SHOWN_BYTES = 2_000
 
 

@@ -10,6 +10,8 @@ from stack.ports import DEFAULT_BASE
 
 DEFAULT_FLIGHTS = 34_000
 """The first flights of the year, 100,926 events."""
+FEWEST_FLIGHTS = 1_000
+"""Below that the flights span too little time for an event to be later than the lateness."""
 DEFAULT_FOLDER = Path(".penstock") / "demo"
 """Beneath the current folder, out of the way of a workspace that is there."""
 

@@ -24,12 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from apps.demo import flights, raw
-from apps.demo.options import DEFAULT_FLIGHTS
+from apps.demo.options import DEFAULT_FLIGHTS, FEWEST_FLIGHTS
 from kernel.errors import InvalidRequest
 from schemas.records import NewEvent
 
-FEWEST_FLIGHTS = 1_000
-"""Below that the flights span too little time for an event to be later than the lateness."""
 LATENESS = timedelta(hours=6)
 """What the projections' source declares; `late` stays well within it."""
 LATE_SHARE = 0.03

@@ -10,7 +10,13 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from cdc.connect import ConnectClient, cause_of, differences
+from cdc.connect import (
+    ConnectClient,
+    ConnectorStatus,
+    cause_of,
+    differences,
+    refuse_too_large,
+)
 from cdc.connectors import (
     CaptureConnector,
     Database,
@@ -189,3 +195,18 @@ def test_a_worker_that_is_not_ready_is_waited_for(not_yet: httpx.Response) -> No
     with client(answers) as connect:
         assert connect.names() == ("a", "b")
     assert len(calls) == 3
+
+
+def test_a_record_that_no_topic_takes_is_named_with_its_setting() -> None:
+    cause = (
+        "org.apache.kafka.common.errors.RecordTooLargeException: The message is 6291745 bytes when"
+        " serialized which is larger than 1048576, which is the value of the max.request.size"
+        " configuration."
+    )
+    failed = ConnectorStatus(
+        name="local-shop", connector="RUNNING", task="FAILED", worker="w", cause=cause
+    )
+    with pytest.raises(Misconfigured, match=r"larger than kafka\.max_record_bytes") as refused:
+        refuse_too_large(failed)
+    assert "penstock source resume shop" in refused.value.remedy
+    refuse_too_large(replace(failed, cause="org.postgresql.util.PSQLException: gone"))
