@@ -7,10 +7,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from apps.pipeline.projection_sink import SinkState
 
 _GAUGES = {
-    "penstock_sink_lag_seconds": "Seconds for which a change of a projection's rows has waited for its sink",
+    "penstock_sink_lag_seconds": "Seconds for which changes of rows have waited for the sink",
     "penstock_sink_lag_versions": "Versions of a projection's table that its sink has not sent",
     "penstock_sink_records": "Records or events that a sink has sent in all",
-    "penstock_sink_rows": "Rows of a projection with a sink: alerts that are raised, where each is one",
+    "penstock_sink_rows": "Rows of a projection with a sink: the alerts that are raised",
 }
 
 
