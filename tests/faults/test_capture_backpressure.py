@@ -136,11 +136,14 @@ def test_p9_a_stalled_lake_shows_its_lag_and_catches_up_by_itself(running: Runni
     until(lambda: running.lag()["records"] == 0, "Kafka is read to its end", deadline_s=60)
     until(lambda: running.lag()["bytes"] < LITTLE, "hardly any lag is left", deadline_s=60)
     until(lambda: running.lag()["seconds"] < ages[0], "nor is what is missing old", deadline_s=60)
+    # The backlog may have been large to its end: a single row is the driver's for certain.
+    running.execute("UPDATE parcels SET moved = moved + 1 WHERE id = 1")
+    until(running.equals_source, "a single row follows", deadline_s=60)
     epochs = Manifest(running.workspace.lake, Tables()).between(
         stalled_at, Epoch(stalled_at + 10_000)
     )
     changes = [done.counts.get("changes", 0) for done in epochs]
-    assert sum(changes) == BURST * ROWS // 8
+    assert sum(changes) == BURST * ROWS // 8 + 1
     assert max(changes) <= MOST, "an epoch took more than it may"
     log = running.workspace.lake.path(changes_log(running.workspace.source))
     names = {file.name for file in files_below(log)}
