@@ -157,10 +157,11 @@ class Ingest:
         epoch = bound.epoch
         if bound.installs is None:
             bound = replace(bound, installs=self._bulk.waiting(self._progress))
-        whole = replace(whole, installs=bound.installs)
         installs = bound.installs or ()
         failpoints.hit(failpoints.EPOCH_BEFORE_BIND)
-        batch = self._decoded(whole, bound, decode, stage, watch)
+        if bound.end != whole.end:
+            self._manifest.leave_out(bound)
+        batch = self._decoded(bound, decode, stage, watch)
         progress = self._progress.copy(ahead=self._ahead)
         self._bulk.begin(installs, progress)
         released = self._quarantine.take(self._bulk.decisions(installs), progress, epoch)
@@ -194,7 +195,6 @@ class Ingest:
 
     def _decoded(
         self,
-        whole: Bound,
         bound: Bound,
         decode: Callable[[], pa.Table] | None,
         stage: Stage | None,
@@ -207,7 +207,7 @@ class Ingest:
         """
         decoded: pa.Table | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="bind") as beside:
-            binding = beside.submit(self._manifest.bind, whole)  # 1
+            binding = beside.submit(self._manifest.bind, bound)  # 1
             try:
                 decoded = decode() if decode is not None else None  # 2
             except TooLarge:

@@ -137,17 +137,7 @@ class Manifest:
 
         Raises `LeaseLost` when another run bound it to other offsets.
         """
-        row = {
-            "epoch": bound.epoch,
-            "kind": BOUND,
-            "run_id": bound.run_id,
-            "batch_id": bound.batch_id,
-            "start_offsets": _compact(bound.start),
-            "end_offsets": _compact(bound.end),
-            "installs": None if bound.installs is None else _compact(bound.installs),
-            "topics": _compact(bound.topics),
-        }
-        guard, row_of_it = Guard(f"{self._app_id}/bound", bound.epoch), _one_row(row)
+        guard, row_of_it = Guard(f"{self._app_id}/bound", bound.epoch), _bound_row(bound)
         if not self._made:
             # Several commits of each epoch, by several threads, and nobody reads an old version.
             self._tables.ensure(self._lake.epochs, row_of_it.schema, settings=SHORT)
@@ -157,6 +147,13 @@ class Manifest:
         except LeaseLost:
             if self.unfinished() != bound:
                 raise
+
+    def leave_out(self, bound: Bound) -> None:
+        """Bind an epoch that is bound already to fewer topics, before any of its rows is written.
+
+        Who finishes it after a crash leaves the same out: tables of all topics take rows once.
+        """
+        self._writer.append(self._lake.epochs, _bound_row(bound), self._again("left out"))
 
     def commit(self, done: Committed) -> None:
         """Make an epoch visible. Doing it twice has the effect of once."""
@@ -197,10 +194,7 @@ class Manifest:
             "meaning": done.meaning,
         }
         if again:
-            app = f"{self._app_id}/{done.name}/again"
-            table = self._tables.open(self._lake.epochs)
-            count = (table.transaction_version(app) if table is not None else None) or 0
-            self._append(row, Guard(app, Epoch(count + 1)))
+            self._append(row, self._again(f"{done.name}/again"))
         else:
             self._append(row, Guard(f"{self._app_id}/{done.name}", done.epoch))
 
@@ -236,13 +230,13 @@ class Manifest:
     def unfinished(self) -> Bound | None:
         """Return the epoch that is bound and not committed, if there is one."""
         table = self._tables.open(self._lake.epochs)
-        top = greatest(table, "epoch") if table is not None else None
-        if top is None:
+        if table is None or (top := greatest(table, "epoch")) is None:
             return None
         rows = self._rows((pc.field("epoch") == top) & (pc.field("kind") != PROJECTION), top)
         if any(row["kind"] == COMMITTED for row in rows):
             return None
-        return next((_bound(row) for row in rows if row["kind"] == BOUND), None)
+        bound = [_bound(row) for row in rows if row["kind"] == BOUND]
+        return min(bound, key=lambda each: len(each.end), default=None)
 
     def at(self, epoch: Epoch) -> Committed:
         """Return one committed epoch. Raises `NotFound`."""
@@ -294,6 +288,10 @@ class Manifest:
         rows = self._rows((pc.field("kind") == PROJECTION) & (pc.field("name") == name))
         return [_projected(row) for row in sorted(rows, key=_noted_at)]
 
+    def _again(self, name: str) -> Guard:
+        app, table = f"{self._app_id}/{name}", self._tables.open(self._lake.epochs)
+        return Guard(app, Epoch(((table and table.transaction_version(app)) or 0) + 1))
+
     def _append(self, row: dict[str, object], guard: Guard) -> None:
         self._writer.append(self._lake.epochs, _one_row(row), guard)
 
@@ -309,6 +307,13 @@ def first_progress(last: Committed | None) -> Progress:
 
 def _one_row(row: Mapping[str, object]) -> pa.Table:
     return pa.Table.from_pylist([{**row, "at": datetime.now(UTC)}], schema=SCHEMA)
+
+
+def _bound_row(bound: Bound) -> pa.Table:
+    row = {"epoch": bound.epoch, "kind": BOUND, "run_id": bound.run_id, "batch_id": bound.batch_id}
+    row |= {"start_offsets": _compact(bound.start), "end_offsets": _compact(bound.end)}
+    installs = None if bound.installs is None else _compact(bound.installs)
+    return _one_row(row | {"installs": installs, "topics": _compact(bound.topics)})
 
 
 def _compact(value: object) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from kernel import failpoints
 from kernel.errors import StoreDiverged
 from lake.layout import Lake
 from lake.table_columns import DECODED
 from pipeline.commit.manifest import Bound
 from tests.support.lake.bulk import ENDS, ROWS, HandLake, HandSource
 from tests.support.lake.folding import AT, SOURCE, Done
+from tests.support.lake.poisoned import GOODS, ITEMS, PoisonedShop, topic_of
 
 EVENTS_TOPIC = "events.order"
 EVENT = {
@@ -65,3 +67,25 @@ def test_p9_a_diverged_store_is_left_out_and_sources_go_on(lake: Lake) -> None:
     assert done.counts["changes"] == 1
     assert SOURCE in done.cuts
     assert made.manifest.unfinished() is None
+
+
+def test_p5_topics_left_out_before_a_crash_stay_out_and_no_refused_record_is_lost(
+    lake: Lake,
+) -> None:
+    shop = PoisonedShop(lake)
+    shop.commit(
+        {ITEMS: [Done("c", id=1)], GOODS: [Done("c", id=2)]}, spoil=[(ITEMS, 0), (GOODS, 0)]
+    )
+    failpoints.arm(failpoints.EPOCH_AFTER_BIND)
+    with pytest.raises(failpoints.Crash):
+        shop.epoch()
+    shop.restart()
+    failpoints.arm(failpoints.EPOCH_AFTER_LOG)
+    with pytest.raises(failpoints.Crash):
+        shop.finish(without=[topic_of(GOODS)])
+
+    done = shop.finish()
+    assert topic_of(GOODS) not in done.end, "a process that knows nothing of it leaves it out, too"
+    shop.delivered.pop(topic_of(GOODS), None)
+    shop.epoch()
+    assert shop.waiting() == {(topic_of(ITEMS), 0), (topic_of(GOODS), 0)}
