@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from apps.sink_circles import check_sink_circles
 from apps.sink_columns import check_sink_columns
 from kernel.errors import Conflict, InvalidRequest, PenstockError
 from pipeline.commit.manifest import TYPED
@@ -16,13 +15,13 @@ from projections.run.relations import LakeCatalog
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from projections.sql.plan import plan
+from projections.sql.sink_circles import check_sink_circles, check_sinks_apart
 from projections.sql.sinks import TopicSink
 from replay.planning import next_generation
 from replay.subject import Site
 
 EVENTS = "events"
 """Begins the names of the event store's topics, behind the workspace's prefix."""
-_KINDS = {"topic": "topic", "event": "category"}
 _UNKNOWN_INPUT = re.compile(r"there is no (log|table|table with versions) named ")
 """How the planner refuses an input that nothing has been written to yet."""
 
@@ -105,6 +104,7 @@ def _decided(
     all_sources = {**deployed.sources, **{s.name: s for s in sources}}.values()
     all_projections = {**deployed.declared, **{d.name: d for d in projections}}.values()
     _check_sinks(deployed.captures, all_sources, all_projections, prefix)
+    check_sinks_apart(all_projections)
     check_sink_circles(all_sources, all_projections)
     declared = DeclaredCatalog(lake_catalog(site), [*all_sources], [*all_projections])
     for decl in projections:
@@ -201,19 +201,9 @@ def _check_sinks(
     projections: Iterable[ProjectionDecl],
     prefix: str,
 ) -> None:
-    """Refuse a topic that others write or the workspace reads, and a sink of two projections."""
+    """Refuse a topic that others write or the workspace reads."""
     readers = {source.topic: source.name for source in sources if source.topic is not None}
-    writers: dict[str, str] = {}
     for decl in projections:
-        if decl.sink is None:
-            continue
-        if writers.setdefault(decl.sink.target, decl.name) != decl.name:
-            kind, _, name = decl.sink.target.partition(":")
-            raise Conflict(
-                f"{_KINDS[kind]} {name} is the sink of {writers[decl.sink.target]} and of "
-                f"{decl.name}",
-                remedy=f"Give each projection a {_KINDS[kind]} of its own.",
-            )
         if not isinstance(decl.sink, TopicSink):
             continue
         topic = decl.sink.topic

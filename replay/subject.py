@@ -30,6 +30,7 @@ from projections.sql.declared import DeclaredCatalog
 from projections.sql.lineage import read_by, readers_of, streams_named
 from projections.sql.parse import ProjectionDecl, parse_script
 from projections.sql.plan import InputKind, Plan, plan
+from projections.sql.sink_circles import check_sink_circles, check_sinks_apart
 from replay.generations import build_app, generation_name, live_app, version_before
 
 
@@ -249,7 +250,7 @@ def _planned(decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog)
     """Plan a projection, which may have another query than the one that is deployed.
 
     Raises `Conflict` where projections that read it could not be compiled with that query, or
-    would have columns of other types.
+    would have columns of other types, and where its sink is another one's or feeds it.
     """
     deployed = deployment.declared
     sources = tuple(deployment.sources.values())
@@ -257,6 +258,7 @@ def _planned(decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog)
     made = plan(decl, declared)
     if deployed.get(decl.name) == decl:
         return made
+    check_declared_sinks(decl, deployment)
     as_it_is = DeclaredCatalog(catalog, sources, [*deployed.values()])
     for name in readers_of(decl.name, deployed.values()):
         drop = f"drop {name} first: penstock projection drop {name} --yes"
@@ -275,6 +277,13 @@ def _planned(decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog)
                 remedy=f"Convert them in the new query, as CAST(… AS INT), or {drop}",
             )
     return made
+
+
+def check_declared_sinks(decl: ProjectionDecl, deployment: Deployment) -> None:
+    """Raise `Conflict` where sinks would get in each other's way with this query deployed."""
+    projections = {**deployment.declared, decl.name: decl}.values()
+    check_sinks_apart(projections)
+    check_sink_circles(deployment.sources.values(), projections)
 
 
 def _columns(decl: ProjectionDecl, declared: DeclaredCatalog) -> tuple[Column, ...]:

@@ -41,7 +41,15 @@ from replay.generations import (
     published_version,
     put_back,
 )
-from replay.subject import Site, anything_new, entry_of, noted_epoch, subject_of
+from replay.subject import (
+    Site,
+    anything_new,
+    check_declared_sinks,
+    declaration,
+    entry_of,
+    noted_epoch,
+    subject_of,
+)
 
 ATTEMPTS = 60
 """Each costs a catch-up over what the live generation committed meanwhile: on a busy machine it may
@@ -75,6 +83,9 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
     book = ReplayBook(site.lake, site.tables)
     # One that is swapping was left so by a crash, or is being swapped by somebody else.
     replay = book.newest(name, *READY, State.SWAPPING, generation=generation)
+    if replay.state is not State.SWAPPING:
+        # Something may have been deployed since the build that makes a circle with its query.
+        check_declared_sinks(declaration(name, replay.text), site.deployed.deployment())
     replay = _published(site, book, replay, catch_up)
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     # Whoever slept here may find that another process finished the swap, and took it back.

@@ -1,4 +1,6 @@
-"""Whether what a projection's sink appends to the event store comes back to the projection."""
+"""Whether sinks get in each other's way: one that two projections have, or one whose events come
+back to the projection that makes them. Asked of a statement, and of the query of a replay.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,23 @@ from kernel.errors import Conflict
 from projections.sql.lineage import readers_of, readers_of_events, readers_of_source
 from projections.sql.parse import ProjectionDecl, SourceDecl
 from projections.sql.sinks import EVENT_TYPES, EventSink
+
+_KINDS = {"topic": "topic", "event": "category"}
+
+
+def check_sinks_apart(projections: Iterable[ProjectionDecl]) -> None:
+    """Raise `Conflict` for a sink of two projections."""
+    writers: dict[str, str] = {}
+    for decl in projections:
+        if decl.sink is None:
+            continue
+        if writers.setdefault(decl.sink.target, decl.name) != decl.name:
+            kind, _, name = decl.sink.target.partition(":")
+            raise Conflict(
+                f"{_KINDS[kind]} {name} is the sink of {writers[decl.sink.target]} and of "
+                f"{decl.name}",
+                remedy=f"Give each projection a {_KINDS[kind]} of its own.",
+            )
 
 
 def check_sink_circles(
