@@ -3,6 +3,8 @@
 Rows of a stream that come from epoch E+1 on and are older than its watermark at E, minus its
 lateness, are late. So what ended before that is final. Of several streams the least counts.
 
+A partition in which nothing was ever written, up to the epoch's end, is not waited for.
+
 A partition that brought nothing newer for the source's `idle_timeout` is not waited for, nor is a
 stream of which all partitions are so; where all streams are, the greatest of their moments counts.
 Both are judged by rows of the manifest alone, so that whoever asks for an epoch gets one answer.
@@ -14,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kernel.positions import Epoch
+from kernel.positions import Epoch, Offsets
 from pipeline.commit.manifest import Committed, Manifest
 from pipeline.position.progress import Progress, Watermarks
 
@@ -36,7 +38,7 @@ def ended_up_to(manifest: Manifest, epoch: Epoch, terms: Iterable[StreamTerms]) 
     None while a stream has not been heard of, and is not idle either.
     """
     done = manifest.at(epoch)
-    now = _watermarks(done)
+    now = _without_empty(_watermarks(done), done.end)
     busy: list[int] = []
     idle: list[int] = []
     for each in dict.fromkeys(terms):
@@ -62,6 +64,24 @@ def _mark(now: Watermarks, before: Watermarks | None, name: str) -> tuple[int | 
     places, old = now.seen.get(name, {}), before.seen.get(name, {})
     moving = [time for place, time in places.items() if old.get(place) != time]
     return (min(moving), False) if moving else (max(places.values(), default=None), True)
+
+
+def _without_empty(marks: Watermarks, end: Offsets) -> Watermarks:
+    """Return watermarks that do not wait for partitions which were read and have no record.
+
+    All events of one stream are in one partition, so that the others may stay empty for ever.
+    """
+    waited = dict(marks.partitions)
+    for name, places in marks.seen.items():
+        topics = {place.rpartition("/")[0] for place in places}
+        empty = {
+            f"{topic}/{number}"
+            for topic in topics
+            for number, next_offset in end.get(topic, {}).items()
+            if next_offset == 0
+        }
+        waited[name] = waited.get(name, 1) - len(empty - places.keys())
+    return Watermarks(seen=marks.seen, partitions=waited)
 
 
 def _before(manifest: Manifest, done: Committed, timeout: timedelta | None) -> Watermarks | None:

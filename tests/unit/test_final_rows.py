@@ -294,6 +294,14 @@ def test_of_partitions_and_streams_the_least_counts() -> None:
     assert ended([one], term("a"), term("c")) is None
 
 
+def test_a_partition_without_any_record_is_not_waited_for() -> None:
+    one = committed(1, 0, a={"topic/0": 50})
+    assert ended([replace(one, end={"topic": {"0": 3, "1": 0}})], term("a")) == 50
+    assert ended([replace(one, end={"topic": {"0": 3, "1": 2}})], term("a")) is None, "others'"
+    assert ended([replace(one, end={"topic": {"0": 3}})], term("a")) is None, "it was not read"
+    assert ended([replace(one, end={"other": {"1": 0}})], term("a")) is None
+
+
 def test_what_is_idle_is_not_waited_for() -> None:
     first = committed(1, 0, a={"0": 10, "1": 40}, b={"0": 30, "1": 35})
     later = committed(2, 20, a={"0": 10, "1": 90}, b={"0": 30, "1": 35})
