@@ -8,6 +8,11 @@ from 1 again. Ours does not (`stack/connect/WholeTransactions.java`), but no ord
 Within one transaction PostgreSQL decodes changes in the order of their LSNs. Those that share one
 (rows of one COPY record, the tables of one TRUNCATE) never concern the same row; the two halves of
 a changed key, a delete and the insert after it, always have numbers that follow each other.
+
+A logical message has the LSN at which its record ends, which is where the next one begins: a row
+that is written right behind DDL may share it, and comes after it. Their numbers do not tell that:
+where one of the two was written within a savepoint, PostgreSQL merges both by LSN alone and may
+send the row first.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.records import Operation
+from schemas.records import LOGICAL_MESSAGE, Operation
 
 _BITS = 20
 """Rows of one LSN are a page's, some hundreds."""
@@ -38,6 +43,7 @@ def _low(commit_order: Any, lsn: Any, total: Any, snapshot: Any, operation: Any)
     counted = pc.add(pc.bit_wise_and(pc.subtract(total, 1), _MASK), 1)
     deleted = pc.equal(operation, Operation.DELETE.value)
     counted = pc.if_else(deleted, pc.bit_wise_and(total, _MASK), counted)
+    counted = pc.if_else(pc.equal(operation, LOGICAL_MESSAGE), 0, counted)
     return pc.if_else(snapshot, 0, pc.add(place, counted))
 
 

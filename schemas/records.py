@@ -87,6 +87,10 @@ class Operation(StrEnum):
     READ = "r"
 
 
+LOGICAL_MESSAGE = "m"
+"""Debezium's letter of a logical message, which concerns no row."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One row-level change of a captured table.

@@ -32,6 +32,7 @@ from lake.table_columns import (
 )
 from pipeline.decode.side_by_side import side_by_side
 from schemas.records import (
+    LOGICAL_MESSAGE,
     Change,
     Decoded,
     KafkaRecord,
@@ -248,7 +249,7 @@ def _message(message: SourceMessage) -> Row:
         "kind": MESSAGE,
         "source": message.source,
         "table": SCHEMA_TABLE if message.prefix == MESSAGE_PREFIX else MESSAGES_TABLE,
-        "operation": "m",
+        "operation": LOGICAL_MESSAGE,
         "transaction_id": message.transaction_id,
         "lsn": message.lsn,
         "commit_order": message.commit_order,

@@ -222,6 +222,23 @@ def test_a_rename_is_known_without_an_earlier_message(lake: Lake) -> None:
     assert folding.rows() == [{"id": 1, "z": 1}]
 
 
+def test_p4_a_row_right_behind_ddl_keeps_its_value_whatever_number_it_has(lake: Lake) -> None:
+    """PostgreSQL may send it first where one of the two is within a savepoint."""
+    item = Item()
+    item.tell("describe")
+    item.write("c", 1)
+    item.add("a", "int4")
+    item.write("c", 2, {2: 5})
+    ddl, row = item.log[-2:]
+    shared = {name: ddl[name] for name in ("transaction_id", "lsn", "commit_order")}
+    row |= shared
+    ddl["total_order"], row["total_order"] = 8, 7
+    folding = Folding(lake, item)
+    folding.run(item.log[:2])
+    folding.run(item.log[2:])
+    assert folding.rows() == item.expected() == [{"id": 1, "a": None}, {"id": 2, "a": 5}]
+
+
 def test_an_excluded_column_stays_out(lake: Lake) -> None:
     """The triggers tell of every column of the source; the connector does not send all."""
     item = Item()

@@ -47,6 +47,15 @@ def test_changes_of_one_lsn_have_places_of_their_own() -> None:
     assert len(set(places_of(following))) == 2
 
 
+@pytest.mark.parametrize("total", [1, 7, 2**20 - 1, 2**20 + 1])
+def test_a_message_comes_before_the_row_that_begins_where_it_ends(total: int) -> None:
+    told = rows((100, 4096, total + 1, False, "m"), (100, 4096, total, False, "c"))
+    message, row = places_of(told)
+    assert message < row
+    before = rows((100, 4088, total, False, "c"))
+    assert places_of(before) < [message]
+
+
 def test_rows_of_a_snapshot_come_first_and_rows_without_a_place_do_no_harm() -> None:
     told = rows((100, 100, 0, True, "r"), (100, 24, 1, False, "c"))
     snapshot, streamed = low_of(told).to_pylist()
