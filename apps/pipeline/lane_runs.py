@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from apps.gaps import Gap
 from apps.pipeline.stream import IngestRun
+from apps.pipeline.turns import Turn
 from apps.settings import Settings
 from apps.standstills import cause_and_fix
 from kernel.errors import Unavailable
@@ -42,7 +43,7 @@ class NewRun(Protocol):
         without: frozenset[str],
         checkpoints: Path,
         max_records: int,
-        turn: threading.Lock,
+        turn: Turn,
         apart: bool,
         much: int,
     ) -> IngestRun:
@@ -65,11 +66,12 @@ class LaneRuns:
         self._spark = spark
         self._new_run = new_run
         self._book = book
+        book.keep(lanes)
         self._lanes = lanes
         self._checkpoints = settings.state_dir / "checkpoints"
         self._max_records = settings.number("pipeline.max_records_per_epoch")
         self._lane_records = settings.number("pipeline.lane_records")
-        self._turn = threading.Lock()
+        self._turn = Turn()
         self._apart: dict[str, IngestRun] = {}
         self._looks = 0
         shutil.rmtree(self._checkpoints, ignore_errors=True)
@@ -79,6 +81,11 @@ class LaneRuns:
     def gaps(self) -> Mapping[str, list[Gap]]:
         """What Kafka has lost, by lane, as it was when the common stream began."""
         return self.together.gaps
+
+    @property
+    def failed(self) -> bool:
+        """Whether an epoch of any stream failed: the next look tells of it."""
+        return self._turn.error is not None
 
     def finish_unfinished(self, manifest: Manifest) -> None:
         """Finish the epoch that was bound; lanes that this could not be done with are held.
@@ -105,6 +112,7 @@ class LaneRuns:
     def look(self) -> None:
         """Look after all streams. Raises what ended the common one, or an epoch of any."""
         self._looks += 1
+        self._refuse_failed_epoch()
         for lane in list(self._apart):
             self._look_at(lane)
         for lane in self._book.due():
@@ -112,6 +120,7 @@ class LaneRuns:
                 self._begin(lane)
         if self.together.active:
             return
+        self._refuse_failed_epoch()
         if self.together.error is not None:
             raise self.together.error
         bulky = self.together.bulky
@@ -125,17 +134,17 @@ class LaneRuns:
 
     def stop(self) -> None:
         """End all streams between two epochs; an epoch under way is finished first."""
-        for run in [*self._apart.values(), self.together]:
-            if run.active:
-                run.stop()
+        with ExitStack() as ending:
+            for run in [self.together, *self._apart.values()]:
+                if run.active:
+                    ending.callback(run.stop)
         self._apart = {}
 
     def _look_at(self, lane: str) -> None:
         run = self._apart[lane]
         if not run.active:
+            self._refuse_failed_epoch()
             error = run.error or Unavailable("its stream ended")
-            if run.amid_epoch:
-                raise error
             del self._apart[lane]
             self._hold(lane, error)
             return
@@ -155,6 +164,11 @@ class LaneRuns:
             self._end_together()
             self.start()
 
+    def _refuse_failed_epoch(self) -> None:
+        """Raise what failed amid an epoch of any stream: all of ingest has to begin again."""
+        if self._turn.error is not None:
+            raise self._turn.error
+
     def _begin(self, lane: str) -> None:
         run = self._made(self._lanes - {lane}, apart=lane)
         context = self._spark.sparkContext
@@ -173,6 +187,7 @@ class LaneRuns:
     def _end_together(self) -> None:
         if self.together.active:
             self.together.stop()
+        self._refuse_failed_epoch()
         if self.together.error is not None:
             raise self.together.error
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -37,6 +36,7 @@ from apps.pipeline.batch_plan import BatchPlans
 from apps.pipeline.epoch_records import EpochRecords
 from apps.pipeline.kafka import records_between, stream_records
 from apps.pipeline.routing import TopicRouter
+from apps.pipeline.turns import Stopped, Turn
 from apps.pipeline.watchdog import Signs, spark_signs
 from apps.topics import KafkaTopics
 from kernel.errors import StoreDiverged, TooLarge, Unavailable
@@ -53,10 +53,6 @@ _TOPICS_APPEARED = "you must specify all TopicPartitions"
 
 _MESSAGES = ".message"
 """How the topics end that Debezium sends logical messages to."""
-
-
-class Stopped(Exception):
-    """Ends a run between two epochs."""
 
 
 def _only_messages(bound: Bound) -> bool:
@@ -96,7 +92,7 @@ class IngestRun:
         before_epoch: Callable[[], None],
         after_epoch: Callable[[Committed], None],
         after_rest: Callable[[Offsets], None],
-        turn: threading.Lock | None = None,
+        turn: Turn | None = None,
         apart: bool = False,
         much: int | None = None,
     ) -> None:
@@ -120,14 +116,12 @@ class IngestRun:
         self._after_epoch = after_epoch
         self._after_rest = after_rest
         self._run_id = uuid.uuid4().hex
-        self._busy = turn or threading.Lock()
+        self._turn = turn or Turn()
         self._apart = apart
         self._much = much
         self._early: pa.Table | None = None
         self.bulky: str | None = None
         self.epochs = 0
-        self.amid_epoch = False
-        """Whether the error came when the run had its turn: all of ingest has to begin again."""
         self._stopping = False
         self._error: BaseException | None = None
         self._taken: Offsets = {}
@@ -233,8 +227,8 @@ class IngestRun:
         """Make an epoch of decisions that wait, where nothing else is to be read just now."""
         if not self._ingest.undecided():
             return
-        with self._loop.working("a decision"), self._busy:
-            if self._stopping or self._error is not None or not self._ingest.undecided():
+        with self._loop.working("a decision"), self._turn:
+            if self._stopping or self._turn.error is not None or not self._ingest.undecided():
                 return
             try:
                 bound = Bound(
@@ -276,12 +270,12 @@ class IngestRun:
     def stop(self) -> None:
         """End the run between two epochs; an epoch under way is finished first.
 
-        Spark's `stop` returns when the query's thread has ended: whoever holds `busy` meanwhile
-        waits for ever for a batch that has just begun and waits for `busy`.
+        Spark's `stop` returns when the query's thread has ended: whoever has the turn meanwhile
+        waits for ever for a batch that has just begun and waits for its turn.
         """
         self._stopping = True
         with self._loop.working("the end of a run"):
-            with self._busy:
+            with self._turn:
                 query = self._query  # No batch is amid its epoch; one that begins now ends at once.
             if query is not None:
                 query.stop()
@@ -329,8 +323,9 @@ class IngestRun:
             raise
 
     def _batch(self, records: DataFrame, batch_id: int) -> None:
-        with self._busy:
-            if self._stopping:
+        with self._turn:
+            if self._stopping or self._turn.error is not None:
+                self._stopping = True
                 raise Stopped
             try:
                 self._before_epoch()
@@ -342,7 +337,7 @@ class IngestRun:
                 raise
             except BaseException as error:
                 # Spark wraps what a callback raises in text: keep the error itself.
-                self._error, self.amid_epoch = error, True
+                self._error = error
                 raise
             self._taken = {**self._taken, **bound.end}
             self.epochs += 1

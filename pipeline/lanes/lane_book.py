@@ -9,7 +9,7 @@ the others, is *apart* until it has kept up for a while; then it is read with th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
@@ -47,6 +47,10 @@ class LaneBook:
     def names(self) -> frozenset[str]:
         """The lanes that are not read with the others."""
         return frozenset(self._apart)
+
+    def keep(self, lanes: Collection[str]) -> None:
+        """Forget all lanes but these: the source of another one was removed."""
+        self._apart = {lane: each for lane, each in self._apart.items() if lane in lanes}
 
     def hold(self, lane: str, reason: str, *, lasting: bool = False) -> None:
         """Take note that a lane could not be read; `lasting`: trying again does not mend it."""

@@ -220,16 +220,22 @@ def test_p1_an_epoch_of_a_lane_that_is_apart_is_finished_over_its_offsets(
     lanes.stop()
     lanes.book.part("readings", "it has much to read")
     lanes.begin()
+    runs = lanes.runs
+    assert runs is not None
+    runs.look()
     owner, _, name = step.partition(".")
     with monkeypatch.context() as patched:
         patched.setattr({"Ingest": Ingest, "Folding": Folding}[owner], name, _storage_is_away)
         lanes.send(readings=7)
+        until(lambda: runs.failed, "its epoch fails, before or behind its rows in the log")
+        lanes.send(pings=2)
+        until(lambda: not runs.together.active, "the other one makes no epoch behind that one")
         with pytest.raises(Unavailable, match="storage"):
-            lanes.until(lambda: False, "its epoch fails, before or behind its rows in the log")
+            runs.look()
         lanes.stop()
     lanes.begin()
     assert lanes.logged() == {"pings": 3, "readings": 7}, "the next start finishes it first"
-    lanes.send(pings=2, readings=2)
+    lanes.send(readings=2)
     lanes.until(lambda: lanes.logged() == {"pings": 5, "readings": 9}, "both go on")
 
 

@@ -68,3 +68,11 @@ def test_a_lane_with_much_to_read_is_apart_at_once_and_not_held() -> None:
     assert book.due() == ["readings"]
     assert book.held() == {}
     assert book.document()["readings"]["state"] == "apart"
+
+
+def test_a_lane_of_a_source_that_was_removed_is_forgotten() -> None:
+    book = LaneBook(Clock())
+    book.hold("readings", "the registry does not answer")
+    book.part("pings", "it has much to read")
+    book.keep({"pings", "shop"})
+    assert book.names == {"pings"}
