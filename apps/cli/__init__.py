@@ -63,7 +63,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "quarantine": "Records that could not be used, with their bytes.",
     },
     "apps.cli.wait": {
-        "wait": "Wait until events and captured rows that were committed by now are in all tables."
+        "wait": "Wait until all that was committed by now is in all tables and sinks."
     },
     "apps.cli.demo": {"demo": "Run the whole system on real flights and check every figure."},
 }

@@ -35,7 +35,7 @@ def wait(
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Wait until events and captured rows that were committed by now are in all tables and sinks.
+    """Wait until all that was committed by now is in all tables and sinks.
 
     Exit code 5 when the time is over, naming what is behind. Paused projections are not waited for,
     nor are those that wait for their own trigger: they are named.

@@ -48,7 +48,7 @@ class Walk:
         self.append("stepped", 2)
         self.append("torn", 1)
         typed = Path(self.stack.lake.path(TYPED)) / "_delta_log"
-        until(typed.exists, "the typed table is there", deadline_s=120)
+        until(lambda: any(typed.glob("*.json")), "the typed table is there", deadline_s=120)
         self.write("sources/walked.toml", "[[torn")
         self.write("deciders/walked.py", "def (")
         with socket.create_server(("127.0.0.1", 0)) as closed:
@@ -82,6 +82,15 @@ class Walk:
 
     def standing(self) -> dict[tuple[str, str], Standstill]:
         return {(s.component, s.name): s for s in standing_still(load(self.stack.workspace))}
+
+    def until_all_moves(self) -> None:
+        """Wait until nothing stands still; say what does if that never comes."""
+        try:
+            until(lambda: not self.standing(), "all moves again", deadline_s=100)
+        except AssertionError as error:
+            raise AssertionError(
+                f"{error}: {[str(s) for s in self.standing().values()]}"
+            ) from error
 
     def asked(self, part: str, path: str) -> httpx.Response:
         settings = self.stack.settings
@@ -134,5 +143,5 @@ def test_each_component_that_stands_still_is_seen_at_every_door(walk: Walk) -> N
         walk.stack.command("wait", "--timeout", "60")
 
     walk.mend_all()
-    until(lambda: not walk.standing(), "all moves again", deadline_s=180)
+    walk.until_all_moves()
     assert walk.stack.command("status")["state"] == "ready"

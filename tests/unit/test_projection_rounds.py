@@ -251,7 +251,7 @@ def test_a_build_is_computed_twice_only_where_another_process_had_a_part(
     guard = slice_guard("numbers", 2, 0)
     rounds.made.writer.append(whole.target.path, wrong, guard)
     projector = Projector(NoSpark(), rounds.lake, site.tables, site.manifest)
-    SliceWriter(NoSpark(), projector, site.tables).finish(whole, resumed=resumed)
+    SliceWriter(NoSpark(), projector, rounds.lake, site.tables).finish(whole, resumed=resumed)
     right = {2: 1, 1: 1}
     assert rounds.rows("numbers/_gen/2") == (right if resumed else {7: 7})
     assert site.manifest.noted(whole.target.app_id) == epoch

@@ -95,7 +95,7 @@ def test_the_command_shows_the_drift_of_before_and_now(
             return versions.catch_up(epoch)(replay)
 
     monkeypatch.setenv("PENSTOCK_LAKE_PATH", versions.made.lake.root)
-    monkeypatch.setattr(commands, "_builder", lambda *_: Built())
+    monkeypatch.setattr(commands, "builder_of", lambda *_: Built())
     commands.compare_(NAME, workspace=tmp_path)
     assert "1" in capsys.readouterr().out.splitlines()[-1]
     for _ in range(5):
