@@ -53,6 +53,8 @@ _SIZES = (2**16, 2**19, 2**22, TARGET_BYTES)
 LOOK_EVERY = timedelta(seconds=20)
 TRIM_EVERY = timedelta(minutes=1)
 VACUUM_EVERY = timedelta(hours=1)
+AGAIN_AFTER_S = 10.0
+"""After so many seconds work of which some failed is tried again, then after twice as many."""
 _REST_S = 2.0
 APPENDED = ("log/", "quarantine/")
 """Tables of epochs, by the beginnings of their names, that nobody merges into."""
@@ -263,6 +265,8 @@ class Upkeep:
         self._large = large
         self.troubles: dict[str, str] = {}
         """What could not be done the last time, by the kind of work or the table."""
+        self._failed = False
+        self._failures: dict[str, int] = {}
         self.loop = Loop("upkeep")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -282,23 +286,34 @@ class Upkeep:
 
     def _run(self) -> None:
         works = {self.trim: TRIM_EVERY, self.look: LOOK_EVERY, self._vacuum: VACUUM_EVERY}
-        done = dict.fromkeys(works, time.monotonic())
         # Ingest may wait for room; and what was removed before a long rest, logs forget soon.
-        done[self.trim] = done[self._vacuum] = -math.inf
+        due = dict.fromkeys(works, -math.inf) | {self.look: time.monotonic() + _seconds(LOOK_EVERY)}
         while not self._stop.wait(_REST_S):
-            for work, pause in works.items():
-                if time.monotonic() - done[work] < pause.total_seconds():
-                    continue
-                done[work] = time.monotonic()
-                try:
-                    with self.loop.working(work.__name__.strip("_")):
-                        work()
-                except Exception as error:
-                    # Nothing depends on it: it is tried again when it is due again.
-                    log.warning("upkeep: %s", error, exc_info=error)
-                    self.troubles[work.__name__.strip("_")] = str(error)[:500]
-                else:
-                    self.troubles.pop(work.__name__.strip("_"), None)
+            for work, every in works.items():
+                if time.monotonic() >= due[work]:
+                    due[work] = time.monotonic() + self.rest_after(work, every)
+
+    def rest_after(self, work: Callable[[], object], every: timedelta) -> float:
+        """Do some work; return the seconds until it is due again.
+
+        Nothing depends on it. Where any of it failed it is tried again soon, then later and later.
+        """
+        kind = work.__name__.strip("_")
+        self._failed = False
+        try:
+            with self.loop.working(kind):
+                work()
+        except Exception as error:
+            log.warning("upkeep: %s", error, exc_info=error)
+            self.troubles[kind] = _said(error)
+            self._failed = True
+        else:
+            self.troubles.pop(kind, None)
+        if not self._failed:
+            self._failures.pop(kind, None)
+            return _seconds(every)
+        failures = self._failures[kind] = self._failures.get(kind, 0) + 1
+        return min(_seconds(every), AGAIN_AFTER_S * 2 ** min(failures - 1, 12))
 
     def _vacuum(self) -> None:
         with self._of("epochs"):
@@ -321,9 +336,10 @@ class Upkeep:
         """Return all tables whose files are replaced: as epochs name them, else as they are."""
         found = dict(self._at)
         for name in {*UNNAMED, *self._derived()} - {*found}:
-            table = self._tables.open(self._lake.path(name))
-            if table is not None:
-                found[name] = TableAt(version=table.version(), as_of_epoch=0)
+            with self._of(name):
+                table = self._tables.open(self._lake.path(name))
+                if table is not None:
+                    found[name] = TableAt(version=table.version(), as_of_epoch=0)
         return found
 
     def trim(self) -> int:
@@ -360,7 +376,17 @@ class Upkeep:
         with attempts.of(name):
             yield
             self.troubles.pop(name, None)
-        self.troubles |= {name: str(error)[:500] for name, error in attempts.failed.items()}
+        self._failed = self._failed or bool(attempts.failed)
+        self.troubles |= {name: _said(error) for name, error in attempts.failed.items()}
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says, without the stack that libraries write below it."""
+    return str(error).partition("\n")[0][:500]
+
+
+def _seconds(time: timedelta) -> float:
+    return time.total_seconds()
 
 
 def _hours(time: timedelta) -> int:

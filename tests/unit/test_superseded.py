@@ -154,6 +154,24 @@ def test_upkeep_trims_current_tables_and_no_others(lake: Lake) -> None:
     assert unbound.trim() == 0
 
 
+def test_a_table_that_cannot_be_opened_stops_no_other_and_is_tried_again_soon(lake: Lake) -> None:
+    versions(lake, "current/a", [90, 80])
+    torn = Path(lake.path("typed/torn")) / "_delta_log" / f"{0:020}.json"
+    torn.parent.mkdir(parents=True)
+    torn.write_text("{torn")
+    upkeep = Upkeep(lake, retention=NEVER, derived=lambda: ["typed/torn"])
+    upkeep._at = {"current/a": TableAt(version=2, as_of_epoch=2)}
+    every = compaction.VACUUM_EVERY
+    assert upkeep.rest_after(upkeep._vacuum, every) == compaction.AGAIN_AFTER_S
+    assert list(upkeep.troubles) == ["typed/torn"]
+    assert "\n" not in upkeep.troubles["typed/torn"]
+    assert readable(lake, "current/a") == [2], "the other one was looked after"
+    assert upkeep.rest_after(upkeep._vacuum, every) == 2 * compaction.AGAIN_AFTER_S
+    torn.unlink()
+    assert upkeep.rest_after(upkeep._vacuum, every) == every.total_seconds()
+    assert upkeep.troubles == {}
+
+
 def test_upkeep_looks_at_once_and_goes_on_after_an_error(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
