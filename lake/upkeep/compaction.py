@@ -313,7 +313,7 @@ class Upkeep:
             self._failures.pop(kind, None)
             return _seconds(every)
         failures = self._failures[kind] = self._failures.get(kind, 0) + 1
-        return min(_seconds(every), AGAIN_AFTER_S * 2 ** min(failures - 1, 12))
+        return min(_seconds(every), AGAIN_AFTER_S * 2.0 ** min(failures - 1, 12))
 
     def _vacuum(self) -> None:
         with self._of("epochs"):
