@@ -14,7 +14,7 @@ from psycopg import sql
 from cdc.admission import Check
 from cdc.database import Connection
 from cdc.replication import ensure_publication
-from kernel.errors import PenstockError
+from kernel.errors import PenstockError, first_line
 
 _LOCK_TIMEOUT = "5s"
 _NOT_GRANTED = "01007"
@@ -61,7 +61,7 @@ def publish(
             subject=subject,
             statement=statement,
             done=False,
-            remains=f"{str(error).splitlines()[0]}. As a superuser: --fix-as DSN",
+            remains=f"{first_line(error)}. As a superuser: --fix-as DSN",
         )
     give = sql.SQL("ALTER PUBLICATION {} OWNER TO {}").format(*map(sql.Identifier, (name, reader)))
     try:
@@ -87,7 +87,7 @@ def _tried(connection: Connection, check: Check, statement: str) -> Repair:
         if refused:
             raise psycopg.errors.InsufficientPrivilege(refused[0])
     except psycopg.Error as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error) or type(error).__name__
         return Repair(
             subject=check.subject,
             statement=statement,

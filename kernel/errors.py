@@ -280,6 +280,12 @@ EXIT_UNHEALTHY = 5
 EXIT_PARTIAL = 6
 
 
+def first_line(error: BaseException) -> str:
+    """Return what an error says, without the stacks and hints that libraries write below it."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else ""
+
+
 def exit_code(error: BaseException) -> int:
     """Map an error to the exit code of the command line."""
     match error:

@@ -26,6 +26,7 @@ from kernel.errors import (
     InvalidRequest,
     PenstockError,
     Unavailable,
+    first_line,
 )
 from kernel.positions import CLOSED, Epoch
 from lake.sessions import session_beside
@@ -358,7 +359,7 @@ def _stale(replay: Replay, why: str) -> Conflict:
 
 
 def _failed(replay: Replay, number: int, key: str | None, error: Exception) -> PenstockError:
-    said = str(error).strip().partition("\n")[0]
+    said = first_line(error)
     build = build_of(replay.detail)
     over = build is not None and number >= build.slicing.slices
     which = "what came since the base" if over else f"slice {number + 1}"

@@ -43,7 +43,7 @@ from cdc.verification.source_rows import (
     split_of,
 )
 from cdc.verification.table_shapes import same_shape
-from kernel.errors import InvalidRequest, NotComparable, NotFound, Unavailable
+from kernel.errors import InvalidRequest, NotComparable, NotFound, Unavailable, first_line
 from kernel.positions import Epoch, Lsn, lsn_to_text
 from lake.layout import Lake, current_name
 from lake.tables import Tables
@@ -332,8 +332,7 @@ def _try_look(
 
 
 def _failure(error: Exception) -> str:
-    first = (str(error).strip() or "no message").splitlines()[0]
-    return f"{type(error).__name__}: {first}"
+    return f"{type(error).__name__}: {first_line(error) or 'no message'}"
 
 
 def _look(

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from kernel.dsn import SPELLING, ends_early
-from kernel.errors import Misconfigured, StorageFull, Unavailable
+from kernel.errors import Misconfigured, StorageFull, Unavailable, first_line
 
 SERVICE_ROLE = "penstock_service"
 CONNECT_TIMEOUT_S = 5
@@ -179,5 +179,4 @@ def half_filled() -> Unavailable:
 
 
 def _cause(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
+    return first_line(error) or type(error).__name__

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from kernel.errors import LeaseLost
+from kernel.errors import LeaseLost, first_line
 from kernel.loops import Loop, passed
 from lake.attempts import Attempts
 from lake.layers import FOLDER
@@ -305,7 +305,7 @@ class Upkeep:
                 work()
         except Exception as error:
             log.warning("upkeep: %s", error, exc_info=error)
-            self.troubles[kind] = _said(error)
+            self.troubles[kind] = first_line(error)[:500]
             self._failed = True
         else:
             self.troubles.pop(kind, None)
@@ -377,12 +377,7 @@ class Upkeep:
             yield
             self.troubles.pop(name, None)
         self._failed = self._failed or bool(attempts.failed)
-        self.troubles |= {name: _said(error) for name, error in attempts.failed.items()}
-
-
-def _said(error: Exception) -> str:
-    """Return what an error says, without the stack that libraries write below it."""
-    return str(error).partition("\n")[0][:500]
+        self.troubles |= {name: first_line(error)[:500] for name, error in attempts.failed.items()}
 
 
 def _seconds(time: timedelta) -> float:

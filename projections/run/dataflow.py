@@ -18,7 +18,7 @@ import duckdb
 import pyarrow as pa
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
-from kernel.errors import ContractViolation, TooLarge
+from kernel.errors import ContractViolation, TooLarge, first_line
 from projections.run.functions import computing, functions_in, with_parameters
 from projections.run.matcher import matcher_of
 from projections.run.operators import (
@@ -136,7 +136,7 @@ class Dataflow:
                 raise
             except duckdb.Error as error:
                 raise ContractViolation(
-                    f"the query cannot be computed: {_first_line(error)}",
+                    f"the query cannot be computed: {first_line(error)}",
                     remedy="Write the query so that it holds for every row, as with nullif or "
                     "CASE.",
                 ) from error
@@ -162,7 +162,7 @@ class Dataflow:
             raise TooLarge(
                 f"what the projection keeps between runs, or one run of it, needs more than "
                 f"{self._memory_bytes // 2**20} MB of memory and the disk behind it "
-                f"({self._scratch.parent}): {_first_line(error)}",
+                f"({self._scratch.parent}): {first_line(error)}",
                 remedy="Raise pipeline.state_memory_bytes, or free space there, and restart the "
                 "pipeline. What is kept, and which queries Spark computes instead, shows: penstock "
                 "projection explain FILE.sql",
@@ -254,10 +254,6 @@ class Dataflow:
         operator.start()
         self._operators.append(operator)
         return f"FROM {operator.changes}"
-
-
-def _first_line(error: duckdb.Error) -> str:
-    return str(error).partition("\n")[0]
 
 
 def _without_zone(computed: Callable[..., pa.Array], count: int) -> Callable[..., pa.Array]:
