@@ -146,8 +146,9 @@ def _tables_at(
     if chosen is None:
         raise NotFound("the lake has no tables yet", remedy="penstock wait --caught-up")
     tables, live = [], _live(lake)
+    manifest = Manifest(lake, Tables())
     for name, version in (versions | tails).items():
-        noted = _noted(lake, live, name, version, chosen)
+        noted = _noted(lake, manifest, live, name, version, chosen)
         try:
             table = DeltaTable(lake.path(name), version=version)
             tables.append(kept_table(table, name, noted=noted))
@@ -163,13 +164,18 @@ def _live(lake: Lake) -> dict[str, int]:
 
 
 def _noted(
-    lake: Lake, live: Mapping[str, int], name: str, version: DeltaVersion | None, epoch: Epoch
+    lake: Lake,
+    manifest: Manifest,
+    live: Mapping[str, int],
+    name: str,
+    version: DeltaVersion | None,
+    epoch: Epoch,
 ) -> str | None:
     """Return what the manifest says of a projection's table at a version; None of other tables."""
     kind, _, projection = name.partition("/")
     if kind != "projection" or projection not in live:
         return None
-    found = noted_by(lake, Manifest(lake, Tables()), projection, live=live[projection], up_to=epoch)
+    found = noted_by(lake, manifest, projection, live=live[projection], up_to=epoch)
     return found.to_json() if found is not None and found.version == version else None
 
 
