@@ -120,9 +120,7 @@ class LaneRuns:
                 self._begin(lane)
         if self.together.active:
             return
-        self._refuse_failed_epoch()
-        if self.together.error is not None:
-            raise self.together.error
+        self._refuse_ended()
         bulky = self.together.bulky
         if bulky is not None:
             log.info("lane %s has much to read: it is read apart", bulky)
@@ -161,7 +159,9 @@ class LaneRuns:
             run.stop()
             del self._apart[lane]
             self._book.join(lane)
-            self._end_together()
+            if self.together.active:
+                self.together.stop()
+            self._refuse_ended()
             self.start()
 
     def _refuse_failed_epoch(self) -> None:
@@ -184,9 +184,8 @@ class LaneRuns:
         finally:
             context.setLocalProperty(_POOL, before or "default")
 
-    def _end_together(self) -> None:
-        if self.together.active:
-            self.together.stop()
+    def _refuse_ended(self) -> None:
+        """Raise what ended the common stream, or failed amid an epoch of any."""
         self._refuse_failed_epoch()
         if self.together.error is not None:
             raise self.together.error
