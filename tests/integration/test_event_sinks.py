@@ -12,7 +12,6 @@ from prometheus_client import generate_latest
 
 from apps.settings import Settings
 from lake.layout import Lake
-from replay.swap import rollback, swap
 from tests.support.lake.event_sink import EventWorld
 from tests.support.lake.handmade import words
 from tests.support.services.http import service_in_thread
@@ -106,13 +105,7 @@ def test_p10_each_change_is_an_event_once_and_only_live_ones_are_delivered(
 def test_p10_a_swap_and_a_rollback_are_recorded_and_nothing_of_them_is_delivered(
     world: EventWorld, receiver: HttpReceiver
 ) -> None:
-    world.first_run()
-    world.send()
-    built = world.made.build("report", words((2, "b"), (3, "new")), 1, text=world.text())
-    swap(world.made.site, built.name, catch_up=lambda *_: built)
-    world.send()
-    rollback(world.made.site, "report")
-    world.send()
+    world.swap_and_roll_back()
     world.run(words((9, "live")))
     world.send()
     assert world.told()[2:] == [

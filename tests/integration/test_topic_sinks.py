@@ -16,7 +16,6 @@ from apps.standstills import of_pipeline
 from apps.topics import KafkaTopics
 from lake.layout import Lake
 from projections.run.catalog import DROPPED
-from replay.swap import rollback, swap
 from tests.support.lake.handmade import words
 from tests.support.lake.topic_sink import SinkWorld
 from tests.support.services.waiting import until
@@ -64,13 +63,7 @@ def test_p10_each_change_is_in_the_topic_once_and_in_order(world: SinkWorld) -> 
 def test_p10_a_swap_and_a_rollback_send_what_differs_and_a_dropped_one_goes_on(
     world: SinkWorld,
 ) -> None:
-    world.first_run()
-    world.send()
-    built = world.made.build("report", words((2, "b"), (3, "new")), 1, text=world.text())
-    swap(world.made.site, built.name, catch_up=lambda *_: built)
-    world.send()
-    rollback(world.made.site, "report")
-    world.send()
+    world.swap_and_roll_back()
     world.deploy(status=DROPPED)
     assert not world.sinks.step()
     assert not world.sinks.states

@@ -19,6 +19,7 @@ from lake.layout import Lake
 from lake.writer import Guard, with_op
 from projections.run.catalog import LIVE, PROJECTION, Entry
 from replay.generations import live_app
+from replay.swap import rollback, swap
 from schemas.registry import ConfluentRegistry
 from schemas.wire import HEADER_BYTES, schema_id_of
 from tests.support.lake.handmade import HandMade, words
@@ -104,6 +105,16 @@ class SinkWorld:
         path = self.lake.path(name)
         version = self.made.writer.merge(path, with_op(rows, op), Guard(app, epoch), keys=["id"])
         self.made.note(app, {name: version}, epoch)
+
+    def swap_and_roll_back(self) -> None:
+        """Run, swap in a generation with another row, and take it back; send after each."""
+        self.first_run()
+        self.send()
+        built = self.made.build("report", words((2, "b"), (3, "new")), 1, text=self.text())
+        swap(self.made.site, built.name, catch_up=lambda *_: built)
+        self.send()
+        rollback(self.made.site, "report")
+        self.send()
 
     def send(self) -> None:
         """Send until nothing is left. Raises `AssertionError` where a sink stands still."""
