@@ -105,7 +105,7 @@ class Walk:
 @pytest.fixture
 def walk(whole_stack: Path) -> Iterator[Walk]:
     made = Walk(WholeStack(whole_stack, ""))
-    until(lambda: not made.standing(), "all moves", deadline_s=120)
+    made.until_all_moves()
     try:
         yield made
     finally:

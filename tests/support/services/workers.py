@@ -1,12 +1,12 @@
 """Which worker runs what, where `make test` gives a run two of them (pytest-xdist, loadgroup).
 
-A pytest plugin module. Each of the three long groups is one worker's: the tests of the warm stack, those
-that ask for Spark alone, and those of the whole stack. What they share is started once per group; only a
-Spark session is begun in two of them. Every other file is a group of its own: its fixtures are made
-once, too. Groups are given out in the order of their first tests: the warm stack, Spark and the
-whole stack, then folders whose files take long, then folders of quick files, so that no worker is
-left with a long group while the other has nothing to do. Without workers nothing of this has an
-effect.
+A pytest plugin module. Each of the three long groups is one worker's: the tests of the warm stack,
+those that ask for Spark alone, and those of the whole stack. What they share is started once per
+group; only a Spark session is begun in two of them. Every other file is a group of its own: its
+fixtures are made once, too. Groups are given out in the order of their first tests: the warm stack,
+Spark and the whole stack, then folders whose files take long, then folders of quick files, so that
+no worker is left with a long group while the other has nothing to do. Without workers nothing of
+this has an effect.
 """
 
 from __future__ import annotations
