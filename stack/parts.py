@@ -24,6 +24,8 @@ REGISTRY_DATABASE = "registry"
 _JVM = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true")
 # Parts that mostly wait start in half the time when only the quick compiler is used.
 _SMALL_JVM = (*_JVM, "-XX:TieredStopAtLevel=1")
+# A worker that is busy answers late; one whose herder waits for a task that never ends stays so.
+_CONNECT_HUNG_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,10 +224,13 @@ def connect(around: Surroundings, needs: tuple[str, ...]) -> Part:
             *("-Duser.timezone=UTC", "-cp", around.jars.classpath("kafka")),
             *("org.apache.kafka.connect.cli.ConnectDistributed", str(config)),
         ),
-        probe=Probe(kind="http", port=port, path="/connectors"),
+        # Other paths still answer while a task that does not end holds up the herder, and with it
+        # every request of every connector. It takes the worker 10 s to say so.
+        probe=Probe(kind="http", port=port, path="/health", limit_s=15.0),
         needs=needs,
         version=version_of("debezium-connector-postgres"),
         grace_s=15,
+        hung_after_s=_CONNECT_HUNG_S,
     )
 
 

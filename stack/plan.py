@@ -50,7 +50,8 @@ class Part:
     `needs` are ready before it starts. `stop_signal` asks it to end; after `grace_s` it is killed.
     `uid` and `gid` are given when the supervisor is root and the part must not be. A part with a
     `niceness` (as of `nice`) lets others go first where processors are short. A running part whose
-    `generation` is smaller than the plan's is stopped and started again.
+    `generation` is smaller than the plan's is stopped and started again. So is one that was ready
+    and then gives no good answer for `hung_after_s`; None leaves it, shown as `unready`.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Part:
     stop_signal: str = "SIGTERM"
     grace_s: float = 10.0
     start_timeout_s: float = 180.0
+    hung_after_s: float | None = None
     uid: int | None = None
     gid: int | None = None
     niceness: int = 0

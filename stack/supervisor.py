@@ -127,10 +127,10 @@ class Supervisor:
         died = asyncio.create_task(running.wait())
         try:
             late = await self._until_ready(running, died)
+            if late is None and not died.done():
+                late = await self._watch(running, died)
             if late is not None:
                 await running.stop()
-            elif not died.done():
-                await self._watch(running, died)
             code = await died
         finally:
             died.cancel()
@@ -152,19 +152,29 @@ class Supervisor:
             await asyncio.wait({died}, timeout=_PROBE_PAUSE_S)
         return None
 
-    async def _watch(self, running: Running, died: asyncio.Task[int]) -> None:
-        """Watch a ready part until it dies; say so when it stops to answer."""
-        strikes = 0
+    async def _watch(self, running: Running, died: asyncio.Task[int]) -> str | None:
+        """Watch a ready part until it dies; say so when it stops to answer.
+
+        Returns the complaint when it stopped for so long that it must be started again.
+        """
+        now, part, strikes = asyncio.get_running_loop().time, running.part, 0
+        answered = now()
         while not died.done():
             await asyncio.wait({died}, timeout=self.plan.health_pause_s)
-            if died.done() or running.part.probe is None:
+            if died.done() or part.probe is None:
                 continue
-            complaint = await serves(running.part.probe)
-            strikes = 0 if complaint is None else strikes + 1
-            if strikes == _HEALTH_STRIKES:
+            complaint = await serves(part.probe)
+            if complaint is None:
+                answered, strikes = now(), 0
+                if running.state == "unready":
+                    self._set(running, "ready", None)
+                continue
+            strikes += 1
+            if strikes >= _HEALTH_STRIKES:
                 self._set(running, "unready", complaint)
-            elif strikes == 0 and running.state == "unready":
-                self._set(running, "ready", None)
+                if part.hung_after_s is not None and now() - answered >= part.hung_after_s:
+                    return f"hung for {now() - answered:.0f} s, started again: {complaint}"
+        return None
 
     async def _stop_all(self) -> None:
         """Stop in the reverse of the order of starting, what is independent at once."""

@@ -79,6 +79,7 @@ class Bench:
         ends_after_s: float = 0.0,
         grace_s: float = 5.0,
         start_timeout_s: float = 20.0,
+        hung_after_s: float | None = None,
     ) -> Part:
         """Describe a part. It dies while the file `dies` is absent, serves once `gate` exists."""
         port = free_port()
@@ -100,6 +101,7 @@ class Bench:
             needs=needs,
             grace_s=grace_s,
             start_timeout_s=start_timeout_s,
+            hung_after_s=hung_after_s,
         )
 
     def launch(self, *parts: Part, log_bytes: int = 1_000_000) -> Plan:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -174,6 +175,33 @@ def test_a_part_that_hangs_is_shown_until_it_answers_again(stack: Bench) -> None
     assert stack.states()["frozen"]["restarts"] == 0
 
 
+def _came_back(stack: Bench, name: str, restarts: int) -> bool:
+    state = stack.states()[name]
+    return (state["state"], state["restarts"]) == ("ready", restarts)
+
+
+def test_p11_a_part_that_must_not_hang_is_started_again(stack: Bench) -> None:
+    stack.up(stack.part("stuck", hung_after_s=0.1, grace_s=0.2), stack.part("frozen"))
+    frozen = control.kill_part(stack.root, "frozen", signal.SIGSTOP)
+    before = control.kill_part(stack.root, "stuck", signal.SIGSTOP)
+    until(lambda: stack.states()["stuck"]["restarts"] == 1, "the hang is noticed")
+    until(lambda: stack.states()["stuck"]["state"] == "ready", "the part is back")
+    assert stack.states()["stuck"]["pid"] != before
+    assert stack.living() == {stack.states()["stuck"]["pid"], frozen}
+    assert stack.states()["frozen"]["restarts"] == 0, "one that may hang is only shown"
+
+
+def test_p11_a_part_that_hangs_again_and_again_stands_still_and_says_so(stack: Bench) -> None:
+    stack.up(stack.part("mute", hung_after_s=0.0, grace_s=0.2))
+    for restarts in range(1, QUICK.cap + 1):
+        control.kill_part(stack.root, "mute", signal.SIGSTOP)
+        until(partial(_came_back, stack, "mute", restarts), "it is started again")
+    control.kill_part(stack.root, "mute", signal.SIGSTOP)
+    until(lambda: stack.states()["mute"]["state"] == "failed", "it is given up")
+    assert "started again: no answer on port" in str(stack.states()["mute"]["reason"])
+    assert not stack.living()
+
+
 def test_a_second_up_attaches(stack: Bench) -> None:
     part = stack.part("part")
     stack.up(part)
@@ -227,7 +255,7 @@ def test_a_part_that_steps_back_does_so_with_all_its_processes(stack: Bench) -> 
         assert isinstance(pid, int)
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         assert len(family) == 2
-        assert [process.nice() for process in family] == [own + niceness] * 2
+        assert [process.nice() for process in family] == [min(19, own + niceness)] * 2
         # The session has a priority of its own, where the kernel shares between sessions first.
         group = Path(f"/proc/{pid}/autogroup")
         if group.exists() and group.read_text().strip():
