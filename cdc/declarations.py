@@ -7,6 +7,8 @@ from pathlib import Path
 from kernel.errors import NotFound
 
 FOLDER = "sources"
+OUTBOX = "outbox"
+"""The event store's own source, which no file declares."""
 REMOVING = Path(".penstock/removing")
 """Declarations of sources that are being taken away: nobody starts those any more."""
 
@@ -25,6 +27,16 @@ def leaving_documents(workspace: Path) -> list[dict[str, object]]:
     """Return the sources that are taken away in part, sorted by name."""
     names = sorted(path.stem for path in (workspace / REMOVING).glob("*.toml"))
     return [{"source": name, "state": "removed-in-part"} for name in names]
+
+
+def refuse_unknown(workspace: Path, name: str, *, leaving: bool = False) -> None:
+    """Refuse a name that no source has; `leaving`: one that is taken away in part counts, too.
+
+    Raises `NotFound`. It does not look into the file.
+    """
+    folders = (FOLDER, REMOVING) if leaving else (FOLDER,)
+    if not any((workspace / folder / f"{name}.toml").exists() for folder in folders):
+        raise unknown_source(workspace, name)
 
 
 def unknown_source(workspace: Path, name: str) -> NotFound:

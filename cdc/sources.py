@@ -27,6 +27,7 @@ from typing import Any
 
 from cdc.database import split_password, split_table, with_password
 from cdc.declarations import FOLDER, REMOVING, unknown_source
+from cdc.declarations import OUTBOX as OUTBOX
 from cdc.options import CONNECTOR as CONNECTOR
 from cdc.options import COPY as COPY
 from cdc.options import (
@@ -42,8 +43,6 @@ from cdc.options import TableOptions as TableOptions
 from kernel.errors import InvalidRequest, Misconfigured
 
 SECRETS = Path(".penstock/secrets")
-OUTBOX = "outbox"
-"""The event store's own source, which no file declares."""
 RESERVED = frozenset({"events", "topics", OUTBOX})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")

@@ -81,19 +81,19 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     missing until `source resnapshot`), away (the database does not answer). Exit code 6 when it
     runs and a table stands still because of DDL: the reason, the difference and the command follow.
     """
-    from cdc import sources
-
     found = settings.load(workspace)
     if source_topics.shown(found, name, as_json=as_json):
         return
-    source = sources.load(found.workspace, name)
+    declarations.refuse_unknown(found.workspace, name)
     # What follows takes seconds to load, which a wrong name does not pay for.
     from apps import capture, gaps
     from apps.copy_progress import copies_of, render_copies
     from apps.source_documents import source_document
     from apps.verification.status import verifications_of
+    from cdc import sources
     from cdc.connect import ConnectClient
 
+    source = sources.load(found.workspace, name)
     with ConnectClient(found.required("connect.url")) as connect:
         state = capture.status(found, source, connect)
     captured = capture.captured_tables(Lake.at(found.lake), name)
@@ -152,11 +152,10 @@ def _texts(value: object) -> list[str]:
 
 def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Stop reading. The slot stays, and the database keeps its WAL until you resume."""
-    from cdc import sources
+    found = settings.load(workspace)
+    declarations.refuse_unknown(found.workspace, name)
     from cdc.connect import ConnectClient
 
-    found = settings.load(workspace)
-    sources.load(found.workspace, name)
     connector = f"{found.name}-{name}"
     with ConnectClient(found.required("connect.url")) as connect:
         connect.pause(connector)
@@ -168,11 +167,12 @@ def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = F
 
 def resume(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Go on after a pause, or restart what failed. A source that is slot-lost is refused."""
+    found = settings.load(workspace)
+    declarations.refuse_unknown(found.workspace, name)
     from apps import capture
     from cdc import sources
     from cdc.connect import ConnectClient
 
-    found = settings.load(workspace)
     source = sources.load(found.workspace, name)
     with ConnectClient(found.required("connect.url")) as connect:
         state = capture.resume(found, source, connect)
@@ -197,16 +197,17 @@ def resnapshot(
     log has are dropped. Of a source on an external topic, reading goes on at the first record that
     Kafka has: those that it lost are in no log.
     """
-    from cdc import sources
-    from cdc.sources import OUTBOX
-
     found = settings.load(workspace)
     topic = source_topics.topic_state(found, name)
     if topic is not None:
         source_topics.pass_over(found, topic, yes=yes, as_json=as_json)
         return
     chosen = [each.strip() for each in (tables or "").split(",") if each.strip()]
-    source = None if name == OUTBOX else sources.load(found.workspace, name)
+    if name != declarations.OUTBOX:
+        declarations.refuse_unknown(found.workspace, name)
+    from cdc import sources
+
+    source = None if name == sources.OUTBOX else sources.load(found.workspace, name)
     if not yes:
         which = ", ".join(chosen) or f"every table of {name}"
         only = f" --tables {','.join(chosen)}" if chosen else ""
@@ -242,6 +243,7 @@ def remove(
     if source_topics.is_declared(found, name):
         source_topics.drop(found, name, yes=yes, as_json=as_json)
         return
+    declarations.refuse_unknown(found.workspace, name, leaving=True)
     from apps import capture
 
     source = capture.removable(found, name)

@@ -9,6 +9,7 @@ import typer
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
+from cdc import declarations
 from kernel.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -41,14 +42,14 @@ def verify(
     A range that differs is narrowed to keys and columns. Exit code 1 when a table differs or could
     not be compared; 0 when all are equal, or were healed and are equal now.
     """
-    from cdc import sources
-
     found = settings.load(workspace)
-    source = sources.load(found.workspace, name)
+    declarations.refuse_unknown(found.workspace, name)
     # Comparing loads the drivers and the lake, which neither `--help` nor a wrong name pays for.
     from apps.verification.commands import verify as verify_source
+    from cdc import sources
     from cdc.database import split_table
 
+    source = sources.load(found.workspace, name)
     wanted = [".".join(split_table(each)) for each in only or ()]
     reports = verify_source(
         found, source, tables=wanted, ranges=ranges, heal=heal, timeout_s=timeout

@@ -36,7 +36,6 @@ OF_THE_LAKE = (
     "source check",
     "source status",
     "source verify",
-    "source pause",
     "source resume",
     "source resnapshot",
     "source remove",
@@ -64,9 +63,19 @@ PAGES: dict[str, list[str]] = {
 """Commands that read rows of the lake's own tables or write a decision: Arrow writes and filters
 them, and no engine or parser of SQL has a part in that."""
 STATEMENTS: dict[str, list[str]] = {"projection status": ["report"]}
-"""Commands that read a statement of SQL, and run none."""
-ENGINES = {"pyspark", "duckdb"}
-SQL = ENGINES | {"sqlglot"}
+"""Commands that read a statement of SQL, and run none: its parser is all that this takes."""
+CONNECT: dict[str, list[str]] = {"source pause": ["shop"]}
+"""Commands that tell Kafka Connect something: they know a source by the name of its file."""
+REFUSED = (
+    ["source", "status", "none"],
+    ["source", "verify", "none"],
+    ["source", "pause", "none"],
+    ["source", "resume", "none"],
+    ["source", "resnapshot", "none", "--yes"],
+    ["source", "remove", "none", "--yes"],
+)
+"""Calls with a name that no source has."""
+SQL = {"pyspark", "duckdb", "sqlglot"}
 
 LISTS: dict[str, list[str]] = {
     "epoch list": [],
@@ -162,7 +171,7 @@ def names() -> list[str]:
 
 
 def test_every_command_is_of_one_kind(names: list[str]) -> None:
-    others = (ALONE, LISTS, PAGES, STATEMENTS, (WAIT,))
+    others = (ALONE, LISTS, PAGES, STATEMENTS, CONNECT, (WAIT,))
     kinds = {
         name: (*(name in kind for kind in others), name.startswith(OF_THE_LAKE)) for name in names
     }
@@ -199,12 +208,26 @@ def test_a_list_of_the_lake_loads_the_reader_of_its_log_alone(lake: Path) -> Non
     assert loaded_by(calls, lake).keys() == {READER}
 
 
-@pytest.mark.parametrize(("commands", "unneeded"), [(PAGES, SQL), (STATEMENTS, ENGINES)])
+@pytest.mark.parametrize(
+    ("commands", "unneeded"), [(PAGES, SQL), (STATEMENTS, SLOW - {READER, "sqlglot"})]
+)
 def test_a_page_or_a_decision_loads_no_engine(
     commands: dict[str, list[str]], unneeded: set[str], lake: Path
 ) -> None:
     calls = [[*name.split(), *arguments] for name, arguments in commands.items()]
     assert not loaded_by(calls, lake).keys() & unneeded
+
+
+def test_a_word_to_connect_loads_its_client_alone(tmp_path: Path) -> None:
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "shop.toml").touch()
+    calls = [[*name.split(), *arguments] for name, arguments in CONNECT.items()]
+    assert loaded_by(calls, tmp_path).keys() <= {"httpx", "rich"}
+
+
+def test_a_name_that_no_source_has_is_refused_before_anything_loads(lake: Path) -> None:
+    """Whether a source on a topic has it stands in the lake's catalog."""
+    assert loaded_by([*REFUSED], lake).keys() <= {READER}
 
 
 def test_who_waits_loads_no_datasets(lake: Path) -> None:
