@@ -16,6 +16,7 @@ import pytest
 
 from apps.demo import closing
 from apps.settings import load
+from lake.layout import Lake
 from stack import control
 from stack.status import status as status_of
 from tests.support.services.port_blocks import PortBlock
@@ -101,7 +102,7 @@ def test_what_the_demo_tells_to_try_works_with_the_stack_stopped(
 ) -> None:
     assert outcome["holds"]
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    commands = closing.try_next(folder, folder / "lake")
+    commands = closing.try_next(folder, Lake(str(folder / "lake")))
     assert len(commands) == 5
     for command in commands:
         done = subprocess.run(

@@ -22,7 +22,6 @@ from apps.verification.reports import TableReport
 from apps.verification.rounds import load_rounds
 from cdc import sources
 from cdc.database import split_password
-from kernel.positions import Lsn
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.verification.book import Fact, Kind, Verifications
@@ -192,8 +191,8 @@ def test_what_healing_does_not_mend_is_not_verified_and_healed_no_more_than_thri
 def test_a_table_that_could_not_be_compared_is_not_booked_as_verified(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def held(*arguments: Any, **options: Any) -> tuple[Lsn, TableReport]:
-        return Lsn(7), TableReport(table=arguments[1].table, lsn="0/7", epoch=1, held="is copied")
+    def held(*arguments: Any, **options: Any) -> TableReport:
+        return TableReport(table=arguments[1].table, lsn="0/7", epoch=1, held="is copied")
 
     monkeypatch.setattr(Verifying, "_compare", held)
     with watched.mirror.following():

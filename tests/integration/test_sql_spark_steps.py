@@ -94,7 +94,9 @@ def test_every_case_of_several_steps_gives_its_rows_on_spark(
     "name", [pytest.param(n, marks=[pytest.mark.matrix] * (n not in TABLES)) for n in SHOP_CASES]
 )
 def test_every_case_of_tables_gives_its_rows_on_spark(sql_spark: SparkSession, name: str) -> None:
-    engine, case, shop = SparkEngine(sql_spark), SHOP_CASES[name], crowd(2)
+    engine, case = SparkEngine(sql_spark), SHOP_CASES[name]
+    # Of some cases few crowds leave a row, such as an order that nobody paid.
+    shop = next(found for found in map(crowd, range(2, 100)) if case.oracle(found))
     rows: list[Row] = []
     others: dict[str, list[Row]] = {}
     for decl, tree in zip(
