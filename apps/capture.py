@@ -6,6 +6,7 @@ Entry points: `ensure_outbox` and `ensure_sources`, which `penstock up` calls; `
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,8 @@ from projections.run.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Ent
 from schemas.incarnations import Incarnation
 from schemas.registry import ConfluentRegistry
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resnapshot:
@@ -62,9 +65,29 @@ def placement_of(settings: Settings) -> Placement:
 
 def ensure_outbox(settings: Settings, *, timeout_s: float = 90.0) -> ConnectorStatus:
     """Make the event store's outbox run; call it after the migrations. Idempotent."""
+    allow_records(settings, OUTBOX)
     with ConnectClient(settings.required("connect.url")) as connect:
         dsn = settings.required("postgres.dsn")
         return outbox.ensure(dsn, placement_of(settings), connect, timeout_s=timeout_s)
+
+
+def allow_records(settings: Settings, name: str) -> None:
+    """Let a source's topics take what `kafka.max_record_bytes` allows; `outbox` is the store's.
+
+    They were made with the setting of their day. Where that cannot be done the connector goes on,
+    and says so when it meets a row that is too large.
+    """
+    topics = KafkaTopics(settings.required("kafka.bootstrap"))
+    largest = settings.number("kafka.max_record_bytes")
+    prefix = settings.text("kafka.topic_prefix")
+    try:
+        of_source = topics.of_source(prefix, gaps.EVENTS if name == OUTBOX else name)
+        raised = topics.allow(of_source, largest)
+    except Unavailable as error:
+        log.warning("%s: %s", name, error)
+        return
+    if raised:
+        log.info("%s: topics take records of %d bytes now: %s", name, largest, ", ".join(raised))
 
 
 def ensure_sources(settings: Settings) -> dict[str, PenstockError | None]:
@@ -139,6 +162,7 @@ def start(
     crash in between repeats it.
     Raises what `cdc.capture.ensure` raises.
     """
+    allow_records(settings, source.name)
     lake = Lake.at(settings.lake)
 
     def before_start(incarnation: Incarnation | None) -> None:

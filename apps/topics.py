@@ -12,7 +12,15 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from kernel.errors import Unavailable
 from kernel.positions import TopicId
@@ -21,6 +29,8 @@ from kernel.retry import Backoff, retrying
 TIMEOUT_S = 15.0
 # A topic that was just made has no leader for a moment.
 _PATIENCE = Backoff(attempts=8, base_s=0.2, cap_s=2.0)
+
+_RECORD_LIMIT = "max.message.bytes"
 
 
 class KafkaTopics:
@@ -65,6 +75,47 @@ class KafkaTopics:
                 f"topic {name} could not be made: {reason}",
                 remedy=f"Make the topic {name} on the broker yourself; it is tried again.",
             ) from error
+
+    def allow(self, names: Collection[str], record_bytes: int) -> tuple[str, ...]:
+        """Raise `max.message.bytes` of topics that take less; return which, sorted.
+
+        A topic that takes more stays as it is. Raises `Unavailable`, also where altering a topic
+        is not allowed.
+        """
+        wanted = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
+        if not wanted:
+            return ()
+        try:
+            found = self._admin.describe_configs(wanted, request_timeout=TIMEOUT_S)
+            smaller = tuple(
+                topic.name
+                for topic, told in found.items()
+                if int(told.result(timeout=TIMEOUT_S)[_RECORD_LIMIT].value) < record_bytes
+            )
+            changes = [
+                ConfigResource(
+                    ResourceType.TOPIC,
+                    name,
+                    incremental_configs=[
+                        ConfigEntry(
+                            _RECORD_LIMIT,
+                            str(record_bytes),
+                            incremental_operation=AlterConfigOpType.SET,
+                        )
+                    ],
+                )
+                for name in smaller
+            ]
+            if changes:
+                altered = self._admin.incremental_alter_configs(changes, request_timeout=TIMEOUT_S)
+                for done in altered.values():
+                    done.result(timeout=TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            raise Unavailable(
+                f"{_RECORD_LIMIT} could not be raised to {record_bytes}: {error}",
+                remedy=f"Set {_RECORD_LIMIT} of the topics on the broker yourself.",
+            ) from error
+        return tuple(sorted(smaller))
 
     def made(self, name: str) -> TopicId:
         """Return the id of a topic that was just made: not every broker knows it at once.

@@ -220,8 +220,8 @@ def refuse_too_large(status: ConnectorStatus) -> None:
         raise Misconfigured(
             f"{status.name} has met a row that is larger than kafka.max_record_bytes:"
             f" {status.cause}",
-            remedy="Raise kafka.max_record_bytes and, for a topic that is there,"
-            " max.message.bytes of the topic; then: penstock source resume"
+            remedy="Raise kafka.max_record_bytes (its topics follow at the next start; the broker's"
+            " message.max.bytes must allow it), then: penstock source resume"
             f" {status.name.partition('-')[2]}",
             connector=status.name,
         )

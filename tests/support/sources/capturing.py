@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
-from apps.capture import placement_of
+from apps.capture import allow_records, placement_of
 from apps.settings import Settings
 from apps.topics import KafkaTopics
 from cdc import capture, removal, sources
@@ -157,6 +157,7 @@ class Captured(SourceDatabase):
 
     def start(self) -> None:
         """Start it, or look whether it runs."""
+        allow_records(self.settings, self.source.name)
         capture.ensure(self.source, self.access, placement_of(self.settings), self.connect)
 
     def tables(self) -> list[str]:
