@@ -45,6 +45,9 @@ public final class WholeTransactions extends PostgresConnector {
         // Records of one transaction share it.
         private Map<String, Object> place = Map.of();
 
+        // Of the last record that had a place, in this run.
+        private Map<String, ?> last;
+
         @Override
         public CdcSourceTaskContext<PostgresConnectorConfig> preStart(Configuration config) {
             return super.preStart(withRealNames(config));
@@ -83,13 +86,30 @@ public final class WholeTransactions extends PostgresConnector {
         public List<SourceRecord> doPoll() throws InterruptedException {
             List<SourceRecord> records = new ArrayList<>();
             for (SourceRecord record : super.doPoll()) {
-                if (record.sourceOffset().containsKey("snapshot")) {
+                if (!record.sourceOffset().containsKey("lsn")) {
+                    records.add(at(whereItStood(record), record));
+                } else if (record.sourceOffset().containsKey("snapshot")) {
+                    last = record.sourceOffset();
                     records.add(record);
                 } else if (!comesBeforeEnd(record)) {
-                    records.add(atCommit(record));
+                    last = atCommit(record.sourceOffset());
+                    records.add(at(last, record));
                 }
             }
             return records;
+        }
+
+        /**
+         * Debezium tells that a snapshot begins before it has a place. The word's own, noted alone,
+         * would be that of a finished snapshot: a worker that died then never took one, and the rows
+         * that were there never came. Such a record moves no place; none is null, which notes nothing.
+         */
+        private Map<String, ?> whereItStood(SourceRecord record) {
+            if (last != null) {
+                return last;
+            }
+            Map<String, Object> noted = context.offsetStorageReader().offset(new HashMap<>(record.sourcePartition()));
+            return noted != null && noted.containsKey("lsn") ? noted : null;
         }
 
         /**
@@ -103,11 +123,15 @@ public final class WholeTransactions extends PostgresConnector {
                     && offset.containsKey("transaction_id");
         }
 
-        private SourceRecord atCommit(SourceRecord record) {
-            Object commit = record.sourceOffset().get("lsn_commit");
+        private Map<String, Object> atCommit(Map<String, ?> offset) {
+            Object commit = offset.get("lsn_commit");
             if (commit == null || !commit.equals(place.get("lsn_commit"))) {
-                place = lastCommit(record.sourceOffset(), commit);
+                place = lastCommit(offset, commit);
             }
+            return place;
+        }
+
+        private static SourceRecord at(Map<String, ?> place, SourceRecord record) {
             return new SourceRecord(record.sourcePartition(), place, record.topic(),
                     record.kafkaPartition(), record.keySchema(), record.key(), record.valueSchema(),
                     record.value(), record.timestamp(), record.headers());
