@@ -29,11 +29,13 @@ from projections.run.operators import (
     consolidated,
 )
 from projections.run.regions import TEXT
+from projections.run.spark_scalars import register_scalars
 from projections.sql.batch import keyed, listed, mapped, names, united, windowed
 from projections.sql.catalog import Column
 from projections.sql.duckdb_text import duckdb_type
 from projections.sql.match_text import given_columns, matcher_name, physical, taken_columns
 from projections.sql.shape import NOTHING_ENDED, ORDER
+from projections.sql.spark_times import OnlySparkError
 from projections.sql.tree import (
     Final,
     Grouped,
@@ -57,6 +59,10 @@ _ORDER_TYPES = {"_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
 _MORE = ", _w"
 
 
+class NeedsSparkError(Exception):
+    """A value that Spark computes and the functions here do not: the round is Spark's."""
+
+
 class Dataflow:
     """Keeps one plan tree's rows up to date. For one thread."""
 
@@ -72,6 +78,7 @@ class Dataflow:
         self._tree = tree
         self._make_matchers()
         self._make_functions()
+        register_scalars(self._connection)
         self._operators: list[Operator] = []
         self._finals: list[FinalOperator] = []
         for scan in scans(tree):
@@ -106,7 +113,8 @@ class Dataflow:
         """Let the inputs' changes through all operators; return the rows that came and went.
 
         They have the tree's columns and `_w`, +1 or -1. Raises `ContractViolation` for values that
-        the query cannot be computed of, as in a division by zero, `TooLarge` where the state or the
+        the query cannot be computed of, as in a division by zero, `NeedsSparkError` for those that
+        Spark alone can, `TooLarge` where the state or the
         round fit neither into memory nor onto the disk behind it.
         """
         return self._round(self._changes)
@@ -135,6 +143,8 @@ class Dataflow:
             except duckdb.OutOfMemoryException:
                 raise
             except duckdb.Error as error:
+                if OnlySparkError.__name__ in str(error):
+                    raise NeedsSparkError(first_line(error)) from error
                 raise ContractViolation(
                     f"the query cannot be computed: {first_line(error)}",
                     remedy="Write the query so that it holds for every row, as with nullif or "

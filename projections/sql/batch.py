@@ -13,6 +13,7 @@ from typing import Protocol, assert_never
 from sqlglot import exp
 
 from projections.sql.catalog import Column
+from projections.sql.decimals import FLOATING
 from projections.sql.match_text import matches
 from projections.sql.shape import END, ORDER, WATERMARK, InputKind
 from projections.sql.tree import (
@@ -35,7 +36,6 @@ from projections.sql.tree import (
     UnionAll,
     Windowed,
 )
-from projections.sql.types import FLOATING
 from projections.sql.windows import WindowKind
 
 

@@ -7,17 +7,17 @@ types that are certain, is computed by it. A projection with anything else is ke
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from datetime import datetime
 
 from sqlglot import exp
 
 from projections.sql.catalog import Column
+from projections.sql.decimals import DECIMAL, EXACT_DIGITS, INTEGERS, MOST_DIGITS, digits_of
 from projections.sql.durations import duration_of
 from projections.sql.expressions import render
 from projections.sql.functions import function_of
 from projections.sql.places import Script, offset_of
+from projections.sql.scalars import scalar_of
 from projections.sql.time_formats import format_parts, moment_formatted
 from projections.sql.tree import (
     Call,
@@ -32,27 +32,19 @@ from projections.sql.tree import (
     inputs_of,
     walk,
 )
-from projections.sql.types import INTEGERS, digits_of, type_of
+from projections.sql.types import type_of
 
 _NARROWER = {"BIGINT": INTEGERS, "DOUBLE": (*INTEGERS, "FLOAT")}
 """Types that a function's parameter takes beside its own."""
 WHOLE = ("INT", "BIGINT")
 _NUMBERS = (*WHOLE, "DOUBLE")
 _SIMPLE = frozenset(("BOOLEAN", "STRING", "TIMESTAMP", "DATE", "TINYINT", "SMALLINT", *_NUMBERS))
-_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-_MOST_DIGITS, _EXACT_DIGITS = 38, 15
+_MOST_SUMMED = 28
+"""A sum of decimals of no more digits has room for all of them."""
 _UNITS = ("SECOND", "MINUTE", "HOUR", "DAY")
-_CASTS = {
-    "BIGINT": ("INT", "BIGINT"),
-    "INT": ("INT",),
-    "DOUBLE": _NUMBERS,
-    "STRING": ("STRING", "INT", "BIGINT", "BOOLEAN"),
-    "BOOLEAN": ("BOOLEAN",),
-}
 _SAME_FAMILY = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
 _CHOICES = (exp.Coalesce, exp.Greatest, exp.Least)
 _BOOLEAN = (exp.And, exp.Or, exp.Not)
-_FIELDS = (exp.Year, exp.Month, exp.Day, exp.Hour, exp.Minute, exp.Second)
 
 TypeOf = Callable[[exp.Expr], str]
 
@@ -101,24 +93,7 @@ def _check_call(script: Script, node: exp.Expr, types: TypeOf) -> None:
 
 def has_simple_type(kind: str) -> bool:
     """Say whether both engines hold, compare and order values of a type alike."""
-    return kind in _SIMPLE or _DECIMAL.fullmatch(kind) is not None
-
-
-def moment_of(node: exp.Expr) -> datetime | None:
-    """Return the moment that TIMESTAMP '…' names, where it is written in full."""
-    literal = node.this if isinstance(node, exp.Cast) else None
-    if not isinstance(literal, exp.Literal) or not literal.is_string:
-        return None
-    try:
-        return datetime.strptime(literal.name, "%Y-%m-%d %H:%M:%S")  # noqa: DTZ007
-    except ValueError:
-        return None
-
-
-def moment_in(field: exp.Expr) -> exp.Expr:
-    """Return the moment of which YEAR, MONTH or DAY is taken; sqlglot puts a date around it."""
-    inner: exp.Expr = field.this
-    return inner.this if isinstance(inner, exp.TsOrDsToDate) else inner
+    return kind in _SIMPLE or DECIMAL.fullmatch(kind) is not None
 
 
 def _parts(node: Node) -> Iterator[str | None]:
@@ -152,23 +127,20 @@ def _uncertified_call(call: Call) -> str | None:
         return None
     if not has_simple_type(call.kind):
         return f"{call.function.upper()} of {call.kind or 'a type that only Spark derives'}"
-    if call.function is Function.AVG and call.kind not in _NUMBERS:
-        return f"AVG of {call.kind}"
-    if call.function is Function.SUM:
-        size = _DECIMAL.fullmatch(call.kind)
-        small = size is not None and int(size[1]) <= 28
+    if call.function in (Function.SUM, Function.AVG):
+        size = DECIMAL.fullmatch(call.kind)
+        small = size is not None and int(size[1]) <= _MOST_SUMMED
         if call.kind not in _NUMBERS and not small:
-            return f"SUM of {call.kind}"
+            return f"{call.function.upper()} of {call.kind}"
     return None
 
 
 def _uncertified(node: exp.Expr, types: TypeOf) -> str | None:
     """Return the first part of an expression that is not certified, as it is written."""
-    if isinstance(node, exp.Cast) and moment_of(node) and types(node) == "TIMESTAMP":
-        return None
-    if not _known(node, types):
+    scalar = scalar_of(node, types)
+    if scalar is None and not _known(node, types):
         return render(node)
-    for child in node.iter_expressions():
+    for child in scalar.parts if scalar is not None else node.iter_expressions():
         if isinstance(child, exp.DataType | exp.Var | exp.Interval | exp.Identifier):
             continue
         found = _uncertified(child, types)
@@ -198,12 +170,9 @@ def _known(node: exp.Expr, types: TypeOf) -> bool:
             length = duration_of(node.expression)
             return types(node.this) == "TIMESTAMP" and length is not None
         case exp.Add() | exp.Sub() | exp.Mul() | exp.Div():
-            exact = not isinstance(node, exp.Div) and _DECIMAL.fullmatch(types(node)) is not None
-            return exact or {types(node.this), types(node.expression)} <= {*_NUMBERS}
+            return {types(node.this), types(node.expression)} <= {*_NUMBERS}
         case exp.Mod() | exp.IntDiv():
             return types(node.this) in WHOLE and types(node.expression) in WHOLE
-        case exp.Cast():
-            return types(node.this) in _CASTS.get(types(node), ())
         case exp.TimestampTrunc():
             return types(node.this) == "TIMESTAMP" and node.text("unit").upper() in _UNITS
         case _:
@@ -220,13 +189,11 @@ def _known_by_class(node: exp.Expr, types: TypeOf) -> bool:
         kinds = {types(each) for each in (node.this, *node.expressions)} - {""}
         return len(kinds) == 1 and all(has_simple_type(kind) for kind in kinds)
     if isinstance(node, exp.Abs | exp.Neg):
-        return types(node) in _NUMBERS
+        return types(node) in _NUMBERS or DECIMAL.fullmatch(types(node)) is not None
     if isinstance(node, exp.Concat | exp.DPipe):
         return all(types(each) == "STRING" for each in node.iter_expressions())
-    if isinstance(node, _FIELDS):
-        return types(moment_in(node)) == "TIMESTAMP"
-    if isinstance(node, exp.TsOrDsToDate | exp.TimeStrToTime):
-        return isinstance(node.parent, (*_FIELDS, exp.TimeToStr))
+    if isinstance(node, exp.TimeStrToTime):
+        return isinstance(node.parent, exp.TimeToStr)
     if isinstance(node, exp.TimeToStr):
         known = format_parts(node) is not None
         return known and types(moment_formatted(node)) == "TIMESTAMP"
@@ -273,8 +240,8 @@ def _comparable_by_value(left: str, right: str) -> bool:
 
     A whole number below 2^53 divided by a power of ten is rounded once, so that it is the nearest.
     """
-    sizes = [digits_of(kind) for kind in (left, right) if _DECIMAL.fullmatch(kind)]
-    small = [size for size in sizes if size is not None and size[0] <= _EXACT_DIGITS]
+    sizes = [digits_of(kind) for kind in (left, right) if DECIMAL.fullmatch(kind)]
+    small = [size for size in sizes if size is not None and size[0] <= EXACT_DIGITS]
     return "DOUBLE" in (left, right) and len(small) == 1
 
 
@@ -283,4 +250,4 @@ def _comparable_decimals(left: str, right: str) -> bool:
     ours, theirs = digits_of(left), digits_of(right)
     if ours is None or theirs is None:
         return False
-    return max(ours[0] - ours[1], theirs[0] - theirs[1]) + max(ours[1], theirs[1]) <= _MOST_DIGITS
+    return max(ours[0] - ours[1], theirs[0] - theirs[1]) + max(ours[1], theirs[1]) <= MOST_DIGITS

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import AGGREGATES, render, same_text
 from projections.sql.inputs import Lookup
 from projections.sql.query import Output, Query
 from projections.sql.shape import ORDER
 from projections.sql.totals import total_sql
-from projections.sql.types import FLOATING, INTEGERS
 from projections.sql.windows import windowed
 from schemas.identifiers import spark_name
 

@@ -7,19 +7,19 @@ division by zero, is an error here too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC
 
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Column
-from projections.sql.certified import moment_in, moment_of
+from projections.sql.decimals import FLOATING, digits_of
 from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import render
 from projections.sql.functions import function_of
+from projections.sql.scalars import scalar_of
 from projections.sql.time_formats import FIELDS, YEAR, format_parts, moment_formatted
 from projections.sql.tree import Call, Function
-from projections.sql.types import FLOATING, digits_of, type_of
+from projections.sql.types import type_of
 from schemas.identifiers import duckdb_name
 
 _UNITS_US = {"SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6}
@@ -39,14 +39,6 @@ _SIGNS: dict[type[exp.Expr], str] = {
     exp.DPipe: "||",
     exp.Is: "IS",
 }
-_FIELDS: dict[type[exp.Expr], str] = {
-    exp.Year: "year",
-    exp.Month: "month",
-    exp.Day: "day",
-    exp.Hour: "hour",
-    exp.Minute: "minute",
-    exp.Second: "second",
-}
 _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Coalesce: "coalesce",
     exp.Greatest: "greatest",
@@ -59,8 +51,6 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Replace: "replace",
     exp.SplitPart: "split_part",
 }
-_NARROW_DIGITS = 18
-"""A product of two decimals of no more digits has no more in DuckDB: it fails on what is larger."""
 
 
 def duckdb_type(kind: str) -> str:
@@ -141,6 +131,10 @@ def _total(call: Call, value: str, over: str) -> str:
         )
         return f"(({total}) / {count})" if average else f"({total})"
     total = f"sum({word}{value}){over}"
+    size = digits_of(call.type)
+    if average and call.kind.startswith("DECIMAL") and size is not None:
+        texts = f"CAST({total} AS VARCHAR), CAST({count} AS VARCHAR)"
+        return f"CAST(spark_divided({texts}, {size[0]}, {size[1]}) AS {call.type})"
     if average:
         # By way of text: the nearest double of a whole number of any size.
         return f"(CAST(CAST({total} AS VARCHAR) AS DOUBLE) / {count})"
@@ -155,6 +149,9 @@ class _Expressions:
 
     def text(self, node: exp.Expr) -> str:
         """Write an expression, in brackets where it has parts."""
+        scalar = scalar_of(node, self._type)
+        if scalar is not None:
+            return scalar.written([self.text(part) for part in scalar.parts])
         writer = self._writer(node)
         return writer(node)
 
@@ -165,12 +162,10 @@ class _Expressions:
             ((exp.Div, exp.Mod, exp.IntDiv), self._divided),
             ((exp.Case, exp.If), self._choice),
             ((exp.Between, exp.In), self._among),
-            (exp.Cast, self._cast),
             (exp.TimestampTrunc, self._truncated),
             (exp.Concat, self._concat),
             (exp.TimeToStr, self._formatted),
             (exp.Anonymous, self._called),
-            (tuple(_FIELDS), self._field),
             (tuple(_FUNCTIONS), self._function),
             (tuple(_SIGNS), self._sign),
         ):
@@ -214,21 +209,7 @@ class _Expressions:
             sign = _SIGNS[type(node)]
             us = in_us(length) if length is not None else 0
             return f"make_timestamp(epoch_us({self.text(left)}) {sign} {us})"
-        if isinstance(node, exp.Add | exp.Sub | exp.Mul) and self._type(node).startswith("DECIMAL"):
-            sizes = [self._digits(left), self._digits(right)]
-            if isinstance(node, exp.Mul) and max(sizes)[0] <= _NARROW_DIGITS:
-                sizes[0] = _NARROW_DIGITS + 1, sizes[0][1]
-            sides = [
-                f"CAST({self.text(side)} AS DECIMAL({size},{scale}))"
-                for side, (size, scale) in zip((left, right), sizes, strict=True)
-            ]
-            return f"CAST({sides[0]} {_SIGNS[type(node)]} {sides[1]} AS {self._type(node)})"
         return f"({self.text(left)} {_SIGNS[type(node)]} {self.text(right)})"
-
-    def _digits(self, node: exp.Expr) -> tuple[int, int]:
-        digits = digits_of(self._type(node))
-        assert digits is not None, "both sides of exact arithmetic have digits"
-        return digits
 
     def _divided(self, node: exp.Expr) -> str:
         left, right = self.text(node.this), self.text(node.expression)
@@ -266,13 +247,6 @@ class _Expressions:
             return f"({value} BETWEEN {low} AND {high})"
         return f"({value} IN ({', '.join(map(self.text, node.expressions))}))"
 
-    def _cast(self, node: exp.Expr) -> str:
-        moment = moment_of(node)
-        if moment is not None and self._type(node) == "TIMESTAMP":
-            us = int(moment.replace(tzinfo=UTC).timestamp()) * 10**6
-            return f"make_timestamp(CAST({us} AS BIGINT))"
-        return f"CAST({self.text(node.this)} AS {duckdb_type(self._type(node))})"
-
     def _truncated(self, node: exp.Expr) -> str:
         size = _UNITS_US[node.text("unit").upper()]
         us = f"epoch_us({self.text(node.this)})"
@@ -280,9 +254,6 @@ class _Expressions:
 
     def _concat(self, node: exp.Expr) -> str:
         return f"({' || '.join(map(self.text, node.expressions))})"
-
-    def _field(self, node: exp.Expr) -> str:
-        return f"CAST({_FIELDS[type(node)]}({self.text(moment_in(node))}) AS INTEGER)"
 
     def _called(self, node: exp.Expr) -> str:
         function = function_of(node)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from sqlglot import exp
 
 from projections.sql.calls import Called, aggregate_of
+from projections.sql.decimals import FLOATING
 from projections.sql.durations import FORM, duration_of, in_us
 from projections.sql.expressions import AGGREGATES, check, render, same_text
 from projections.sql.places import offset_of
@@ -26,7 +27,7 @@ from projections.sql.tree import (
     Windowed,
     column,
 )
-from projections.sql.types import FLOATING, TEMPORAL
+from projections.sql.types import TEMPORAL
 from projections.sql.windows import Window, read_window, window_kind
 
 _SESSION_FORM = "The form is SESSION(t, '30 minutes')."

@@ -8,11 +8,12 @@ from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog, Relation
+from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import check, conjuncts, unwrapped
 from projections.sql.places import Script, offset_of
 from projections.sql.scope import Scope, Source, source_of
 from projections.sql.shape import InputKind
-from projections.sql.types import FLOATING, INTEGERS, TEMPORAL, type_of
+from projections.sql.types import TEMPORAL, type_of
 
 _JOIN_FORM = "Write [LEFT] JOIN table [FOR SYSTEM_TIME AS OF t] ON table.key = expression."
 

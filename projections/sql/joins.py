@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import check, conjuncts, unwrapped
 from projections.sql.places import Script, offset_of
 from projections.sql.query import resolved
@@ -13,7 +14,7 @@ from projections.sql.resolving import Names, used
 from projections.sql.scope import Source
 from projections.sql.shape import InputKind
 from projections.sql.tree import Join, JoinKind, Map, Node, column, passed
-from projections.sql.types import FLOATING, INTEGERS, TEMPORAL
+from projections.sql.types import TEMPORAL
 
 _KINDS = {
     ("", ""): JoinKind.INNER,

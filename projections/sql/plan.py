@@ -18,6 +18,7 @@ from projections.sql import compile as sql
 from projections.sql.batch import whole
 from projections.sql.catalog import Catalog, Column, Relation
 from projections.sql.certified import check_arguments, uncertified
+from projections.sql.decimals import FLOATING
 from projections.sql.explain import (
     EVERYTHING,
     TOUCHED_REGIONS,
@@ -42,7 +43,6 @@ from projections.sql.shape import (
 )
 from projections.sql.spark_text import SparkText
 from projections.sql.tree import is_stateful, scans, walk
-from projections.sql.types import FLOATING
 from projections.sql.windows import WindowKind, bounds_of
 from schemas.identifiers import spark_name
 

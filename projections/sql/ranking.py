@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from projections.sql.calls import Called, aggregate_of
+from projections.sql.decimals import FLOATING
 from projections.sql.durations import FORM, duration_of, in_us
 from projections.sql.expressions import AGGREGATES, check, render, same_text
 from projections.sql.places import offset_of
@@ -24,7 +25,7 @@ from projections.sql.tree import (
     column,
     passed,
 )
-from projections.sql.types import FLOATING, TEMPORAL
+from projections.sql.types import TEMPORAL
 
 _RANKS: dict[type[exp.Expr], Function] = {
     exp.RowNumber: Function.ROW_NUMBER,

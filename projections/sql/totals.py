@@ -6,7 +6,7 @@ whole numbers is their exact total divided once.
 
 from __future__ import annotations
 
-from projections.sql.types import FLOATING, INTEGERS
+from projections.sql.decimals import FLOATING, INTEGERS
 
 
 def total_sql(value: str, kind: str, *, average: bool, distinct: bool, over: str = "") -> str:

@@ -6,15 +6,20 @@ needs it for one decision: whether a sum adds floating-point numbers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from sqlglot import exp
 
+from projections.sql.decimals import (
+    DECIMAL,
+    FLOATING,
+    INTEGERS,
+    MOST_DIGITS,
+    common_type,
+)
 from projections.sql.functions import function_of
+from projections.sql.scalars import scalar_of
 
-FLOATING = ("FLOAT", "DOUBLE", "REAL")
-INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 TEMPORAL = ("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "DATE")
 
 _ALIASES = {
@@ -25,10 +30,6 @@ _ALIASES = {
     "REAL": "FLOAT",
     "TIMESTAMP_LTZ": "TIMESTAMP",
 }
-_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-_MOST_DIGITS = 38
-_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
-"""What Spark takes whole numbers for beside a decimal. Literals are taken as short as they are."""
 _BOOLEANS = (
     exp.Predicate,
     exp.Not,
@@ -77,9 +78,8 @@ def type_of(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
             return normal(column(node))
         case exp.Paren() | exp.Neg() | exp.Abs() | exp.Min() | exp.Max() | exp.Filter():
             return "" if _least_int(node) else type_of(node.this, column)
-        case exp.Round() | exp.Nullif():
-            kind = type_of(node.this, column)
-            return "" if kind.startswith("DECIMAL") else kind
+        case exp.Nullif():
+            return type_of(node.this, column)
         case exp.Cast():
             return normal(node.to.sql(dialect="spark"))
         case exp.Literal():
@@ -90,16 +90,22 @@ def type_of(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
             return "TIMESTAMP"
         case exp.Add() | exp.Sub() | exp.Mul() | exp.Mod():
             left, right = type_of(node.this, column), type_of(node.expression, column)
-            return _computed(node, left, right)
+            return _computed(node, left, right) or _of_scalar(node, column)
         case exp.Div():
             sides = (type_of(node.this, column), type_of(node.expression, column))
-            return "DOUBLE" if all(side in INTEGERS + FLOATING for side in sides) else ""
+            plain = all(side in INTEGERS + FLOATING for side in sides)
+            return "DOUBLE" if plain else _of_scalar(node, column)
         case exp.Coalesce() | exp.Greatest() | exp.Least():
-            return _common([type_of(part, column) for part in (node.this, *node.expressions)])
+            return common_type([type_of(part, column) for part in (node.this, *node.expressions)])
         case exp.Case() | exp.If():
             return _case(node, column)
         case _:
-            return _by_class(node)
+            return _of_scalar(node, column) or _by_class(node)
+
+
+def _of_scalar(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
+    scalar = scalar_of(node, lambda part: type_of(part, column))
+    return scalar.gives if scalar is not None else ""
 
 
 def _by_class(node: exp.Expr) -> str:
@@ -126,7 +132,7 @@ def _least_int(node: exp.Expr) -> bool:
 def _computed(node: exp.Expr, left: str, right: str) -> str:
     if _moved(node, left):
         return left
-    return _arithmetic(left, right) or _of_decimals(node, left, right)
+    return _arithmetic(left, right)
 
 
 def _moved(node: exp.Expr, left: str) -> bool:
@@ -154,31 +160,7 @@ def _literal(node: exp.Expr) -> str:
     if not point or not (whole + fraction).isdigit():
         return ""
     size = max(len((whole + fraction).lstrip("0")), len(fraction), 1)
-    return f"DECIMAL({size},{len(fraction)})" if size <= _MOST_DIGITS else ""
-
-
-def digits_of(kind: str) -> tuple[int, int] | None:
-    """Return how many digits a decimal or a whole number has, and how many behind the point."""
-    size = _DECIMAL.fullmatch(kind)
-    if size is not None:
-        return int(size[1]), int(size[2])
-    return (_DIGITS[kind], 0) if kind in _DIGITS else None
-
-
-def _of_decimals(node: exp.Expr, left: str, right: str) -> str:
-    """Return the type of sums and products with a decimal, where it holds every result."""
-    ours, theirs = digits_of(left), digits_of(right)
-    literal = any(
-        isinstance(side, exp.Literal) and digits is not None and not digits[1]
-        for side, digits in ((node.this, ours), (node.expression, theirs))
-    )
-    if ours is None or theirs is None or literal or isinstance(node, exp.Mod):
-        return ""
-    scale = max(ours[1], theirs[1])
-    size = max(ours[0] - ours[1], theirs[0] - theirs[1]) + scale + 1
-    if isinstance(node, exp.Mul):
-        size, scale = ours[0] + theirs[0] + 1, ours[1] + theirs[1]
-    return f"DECIMAL({size},{scale})" if size <= _MOST_DIGITS else ""
+    return f"DECIMAL({size},{len(fraction)})" if size <= MOST_DIGITS else ""
 
 
 def _total(node: exp.Expr, argument: str) -> str:
@@ -186,10 +168,13 @@ def _total(node: exp.Expr, argument: str) -> str:
         return "DOUBLE"
     if argument in INTEGERS:
         return "BIGINT" if isinstance(node, exp.Sum) else "DOUBLE"
-    size = _DECIMAL.fullmatch(argument)
-    if size is not None and isinstance(node, exp.Sum):
-        return f"DECIMAL({min(38, int(size[1]) + 10)},{size[2]})"
-    return ""
+    size = DECIMAL.fullmatch(argument)
+    if size is None:
+        return ""
+    digits, scale = int(size[1]), int(size[2])
+    if isinstance(node, exp.Sum):
+        return f"DECIMAL({min(MOST_DIGITS, digits + 10)},{scale})"
+    return f"DECIMAL({min(MOST_DIGITS, digits + 4)},{min(MOST_DIGITS, scale + 4)})"
 
 
 def _arithmetic(left: str, right: str) -> str:
@@ -198,18 +183,7 @@ def _arithmetic(left: str, right: str) -> str:
         # A double and a decimal make a double; anything with an interval is left to Spark.
         mixed = "DOUBLE" in sides and all(s == "DOUBLE" or s.startswith("DECIMAL") for s in sides)
         return "DOUBLE" if mixed else ""
-    return _common([left, right])
-
-
-def _common(kinds: list[str]) -> str:
-    known = set(kinds)
-    if len(known) == 1:
-        return known.pop()
-    if all(kind in INTEGERS for kind in known):
-        return max(known, key=INTEGERS.index)
-    if all(kind in INTEGERS + FLOATING for kind in known):
-        return "DOUBLE"
-    return ""
+    return common_type([left, right])
 
 
 def _case(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
@@ -218,4 +192,4 @@ def _case(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
     if default is not None:
         branches.append(default)
     known = [branch for branch in branches if not isinstance(branch, exp.Null)]
-    return _common([type_of(branch, column) for branch in known]) if known else ""
+    return common_type([type_of(branch, column) for branch in known]) if known else ""

@@ -96,8 +96,10 @@ def test_a_range_says_how_far_a_row_reaches() -> None:
 @pytest.mark.parametrize(
     ("value", "named"),
     [
-        ("upper(origin)", "UPPER(`origin`)"),
-        ("CAST(delay AS DECIMAL(4, 1)) + 0.5", "CAST(`delay` AS DECIMAL(4, 1))"),
+        ("initcap(origin)", "INITCAP(`origin`)"),
+        ("lower(upper(origin))", "LOWER(UPPER(`origin`))"),
+        ("CAST(delay AS FLOAT)", "has the type FLOAT"),
+        ("regexp_replace(origin, 'x*', '-')", "REGEXP_REPLACE(`origin`, 'x*', '-')"),
         ("origin > 1", "`origin` > 1"),
     ],
 )
