@@ -26,6 +26,7 @@ from apps.pipeline.sink_transactions import SinkCursor, SinkTransactions
 from apps.settings import Settings
 from eventstore.metadata import SILENT
 from eventstore.names import STREAM_MAX_CHARS
+from kernel.errors import Conflict
 from kernel.positions import TopicId
 from projections.serve.row_changes import RowChange
 from projections.serve.table_steps import Changes
@@ -34,7 +35,11 @@ from schemas.json_codec import json_default
 
 _IDS = UUID("8f5fd0a0-6d4c-5d43-9c4e-5b8e0a3f2c11")
 _MOST_EVENTS, _MOST_BYTES = 100, 2**20
-"""Of one request. Who repeats it after a crash has to make the same ones."""
+"""Of one request, where the service takes as much."""
+_AROUND_BYTES = 64
+"""What stands around one event in a request, at most."""
+_NULL, _HASHED = "null", "sha256:"
+"""What the stream of a key says in place of its value: no value is quoted like them."""
 _STORE = TopicId("events", 1)
 
 
@@ -43,8 +48,13 @@ class SinkEvent:
     """One event to be appended."""
 
     stream: str
-    event: Mapping[str, object]
-    nbytes: int
+    event: bytes
+    """As it is sent: JSON."""
+
+    @property
+    def nbytes(self) -> int:
+        """How much of a request it takes."""
+        return len(self.stream.encode()) + len(self.event) + _AROUND_BYTES
 
 
 class EventOutlet:
@@ -67,6 +77,8 @@ class EventOutlet:
         self.title = f"category {declared.category}"
         self._category = declared.category
         self._projection = projection
+        self._most_events = min(_MOST_EVENTS, settings.number("service.max_events"))
+        self._most_bytes = min(_MOST_BYTES, settings.number("service.max_body_bytes"))
         self._service = ServiceClient(settings)
         self._transactions = transactions
 
@@ -94,7 +106,7 @@ class EventOutlet:
     def _event(
         self, change: RowChange, changes: Changes, base: str, about: Mapping[str, object]
     ) -> SinkEvent:
-        key = [_text(value) for value in change.key.values()]
+        key = [None if value is None else _text(value) for value in change.key.values()]
         row = change.new if change.new is not None else change.old
         data = orjson.dumps(row, default=json_default, option=orjson.OPT_UTC_Z)
         event: dict[str, object] = {
@@ -105,38 +117,58 @@ class EventOutlet:
         }
         if changes.at is not None:
             event["occurred_at"] = changes.at.isoformat()
-        return SinkEvent(stream=self._stream(key), event=event, nbytes=len(data))
+        return SinkEvent(stream=self._stream(key), event=orjson.dumps(event))
 
-    def _stream(self, key: Sequence[str]) -> str:
+    def _stream(self, key: Sequence[str | None]) -> str:
         """Return the stream of a key. Values are quoted, so that no two keys share one."""
-        stream = f"{self._category}-{','.join(quote(value, safe=':+@') for value in key)}"
-        if len(stream) > STREAM_MAX_CHARS or stream.endswith("-"):
+        name = ",".join(_NULL if value is None else _quoted(value) for value in key)
+        stream = f"{self._category}-{name}"
+        if len(stream) > STREAM_MAX_CHARS or stream.endswith("-") or name.startswith(_HASHED):
             digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-            return f"{self._category}-sha256:{digest}"
+            return f"{self._category}-{_HASHED}{digest}"
         return stream
 
     def send(self, records: Sequence[SinkEvent], cursor: SinkCursor) -> None:
         """Append events, and keep the place behind them."""
-        for part in _parts(records):
-            streams: dict[str, list[Mapping[str, object]]] = {}
-            for record in part:
-                streams.setdefault(record.stream, []).append(record.event)
-            appends = [{"stream": name, "events": events} for name, events in streams.items()]
-            self._service.post("/v1/append", {"appends": appends})
+        for part in self._parts(records):
+            self._append(part)
         self._transactions.send([], cursor)
 
+    def _append(self, part: Sequence[SinkEvent]) -> None:
+        """Append events that may be there already, all of them or, of requests that were cut
+        otherwise before a crash, a part: halves of it are there or are not.
+        """
+        streams: dict[str, list[orjson.Fragment]] = {}
+        for record in part:
+            streams.setdefault(record.stream, []).append(orjson.Fragment(record.event))
+        appends = [{"stream": name, "events": events} for name, events in streams.items()]
+        try:
+            self._service.post("/v1/append", {"appends": appends})
+        except Conflict as error:
+            if error.fields.get("problem") != "id-reused" or len(part) == 1:
+                raise
+            middle = len(part) // 2
+            self._append(part[:middle])
+            self._append(part[middle:])
 
-def _parts(records: Sequence[SinkEvent]) -> Iterator[list[SinkEvent]]:
-    part: list[SinkEvent] = []
-    size = 0
-    for record in records:
-        if part and (len(part) >= _MOST_EVENTS or size + record.nbytes > _MOST_BYTES):
+    def _parts(self, records: Sequence[SinkEvent]) -> Iterator[list[SinkEvent]]:
+        """Yield what one request each may hold."""
+        part: list[SinkEvent] = []
+        size = 0
+        for record in records:
+            full = len(part) >= self._most_events or size + record.nbytes > self._most_bytes
+            if part and full:
+                yield part
+                part, size = [], 0
+            part.append(record)
+            size += record.nbytes
+        if part:
             yield part
-            part, size = [], 0
-        part.append(record)
-        size += record.nbytes
-    if part:
-        yield part
+
+
+def _quoted(text: str) -> str:
+    """Quote a value as in a URL; the text that NULL is written as has its first letter quoted."""
+    return f"%{ord(text[0]):02X}{text[1:]}" if text == _NULL else quote(text, safe=":+@")
 
 
 def _text(value: object) -> str:

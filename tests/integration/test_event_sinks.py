@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from apps.settings import Settings
+from apps.service.limits import BodyLimits
+from apps.settings import Setting, Settings
 from lake.layout import Lake
 from tests.support.lake.event_sink import EventWorld
 from tests.support.lake.handmade import words
@@ -134,3 +135,18 @@ def test_p10_a_service_that_is_away_stops_the_sink_and_it_goes_on_where_it_was(
     until(lambda: world.sinks.step() or bool(world.events()), "it goes on")
     world.send()
     assert [stream for stream, *_ in world.told()] == ["told-1", "told-2"]
+
+
+def test_p10_a_service_that_takes_few_events_in_a_request_gets_few(
+    stack: Settings, lake: Lake, prefix: str, postgres_dsn: str
+) -> None:
+    with service_in_thread(postgres_dsn, limits=BodyLimits(events=3)) as service:
+        world = EventWorld(stack, lake, prefix, service)
+        world.settings.values["service.max_events"] = Setting(value=3, origin="test")
+        world.restart()
+        world.deploy()
+        rows = words(*((number, "a") for number in range(7)))
+        world.made.run("report", rows, world.made.epoch(head=1))
+        world.send()
+        assert sorted(stream for stream, *_ in world.told()) == [f"told-{n}" for n in range(7)]
+        world.sinks.close()
