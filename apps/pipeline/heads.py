@@ -5,6 +5,7 @@ Kafka's end offsets would understate the lag: what Debezium has not read yet is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import psycopg
@@ -25,7 +26,7 @@ class PostgresHeads:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._connection: psycopg.Connection[tuple[str, int, float | None]] | None = None
-        self._head = 0
+        self._behind_since: float | None = None
 
     def lag(self, heads: Mapping[str, int]) -> tuple[str, int, float]:
         """Return (store, events behind, age in seconds of the oldest one missing).
@@ -47,7 +48,14 @@ class PostgresHeads:
             return "none", 0, 0.0
         store, head, age = str(row[0]), int(row[1]), row[2]
         behind = max(0, head - heads.get(store, 0))
-        return store, behind, float(age or 0.0) if behind else 0.0
+        if not behind:
+            self._behind_since = None
+            return store, 0, 0.0
+        if self._behind_since is None:
+            self._behind_since = time.monotonic()
+        # Of a store that has another id by now, or less than the log, the oldest is not known.
+        seen_s = time.monotonic() - self._behind_since
+        return store, behind, float(seen_s if age is None else age)
 
     def close(self) -> None:
         """Leave the database."""

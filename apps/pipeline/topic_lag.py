@@ -17,14 +17,16 @@ class TopicHeads:
 
     def __init__(self, topics: KafkaTopics) -> None:
         self._topics = topics
-        self._since: dict[str, float] = {}
+        self._clear_at: dict[str, float] = {}
+        """When nothing of a source was missing for the last time, as far as is known."""
         self.declared: Mapping[str, TopicShape] = {}
         self.lags: dict[str, SourceLag] = {}
 
     def look(self, last: Committed | None) -> Mapping[str, SourceLag]:
         """Return the lag of each source: its seconds are how long something was behind.
 
-        Raises `Unavailable` when Kafka does not answer.
+        Of what was behind before this process began that is known since the last epoch. Raises
+        `Unavailable` when Kafka does not answer.
         """
         declared = self.declared
         ends = ends_of(self._topics, declared)
@@ -33,10 +35,11 @@ class TopicHeads:
         found = {}
         for name, shape in declared.items():
             records = records_behind(ends.get(shape.topic, {}), taken.get(shape.topic, {}))
-            since = self._since.setdefault(name, now) if records else now
             if not records:
-                self._since.pop(name, None)
+                self._clear_at[name] = now
+            before = now if last is None else last.at.timestamp()
+            seconds = max(0.0, now - self._clear_at.setdefault(name, before))
             waits = waits_for(shape, ends)
-            found[name] = SourceLag(bytes=0, seconds=now - since, records=records, unknown=waits)
+            found[name] = SourceLag(bytes=0, seconds=seconds, records=records, unknown=waits)
         self.lags = found
         return found

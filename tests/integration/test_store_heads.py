@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from apps.pipeline.heads import PostgresHeads
+from eventstore.postgres.store import PostgresEventStore
 from kernel.errors import Unavailable
+from tests.contracts.events import event, request, to
 
 
 def test_a_database_without_an_event_store_is_not_behind(new_source: Callable[[str], str]) -> None:
@@ -16,6 +19,28 @@ def test_a_database_without_an_event_store_is_not_behind(new_source: Callable[[s
         assert [heads.lag({}), heads.lag({"other": 5})] == [("none", 0, 0.0)] * 2
         assert heads._connection is not None
         assert not heads._connection.closed, "the next look needs no new connection"
+    finally:
+        heads.close()
+
+
+def test_what_is_behind_has_an_age_though_the_next_event_is_not_where_it_was_expected(
+    postgres_dsn: str,
+) -> None:
+    """A store that was restored has positions again that the log has under its id of before."""
+
+    async def appended() -> str:
+        async with PostgresEventStore(postgres_dsn) as store:
+            await store.append(request(to("order-1", [event(), event()])))
+            return await store.store_id()
+
+    store = asyncio.run(appended())
+    heads = PostgresHeads(postgres_dsn)
+    try:
+        assert heads.lag({store: 2}) == (store, 0, 0.0)
+        for have in ({store: 1}, {"before": 9}):
+            _, behind, first_s = heads.lag(have)
+            assert behind == 2 - have.get(store, 0)
+            assert heads.lag(have)[2] > first_s >= 0.0
     finally:
         heads.close()
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from apps import topics
+from apps.pipeline import topic_lag
 from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.source_lag import SourceHeads, _Source
+from apps.pipeline.topic_lag import TopicHeads
 from apps.settings import load
 from apps.topics import KafkaTopics
 from kernel.errors import Unavailable
 from kernel.retry import Backoff
+from pipeline.commit.manifest import Committed
 
 
 class SilentAdmin:
@@ -66,6 +71,24 @@ def test_ten_hours_of_lag_are_not_said_to_be_two() -> None:
     # What was settled later is told apart still, and never by a look that came after it.
     after = next(moment for moment, head in known.samples if head > 20_000)
     assert 20_000 < after < 20_100
+
+
+def test_what_was_behind_before_a_start_is_not_said_to_be_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    day = timedelta(days=1)
+    ends: dict[str, dict[str, int]] = {"t": {"0": 7}}
+    monkeypatch.setattr(topic_lag, "ends_of", lambda *_: ends)
+    heads = TopicHeads(cast(Any, None))
+    heads.declared = cast(Any, {"source": SimpleNamespace(topic="t")})
+    last = cast(Committed, SimpleNamespace(end={"t": {"0": 5}}, at=datetime.now(UTC) - day))
+    lag = heads.look(last)["source"]
+    assert lag.records == 2
+    assert lag.seconds >= day.total_seconds()
+    ends["t"]["0"] = 5
+    assert heads.look(last)["source"].seconds == 0
+    ends["t"]["0"] = 6
+    assert 0 < heads.look(last)["source"].seconds < 3_600
 
 
 class FailingHeads:
