@@ -91,6 +91,7 @@ async def export(
     _sync(folder)
     unfinished.rename(folder / ABOUT)
     _sync(folder)
+    _sync(folder.parent)
     return Exported(
         store_id=contents.store_id,
         events=contents.head,

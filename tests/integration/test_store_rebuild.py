@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -185,12 +186,30 @@ def test_p1_a_store_rebuilt_from_the_lake_answers_as_the_one_that_was_lost(
     assert answers(empty, lake) == answers(dsn, lake)
 
 
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of files and folders to come that are made sure of, in order."""
+    names: list[str] = []
+
+    def fsync(place: int) -> None:
+        names.append(Path(os.readlink(f"/proc/self/fd/{place}")).name)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return names
+
+
 def test_a_store_that_was_exported_is_imported_as_it_was(
-    dsn: str, lake: Path, tmp_path: Path, new_database: Callable[..., str]
+    dsn: str,
+    lake: Path,
+    tmp_path: Path,
+    new_database: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = tmp_path / "export"
+    folder, names = tmp_path / "export", synced(monkeypatch)
     done = asyncio.run(export(dsn, str(lake), folder, part=10, file_events=30))
     assert (done.events, done.files) == (head(dsn), 4)
+    files = sorted(path.name for path in folder.iterdir() if path.suffix == ".parquet")
+    # What says that it is whole gets its name when all else is on the disk.
+    assert names == [*files, ".store.json", "export", "export", tmp_path.name]
     assert {p.stat().st_mode & 0o777 for p in folder.iterdir()} == {0o600}
     assert folder.stat().st_mode & 0o777 == 0o700
     with pytest.raises(Conflict, match="is not empty"):
