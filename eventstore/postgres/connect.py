@@ -16,6 +16,10 @@ from kernel.errors import Misconfigured, StorageFull, Unavailable, first_line
 SERVICE_ROLE = "penstock_service"
 CONNECT_TIMEOUT_S = 5
 _POOL_TIMEOUT_S = 5.0
+_STATEMENT_TIMEOUT = "SET statement_timeout = '30s'"
+"""What pools are for is bounded by what it looks at: a statement that takes this long holds a
+connection for nothing, and with it, in the end, all who read.
+"""
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 _RIGHTS = (
     f"Give the login of postgres.dsn back what it lacks: GRANT {SERVICE_ROLE} TO login."
@@ -88,6 +92,7 @@ class Pool:
         """`first`: a statement that each new connection runs."""
 
         async def configure(connection: Connection) -> None:
+            await connection.execute(_STATEMENT_TIMEOUT.encode())
             if first is not None:
                 await connection.execute(first.encode())
 

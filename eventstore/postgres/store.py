@@ -51,8 +51,6 @@ from kernel.positions import Position, Version
 from schemas.records import RecordedEvent
 
 _MAX_BIGINT = 2**63 - 1
-# Reads are bounded by what they look at; one that takes this long holds a connection for nothing.
-_READ_TIMEOUT = "SET statement_timeout = '30s'"
 
 
 class PostgresEventStore:
@@ -86,7 +84,7 @@ class PostgresEventStore:
             archive=self._archive,
         )
         self.appender = Appender(self._group, self.feed_head, limits=limits, observer=observer)
-        self._pool = Pool(dsn, name="readers", connections=readers, first=_READ_TIMEOUT)
+        self._pool = Pool(dsn, name="readers", connections=readers)
 
     async def __aenter__(self) -> PostgresEventStore:
         await self._pool.open()

@@ -16,15 +16,17 @@ import pytest
 from eventstore.codecs import Codecs
 from eventstore.conditions import Condition, Query, QueryItem
 from eventstore.intake import Intake, Mode
+from eventstore.postgres import connect
 from eventstore.postgres.identity import renew_id
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
-from kernel.errors import InvalidRequest, StoreDiverged
+from kernel.errors import InvalidRequest, StoreDiverged, Unavailable
 from kernel.positions import Position
 from schemas.records import NewEvent
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame
 from tests.contracts.events import event, request, to
+from tests.support.store.groups import world
 from tests.support.store.postgres import Cluster, database
 
 MODES: tuple[Mode, ...] = ("infer", "strict")
@@ -205,3 +207,44 @@ def test_a_second_service_knows_types_that_were_born_after_its_start(postgres_ds
             assert (await third.codec(encoded.schema_id)).inferred
 
     asyncio.run(body())
+
+
+def test_a_statement_that_takes_too_long_is_given_up_by_all_who_read(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert connect._STATEMENT_TIMEOUT == "SET statement_timeout = '30s'"
+    monkeypatch.setattr(connect, "_STATEMENT_TIMEOUT", "SET statement_timeout = '100ms'")
+
+    async def body() -> None:
+        with psycopg.connect(dsn) as holder:
+            async with world(dsn) as w, asyncio.timeout(60):
+                await w.append("order-1")
+                await w.create()
+                holder.execute("LOCK TABLE es.events, es.subscriptions IN ACCESS EXCLUSIVE MODE")
+                for call in (
+                    w.store.read_all(after=0, limit=1),
+                    w.store.event(uuid4()),
+                    w.store.head(),
+                    w.groups.standings(),
+                    w.take(),
+                ):
+                    with pytest.raises(Unavailable, match="statement timeout"):
+                        await call
+                holder.rollback()
+                assert len(await w.take()) == 1
+
+    asyncio.run(body())
+
+
+def test_archived_events_leave_the_indexes_of_a_large_store_soon(dsn: str) -> None:
+    """PostgreSQL's own setting waits until a fifth of all rows are dead: of a billion events two
+    hundred million would be passed by whoever reads on from a place before them.
+    """
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute(
+            "SELECT option_value::float8 FROM pg_class, pg_options_to_table(reloptions)"
+            " WHERE oid = 'es.events'::regclass"
+            " AND option_name = 'autovacuum_vacuum_scale_factor'"
+        ).fetchone()
+    assert row is not None
+    assert row[0] <= 0.02
