@@ -79,6 +79,34 @@ def test_a_refused_event_comes_again_and_is_parked_in_the_end(postgres_dsn: str)
     asyncio.run(check())
 
 
+def test_a_batch_that_fails_comes_again_event_by_event_and_the_one_at_fault_is_parked_alone(
+    postgres_dsn: str,
+) -> None:
+    """Of several streams and of one: the consumer handles all of what it got, or nothing."""
+
+    async def check() -> None:
+        async with world(postgres_dsn) as w:
+            ids = await w.append(*(f"order-{n}" for n in (1, 2, 3, 3, 3, 4)))
+            await w.create()
+            poison, handled, batches = ids[3], list[uuid.UUID](), list[int]()
+            while len(handled) < 5:
+                given = await w.groups.next("g", consumer="a", limit=10, per_stream=10, wait_s=20)
+                batch = [each.event.id for each in given.deliveries]
+                batches.append(len(batch))
+                if poison in batch:
+                    await w.groups.nack("g", batch, reason="one of them")
+                else:
+                    await w.groups.ack("g", batch)
+                    handled += batch
+            assert batches[0] == 6
+            assert set(handled) == {*ids} - {poison}
+            (parked,) = await w.groups.parked("g")
+            assert (parked.event_id, parked.deliveries) == (poison, FAST.max_deliveries)
+            assert (await w.groups.standing("g")).lag_events == 0
+
+    asyncio.run(check())
+
+
 def test_silence_gives_the_event_to_another(postgres_dsn: str) -> None:
     async def check() -> None:
         async with world(postgres_dsn) as w:

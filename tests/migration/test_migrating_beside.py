@@ -9,6 +9,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from eventstore.postgres import migrate as migrate_module
 from eventstore.postgres.migrate import Migration, Patience, migrate, migrations
 from eventstore.postgres.store import PostgresEventStore
 from kernel.errors import Unavailable
@@ -70,6 +71,21 @@ def test_a_migration_gives_up_behind_a_reader_and_names_it(
         assert f"pg_terminate_backend({reader.info.backend_pid})" in caught.value.remedy
         assert appended(postgres_dsn) == 1
     assert migrated(postgres_dsn, COLUMN, Patience()) == [COLUMN.name]
+
+
+def test_a_migration_does_not_queue_for_a_table_behind_a_long_reader(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it did, all who append would wait behind it."""
+
+    async def queued(*_: object) -> None:
+        pytest.fail("it asked for the table")
+
+    monkeypatch.setattr(migrate_module, "_limit", queued)
+    with psycopg.connect(postgres_dsn) as reader:
+        reader.execute("SELECT count(*) FROM es.events").fetchall()
+        with pytest.raises(Unavailable, match=COLUMN.name):
+            migrated(postgres_dsn, COLUMN, Patience(behind=timedelta(0)))
 
 
 def test_an_index_is_built_beside_writers_and_anew_when_it_was_left_invalid(
