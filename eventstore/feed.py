@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,10 +18,30 @@ PAGE = 1_000
 
 
 _STRETCH = 10 * PAGE
+_BEAT = 0.25
+"""So much of the time without a word passes between two looks at whether it is over."""
 
 
 class Pages(Protocol):
-    """What a feed reads from: a store, or what stands before it."""
+    """A store, as its newest events are read for feeds."""
+
+    async def head(self) -> Position:
+        """Return the last position."""
+        ...
+
+    async def read_all(
+        self, *, after: int, limit: int, filter_: EventFilter, up_to: Position | None = None
+    ) -> EventPage:
+        """Return a page of events; see `EventStore.read_all`.
+
+        `up_to` is a position that the store is known to have come to: the page says that it is the
+        head, and nobody is asked.
+        """
+        ...
+
+
+class Followed(Protocol):
+    """Pages of a store, and word of more of them."""
 
     async def head(self) -> Position:
         """Return the last position."""
@@ -29,6 +49,10 @@ class Pages(Protocol):
 
     async def read_all(self, *, after: int, limit: int, filter_: EventFilter) -> EventPage:
         """Return a page of events; see `EventStore.read_all`."""
+        ...
+
+    async def beyond(self, position: int, *, timeout_s: float) -> None:
+        """Wait until there is more behind a position, at most for about so long."""
         ...
 
 
@@ -101,19 +125,13 @@ FeedItem = RecordedEvent | CaughtUp | Checkpoint | Idle
 
 
 async def follow(
-    store: Pages,
-    head: Head,
-    *,
-    after: Position,
-    filter_: EventFilter,
-    idle_s: float,
-    poll_s: float = 1.0,
-) -> AsyncGenerator[list[FeedItem], None]:
+    store: Followed, head: Head, *, after: Position, filter_: EventFilter, idle_s: float
+) -> AsyncGenerator[Sequence[FeedItem], None]:
     """Yield every event behind `after`, in order, each once, as much at a time as was read.
 
-    Ends only when `head` is closed. The head is followed by its signal; `poll_s` only covers
-    appends by another process. Raises `BeyondHead` at once when `after` is beyond the head,
-    `Unavailable` when the store is.
+    Where nothing is to be said beside events, they are the very ones of the page. Says that it
+    lives when `idle_s` without a word are nearly over. Ends only when `head` is closed. Raises
+    `BeyondHead` at once when `after` is beyond the head, `Unavailable` when the store is.
     """
     history_end = await store.head()
     if after > history_end:
@@ -127,27 +145,37 @@ async def follow(
         yield [CaughtUp(position=position)]
     while not head.closed:
         page = await store.read_all(after=position, limit=PAGE, filter_=filter_)
-        items: list[FeedItem] = []
+        items: Sequence[FeedItem] = page.events
         if page.scanned_to > position:
             position = page.scanned_to
-            for event in page.events:
-                items += _checkpoints(said, event.position, filter_)
-                items.append(event)
-                said = event.position
-            passed = _checkpoints(said, position, filter_)
-            said = passed[-1].position if passed else said
-            items += passed
+            if not filter_.everything:
+                items, said = _with_checkpoints(page, said, filter_)
             if not caught_up and position >= history_end:
                 caught_up = True
-                items.append(CaughtUp(position=position))
-        elif now() - spoke_at >= idle_s:
-            items.append(Idle())
+                items = [*items, CaughtUp(position=position)]
+        elif now() - spoke_at >= idle_s * (1 - _BEAT):
+            items = [Idle()]
         if items:
             spoke_at = now()
             yield items
         if page.scanned_to >= page.head:
             head.advance(page.head)
-            await head.beyond(position, timeout_s=min(poll_s, idle_s))
+            await store.beyond(position, timeout_s=idle_s * _BEAT)
+
+
+def _with_checkpoints(
+    page: EventPage, said: Position, filter_: EventFilter
+) -> tuple[Sequence[FeedItem], Position]:
+    """Return a page's events with the checkpoints between them, and what is said with them."""
+    items: list[FeedItem] = []
+    for event in page.events:
+        items += _checkpoints(said, event.position, filter_)
+        items.append(event)
+        said = event.position
+    passed = _checkpoints(said, page.scanned_to, filter_)
+    said = passed[-1].position if passed else said
+    items += passed
+    return (items if len(items) > len(page.events) else page.events), said
 
 
 def _checkpoints(said: int, position: int, filter_: EventFilter) -> list[Checkpoint]:

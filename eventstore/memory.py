@@ -174,9 +174,14 @@ class MemoryEventStore:
         )
 
     async def read_all(
-        self, *, after: int, limit: int, filter_: EventFilter = EVERYTHING
+        self,
+        *,
+        after: int,
+        limit: int,
+        filter_: EventFilter = EVERYTHING,
+        up_to: Position | None = None,
     ) -> EventPage:
-        """Return part of the store; see `EventStore.read_all`."""
+        """Return part of the store; see `EventStore.read_all`. It knows its head."""
         return self._page(after, limit, filter_.passes)
 
     async def query(self, query: Query, *, after: int, limit: int) -> EventPage:

@@ -4,8 +4,9 @@
 
 1. Who follows asks for the page behind its position. What is in memory is given from there, each
    filter applied.
-2. Whoever stands at the end of memory lets it be read on from the store. All who come while that
-   read is under way wait for the same answer.
+2. Whoever stands at the end of memory waits. One task watches the head for all of them, lets memory
+   be read on from the store, and wakes them when there is more: what an append costs a reader is
+   one wake-up, and the pages and messages that they get alike are made once.
 3. Memory is bounded by bytes: the oldest events leave it. Who is behind them, or far behind the
    head, reads pages of the store as if there was no memory.
 
@@ -18,6 +19,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from eventstore.feed import PAGE, Head, Pages
 from eventstore.sizes import PAGE_BYTES, memory_of
@@ -27,6 +29,8 @@ from schemas.records import RecordedEvent
 
 FRESH_S = 0.1
 """An answer of the store is good for so long, unless the head is known to have moved since."""
+POLL_S = 1.0
+"""So often the store is asked for appends by other processes."""
 
 
 @dataclass(slots=True)
@@ -61,6 +65,11 @@ class Tail:
         self._known_head = 0
         self._asked_at = -math.inf
         self._reading: asyncio.Task[None] | None = None
+        self._pages_now: dict[EventFilter, tuple[int, int, EventPage]] = {}
+        """The newest page of each filter, with where it began and its limit: of memory as it is."""
+        self._waiting = 0
+        self._more = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -83,6 +92,47 @@ class Tail:
                 await asyncio.sleep(0)  # Who catches up in memory lets others run in between.
             return page
         return await self._pages.read_all(after=after, limit=limit, filter_=filter_)
+
+    async def beyond(self, position: int, *, timeout_s: float) -> None:
+        """Wait until there is more behind a position, or for about so long."""
+        if not self._max_bytes:
+            await self._head.beyond(position, timeout_s=min(timeout_s, POLL_S))
+            return
+        if position > self._end + PAGE:
+            self._begin_at(position)
+        if self._end > position or self._head.closed:
+            return
+        self._waiting += 1
+        try:
+            if self._watching is None:
+                self._watching = asyncio.create_task(self._watch(timeout_s), name="watch the head")
+            await self._more.wait()
+        finally:
+            self._waiting -= 1
+
+    async def _watch(self, tick_s: float) -> None:
+        """Read on for all who wait, and wake them: when there is more, and once per tick."""
+        now = asyncio.get_running_loop().time
+        tick_at = now() + tick_s
+        try:
+            while self._waiting and not self._head.closed:
+                pause_s = max(0.0, min(POLL_S, tick_at - now()))
+                await self._head.beyond(self._end, timeout_s=pause_s)
+                before = self._end
+                try:
+                    await self._read_on(before)
+                except Exception:
+                    break  # Those who wait read for themselves, and are told.
+                if self._end != before or now() >= tick_at:
+                    self._wake()
+                    tick_at = now() + tick_s
+        finally:
+            self._watching = None
+            self._wake()
+
+    def _wake(self) -> None:
+        more, self._more = self._more, asyncio.Event()
+        more.set()
 
     async def document(self, event: RecordedEvent) -> bytes:
         """Return an event as `render` gives it: made once while the event is kept."""
@@ -118,8 +168,9 @@ class Tail:
 
     async def _read(self) -> None:
         begun_at = self._end
-        page = await self._pages.read_all(after=begun_at, limit=PAGE, filter_=EVERYTHING)
+        page = await self._newer(begun_at)
         self._known_head = page.head
+        self._pages_now.clear()
         if self._end != begun_at:
             return  # Memory begins elsewhere by now.
         for event in page.events:
@@ -130,6 +181,16 @@ class Tail:
             self._end = event.position
             self._grow(kept, memory_of(event))
 
+    async def _newer(self, after: int) -> EventPage:
+        """Read a page; without asking for the head where that is known to be further."""
+        read = partial(self._pages.read_all, after=after, limit=PAGE, filter_=EVERYTHING)
+        known = self._head.position
+        if known > after:
+            page = await read(up_to=known)
+            if page.events:
+                return page
+        return await read()  # What was there and is not any more is noticed by the store.
+
     def _read_ended(self, task: asyncio.Task[None]) -> None:
         self._reading = None
         if not task.cancelled():
@@ -137,6 +198,7 @@ class Tail:
 
     def _begin_at(self, position: int) -> None:
         self._kept.clear()
+        self._pages_now.clear()
         self._bytes = 0
         self._start = self._end = position
 
@@ -150,6 +212,14 @@ class Tail:
             self._bytes -= self._kept.pop(self._start).size
 
     def _page(self, after: int, limit: int, filter_: EventFilter) -> EventPage:
+        """Return a page of memory: the same to all who stand at one place with one filter."""
+        now = self._pages_now.get(filter_)
+        if now is None or now[:2] != (after, limit):
+            now = after, limit, self._made(after, limit, filter_)
+            self._pages_now[filter_] = now
+        return now[2]
+
+    def _made(self, after: int, limit: int, filter_: EventFilter) -> EventPage:
         events: list[RecordedEvent] = []
         scanned_to, size = after, 0
         while scanned_to < self._end and len(events) < limit and size <= PAGE_BYTES:

@@ -6,9 +6,8 @@ row changes -> ChangeFeed.chunks -> FeedResponse -> socket
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import assert_never
 
 from fastapi.responses import StreamingResponse
@@ -18,38 +17,16 @@ from apps.service.http import Receive, Scope, Send
 from apps.service.ndjson import NDJSON
 from apps.service.problems import problem_of
 from apps.service.runtime import Runtime
+from apps.service.written import Chunk, Form, Written
 from eventstore.feed import CaughtUp, Checkpoint, FeedItem, Idle
 from kernel.errors import PenstockError
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 
-Feed = AsyncGenerator[list[FeedItem], None]
-Chunks = AsyncGenerator["Chunk", None]
+Feed = AsyncGenerator[Sequence[FeedItem], None]
+Chunks = AsyncGenerator[Chunk, None]
 Document = Callable[[RecordedEvent], Awaitable[bytes]]
 """Gives an event as it is shown to callers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """Messages as they are sent, what tells a slow client how far it got with them, and how many
-    events or changes they are.
-    """
-
-    body: bytes
-    farewell: bytes = b""
-    count: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """How items are written."""
-
-    media_type: str
-    opening: bytes
-    heartbeat: bytes
-    event: Callable[[int, bytes], bytes]
-    named: Callable[[str, int], bytes]
-    failed: Callable[[bytes], bytes]
 
 
 # A comment opens the stream, so that clients see it before the first event.
@@ -96,6 +73,7 @@ class FeedResponse(StreamingResponse):
         self._chunks = chunks
         self._first = first
         self._farewell = farewell
+        self._connection: WatchedProtocol | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the feed until the client or the service leaves, or the client is too slow."""
@@ -106,54 +84,74 @@ class FeedResponse(StreamingResponse):
                 connection = connection_of(scope)
                 if connection is not None:
                     connection.polite = True
-                self.body_iterator = self._messages(connection)
+                self._connection = connection
                 try:
                     await super().__call__(scope, receive, send)
                 finally:
                     runtime.metrics.subscribers.dec()
 
-    async def _messages(self, connection: WatchedProtocol | None) -> AsyncIterator[bytes]:
-        form, farewell = self._form, self._farewell
-        yield form.opening
+    async def stream_response(self, send: Send) -> None:
+        """Send the head of the answer, and what comes, as it comes."""
+        status, headers = self.status_code, self.raw_headers
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await _say(send, self._form.opening)
         try:
-            async for chunk in self._all_chunks():
-                if connection is not None and connection.evicted:
-                    break
-                self._runtime.metrics.delivered.inc(chunk.count)
-                yield chunk.body
-                farewell = chunk.farewell or farewell
-                if connection is not None and connection.evicted:
-                    break
+            chunk: Chunk | None = self._first
+            while chunk is not None and not self._evicted:
+                await self._pass(chunk, send)
+                chunk = None if self._evicted else await anext(self._chunks, None)
         except PenstockError as error:
             # The answer began long ago: its status cannot say it any more.
-            yield form.failed(problem_of(error).body())
-        if connection is not None and connection.evicted:
+            await _say(send, self._form.failed(problem_of(error).body()))
+        if self._evicted:
             self._runtime.metrics.evicted.inc()
-            yield farewell
+            await _say(send, self._farewell)
+        await _say(send, b"", more=False)
 
-    async def _all_chunks(self) -> AsyncIterator[Chunk]:
-        yield self._first
-        async for chunk in self._chunks:
-            yield chunk
+    @property
+    def _evicted(self) -> bool:
+        return self._connection is not None and self._connection.evicted
+
+    async def _pass(self, chunk: Chunk, send: Send) -> None:
+        self._runtime.metrics.delivered.inc(chunk.count)
+        await _say(send, chunk.body)
+        self._farewell = chunk.farewell or self._farewell
 
 
-async def event_chunks(feed: Feed, start: Position, form: Form, document: Document) -> Chunks:
-    """Write the items of a feed of events that began behind a position."""
+async def _say(send: Send, body: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def event_chunks(
+    feed: Feed, start: Position, form: Form, document: Document, written: Written | None = None
+) -> Chunks:
+    """Write the items of a feed of events that began behind a position.
+
+    `written` is shared by feeds whose events are written by the same `document`.
+    """
     last = start
     async with aclosing(feed):
         async for items in feed:
-            messages = [await _message(item, form, document) for item in items]
+            chunk = None if written is None else written.find(form, items)
             last = _last(items, last)
-            yield Chunk(
-                body=b"".join(messages),
-                farewell=form.named("evicted", last),
-                count=sum(isinstance(item, RecordedEvent) for item in items),
-            )
+            if chunk is None:
+                messages = [await _message(item, form, document) for item in items]
+                chunk = Chunk(
+                    body=b"".join(messages),
+                    farewell=form.named("evicted", last),
+                    count=sum(isinstance(item, RecordedEvent) for item in items),
+                )
+                if written is not None:
+                    written.keep(form, items, chunk)
+            yield chunk
 
 
-def _last(items: list[FeedItem], before: Position) -> Position:
+def _last(items: Sequence[FeedItem], before: Position) -> Position:
     """Return the position up to which a client has all that it asked for."""
-    return max((item.position for item in items if not isinstance(item, Idle)), default=before)
+    for item in reversed(items):
+        if not isinstance(item, Idle):
+            return item.position
+    return before
 
 
 async def _message(item: FeedItem, form: Form, document: Document) -> bytes:

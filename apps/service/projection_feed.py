@@ -14,9 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from apps.service.feeds import SSE, Chunk, Chunks
+from apps.service.feeds import SSE, Chunks
 from apps.service.render import dump
 from apps.service.runtime import Runtime
+from apps.service.written import Chunk
 from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
 from projections.serve.feed_places import FeedPlace, place_of

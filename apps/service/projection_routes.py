@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from apps import settings
 from apps.lake_documents import projection_list, projection_status
-from apps.service.feeds import SSE, Chunk, FeedResponse
+from apps.service.feeds import SSE, FeedResponse
 from apps.service.lake_reading import LakeReader
 from apps.service.projection_feed import ChangeFeed
 from apps.service.reads import page_size
@@ -19,6 +19,7 @@ from apps.service.render import dump
 from apps.service.requests import runtime_of
 from apps.service.runtime import Runtime
 from apps.service.subscription_routes import MAX_WAIT_S
+from apps.service.written import Chunk
 from eventstore.sizes import PAGE_BYTES
 from kernel.errors import BeyondHead, InvalidRequest
 from kernel.positions import DeltaVersion, Epoch

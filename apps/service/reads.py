@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from apps.service.bodies import parse_json
 from apps.service.conditions import query_of
-from apps.service.feeds import LINES, SSE, Chunk, FeedResponse, event_chunks
+from apps.service.feeds import LINES, SSE, FeedResponse, event_chunks
 from apps.service.http import category_header, read_body
 from apps.service.models import json_body
 from apps.service.ndjson import (
@@ -29,6 +29,7 @@ from apps.service.render import EventData, dump, event_fragments, event_json
 from apps.service.requests import runtime_of
 from apps.service.runtime import Opened, Runtime
 from apps.service.streams import LinesResponse
+from apps.service.written import Chunk
 from eventstore.feed import follow
 from eventstore.postgres.reading import PlainRow
 from eventstore.sizes import PAGE_BYTES, bytes_of
@@ -313,8 +314,10 @@ async def subscribe(
         idle_s=runtime.config.heartbeat_s,
     )
     form = LINES if wants_lines(accept) else SSE
-    document = partial(event_json, data=opened.deciders) if upcast else opened.tail.document
-    chunks = event_chunks(feed, start, form, document)
+    if upcast:
+        chunks = event_chunks(feed, start, form, partial(event_json, data=opened.deciders))
+    else:
+        chunks = event_chunks(feed, start, form, opened.tail.document, opened.written)
     first = await anext(chunks, Chunk(body=b""))  # Refusals must come before the answer begins.
     return FeedResponse(runtime, form, chunks, first, form.named("evicted", start))
 

@@ -24,6 +24,7 @@ from apps.service.metrics import ServiceMetrics
 from apps.service.render import event_document, event_json
 from apps.service.storage import StorageGuard
 from apps.service.streams import Streams
+from apps.service.written import Written
 from apps.workspace_files import stamp_of
 from eventstore.appender import AppendLimits
 from eventstore.codecs import Codecs
@@ -50,6 +51,7 @@ class Opened:
 
     store: PostgresEventStore
     tail: Tail
+    written: Written
     intake: Intake
     storage: StorageGuard
     groups: PostgresSubscriptionGroups
@@ -185,6 +187,7 @@ class Runtime:
         return Opened(
             store=store,
             tail=_tail(store, intake, config.feed_memory_bytes),
+            written=Written(),
             intake=intake,
             storage=StorageGuard(folders, config.min_free_bytes),
             groups=groups,

@@ -157,18 +157,25 @@ class PostgresEventStore:
             return await standing_of(connection, stream)
 
     async def read_all(
-        self, *, after: int, limit: int, filter_: EventFilter = EVERYTHING
+        self,
+        *,
+        after: int,
+        limit: int,
+        filter_: EventFilter = EVERYTHING,
+        up_to: Position | None = None,
     ) -> EventPage:
-        """Return part of the store; see `EventStore.read_all`."""
-        return await self._page(wanted_by_filter(filter_), after, limit)
+        """Return part of the store; see `EventStore.read_all`, and `Pages.read_all`."""
+        return await self._page(wanted_by_filter(filter_), after, limit, up_to)
 
     async def query(self, query: Query, *, after: int, limit: int) -> EventPage:
         """Return events that match; see `EventStore.query`."""
         return await self._page(wanted_by_query(query), after, limit)
 
-    async def _page(self, wanted: Sequence[Wanted], after: int, limit: int) -> EventPage:
+    async def _page(
+        self, wanted: Sequence[Wanted], after: int, limit: int, up_to: Position | None = None
+    ) -> EventPage:
         async with self.reader("reading events") as connection:
-            head = await self._head_of(connection)
+            head = await self._head_of(connection) if up_to is None else up_to
             place = await locate(connection, wanted, after=after, head=head, limit=limit)
             found = await self._read(connection, *place.statement)
         events = (await self._events(found))[:limit]

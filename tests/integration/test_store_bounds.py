@@ -248,3 +248,22 @@ def test_archived_events_leave_the_indexes_of_a_large_store_soon(dsn: str) -> No
         ).fetchone()
     assert row is not None
     assert row[0] <= 0.02
+
+
+def test_connections_that_the_server_ended_are_not_lent(dsn: str) -> None:
+    """Whether one leads somewhere is not asked of the server: it would have said so."""
+
+    async def body() -> None:
+        async with PostgresEventStore(dsn, readers=2) as store:
+            await store.append(request(to("order-1")))
+            await asyncio.gather(store.head(), store.head())
+            for _ in range(3):
+                with psycopg.connect(dsn, autocommit=True) as connection:
+                    connection.execute(
+                        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                        " WHERE datname = current_database()"
+                        " AND application_name = 'penstock-service'"
+                    )
+                assert await store.head() == 1
+
+    asyncio.run(body())

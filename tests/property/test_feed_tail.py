@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apps.service.feeds import SSE, event_chunks
+from apps.service.written import Chunk, Written
 from eventstore.feed import CaughtUp, Pages, follow
 from eventstore.memory import MemoryEventStore
 from eventstore.store import EventFilter, EventPage
@@ -34,13 +36,16 @@ class CountedPages:
 
     def __init__(self, store: Pages) -> None:
         self.store = store
-        self.reads = 0
+        self.reads = self.asked = 0
 
     async def head(self) -> Position:
         return await self.store.head()
 
-    async def read_all(self, *, after: int, limit: int, filter_: EventFilter) -> EventPage:
+    async def read_all(
+        self, *, after: int, limit: int, filter_: EventFilter, up_to: Position | None = None
+    ) -> EventPage:
         self.reads += 1
+        self.asked += up_to is None
         await asyncio.sleep(0)
         return await self.store.read_all(after=after, limit=limit, filter_=filter_)
 
@@ -151,6 +156,62 @@ def _passes(filter_: EventFilter, stream: str, type_: str, tag: str) -> bool:
         and (filter_.stream_prefix is None or stream.startswith(filter_.stream_prefix))
         and filter_.tag in (None, tag)
     )
+
+
+def test_feeds_at_one_place_get_the_very_same_items_and_their_messages_are_written_once() -> None:
+    async def body() -> None:
+        async with MemoryEventStore() as store, asyncio.timeout(60):
+            world, written, shared = World.over(store, 10**7), list[int](), Written()
+
+            def message(position: int, document: bytes) -> bytes:
+                written.append(position)
+                return document
+
+            form = replace(SSE, event=message)
+
+            async def chunks(filter_: EventFilter) -> list[Chunk]:
+                feed = follow(
+                    world.tail, store.feed_head, after=Position(0), filter_=filter_, idle_s=60
+                )
+                made = event_chunks(feed, Position(0), form, world.tail.document, shared)
+                found: list[Chunk] = []
+                async for chunk in made:
+                    found.append(chunk)
+                    if sum(each.count for each in found) == 20:
+                        break
+                await made.aclose()
+                return found
+
+            tasks = [asyncio.create_task(chunks(FILTERS[n % 2])) for n in range(10)]
+            for number in range(20):
+                while len(world.rendered) < number:
+                    await asyncio.sleep(0)
+                await appended(store, "cart-1", "paid", "red", b"x")
+            one, *others = await asyncio.gather(*tasks)
+            assert b"".join(chunk.body for chunk in one if chunk.count) == b"".join(
+                b"%d" % number for number in range(1, 21)
+            )
+            for other in others:
+                assert [c.body for c in other if c.count] == [c.body for c in one if c.count]
+            assert len(written) <= 2 * 20 + 10, "once for each filter, but for what came together"
+
+    asyncio.run(body())
+
+
+def test_nobody_asks_for_the_head_of_a_store_that_is_known_to_be_further() -> None:
+    async def body() -> None:
+        async with MemoryEventStore() as store, asyncio.timeout(60):
+            world = World.over(store, 10**7)
+            task = asyncio.create_task(world.followed(0, EventFilter(), 20))
+            for number in range(20):
+                await appended(store, "order-1", "paid", "red", b"x")
+                while len(world.rendered) <= number:
+                    await asyncio.sleep(0)
+            await task
+            assert world.pages.reads - world.pages.asked >= 20
+            assert world.pages.asked <= 5, "reads that ask for the head"
+
+    asyncio.run(body())
 
 
 def test_a_hundred_feeds_read_and_render_an_event_once() -> None:
