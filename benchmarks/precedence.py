@@ -8,6 +8,7 @@ baseline without.
 from __future__ import annotations
 
 import os
+from argparse import ArgumentParser
 from pathlib import Path
 
 from benchmarks.append import CONNECTIONS, loaded, penstock, serving
@@ -20,8 +21,13 @@ CONDITIONS = (
     "(fsync on, synchronous_commit on); gapless positions in commit order"
 )
 _SETTING = "PENSTOCK_STACK_BACKGROUND_NICENESS"
-_PORT_BASE = "22300"
 _WRITE_SIDE = "postgres,registry,service"
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Add where its stacks listen."""
+    group = parser.add_argument_group("precedence")
+    group.add_argument("--precedence-ports", default="22300", help="the lowest port (22300)")
 
 
 def run(context: Context) -> Figures:
@@ -39,13 +45,14 @@ def _measured(context: Context, name: str, niceness: str | None) -> Figures:
     context.folder.chmod(0o711)
     workspace = Path(context.folder, f"{name}-{context.repetition}")
     workspace.mkdir(mode=0o711)
+    ports = ("--port-base", context.options.precedence_ports)
     environment = dict(os.environ)
     if niceness is not None:
         os.environ[_SETTING] = niceness
     try:
-        with serving(workspace, "--port-base", _PORT_BASE) as service:
+        with serving(workspace, *ports) as service:
             beside = loaded(service, connections=CONNECTIONS, events=1)
-        with serving(workspace, "--port-base", _PORT_BASE, "--only", _WRITE_SIDE) as service:
+        with serving(workspace, *ports, "--only", _WRITE_SIDE) as service:
             alone = loaded(service, connections=CONNECTIONS, events=1)
     finally:
         os.environ.clear()
