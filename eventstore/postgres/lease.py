@@ -14,7 +14,7 @@ from typing import cast
 from eventstore.feed import diverged
 from eventstore.postgres.connect import Connection, half_filled
 from eventstore.postgres.locks import APPEND_LOCK, LEASE_LOCK
-from eventstore.postgres.queries import query, results
+from eventstore.postgres.queries import results
 from kernel import failpoints
 from kernel.errors import Standby, Unavailable
 
@@ -54,7 +54,7 @@ class Lease:
     async def release(self, connection: Connection) -> None:
         """Give the lease back, so that the next writer need not wait."""
         if self.number is not None:
-            await connection.execute(query("release_lease"), {"number": self.number})
+            await results(connection, "release_lease", number=self.number)
         self.number = None
 
     async def _take(self, connection: Connection) -> int:

@@ -31,7 +31,7 @@ from eventstore.restoring import PolicyFold
 from kernel.errors import Conflict, Incompatible, Unavailable
 
 _EMPTY_FIRST = "Give an empty database: CREATE DATABASE …, and its DSN with --into"
-_ALWAYS_FILLED = ["migrations", "store", "lease", "counter"]
+_ALWAYS_FILLED = ["migrations", "store", "lease", "renewals", "counter"]
 """Tables that have rows before anybody has used the store."""
 _TABLES = """
 SELECT relname FROM pg_class

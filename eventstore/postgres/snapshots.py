@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from hashlib import sha256
 
 import orjson
@@ -86,6 +87,7 @@ class PostgresAnswers:
         self._locks = KeyLocks()
         self._session: Connection | None = None
         self._turn = asyncio.Lock()
+        self._forgotten_to = datetime.min.replace(tzinfo=UTC)
 
     @asynccontextmanager
     async def alone(self, key: str) -> AsyncIterator[None]:
@@ -139,15 +141,19 @@ class PostgresAnswers:
     async def keep(self, answer: KeptAnswer) -> None:
         """Keep an answer, and forget a few that are too old."""
         async with self._store.reader("keeping an answer") as connection:
-            await connection.execute(
+            cursor = await connection.execute(
                 query("keep_answer"),
                 {
                     "key": answer.key,
                     "fingerprint": answer.fingerprint,
                     "answer": answer.answer,
                     "keep": KEEP,
+                    "from": self._forgotten_to,
                 },
             )
+            row = await cursor.fetchone()
+        if row is not None:
+            self._forgotten_to = row[0]
 
 
 def _number(key: str) -> int:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
+import pytest
 
+from eventstore.deciders.answers import KEEP, KeptAnswer
+from eventstore.postgres.commit import PostgresGroupCommit
 from eventstore.postgres.queries import query
+from eventstore.postgres.snapshots import PostgresAnswers
+from eventstore.postgres.store import PostgresEventStore
+from kernel.errors import Standby, Unavailable
 from tests.support.services.waiting import until
 from tests.support.store.groups import World, world
 
@@ -87,8 +94,89 @@ def test_no_row_is_updated_for_appends_and_rounds(postgres_dsn: str) -> None:
             return made.get("events") == 10 and made.get("rounds", 0) > 10
 
         until(counted, "all changes are counted")
-        # The lease is renewed every few seconds; the fixture gave the store an id of its own.
+        # The lease is taken, and given back; the fixture gave the store an id of its own.
         assert set(changed("n_tup_upd")) <= {"lease", "store"}
+
+
+def test_the_lease_is_renewed_and_its_row_stays(postgres_dsn: str) -> None:
+    """Every append reads it. What expires is the newest renewal, and there is one."""
+
+    def rows(statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(postgres_dsn) as connection:
+            cursor = connection.execute(statement.encode())
+            return [] if cursor.description is None else cursor.fetchall()
+
+    async def renewed() -> None:
+        writer = PostgresGroupCommit(postgres_dsn, holder="one", lease_ttl_s=0)
+        other = PostgresGroupCommit(postgres_dsn, holder="two", lease_ttl_s=60)
+        await writer.prepare()
+        before = rows("SELECT ctid, number FROM es.lease")
+        for _ in range(20):
+            await writer.prepare()
+        assert rows("SELECT ctid, number FROM es.lease") == before
+        assert rows("SELECT renewal, number FROM es.renewals") == [(20, before[0][1])]
+        await other.prepare()
+        assert rows("SELECT count(*) FROM es.renewals") == [(0,)]
+        with pytest.raises(Unavailable, match="another writer took over"):
+            await writer.prepare()
+        await other.prepare()
+        late = PostgresGroupCommit(postgres_dsn, holder="three", lease_ttl_s=60)
+        rows("UPDATE es.lease SET expires_at = '-infinity'")
+        rows("INSERT INTO es.renewals SELECT number, 1, now() + interval '1 hour' FROM es.lease")
+        with pytest.raises(Standby, match="two is the writer"):
+            await late.prepare()
+        for each in (other, late, writer):
+            await each.close()
+        assert rows("SELECT count(*) FROM es.renewals") == [(0,)]
+
+    asyncio.run(renewed())
+
+
+OLD_ANSWERS = """
+INSERT INTO es.commands (key, fingerprint, answer, at)
+    SELECT n::text, 'f', '{{}}', now() - interval '9 days' + n * interval '1 ms'
+        FROM generate_series({first}, {last}) AS n
+"""
+
+
+def test_answers_that_were_forgotten_are_not_passed_again(postgres_dsn: str) -> None:
+    async def kept() -> list[int]:
+        async with PostgresEventStore(postgres_dsn) as store:
+            answers = PostgresAnswers(store, postgres_dsn)
+            touched = []
+            for number in range(2):
+                await answers.keep(KeptAnswer(key=f"k{number}", fingerprint="f", answer="{}"))
+                touched.append(read(answers._forgotten_to))
+            return touched
+
+    with (
+        psycopg.connect(postgres_dsn) as old,
+        psycopg.Connection.connect(
+            postgres_dsn, autocommit=True, cursor_factory=psycopg.ClientCursor
+        ) as connection,
+    ):
+
+        def read(from_: datetime) -> int:
+            values = {"key": "x", "fingerprint": "f", "answer": "{}", "keep": KEEP, "from": from_}
+            text = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query("keep_answer").as_bytes()
+            with connection.transaction(force_rollback=True):
+                row = connection.execute(text, values).fetchone()
+            assert row is not None
+            plan = row[0][0]["Plan"]
+            return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+        old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        old.execute("SELECT 1")
+        connection.execute(OLD_ANSWERS.format(first=1, last=VERSIONS).encode())
+        connection.execute("DELETE FROM es.commands")
+        connection.execute(OLD_ANSWERS.format(first=VERSIONS + 1, last=VERSIONS + 150).encode())
+        connection.execute("VACUUM ANALYZE es.commands")
+        connection.execute("SET enable_seqscan = off")
+        everything = read(datetime.min.replace(tzinfo=UTC))
+        assert everything > 100
+        _, last = asyncio.run(kept())
+        assert connection.execute("SELECT count(*) FROM es.commands").fetchone() == (2,)
+        assert last <= MOST_BLOCKS
 
 
 def progress(dsn: str) -> list[tuple[int, int, int]]:
