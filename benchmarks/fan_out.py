@@ -1,7 +1,8 @@
 """How long after its acknowledgement an event has reached each of a hundred subscribers.
 
 The candidate reads the newest events once for all of them; for the baseline each reads the store by
-itself (`service.feed_memory_bytes = 0`), which is how it was before there was such a memory.
+itself (`service.feed_memory_bytes = 0`), which is how it was before there was such a memory. With
+`--fan-out-before DIR` the baseline is the service of another checkout.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from benchmarks.eventstore.cluster import running
 from benchmarks.eventstore.cost import cpu_seconds
 from benchmarks.eventstore.penstock import service
-from benchmarks.eventstore.products import drive
+from benchmarks.eventstore.products import ROOT, drive
 from benchmarks.eventstore.seed import data_text, seed
 from benchmarks.harness import Context, Figures
 from benchmarks.peers.closed_loop import Work
@@ -32,6 +33,7 @@ def add_options(parser: ArgumentParser) -> None:
     """Add how long a repetition lasts."""
     group = parser.add_argument_group("fan_out")
     group.add_argument("--fan-out-seconds", type=float, default=20.0, help="per repetition (20)")
+    group.add_argument("--fan-out-before", type=Path, help="checkout of the baseline")
 
 
 def run(context: Context) -> Figures:
@@ -40,18 +42,21 @@ def run(context: Context) -> Figures:
 
 
 def BASELINE(context: Context) -> Figures:
-    """Deliver what each subscriber reads by itself."""
+    """Deliver what each subscriber reads by itself, or as another checkout does."""
+    before = context.options.fan_out_before
+    if before is not None:
+        return _delivered(context, "before", {}, before)
     return _delivered(context, "alone", {"PENSTOCK_SERVICE_FEED_MEMORY_BYTES": "0"})
 
 
-def _delivered(context: Context, name: str, more: dict[str, str]) -> Figures:
+def _delivered(context: Context, name: str, more: dict[str, str], root: Path = ROOT) -> Figures:
     cluster = context.once("postgres", lambda: running(context.folder))
     dsn = cluster.create(f"fan_out_{name}")
     seed(dsn)
     workspace = Path(context.folder, f"{name}-{context.repetition}")
     workspace.mkdir()
     streams = {"PENSTOCK_SERVICE_MAX_SUBSCRIPTIONS": str(2 * SUBSCRIBERS)}
-    with service(dsn, workspace, streams | more) as (url, pid):
+    with service(dsn, workspace, streams | more, root=root) as (url, pid):
         work = Work(
             line="deliver",
             address=url,
