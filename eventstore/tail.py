@@ -118,6 +118,8 @@ class Tail:
             while self._waiting and not self._head.closed:
                 pause_s = max(0.0, min(POLL_S, tick_at - now()))
                 await self._head.beyond(self._end, timeout_s=pause_s)
+                if self._head.closed:
+                    break
                 before = self._end
                 try:
                     await self._read_on(before)
