@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -51,13 +51,13 @@ class Opened:
 
     store: PostgresEventStore
     tail: Tail
-    written: Written
     intake: Intake
     storage: StorageGuard
     groups: PostgresSubscriptionGroups
     deliveries: Deliveries
     deciders: LiveDeciders
     levels: PostgresLevels
+    written: Written = field(default_factory=Written)
 
 
 class Runtime:
@@ -187,7 +187,6 @@ class Runtime:
         return Opened(
             store=store,
             tail=_tail(store, intake, config.feed_memory_bytes),
-            written=Written(),
             intake=intake,
             storage=StorageGuard(folders, config.min_free_bytes),
             groups=groups,

@@ -139,7 +139,8 @@ INSERT INTO es.commands (key, fingerprint, answer, at)
 """
 
 
-def test_answers_that_were_forgotten_are_not_passed_again(postgres_dsn: str) -> None:
+@pytest.mark.parametrize("left", [0, 150])
+def test_answers_that_were_forgotten_are_not_passed_again(postgres_dsn: str, left: int) -> None:
     async def kept() -> list[int]:
         async with PostgresEventStore(postgres_dsn) as store:
             answers = PostgresAnswers(store, postgres_dsn)
@@ -169,7 +170,7 @@ def test_answers_that_were_forgotten_are_not_passed_again(postgres_dsn: str) -> 
         old.execute("SELECT 1")
         connection.execute(OLD_ANSWERS.format(first=1, last=VERSIONS).encode())
         connection.execute("DELETE FROM es.commands")
-        connection.execute(OLD_ANSWERS.format(first=VERSIONS + 1, last=VERSIONS + 150).encode())
+        connection.execute(OLD_ANSWERS.format(first=VERSIONS + 1, last=VERSIONS + left).encode())
         connection.execute("VACUUM ANALYZE es.commands")
         connection.execute("SET enable_seqscan = off")
         everything = read(datetime.min.replace(tzinfo=UTC))
