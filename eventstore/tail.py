@@ -115,7 +115,7 @@ class Tail:
         now = asyncio.get_running_loop().time
         tick_at = now() + tick_s
         try:
-            while self._waiting and not self._head.closed:
+            while self._waiting:
                 pause_s = max(0.0, min(POLL_S, tick_at - now()))
                 await self._head.beyond(self._end, timeout_s=pause_s)
                 if self._head.closed:
