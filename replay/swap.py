@@ -122,7 +122,7 @@ def rollback(site: Site, name: str) -> Swapped:
 
     The live runner then brings it up from its own epoch. Raises `NotFound` when nothing was
     swapped or the table of that moment is not kept any more, `Conflict` when the live generation
-    keeps committing.
+    keeps committing, and where the sink that comes back would get in another one's way.
     """
     book = ReplayBook(site.lake, site.tables)
     replay = book.newest(name, State.SWAPPED)
@@ -273,6 +273,9 @@ def _restored(site: Site, replay: Replay) -> Epoch:
         stable = DeltaTable(path)
         if stable.transaction_version(new) == CLOSED:
             return Epoch(stable.transaction_version(old) or 0)
+        # The query of before comes back with its sink, which another projection may have since.
+        former = declaration(replay.name, replay.base_text)
+        check_declared_sinks(former, site.deployed.deployment())
         before = _before(stable, path, replay)
         epoch = Epoch(before.transaction_version(old) or 0)
         try:

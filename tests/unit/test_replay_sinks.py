@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from deltalake import DeltaTable
 
+from kernel import failpoints
 from kernel.errors import Conflict
 from lake.layout import Lake
 from projections.run.catalog import LIVE, PROJECTION, Entry
+from replay.book import Replay
 from replay.planning import plan_replay
-from replay.swap import swap
+from replay.swap import rollback, swap
 from tests.support.lake.handmade import SQL, HandMade, words
 
 NAME = "report"
@@ -32,10 +34,11 @@ def made(lake: Lake) -> HandMade:
     return handmade
 
 
-def deploy_alarms(made: HandMade) -> None:
-    text = "CREATE PROJECTION alarms WITH (key = 'id', sink = 'event:alarm') AS " + (
-        "SELECT id FROM STREAM events.thing.told"
-    )
+def deploy_alarms(
+    made: HandMade, sink: str = "sink = 'event:alarm'", stream: str = "events.thing.told"
+) -> None:
+    options = ", ".join(["key = 'id'", *([sink] if sink else [])])
+    text = f"CREATE PROJECTION alarms WITH ({options}) AS SELECT id FROM STREAM {stream}"
     entry = Entry(kind=PROJECTION, name="alarms", generation=1, status=LIVE, text=text)
     made.deployed.put([entry])
 
@@ -61,16 +64,49 @@ def test_p10_a_swap_is_refused_where_another_took_the_sink_since_the_build(
     with pytest.raises(Conflict, match="is the sink of"):
         swap(made.site, NAME, catch_up=lambda *_: built)
     assert DeltaTable(stable).version() == before
-    made.deployed.put(
-        [
-            Entry(
-                kind=PROJECTION,
-                name="alarms",
-                generation=1,
-                status=LIVE,
-                text="CREATE PROJECTION alarms WITH (key = 'id') AS "
-                "SELECT id FROM STREAM events.thing.told",
-            )
-        ]
-    )
+    deploy_alarms(made, sink="")
     assert swap(made.site, NAME, catch_up=lambda *_: built).generation == 2
+
+
+def gave_up_its_sink(made: HandMade) -> Replay:
+    before = with_sink("alarm").replace(".told", ".raised")
+    made.deployed.put([Entry(kind=PROJECTION, name=NAME, generation=1, status=LIVE, text=before)])
+    return made.build(NAME, words((1, "w")), 1, text=PLAIN, base_text=before)
+
+
+@pytest.mark.parametrize(
+    ("sink", "stream", "why"),
+    [
+        ("sink = 'event:alarm'", "events.thing.told", "is the sink of"),
+        ("sink = 'event:thing'", "events.alarm.raised", "rows would go round"),
+    ],
+)
+def test_p10_a_rollback_is_refused_where_the_sink_that_comes_back_is_in_the_way(
+    made: HandMade, sink: str, stream: str, why: str
+) -> None:
+    """The query of before had a sink that the swap gave up, and another took it since."""
+    built = gave_up_its_sink(made)
+    swap(made.site, NAME, catch_up=lambda *_: built)
+    deploy_alarms(made, sink, stream)
+    stable = made.lake.path(f"projection/{NAME}")
+    before = DeltaTable(stable).version()
+    with pytest.raises(Conflict, match=why):
+        rollback(made.site, NAME)
+    assert DeltaTable(stable).version() == before
+    deploy_alarms(made, sink="")
+    assert rollback(made.site, NAME).generation == 1
+
+
+def test_p10_a_rollback_whose_commit_was_made_is_finished_whatever_came_since(
+    made: HandMade,
+) -> None:
+    built = gave_up_its_sink(made)
+    swap(made.site, NAME, catch_up=lambda *_: built)
+    failpoints.arm(failpoints.REPLAY_AFTER_SWAP)
+    try:
+        with pytest.raises(failpoints.Crash):
+            rollback(made.site, NAME)
+    finally:
+        failpoints.disarm()
+    deploy_alarms(made)
+    assert rollback(made.site, NAME).generation == 1
