@@ -61,8 +61,11 @@ def entity(
         str | None, typer.Option(help="As recorded by this time, ISO 8601 with an offset")
     ] = None,
     explain: Annotated[
+        bool, typer.Option("--explain", help="With the last events and what each changed")
+    ] = False,
+    limit: Annotated[
         int | None,
-        typer.Option(min=1, max=500, help="With so many last events and what they changed"),
+        typer.Option(min=1, max=500, help="With --explain: at most so many events (default: 50)"),
     ] = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
@@ -71,12 +74,18 @@ def entity(
 
     With --explain also which events led to it, and which field each changed from what to what.
     """
-    path = "/".join(quote(part, safe="") for part in (category, id_))
+    if limit is not None and not explain:
+        raise InvalidRequest("--limit is of --explain", remedy="Add --explain, or leave it out.")
+    path = "/v1/entities/" + "/".join(quote(part, safe="") for part in (category, id_))
+    if explain:
+        path += "/explain"
     with ServiceClient(settings.load(workspace)) as client:
-        answer = client.get(f"/v1/entities/{path}", version=version, at=at, explain=explain)
+        answer = client.get(path, version=version, at=at, limit=limit)
     state = orjson.dumps(answer["state"], option=orjson.OPT_INDENT_2).decode()
     text = f"{answer['stream']} at version {answer['version']}, position {answer['position']}"
     told = "".join(_explained(each) for each in answer.get("events", []))
+    if answer.get("earlier") is not None:
+        told += f"\n\nwhat came before: --explain --version {answer['earlier']}"
     emit(answer, as_json=as_json, text=f"{text}\n{state}{told}", verbatim=True)
 
 

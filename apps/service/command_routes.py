@@ -5,6 +5,7 @@ body -> CommandRequest -> CommandHandler.handle -> recorded events
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -28,6 +29,9 @@ router = APIRouter(prefix="/v1")
 _JSON = "application/json"
 _MOST = 2**62
 """Greater than any version, and small enough for PostgreSQL."""
+_EXPLAINED = 50
+_Version = Annotated[int | None, Query(ge=0, le=_MOST, description="After this event")]
+_At = Annotated[str | None, Query(description="As of this recorded time, ISO 8601 with an offset")]
 _BODY = json_body({"type": "object"}, required=False)
 
 
@@ -97,55 +101,82 @@ async def send_command(request: Request, category: str, id: str, command: str) -
 
 @router.get("/entities/{category}/{id}", summary="The state of an entity")
 async def show_entity(
-    request: Request,
-    category: str,
-    id: str,
-    version: Annotated[int | None, Query(ge=0, le=_MOST, description="After this event")] = None,
-    at: Annotated[
-        str | None, Query(description="As of this recorded time, ISO 8601 with an offset")
-    ] = None,
-    explain: Annotated[
-        int | None,
-        Query(ge=1, le=MOST_EVENTS, description="With so many last events and what they changed"),
-    ] = None,
+    request: Request, category: str, id: str, version: _Version = None, at: _At = None
 ) -> Response:
-    """Return an entity's state, folded from its events: now, after a version, or at a time.
-
-    With `explain` also the last events that led to it, and which fields each of them changed.
-    """
-    if version is not None and at is not None:
-        raise InvalidRequest("version and at were both given", remedy="Send one of them.")
-    deciders = _deciders(request)
-    stream = _stream(category, id)
-    moment = None if at is None else moment_of(at, "at")
-    entity = await deciders.entities.load(category, stream, version=version, at=moment)
+    """Return an entity's state, folded from its events: now, after a version, or at a time."""
+    entities = _deciders(request).entities
+    stream, moment = _stream(category, id), _moment(version, at)
+    entity = await entities.load(category, stream, version=version, at=moment)
     if entity.version is None:
-        when = "" if at is None else f" at {at}"
-        raise NotFound(
-            f"there is no {category} {id}{when}",
-            remedy=f"See which there are: penstock stream list --category {category}",
-            stream=stream,
-        )
-    document: dict[str, Any] = {
+        raise _absent(category, id, at)
+    document = {
         "stream": stream,
         "category": category,
         "id": id,
         "version": entity.version,
         "position": entity.position,
         "recorded_at": entity.recorded_at,
-        "decider_version": deciders.entities.decider(category).version,
-        "state": await deciders.entities.frozen(entity),
+        "decider_version": entities.decider(category).version,
+        "state": await entities.frozen(entity),
     }
-    if explain is not None:
-        steps = await deciders.entities.explain(category, entity, last=explain)
-        shown = await event_fragments(
-            (step.event for step in steps), runtime_of(request).opened.intake
-        )
-        document["events"] = [
-            {"event": event, "changes": [*map(_change, step.changes)]}
-            for event, step in zip(shown, steps, strict=True)
-        ]
     return Response(dump(document), media_type=_JSON, headers=_etag(entity.version))
+
+
+@router.get("/entities/{category}/{id}/explain", summary="How an entity came to its state")
+async def explain_entity(
+    request: Request,
+    category: str,
+    id: str,
+    version: _Version = None,
+    at: _At = None,
+    limit: Annotated[
+        int, Query(ge=1, le=MOST_EVENTS, description="At most so many events")
+    ] = _EXPLAINED,
+) -> Response:
+    """Return the last events that led to a state, and which field each changed, from what to what.
+
+    A page of large events ends sooner. `earlier` is the `version` to ask for those before.
+    """
+    entities = _deciders(request).entities
+    stream, moment = _stream(category, id), _moment(version, at)
+    found = await entities.explain(category, stream, version=version, at=moment, limit=limit)
+    if found is None:
+        raise _absent(category, id, at)
+    intake = runtime_of(request).opened.intake
+    shown = await event_fragments((step.event for step in found.events), intake)
+    document = {
+        "stream": stream,
+        "category": category,
+        "id": id,
+        "version": found.last.version,
+        "position": found.last.position,
+        "recorded_at": found.last.recorded_at,
+        "decider_version": entities.decider(category).version,
+        "state": found.after,
+        "before": found.before,
+        "events": [
+            {"event": event, "changes": [*map(_change, step.changes)]}
+            for event, step in zip(shown, found.events, strict=True)
+        ],
+        "earlier": found.earlier,
+    }
+    return Response(dump(document), media_type=_JSON, headers=_etag(found.last.version))
+
+
+def _moment(version: int | None, at: str | None) -> datetime | None:
+    """Return the time that was asked for. Raises `InvalidRequest` beside a version."""
+    if version is not None and at is not None:
+        raise InvalidRequest("version and at were both given", remedy="Send one of them.")
+    return None if at is None else moment_of(at, "at")
+
+
+def _absent(category: str, id_: str, at: str | None) -> NotFound:
+    when = "" if at is None else f" at {at}"
+    return NotFound(
+        f"there is no {category} {id_}{when}",
+        remedy=f"See which there are: penstock stream list --category {category}",
+        stream=f"{category}-{id_}",
+    )
 
 
 def _change(change: FieldChange) -> dict[str, Any]:

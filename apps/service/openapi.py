@@ -128,6 +128,9 @@ ANSWERS: Final[dict[str, Answers]] = {
     "get /v1/entities/{category}/{id}": Answers(
         good=_json("Entity"), problems=("404", "410"), headers=("etag",)
     ),
+    "get /v1/entities/{category}/{id}/explain": Answers(
+        good=_json("Explanation"), problems=("404", "410"), headers=("etag",)
+    ),
     "get /v1/subscriptions": Answers(good=_json("Subscriptions")),
     "put /v1/subscriptions/{name}": Answers(
         good=_json("Subscription", "200", "201"), problems=("400", "409", "413")

@@ -122,6 +122,18 @@ _STANDING_OF_STREAM: Final[dict[str, Shape]] = {
     "archived_up_to": WHOLE,
 }
 
+_ENTITY: Final[dict[str, Shape]] = {
+    "stream": TEXT,
+    "category": TEXT,
+    "id": TEXT,
+    "version": WHOLE,
+    "position": WHOLE,
+    "recorded_at": TIME,
+    "decider_version": WHOLE,
+    "state": {},
+}
+_CHANGE: Final[Shape] = record({"field": TEXT, "from": {}, "to": {}}, optional=("from", "to"))
+
 COMPONENTS: Final[dict[str, Shape]] = {
     "NewEvent": {
         "type": "object",
@@ -239,28 +251,14 @@ COMPONENTS: Final[dict[str, Shape]] = {
             "events": listed(ref("Event")),
         }
     ),
-    "Entity": record(
+    "Entity": record(_ENTITY),
+    "Explanation": record(
         {
-            "stream": TEXT,
-            "category": TEXT,
-            "id": TEXT,
-            "version": WHOLE,
-            "position": WHOLE,
-            "recorded_at": TIME,
-            "decider_version": WHOLE,
-            "state": {},
-            "events": listed(
-                record(
-                    {
-                        "event": ref("Event"),
-                        "changes": listed(
-                            record({"field": TEXT, "from": {}, "to": {}}, optional=("from", "to"))
-                        ),
-                    }
-                )
-            ),
-        },
-        optional=("events",),
+            **_ENTITY,
+            "before": {},
+            "events": listed(record({"event": ref("Event"), "changes": listed(_CHANGE)})),
+            "earlier": or_null(WHOLE),
+        }
     ),
     "Deciders": record(
         {

@@ -14,7 +14,7 @@ from typing import Any
 
 from eventstore.deciders.decided import Place, place_of
 from eventstore.deciders.decider import Decider
-from eventstore.deciders.explanation import ExplainedEvent
+from eventstore.deciders.explanation import ExplainedEvent, Explanation
 from eventstore.deciders.snapshots import Snapshot, Snapshots
 from eventstore.deciders.tasks import Explain, Fold, Freeze, MakeSnapshot, Unfolded
 from eventstore.deciders.workers import Workers
@@ -144,13 +144,9 @@ class Entities:
             if fold is not None and self.upcasting.generation == generation:
                 break
         else:
-            raise Unavailable(f"{stream} or its schemas change too quickly to fold it")
+            raise _unsteady(stream)
         if version is not None and fold.version != version:
-            raise NotFound(
-                f"stream {stream} has no event {version} to read",
-                remedy=f"See what it has: penstock stream show {stream}",
-                stream=stream,
-            )
+            raise _no_event(stream, version)
         if version is None and at is None:
             await self._keep(loaded, fold)
         return Entity(
@@ -163,37 +159,78 @@ class Entities:
         )
 
     async def explain(
-        self, category: str, entity: Entity, *, last: int
-    ) -> tuple[ExplainedEvent, ...]:
-        """Return the last events that led to a loaded state, with what each changed in it.
+        self,
+        category: str,
+        stream: str,
+        *,
+        version: int | None = None,
+        at: datetime | None = None,
+        limit: int,
+    ) -> Explanation | None:
+        """Return up to `limit` of the last events that led to a state, with what each changed.
 
-        The state before the first event of a stream is the decider's initial one. Raises what
-        `load` and reading events raise.
+        Fewer where they are large. The state is the one that `load` returns for the same
+        arguments; None where it is the initial one of a stream without events, or without any so
+        early. Every event is folded in the newest shape of its type. Raises what `load` raises.
         """
-        if entity.version is None:
-            return ()
-        first = max(0, entity.version - last + 1)
-        state = await self._state_before(category, entity.stream, first)
-        page = await self._store.read_stream(
-            entity.stream,
-            from_version=first,
-            direction="forward",
-            limit=entity.version - first + 1,
-        )
-        await self.upcasting.learn(page.events)
-        types = self.upcasting.types_of(page.events)
-        steps = await self._workers.run(Explain(entity=state, events=page.events, types=types))
-        return tuple(
-            ExplainedEvent(event=event, changes=changes)
-            for event, changes in zip(page.events, steps, strict=True)
-        )
+        loaded = self.decider(category)
+        for _ in range(_TRIES):
+            generation = self.upcasting.generation
+            upto = version
+            if at is not None:
+                upto = (await self.load(category, stream, at=at)).version
+                if upto is None:
+                    return None
+            events = await self._last_events(stream, upto, limit)
+            if upto is not None and (not events or events[-1].version != upto):
+                if version is not None:
+                    raise _no_event(stream, version)
+                continue  # It was hidden since it was folded.
+            if not events:
+                return None
+            found = await self._explained(loaded, stream, events)
+            if self.upcasting.generation == generation:
+                return found
+        raise _unsteady(stream)
 
-    async def _state_before(self, category: str, stream: str, version: int) -> Unfolded:
-        """Return the state before an event, the initial one where nothing before can be read."""
-        if version:
+    async def _last_events(
+        self, stream: str, upto: int | None, limit: int
+    ) -> tuple[RecordedEvent, ...]:
+        """Return the last events up to a version, or of all, oldest first; none is an answer."""
+        try:
+            page = await self._store.read_stream(
+                stream, from_version=upto, direction="backward", limit=limit
+            )
+        except StreamGone:
+            raise
+        except NotFound:
+            return ()
+        return (*reversed(page.events),)
+
+    async def _explained(
+        self, loaded: LoadedDecider, stream: str, events: tuple[RecordedEvent, ...]
+    ) -> Explanation:
+        state, earlier = Unfolded(category=loaded.category), None
+        first = events[0].version
+        if first:
             with suppress(NotFound):
-                return (await self.load(category, stream, version=version - 1)).state
-        return Unfolded(category=category)
+                before = await self.load(loaded.category, stream, version=first - 1)
+                state, earlier = before.state, before.version
+        await self.upcasting.learn(events)
+        types = self.upcasting.types_of(events)
+        start, steps, end = await self._workers.run(
+            Explain(entity=state, events=events, types=types)
+        )
+        return Explanation(
+            stream=stream,
+            before=start,
+            after=end,
+            events=tuple(
+                ExplainedEvent(event=event, changes=changes)
+                for event, changes in zip(events, steps, strict=True)
+            ),
+            earlier=earlier,
+        )
 
     async def frozen(self, entity: Entity) -> Any:
         """Return a state as JSON values. Raises `DeciderFailed` when it has not its own shape."""
@@ -219,7 +256,13 @@ class Entities:
             if fold.version is not None and _gap(page, following):
                 return None
             fold.head = page.version
-            events = [event for event in page.events if at is None or event.recorded_at <= at]
+            # Where a policy hides the beginning, a page from there on ends behind the version.
+            events = [
+                event
+                for event in page.events
+                if (at is None or event.recorded_at <= at)
+                and (version is None or event.version <= version)
+            ]
             await self._take(fold, events)
             if not page.events or len(events) < len(page.events):
                 break
@@ -330,3 +373,15 @@ class Entities:
 def _gap(page: StreamPage, following: int) -> bool:
     """Whether events from `following` on were there and may not be read any more."""
     return page.version >= following and (not page.events or page.events[0].version != following)
+
+
+def _no_event(stream: str, version: int) -> NotFound:
+    return NotFound(
+        f"stream {stream} has no event {version} to read",
+        remedy=f"See what it has: penstock stream show {stream}",
+        stream=stream,
+    )
+
+
+def _unsteady(stream: str) -> Unavailable:
+    return Unavailable(f"{stream} or its schemas change too quickly to fold it")

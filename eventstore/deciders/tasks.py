@@ -177,18 +177,19 @@ class Explain(_OfEntity):
     events: tuple[RecordedEvent, ...]
     types: Types
 
-    def done_by(self, code: Code) -> list[tuple[FieldChange, ...]]:
-        """Return what each of `events` changed."""
+    def done_by(self, code: Code) -> tuple[Any, list[tuple[FieldChange, ...]], Any]:
+        """Return the state before `events`, what each of them changed, and the state behind."""
         decider = code.deciders[self.entity.category]
         state = self.entity.folded(code)
         code.upcasting.know(self.types)
-        before, steps = _as_json(decider, state), []
+        first = before = _as_json(decider, state)
+        steps = []
         for event in self.events:
             state = decider.fold(state, (_seen(event, code),))
             after = _as_json(decider, state)
             steps.append(tuple(changed_fields(before, after)))
             before = after
-        return steps
+        return first, steps, before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

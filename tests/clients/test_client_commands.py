@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from penstock_client import (
+    ABSENT,
     CommandRefused,
+    FieldChange,
     IdReused,
     NewEvent,
     NotFound,
@@ -28,15 +30,19 @@ from eventstore.deciders import Command, Decider, Event, Refused
 def decide(command, state):
     if command.name == "look":
         return []
+    if command.name == "note":
+        return [Event("noted", {"by": "us"})]
     if state["seats"] + command.data["seats"] > 3:
         raise Refused("no room")
     return [Event("booked", {"seats": command.data["seats"]})]
 
 def evolve(state, event):
+    if event.type == "noted":
+        return {**state, "a/b": None}
     return {"seats": state["seats"] + event.data["seats"]}
 
 show = Decider(
-    category="show", version=1, commands={"book": None, "look": None},
+    category="show", version=1, commands={"book": None, "look": None, "note": None},
     decide=decide, evolve=evolve, initial_state={"seats": 0},
 )
 """
@@ -45,12 +51,16 @@ show = Decider(
 def decide(command: str, data: Mapping[str, Any], state: Any) -> list[NewEvent]:
     if command == "look":
         return []
+    if command == "note":
+        return [NewEvent(type="noted", data={"by": "us"})]
     if state["seats"] + data["seats"] > 3:
         raise CommandRefused("no room", reason="no room")
     return [NewEvent(type="booked", data={"seats": data["seats"]})]
 
 
 def evolve(state: Any, event: Mapping[str, Any]) -> Any:
+    if event["type"] == "noted":
+        return {**state, "a/b": None}
     return {"seats": state["seats"] + event["data"]["seats"]}
 
 
@@ -88,6 +98,36 @@ def test_a_command_becomes_events_and_state(client: Penstock) -> None:
     assert client.entity("show", "1", version=0).state == {"seats": 2}
     assert client.entity("show", "1", at=between).version == 0
     assert client.command("show", "1", "look").events == ()
+
+
+def test_an_entity_tells_which_event_changed_which_field(client: Penstock) -> None:
+    for _ in range(3):
+        client.command("show", "1", "book", {"seats": 1})
+    found = client.explain("show", "1", limit=2)
+    assert found.entity == client.entity("show", "1")
+    assert (found.before, found.earlier) == ({"seats": 1}, 0)
+    told = [(each.event.version, *each.changes) for each in found.events]
+    assert told == [
+        (number, FieldChange(field="/seats", before=number, after=number + 1)) for number in (1, 2)
+    ]
+    assert [each.event for each in found.events] == [*client.read_stream("show-1", from_version=1)]
+    before = client.explain("show", "1", version=found.earlier)
+    assert (before.entity.version, before.before, before.earlier) == (0, {"seats": 0}, None)
+    with pytest.raises(NotFound):
+        client.explain("show", "2")
+
+
+def test_a_field_that_was_not_there_is_absent(client: Penstock) -> None:
+    client.command("show", "1", "book", {"seats": 1})
+    client.command("show", "1", "note", {})
+    (noted,) = client.explain("show", "1", limit=1).events
+    assert noted.changes == (FieldChange(field="/a~1b", before=ABSENT, after=None),)
+    client.command("show", "1", "book", {"seats": 1})
+    (booked,) = client.explain("show", "1", limit=1).events
+    assert booked.changes == (
+        FieldChange(field="/seats", before=1, after=2),
+        FieldChange(field="/a~1b", before=None, after=ABSENT),
+    )
 
 
 def test_what_is_refused_leaves_no_trace(client: Penstock) -> None:

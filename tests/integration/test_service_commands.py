@@ -86,20 +86,38 @@ def test_commands_become_events_and_events_state(http: httpx.Client) -> None:
     assert entity["state"]["balance"] == "87.50"
 
 
+EXPLAIN = "/v1/entities/account/1/explain"
+
+
 def test_an_entity_tells_which_event_changed_which_field(http: httpx.Client) -> None:
     opened(http)
     send(http, "pay", {"amount": "12.50", "payee": "shop"})
-    whole = http.get("/v1/entities/account/1", params={"explain": 500}).json()
-    assert [step["event"]["version"] for step in whole["events"]] == [0, 1, 2]
-    before = http.get("/v1/entities/account/1", params={"version": 1, "explain": 1}).json()
+    whole = http.get(EXPLAIN, params={"limit": 500})
+    assert whole.headers["etag"] == '"2"'
+    found = whole.json()
+    assert [step["event"]["version"] for step in found["events"]] == [0, 1, 2]
+    assert found["state"] == state(http)
+    assert ("balance" in found["before"], found["earlier"]) == (False, None)
+    before = http.get(EXPLAIN, params={"version": 1, "limit": 1}).json()
+    assert (before["version"], before["earlier"]) == (1, 0)
     (deposited,) = before["events"]
     assert deposited["event"]["type"] == "deposited"
     assert deposited["event"] == http.get(f"/v1/events/{deposited['event']['id']}").json()
-    (last,) = http.get("/v1/entities/account/1", params={"explain": 1}).json()["events"]
+    at = deposited["event"]["recorded_at"]
+    assert http.get(EXPLAIN, params={"at": at}).json()["version"] == 1
+    (last,) = http.get(EXPLAIN, params={"limit": 1}).json()["events"]
     changes = {change.pop("field"): change for change in last["changes"]}
     assert changes["/balance"] == {"from": "100.00", "to": "87.50"}
     assert "events" not in http.get("/v1/entities/account/1").json()
-    assert http.get("/v1/entities/account/1", params={"explain": 501}).status_code in (400, 422)
+    for query, status in (
+        ({"limit": 501}, 422),
+        ({"limit": 0}, 422),
+        ({"version": 3}, 404),
+        ({"version": 1, "at": at}, 422),
+        ({"at": "2013-01-01T00:00:00Z"}, 404),
+    ):
+        assert http.get(EXPLAIN, params=query).status_code == status, query
+    assert http.get("/v1/entities/account/9/explain").status_code == 404
 
 
 def test_events_say_which_command_made_them(http: httpx.Client) -> None:

@@ -40,6 +40,24 @@ def steps(http: httpx.Client) -> list[int] | None:
     return answer.json()["state"]["steps"] if answer.status_code == 200 else None
 
 
+def explained(http: httpx.Client, **query: int) -> list[tuple[int, list[int]]]:
+    """Walk back through the pages: the version of each event, and what was added by then."""
+    found: list[tuple[int, list[int]]] = []
+    while query.get("version", 0) is not None:
+        answer = http.get("/v1/entities/counter/1/explain", params={"limit": 2, **query})
+        if answer.status_code == 404:
+            return []
+        page = answer.json()
+        added: list[int] = page["before"]["steps"]
+        here = []
+        for step in page["events"]:
+            added = [*added, *(c["to"] for c in step["changes"] if c["field"] != "/total")]
+            here.append((step["event"]["version"], added))
+        assert added == page["state"]["steps"]
+        found, query = [*here, *found], {"version": page["earlier"]}
+    return found
+
+
 def bound(http: httpx.Client, **policy: int) -> None:
     http.put("/v1/streams/counter-1/metadata", json=policy).raise_for_status()
 
@@ -50,6 +68,10 @@ def test_a_truncated_stream_is_folded_from_its_new_beginning(http: httpx.Client)
     assert add(http, 7).json()["version"] == 6
     assert steps(http) == [3, 4, 5, 6, 7]
     assert http.get("/v1/entities/counter/1", params={"version": 1}).status_code == 404
+    middle = http.get("/v1/entities/counter/1", params={"version": 4}).json()
+    assert (middle["version"], middle["state"]["steps"]) == (4, [3, 4, 5])
+    assert explained(http, version=1) == []
+    assert explained(http, version=4) == [(2, [3]), (3, [3, 4]), (4, [3, 4, 5])]
     bound(http, truncate_before=7)
     assert steps(http) is None
     assert add(http, 8).json()["version"] == 7
@@ -62,20 +84,25 @@ def test_a_bounded_stream_is_folded_from_what_is_left(http: httpx.Client) -> Non
     for by in (7, 8):
         assert add(http, by).status_code == 201
     assert steps(http) == [5, 6, 7, 8]
+    assert explained(http)[0] == (4, [5])
+    assert explained(http)[-1] == (7, [5, 6, 7, 8])
 
 
 def test_a_deleted_entity_begins_again(http: httpx.Client) -> None:
     http.delete("/v1/streams/counter-1").raise_for_status()
     assert steps(http) is None
+    assert explained(http) == []
     assert add(http, -1).status_code == 422
     again = add(http, 9)
     assert (again.status_code, again.json()["version"]) == (201, 6)
     assert steps(http) == [9]
+    assert explained(http) == [(6, [9])]
 
 
 def test_a_tombstone_takes_no_commands(http: httpx.Client) -> None:
     http.delete("/v1/streams/counter-1", params={"tombstone": "true"}).raise_for_status()
-    for answer in (add(http, 1), http.get("/v1/entities/counter/1")):
+    shown = [http.get(f"/v1/entities/counter/1{of}") for of in ("", "/explain")]
+    for answer in (add(http, 1), *shown):
         assert (answer.status_code, answer.json()["type"]) == (410, "stream-gone")
 
 

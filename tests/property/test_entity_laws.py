@@ -17,6 +17,7 @@ from eventstore.deciders import Decider, Event
 from eventstore.upcasting import Upcaster
 from schemas.records import RecordedEvent
 from tests.support.store.deciding import STREAM, Count, World, counter, schema, world
+from tests.support.store.explaining import applied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +147,27 @@ async def check(
             found = await entities.load("counter", STREAM, version=before.version)
             assert found.position == before.position
             assert await entities.frozen(found) == decider.shape.freeze(folded)
+            await check_explained(entities, decider, before.version)
         if before is not None and (following is None or following.recorded_at > before.recorded_at):
             at = before.recorded_at + timedelta(milliseconds=500)
             found = await entities.load("counter", STREAM, at=at)
             assert found.version == before.version
             assert await entities.frozen(found) == decider.shape.freeze(folded)
+
+
+async def check_explained(entities: Any, decider: Decider[Any], version: int) -> None:
+    """The explained changes, page by page, lead from the initial state to the one at a version."""
+    following = await entities.frozen(await entities.load("counter", STREAM, version=version))
+    earlier, seen = version, []
+    while earlier is not None:
+        page = await entities.explain("counter", STREAM, version=earlier, limit=2)
+        assert page.after == following
+        changes = [change for each in page.events for change in each.changes]
+        assert applied(page.before, changes) == page.after
+        seen += [each.event.version for each in reversed(page.events)]
+        following, earlier = page.before, page.earlier
+    assert following == decider.shape.freeze(decider.start())
+    assert seen == [*reversed(range(version + 1))]
 
 
 @given(STEPS)

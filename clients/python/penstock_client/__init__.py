@@ -35,6 +35,7 @@ from penstock_client.errors import (
 )
 from penstock_client.groups import Delivery, Given, Parked, Settled, Standing, Terms
 from penstock_client.model import (
+    ABSENT,
     CategorySummary,
     CaughtUp,
     CommandAnswer,
@@ -42,6 +43,9 @@ from penstock_client.model import (
     Entity,
     Event,
     EventPage,
+    ExplainedEvent,
+    Explanation,
+    FieldChange,
     Health,
     Imported,
     Level,
@@ -59,6 +63,7 @@ from penstock_client.projections import FoundRow, RowChange, RowPage, RowsCaught
 from penstock_client.retry import Retry
 
 __all__ = [
+    "ABSENT",
     "AsyncPenstock",
     "AsyncSubscription",
     "BeyondHead",
@@ -75,6 +80,9 @@ __all__ = [
     "Entity",
     "Event",
     "EventPage",
+    "ExplainedEvent",
+    "Explanation",
+    "FieldChange",
     "FoundRow",
     "Given",
     "GroupDiffers",

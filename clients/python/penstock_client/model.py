@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from typing import Any, Literal
 from uuid import UUID
 
@@ -239,6 +240,49 @@ class Entity:
     recorded_at: datetime
     decider_version: int
     state: Any
+
+
+class Absent(Enum):
+    """What a field was, or is, that was not there."""
+
+    ABSENT = "absent"
+
+
+ABSENT = Absent.ABSENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldChange:
+    """A value of an entity's state that an event changed. `field` is a JSON pointer to it.
+
+    `before` or `after` is `ABSENT` where the field was not there, or is not any more.
+    """
+
+    field: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedEvent:
+    """An event of an entity, and what it changed in its state."""
+
+    event: Event
+    changes: tuple[FieldChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The last events that led to an entity's state, oldest first.
+
+    `before` is the state before the first of `events`. `earlier` is the version to ask for those
+    that came before; None where there are none to read.
+    """
+
+    entity: Entity
+    before: Any
+    events: tuple[ExplainedEvent, ...]
+    earlier: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from penstock_client.errors import Refused, ServiceFault
 from penstock_client.model import (
+    ABSENT,
     CategorySummary,
     CommandAnswer,
     Condition,
@@ -21,6 +22,9 @@ from penstock_client.model import (
     Event,
     EventPage,
     Expected,
+    ExplainedEvent,
+    Explanation,
+    FieldChange,
     Imported,
     NewEvent,
     QueryItem,
@@ -288,6 +292,40 @@ def entity_of(document: Mapping[str, Any]) -> Entity:
         decider_version=document["decider_version"],
         state=document["state"],
     )
+
+
+@understood
+def explanation_of(document: Mapping[str, Any]) -> Explanation:
+    """Return how an entity came to its state."""
+    return Explanation(
+        entity=entity_of(document),
+        before=document["before"],
+        events=tuple(
+            ExplainedEvent(
+                event=event_of(each["event"]),
+                changes=tuple(
+                    FieldChange(
+                        field=change["field"],
+                        before=change.get("from", ABSENT),
+                        after=change.get("to", ABSENT),
+                    )
+                    for change in each["changes"]
+                ),
+            )
+            for each in document["events"]
+        ),
+        earlier=document["earlier"],
+    )
+
+
+def moment_params(version: int | None, at: datetime | None) -> dict[str, Any]:
+    """Return the parameters that say which state of an entity is meant."""
+    params: dict[str, Any] = {}
+    if version is not None:
+        params["version"] = version
+    if at is not None:
+        params["at"] = moment_text(at)
+    return params
 
 
 def _by_last_event(document: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from penstock_client.model import (
     Event,
     EventPage,
     Expected,
+    Explanation,
     Health,
     Imported,
     NewEvent,
@@ -47,9 +48,10 @@ from penstock_client.wire import (
     entity_of,
     event_of,
     event_page_of,
+    explanation_of,
     import_lines,
     imported_of,
-    moment_text,
+    moment_params,
     precondition,
     query_body,
     segment,
@@ -300,13 +302,27 @@ class Penstock:
 
         Raises `NotFound` when there was no event by then.
         """
-        params: dict[str, Any] = {}
-        if version is not None:
-            params["version"] = version
-        if at is not None:
-            params["at"] = moment_text(at)
         path = f"/v1/entities/{segment(category)}/{segment(id)}"
+        params = moment_params(version, at)
         return entity_of(self._connection.call("GET", path, params=params))
+
+    def explain(
+        self,
+        category: str,
+        id: str,
+        *,
+        version: int | None = None,
+        at: datetime | None = None,
+        limit: int = 50,
+    ) -> Explanation:
+        """Return the last events that led to a state, and which fields each of them changed.
+
+        Up to `limit` (500 at most), fewer where they are large: `earlier` of the answer is the
+        `version` to go on with. Raises `NotFound` when there was no event by then.
+        """
+        path = f"/v1/entities/{segment(category)}/{segment(id)}/explain"
+        params = {**moment_params(version, at), "limit": limit}
+        return explanation_of(self._connection.call("GET", path, params=params))
 
     def health(self) -> Health:
         """Say whether the service takes appends and reads. Raises `Unavailable` when it is down.

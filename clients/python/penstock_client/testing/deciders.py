@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -73,8 +74,42 @@ class MemoryDeciders:
 
     def entity(self, request: httpx.Request, category: str, id: str) -> httpx.Response:
         """Show an entity's state."""
-        decider, stream = self._decider(category), f"{category}-{id}"
-        events = self._events(stream)
+        events = self._events_upto(request, category, id)
+        return reply(self._document(category, id, events))
+
+    def explain(self, request: httpx.Request, category: str, id: str) -> httpx.Response:
+        """Show which events led to a state, and what each of them changed."""
+        decider, events = self._decider(category), self._events_upto(request, category, id)
+        first = max(0, len(events) - int(request.url.params.get("limit", 50)))
+        state = before = _copied(self._folded(decider, events[:first]))
+        steps = []
+        for event in events[first:]:
+            after = _copied(decider.evolve(_copied(state), event))
+            steps.append({"event": event, "changes": [*_changes(state, after, "")]})
+            state = after
+        more = {
+            "before": before,
+            "events": steps,
+            "earlier": events[first - 1]["version"] if first else None,
+        }
+        return reply(self._document(category, id, events) | more)
+
+    def _document(self, category: str, id: str, events: list[Document]) -> Document:
+        decider, last = self._decider(category), events[-1]
+        return {
+            "stream": f"{category}-{id}",
+            "category": category,
+            "id": id,
+            "version": last["version"],
+            "position": last["position"],
+            "recorded_at": last["recorded_at"],
+            "decider_version": decider.version,
+            "state": self._folded(decider, events),
+        }
+
+    def _events_upto(self, request: httpx.Request, category: str, id: str) -> list[Document]:
+        self._decider(category)
+        events = self._events(f"{category}-{id}")
         version, at = request.url.params.get("version"), request.url.params.get("at")
         if version is not None:
             events = [event for event in events if event["version"] <= int(version)]
@@ -83,19 +118,7 @@ class MemoryDeciders:
             events = [e for e in events if datetime.fromisoformat(e["recorded_at"]) <= moment]
         if not events:
             raise NotFound(f"there is no {category} {id}", remedy="Check the id.")
-        last = events[-1]
-        return reply(
-            {
-                "stream": stream,
-                "category": category,
-                "id": id,
-                "version": last["version"],
-                "position": last["position"],
-                "recorded_at": last["recorded_at"],
-                "decider_version": decider.version,
-                "state": self._folded(decider, events),
-            }
-        )
+        return events
 
     def _decider(self, category: str) -> FakeDecider:
         found = self._deciders.get(category)
@@ -107,7 +130,7 @@ class MemoryDeciders:
         return [] if self._store.version(stream) is None else self._store.visible(stream)
 
     def _folded(self, decider: FakeDecider, events: list[Document]) -> Any:
-        return reduce(decider.evolve, events, decider.initial_state)
+        return reduce(decider.evolve, events, _copied(decider.initial_state))
 
     def _check(self, request: httpx.Request, stream: str) -> None:
         version = self._store.version(stream)
@@ -122,3 +145,35 @@ class MemoryDeciders:
                 expected=expected,
                 actual=version,
             )
+
+
+def _copied(state: Any) -> Any:
+    """Return a state that shares nothing with this one: `evolve` may change it in place."""
+    return json.loads(json.dumps(state))
+
+
+def _changes(before: Any, after: Any, at: str) -> Iterator[Document]:
+    """Yield what differs between two JSON values, as the service tells it."""
+    ours, theirs = _parts(before), _parts(after)
+    if ours is not None and theirs is not None and type(before) is type(after):
+        names = [*dict.fromkeys([*ours, *theirs])]
+        if isinstance(before, list):
+            # A list that became shorter loses its items from the end.
+            names[len(theirs) :] = [*reversed(names[len(theirs) :])]
+        for name in names:
+            place = f"{at}/{name.replace('~', '~0').replace('/', '~1')}"
+            if name in ours and name in theirs:
+                yield from _changes(ours[name], theirs[name], place)
+            elif name in ours:
+                yield {"field": place, "from": ours[name]}
+            else:
+                yield {"field": place, "to": theirs[name]}
+    elif json.dumps(before) != json.dumps(after):
+        yield {"field": at, "from": before, "to": after}
+
+
+def _parts(value: Any) -> dict[str, Any] | None:
+    """Return the parts of a list or an object by their names; None for any other value."""
+    if isinstance(value, list):
+        return {str(number): part for number, part in enumerate(value)}
+    return value if isinstance(value, dict) else None

@@ -77,6 +77,7 @@ class Routes:
             ("POST", "/v1/subscriptions/{name}/replay-parked", groups.replay_parked),
             ("POST", "/v1/commands/{category}/{id}/{command}", deciders.command),
             ("GET", "/v1/entities/{category}/{id}", deciders.entity),
+            ("GET", "/v1/entities/{category}/{id}/explain", deciders.explain),
             ("GET", "/v1/projections/{name}", projections.show),
             ("GET", "/v1/projections/{name}/rows", projections.rows),
             ("GET", "/health/ready", self._ready),
