@@ -40,6 +40,7 @@ from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_files
 from replay.course import Course, Report
 from replay.generations import live_app
+from replay.mends import mended
 from replay.planning import build_epoch, input_bytes, input_rows, next_generation
 from replay.progress import watched
 from replay.slice_writer import FAILURES, SliceWriter, Whole
@@ -119,9 +120,7 @@ class Builder:
         self._refuse_half_swapped(subject.entry)
         epoch = build_epoch(self._site, subject)
         if not epoch:
-            raise InvalidRequest(
-                f"{name} has nothing to be built from yet", remedy="penstock wait --caught-up"
-            )
+            raise self._nothing_yet(subject)
         base = base_of(self._site, subject, start, up_to=epoch, include_late=include_late)
         rows, later = input_rows(self._site, subject, epoch)
         if base is None:
@@ -155,11 +154,14 @@ class Builder:
         # There is no state that it may be in: another process may take this number as well.
         return self._go_on(self._book.record(replay, after=()), subject, build)
 
-    def resume(self, name: str, *, generation: int | None = None) -> Replay:
+    def resume(
+        self, name: str, *, generation: int | None = None, text: str | None = None
+    ) -> Replay:
         """Go on with a build that was paused, stopped by an error or left by a process that died.
 
-        At most one slice is computed again. Raises `NotFound` where there is none, `Conflict`
-        while its process lives, and where the query, its meaning or the live generation changed.
+        At most one slice is computed again. `text`: a query that was mended, see `replay.mends`.
+        Raises `NotFound` where there is none, `Conflict` while its process lives, where the query,
+        its meaning or the live generation changed, and where the mended one may give other rows.
         """
         replay = self._book.newest(name, *UNFINISHED, generation=generation)
         if is_alive(replay, self._abandoned_after):
@@ -174,6 +176,10 @@ class Builder:
         if fingerprint_of(subject.plan, before.slicing) != before.fingerprint:
             raise _stale(replay, "its query, its inputs or what they mean changed since")
         build = replace(before, claim=uuid.uuid4().hex)
+        if text is not None:
+            subject = mended(self._site, replay, subject, before.slicing, text)
+            build = replace(build, fingerprint=fingerprint_of(subject.plan, before.slicing))
+            replay = replace(replay, text=text)
         now = replay.now(State.BUILDING, detail=build.detail)
         self._book.record(now, after=UNFINISHED, claim=before.claim)
         return self._go_on(now, subject, build)
@@ -189,7 +195,8 @@ class Builder:
         subject = subject_of(self._site, replay.name, replay.text)
         up_to = min(up_to, reachable(self._site, subject))
         if replay.epoch >= up_to:
-            self._refuse_held(replay, subject)
+            which = f"generation {replay.generation} of {replay.name}"
+            self._refuse_held(which, subject)
             return replay
         target = self._target(replay, subject, up_to)
         self._projector.run(subject.plan, target, subject.catalog, up_to)
@@ -306,12 +313,18 @@ class Builder:
                 "which it was.",
             )
 
-    def _refuse_held(self, replay: Replay, subject: Subject) -> None:
+    def _nothing_yet(self, subject: Subject) -> InvalidRequest:
+        """Say that there is nothing to build from. Raises `Conflict` where a held table is why."""
+        name = subject.entry.name
+        self._refuse_held(f"generation {next_generation(self._site, name)} of {name}", subject)
+        return InvalidRequest(
+            f"{name} has nothing to be built from yet", remedy="penstock wait --caught-up"
+        )
+
+    def _refuse_held(self, which: str, subject: Subject) -> None:
         for name, hold in holds_of(self._site, subject).items():
-            raise Conflict(
-                f"generation {replay.generation} of {replay.name} {why_it_waits(name, hold)}",
-                remedy=retry_command(name, hold),
-            )
+            told = f"{which} {why_it_waits(name, hold)}"
+            raise Conflict(told, remedy=retry_command(name, hold))
 
     def _unfinished(self, name: str) -> Replay | None:
         """Return a build that waits to be gone on with. Raises `Conflict` for one that runs."""
@@ -370,7 +383,8 @@ def _failed(replay: Replay, number: int, key: str | None, error: Exception) -> P
         )
     return ContractViolation(
         f"{which} cannot be computed: the row of {key}: {said}",
-        remedy="Write the query so that it holds for every row, as with try_divide or CASE: "
-        f"penstock replay cancel {replay.name}, then penstock replay apply {replay.name} --sql "
-        f"FILE. Where the row was not the cause: penstock replay resume {replay.name}",
+        remedy="Write the query so that it gives NULL there, as by try_divide or TRY_CAST, and go "
+        f"on: penstock replay resume {replay.name} --sql FILE. With any other query: penstock "
+        f"replay cancel {replay.name}, then penstock replay apply {replay.name} --sql FILE. Where "
+        f"the row was not the cause: penstock replay resume {replay.name}",
     )

@@ -13,6 +13,7 @@ from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
 from lake import storage
 from lake.datasets import dataset_of
+from pipeline.ddl.held_tables import retry_command
 from pipeline.typed.columns import EPOCH, LATE
 from projections.sql.lineage import readers_of
 from replay.bases import BEGINNING, Base, Start, base_of, parts_of
@@ -25,6 +26,7 @@ from replay.subject import (
     Subject,
     declaration,
     entry_of,
+    holds_of,
     input_tables,
     noted_epoch,
     reachable,
@@ -51,6 +53,19 @@ class InputSize:
     rows: int
     bytes: int
     late: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldInput:
+    """A table that is read and stands still: a build ends before `from_epoch`. `fix` releases it.
+
+    As where its rows need a version of a schema that nobody has any more.
+    """
+
+    name: str
+    from_epoch: int
+    reason: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +107,7 @@ class ReplayPlan:
     base: Base | None
     epochs: tuple[int, int]
     inputs: tuple[InputSize, ...]
+    held: tuple[HeldInput, ...]
     rows: int
     later: int
     bytes: int
@@ -151,6 +167,7 @@ def plan_replay(
         base=base,
         epochs=(after + 1, up_to),
         inputs=inputs,
+        held=_held(site, subject),
         rows=rows,
         later=later,
         bytes=sum(item.bytes for item in inputs),
@@ -160,8 +177,7 @@ def plan_replay(
         slices=_slices(site, subject, rows, base),
         rates=rates,
         seconds=rates.seconds(rows),
-        # As much again while files are put together.
-        needed_bytes=2 * max(live.bytes, 1),
+        needed_bytes=2 * max(live.bytes, 1),  # As much again while files are put together.
         free_bytes=storage.free_bytes(site.lake.root),
         downstream=tuple(readers_of(name, site.deployed.deployment().declared.values())),
         silent=_silent(site, subject, up_to),
@@ -227,6 +243,18 @@ def _change(subject: Subject, include_late: bool) -> tuple[Change, str]:
         told = "its rows stay the same: penstock projection apply takes it without a build"
         return Change.COMPATIBLE, told
     return Change.NONE, "the deployed query, computed again"
+
+
+def _held(site: Site, subject: Subject) -> tuple[HeldInput, ...]:
+    return tuple(
+        HeldInput(
+            name=name,
+            from_epoch=hold.from_epoch,
+            reason=hold.reason,
+            fix=retry_command(name, hold),
+        )
+        for name, hold in holds_of(site, subject).items()
+    )
 
 
 def _types(site: Site, subject: Subject) -> tuple[TypeDifference, ...]:

@@ -143,20 +143,27 @@ def pause_(
 def resume(
     name: Name,
     generation: Generation = None,
+    sql: Annotated[
+        Path | None,
+        typer.Option("--sql", help="A file with the query, mended where a row failed."),
+    ] = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a build that was paused, stopped by an error, or whose process died.
 
-    At most one slice is computed again.
+    At most one slice is computed again. With --sql the query may give NULL where it failed, as by
+    try_divide, TRY_CAST or NULLIF; one that may give other rows is refused.
     """
     from replay.book import UNFINISHED, ReplayBook
 
+    text = _text(sql)
     found = settings.load(workspace)
     failpoints.arm_from_environment()
     site = site_with(found, name)
     ReplayBook(site.lake, site.tables).newest(name, *UNFINISHED, generation=generation)
-    _emit_built(builder_of(found, site).resume(name, generation=generation), as_json=as_json)
+    done = builder_of(found, site).resume(name, generation=generation, text=text)
+    _emit_built(done, as_json=as_json)
 
 
 def site_with(found: settings.Settings, name: str, *, fields: bool = True) -> Site:

@@ -60,6 +60,10 @@ def plan_page(found: ReplayPlan) -> str:
             for each in found.types
         ),
         table(["reads", "rows", "bytes", "late"], rows),
+        *(
+            f"{each.name} is held since epoch {each.from_epoch}: {each.reason} | fix: {each.fix}"
+            for each in found.held
+        ),
         late,
         f"writes about {found.live_rows:,} rows in {found.slices} slices; "
         f"needs {found.needed_bytes:,} bytes{free}{'' if found.fits else ': too few'}",

@@ -130,6 +130,19 @@ def test_p5_nothing_is_built_past_what_an_input_lacks(made: HandMade) -> None:
     assert str(held.value.remedy).startswith("penstock table retry typed/events")
 
 
+def test_a_table_that_is_held_from_its_first_epoch_on_is_named(made: HandMade) -> None:
+    """As where nobody has the schema of any of its rows: waiting would not help."""
+    made.deploy("new")
+    made.epoch()
+    lost = Hold(order=NO_ORDER, reason="no schema with id 7", from_epoch=1)
+    made.note("typed", {TOLD: 2}, 3, held={TOLD: lost})
+    (held,) = plan_replay(made.site, "new").held
+    assert (held.name, held.from_epoch, held.reason) == (TOLD, 1, lost.reason)
+    with pytest.raises(Conflict, match=f"generation 2 of new waits for {TOLD}, held") as refused:
+        Builder(NoSpark(), made.site, lambda _: None).build("new")
+    assert refused.value.remedy == held.fix == f"penstock table retry {TOLD}"
+
+
 def test_late_rows_make_a_new_generation(made: HandMade) -> None:
     plan = plan_replay(made.site, NAME, include_late=True)
     assert (plan.change, plan.why) == (Change.NEW_GENERATION, "late rows are taken in")
