@@ -1,18 +1,21 @@
-"""What replays cost as their tables grow: comparing two generations. No stack."""
+"""What replays cost as their tables grow: building one, comparing two. No stack."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.harness import Context, Figures
-from benchmarks.replay import verifying
+from benchmarks.replay import building, verifying
 
 NAME = "replay"
 CONDITIONS = (
     "two Delta tables of six columns on a local disk, compared as `replay verify` does, each in a "
     "process of its own: equal, with one row in a hundred different, with every row different; "
     "by the command's process, and by executors of a Spark session on the same cores (its start "
-    "counts)"
+    "counts); "
+    "a keyed projection built from a typed table of 16 columns as `replay apply` does, with two "
+    "cores: the newest row of each of rows/15 keys, and sums by key and day"
 )
 
 
@@ -22,18 +25,36 @@ def add_options(parser: ArgumentParser) -> None:
     group.add_argument(
         "--replay-rows", type=int, nargs="+", default=[1_000_000, 5_000_000], metavar="N"
     )
+    group.add_argument(
+        "--replay-of", nargs="+", choices=_PARTS, default=[*_PARTS], help="only these"
+    )
 
 
 def run(context: Context) -> Figures:
-    """Compare pairs of tables of all sizes once."""
+    """Build from tables of all sizes, and compare pairs of them, once."""
     figures: dict[str, float] = {}
     for rows in context.options.replay_rows:
-        for case, every in verifying.CASES.items():
-            for where in ("driver", "executors"):
-                found = verifying.measure(
-                    context.folder, rows, every, on_executors=where == "executors"
-                )
-                told = f"verify.{rows}.{case}.{where}"
-                figures |= {f"{told}.{name}": value for name, value in found.items()}
-                context.progress(f"  {rows:,} rows, {case}, {where}: {dict(found)}")
+        for part in context.options.replay_of:
+            for told, found in _PARTS[part](context, rows):
+                figures |= {f"{part}.{rows}.{told}.{name}": value for name, value in found.items()}
+                context.progress(f"  {part} {rows:,} rows, {told}: {dict(found)}")
     return figures
+
+
+def _verified(context: Context, rows: int) -> Iterator[tuple[str, Figures]]:
+    for case, every in verifying.CASES.items():
+        for where in ("driver", "executors"):
+            on_executors = where == "executors"
+            found = verifying.measure(context.folder, rows, every, on_executors=on_executors)
+            yield f"{case}.{where}", found
+
+
+def _built(context: Context, rows: int) -> Iterator[tuple[str, Figures]]:
+    for query in building.QUERIES:
+        yield query, building.measure(context.folder, rows, query)
+
+
+_PARTS: Mapping[str, Callable[[Context, int], Iterator[tuple[str, Figures]]]] = {
+    "build": _built,
+    "verify": _verified,
+}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -11,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from apps.pipeline.session import start_session
+from benchmarks.replay.usage import usage
 from lake.executor_rows import SparkRows
 from pipeline.verification.large_states import LargeStates
 from replay.comparison import row_differences
@@ -73,8 +72,8 @@ def _made(path: Path, rows: int, every: int | None) -> Path:
 def main(live: str, built: str, scratch: str | None = None) -> None:
     """Compare two tables and print what it took; with a place for its `scratch`, on executors.
 
-    `all_cpu_s` and `all_peak_bytes` are of this process and all that it started, the latter as if
-    all had had their most at one moment. The start of Spark is in the figures.
+    `all_cpu_s` and `all_peak_bytes` are of this process and all that it started. The start of Spark
+    is in the figures.
     """
     started = time.perf_counter()
     large = None if scratch is None else LargeStates(most_bytes=0, tasks=_executors(Path(scratch)))
@@ -82,15 +81,9 @@ def main(live: str, built: str, scratch: str | None = None) -> None:
     type_differences(*tables)
     found = row_differences(*tables, key=["id"], columns=COLUMNS, large=large)
     seconds = time.perf_counter() - started
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    own = used.ru_utime + used.ru_stime
-    children = psutil.Process().children(recursive=True)
     figures = {
         "s": seconds,
-        "cpu_s": own,
-        "all_cpu_s": own + sum(map(_cpu, children)),
-        "peak_bytes": used.ru_maxrss * 1024,
-        "all_peak_bytes": used.ru_maxrss * 1024 + sum(map(_peak, children)),
+        **usage(),
         "differing_rows": found.differing,
     }
     print(json.dumps(figures))
@@ -104,18 +97,6 @@ def _executors(scratch: Path) -> SparkRows:
         java_home=find_java().home,
     )
     return SparkRows(lambda: session)
-
-
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)
-
-
-def _peak(process: psutil.Process) -> int:
-    for line in Path(f"/proc/{process.pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 if __name__ == "__main__":

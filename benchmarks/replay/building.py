@@ -1,0 +1,182 @@
+"""One build of a projection from a typed table, in a process of its own, and what it told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from apps.pipeline.session import start_session
+from benchmarks.replay.usage import usage
+from kernel.positions import Epoch
+from lake.layout import Lake
+from lake.table_columns import UTC_MICROS
+from lake.tables import TableAt, Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.commit.manifest import Bound, Committed, Manifest, Projected
+from pipeline.position.progress import Progress as Place
+from pipeline.typed.columns import EVENT_COLUMNS
+from projections.run.catalog import LIVE, PROJECTION, DeployedCatalog, Entry
+from replay.build import Builder
+from replay.progress import Progress
+from replay.subject import Site
+from stack.jars import resolve
+from stack.java import find_java
+
+QUERIES: Mapping[str, str] = {
+    "newest": """
+CREATE PROJECTION newest WITH (key = 'account') AS
+SELECT account, amount, occurred_at FROM STREAM events.account.paid;
+""",
+    "sums": """
+CREATE PROJECTION sums WITH (key = 'account, window_start') AS
+SELECT account, window_start, COUNT(*) AS n, SUM(amount) AS amount
+FROM STREAM events.account.paid GROUP BY account, TUMBLE(occurred_at, '1 day');
+""",
+}
+TYPED = "typed/events.account.paid"
+_FILE_ROWS = 500_000
+_FIRST_TENTH = 0.1
+
+
+def measure(folder: Path, rows: int, query: str) -> Mapping[str, float]:
+    """Make the lake that is not there yet, build in a process, return what that took."""
+    lake = folder / f"lake-{rows}"
+    if not lake.exists():
+        _fill(Lake.at(lake), rows)
+    command = [sys.executable, "-m", "benchmarks.replay.building"]
+    told = subprocess.run(
+        [*command, str(lake), query, str(folder / "spark")],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    found: dict[str, float] = json.loads(told.splitlines()[-1])
+    return found
+
+
+def _fill(lake: Lake, rows: int) -> None:
+    tables = Tables()
+    writer, manifest = ArrowWriter(tables), Manifest(lake, tables)
+    version = 0
+    for part, first in enumerate(range(0, rows, _FILE_ROWS), start=1):
+        facts = _facts(np.arange(first, min(first + _FILE_ROWS, rows)), rows)
+        version = writer.append(lake.path(TYPED), facts, Guard("load", Epoch(part)))
+    epoch, at = Epoch(1), TableAt(version=version, as_of_epoch=1)
+    manifest.bind(Bound(epoch=epoch, run_id="load", batch_id=0, start={}, end={}))
+    manifest.commit(
+        Committed(
+            epoch=epoch,
+            run_id="load",
+            batch_id=0,
+            end={},
+            progress=Place().to_json(),
+            heads={"store": rows},
+            cuts={},
+            pending_from={},
+            tables={},
+            counts={"events": rows},
+            timings_ms={},
+            at=datetime.now(UTC),
+        )
+    )
+    manifest.project(Projected(epoch=epoch, name="typed", tables={TYPED: at}))
+    DeployedCatalog(lake, tables).put(
+        [
+            Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text)
+            for name, text in QUERIES.items()
+        ]
+    )
+
+
+def _facts(numbers: np.ndarray, rows: int) -> pa.Table:
+    """Payments of accounts that take turns, ten to twenty of each, over thirty days."""
+    chance = np.random.default_rng(int(numbers[0]))
+    accounts = chance.integers(0, max(1, rows // 15), numbers.size)
+    times = pa.array(numbers * (30 * 86_400_000_000 // rows), pa.int64()).cast(UTC_MICROS)
+    texts = pa.array(numbers).cast(pa.string())
+    columns = {
+        "account": pa.array(accounts),
+        "amount": pa.array(chance.integers(1, 10_000, numbers.size)),
+        "event_id": texts,
+        "stream": texts,
+        "entity_id": texts,
+        "type": pa.array(["paid"] * numbers.size),
+        "version": pa.array(numbers),
+        "position": pa.array(numbers + 1),
+        "occurred_at": times,
+        "recorded_at": times,
+        "_epoch": pa.array(np.ones(numbers.size, np.int64)),
+        "_late": pa.array(np.zeros(numbers.size, bool)),
+        "_time": times,
+        "_seq_hi": pa.array(numbers),
+        "_seq_lo": pa.array(np.zeros(numbers.size, np.int64)),
+        "_ingested_at": times,
+    }
+    kinds = {field.name: field.type for field in pa.schema(EVENT_COLUMNS)}
+    return pa.table({name: each.cast(kinds.get(name, each.type)) for name, each in columns.items()})
+
+
+def main(lake: str, query: str, scratch: str) -> None:
+    """Build and print what it took. The start of Spark is not in the seconds, but in the rest."""
+    session = start_session(
+        resolve("spark").spark_jars(),
+        scratch=Path(scratch),
+        memory="2g",
+        java_home=find_java().home,
+    )
+    seen: list[tuple[float, Progress]] = []
+    started = time.perf_counter()
+
+    def note(progress: Progress) -> None:
+        seen.append((time.perf_counter() - started, progress))
+
+    built = Builder(session, Site(lake=Lake.at(Path(lake))), note).build(query)
+    seconds = time.perf_counter() - started
+    rows = seen[-1][1].rows
+    figures = {
+        "s": seconds,
+        "rows_per_s": rows / seconds,
+        "slices": float(str(built.detail["slices"])),
+        **usage(),
+        **told_of_the_end(seen, seconds),
+    }
+    figures["rows_per_cpu_s"] = rows / figures["all_cpu_s"]
+    print(json.dumps(figures))
+
+
+def told_of_the_end(seen: Sequence[tuple[float, Progress]], seconds: float) -> dict[str, float]:
+    """Compare the time left, as it was told behind the first tenth, with what was left.
+
+    Of each telling, by how much of the time that was left the truth lies outside of the range, and
+    the range's middle beside it; the means over all tellings while a tenth or more was left.
+    """
+    outside, beside = [], []
+    for at, progress in seen:
+        left = seconds - at
+        if progress.eta_s is None or progress.done < _FIRST_TENTH * progress.rows:
+            continue
+        if left < _FIRST_TENTH * seconds:
+            continue
+        low, high = progress.eta_s
+        outside.append(max(low - left, left - high, 0.0) / left)
+        beside.append(abs((low + high) / 2 - left) / left)
+    told = max(1, len(outside))
+    within = sum(each <= 0.2 for each in outside)
+    return {
+        "eta_told": float(len(outside)),
+        "eta_within_a_fifth": within / told,
+        "eta_outside_mean": sum(outside) / told,
+        "eta_middle_off_mean": sum(beside) / told,
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
