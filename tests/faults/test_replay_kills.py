@@ -15,6 +15,8 @@ from pyspark.sql import SparkSession
 from kernel import failpoints
 from lake.layout import Lake
 from lake.tables import Tables
+from projections.serve.savepoints import create
+from replay.bases import Start
 from replay.book import ReplayBook, State
 from replay.build import Builder
 from replay.slices import build_of
@@ -34,11 +36,14 @@ def small(spark: SparkSession, tmp_path: Path) -> SmallLake:
     for first in (1, 41):
         made.epoch(some_departures(first, first, 40))
         made.run(NAME)
+        if first == 1:
+            create(made.lake, "before")
     return made
 
 
-def applying(workspace: Path, armed: str) -> subprocess.Popen[bytes]:
-    command = ["replay", "apply", NAME, "--slices", str(SLICES), "--workspace", str(workspace)]
+def applying(workspace: Path, armed: str, *options: str) -> subprocess.Popen[bytes]:
+    how = options or ("--slices", str(SLICES))
+    command = ["replay", "apply", NAME, *how, "--workspace", str(workspace)]
     return subprocess.Popen(
         [sys.executable, "-c", MAIN, *command],
         env={**os.environ, "PENSTOCK_FAILPOINTS": armed},
@@ -78,6 +83,29 @@ def test_p6_a_build_whose_process_is_killed_is_gone_on_with(
     assert small.rows(f"projection/{NAME}") == before
     built = resumed(small).build(NAME)
     assert (built.generation, built.state) == (2, State.BUILT)
+    assert verify(small.site, NAME).equal
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        failpoints.REPLAY_BEFORE_SLICE,
+        failpoints.REPLAY_AFTER_SLICE,
+        failpoints.PROJECTION_BEFORE_COMMIT,
+        failpoints.PROJECTION_AFTER_COMMIT,
+        failpoints.REPLAY_AFTER_BUILD,
+    ],
+)
+def test_p6_a_build_from_a_savepoint_whose_process_is_killed_is_gone_on_with(
+    small: SmallLake, tmp_path: Path, failpoint: str
+) -> None:
+    before = small.rows(f"projection/{NAME}")
+    process = applying(tmp_path, f"{failpoint}=kill", "--from-savepoint", "before")
+    assert process.wait(timeout=180) == -signal.SIGKILL
+    assert small.rows(f"projection/{NAME}") == before
+    built = resumed(small).build(NAME, start=Start(savepoint="before"))
+    assert (built.generation, built.state, built.epoch) == (2, State.BUILT, 2)
     assert verify(small.site, NAME).equal
 
 

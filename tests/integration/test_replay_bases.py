@@ -30,7 +30,9 @@ from replay.swap import swap
 from replay.verify import verify
 from tests.support.lake.small_lake import (
     PROJECTIONS,
+    START,
     STEPS,
+    Departure,
     SmallLake,
     fill,
     more,
@@ -106,6 +108,45 @@ def test_p6_a_build_from_a_savepoint_is_one_from_the_beginning(small: SmallLake,
             create(small.lake, "before")
     small.run(name)
     assert built(small, name, BEFORE).epoch > kept_at
+
+
+@pytest.mark.parametrize(
+    "kept_at",
+    [1, pytest.param(2, marks=pytest.mark.matrix), pytest.param(3, marks=pytest.mark.matrix)],
+)
+def test_p6_final_rows_are_the_same_from_a_savepoint(small: SmallLake, kept_at: int) -> None:
+    """What had ended then, what ended since, and what facts that came late corrected in both."""
+    small.deploy("closed")
+    for n, minute in enumerate((150, 260, 430), 1):
+        fresh = [d for d in some_departures(n, n * 100, 60) if d.minute <= minute]
+        small.epoch(fresh, seen_up_to=minute)
+        small.run("closed")
+        if n == kept_at:
+            create(small.lake, "before")
+    # The newest is of the first hour: it corrects a row that is out. The other one's hour goes on.
+    last = Departure(position=899, minute=590, flight=1)
+    small.epoch([last, Departure(position=900, minute=5, flight=1)], seen_up_to=599)
+    small.run("closed")
+    ended = {row["window_end"] for row in small.rows("projection/closed")}
+    assert START + timedelta(hours=1) in ended
+    assert START + timedelta(hours=10) not in ended
+    done = built(small, "closed", BEFORE)
+    assert rows_at(small, "closed", generation_name("closed", done.generation))
+    # It goes on by its own watermark.
+    made = builder(small)
+    swap(
+        small.site,
+        "closed",
+        lambda replay: made.catch_up(replay, made.head()),
+        generation=done.generation,
+    )
+    small.epoch([Departure(position=901, minute=700, flight=1)], seen_up_to=700)
+    small.run("closed")
+    assert START + timedelta(hours=10) in {
+        row["window_end"] for row in small.rows("projection/closed")
+    }
+    builder(small).build("closed")
+    assert verify(small.site, "closed").equal
 
 
 @pytest.mark.parametrize(

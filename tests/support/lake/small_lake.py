@@ -22,6 +22,7 @@ from lake.tables import TableAt, Tables
 from lake.views import DeltaFrames
 from lake.writer import Guard
 from pipeline.history.tables import HistoryOf, HistoryTables
+from pipeline.position.progress import Progress, micros
 from pipeline.typed.columns import EVENT_COLUMNS
 from pipeline.typed.tables import TypedTables
 from projections.run.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, Entry
@@ -141,6 +142,14 @@ SELECT flight, began_at, n, delay, until FROM {DEPARTURES} MATCH_RECOGNIZE (
 """,
 }
 """Projections of several steps."""
+FINAL = {
+    "closed": f"""
+CREATE PROJECTION closed WITH (key = 'carrier, window_start', emit = 'final') AS
+SELECT carrier, window_start, window_end, COUNT(*) AS flights, SUM(delay) AS delay
+FROM {DEPARTURES} GROUP BY carrier, TUMBLE(occurred_at, '1 hour');
+""",
+}
+"""Rows that are given out once the watermark of `epoch` has passed their end."""
 CHAIN = {
     "per_flight": f"""
 CREATE PROJECTION per_flight WITH (key = 'flight') AS
@@ -207,6 +216,7 @@ class SmallLake:
     lake: Lake
     tables: Tables = field(default_factory=Tables)
     odd: bool = False
+    progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
         session = self.spark.newSession()
@@ -238,14 +248,21 @@ class SmallLake:
         entries = [Entry(kind=CAPTURE, name="demo", generation=1, status=LIVE, text=keys)]
         entries += [Entry(kind=SOURCE, name="weather", generation=1, status=LIVE, text=SOURCES)]
         for name in names:
-            text = {**PROJECTIONS, **ODD_PROJECTIONS, **STEPS, **CHAIN}[name]
+            text = {**PROJECTIONS, **ODD_PROJECTIONS, **STEPS, **FINAL, **CHAIN}[name]
             entries.append(Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text))
         self.deployed.put(entries)
 
     def epoch(
-        self, departures: Sequence[Departure] = (), readings: Sequence[Reading] = ()
+        self,
+        departures: Sequence[Departure] = (),
+        readings: Sequence[Reading] = (),
+        *,
+        seen_up_to: int | None = None,
     ) -> Epoch:
-        """Commit an epoch with these facts, and bring typed and history tables up to it."""
+        """Commit an epoch with these facts, and bring typed and history tables up to it.
+
+        `seen_up_to`: the minute of the newest departure that came so far; the watermark follows.
+        """
         epoch = self._made.next_epoch
         typed = {
             DEPARTED: pa.Table.from_pylist([_event(d, epoch) for d in departures], _DEPARTED),
@@ -254,7 +271,10 @@ class SmallLake:
         for name, rows in typed.items():
             named = _with_odd_names(rows) if self.odd else rows
             self._made.writer.append(self.lake.path(name), named, Guard(name, epoch))
-        assert self._made.epoch() == epoch
+        if seen_up_to is not None:
+            at = micros(START + timedelta(minutes=seen_up_to))
+            self.progress.watermarks.note("events.flight", "f/0", at, partitions=1)
+        assert self._made.epoch(progress=self.progress) == epoch
         self.bring()
         return epoch
 
