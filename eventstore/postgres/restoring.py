@@ -272,7 +272,11 @@ class PostgresRestore:
             "SELECT schema_id FROM kinds EXCEPT SELECT schema_id FROM es.schemas LIMIT 1"
         )
         if unknown is not None:
-            raise Incompatible(f"the schema with id {unknown} is missing, which events need")
+            raise Incompatible(
+                f"the schema with id {unknown} is missing, which events need",
+                remedy="Add its id and text to log/_schemas, as the registry or an older version "
+                "of that table has them, and give the same command again: what was copied stays.",
+            )
 
     async def _set_policies(self) -> None:
         fold = PolicyFold(self._contents.schemas)

@@ -113,13 +113,13 @@ def lives(http: httpx.Client) -> None:
     append("order-4", 70)  # Begins again.
 
 
-def schemas_into_the_log(dsn: str, lake: Path) -> None:
+def schemas_into_the_log(dsn: str, lake: Path, *, epoch: int = 1) -> None:
     rows = asked(dsn, "SELECT 1::bigint, schema_id, schema FROM es.schemas")
     columns = zip(*rows, strict=True)
     arrays = [pa.array(c, f.type) for c, f in zip(columns, AVRO_SCHEMAS, strict=True)]
     table = pa.table(arrays, schema=AVRO_SCHEMAS)
     path = Lake.at(lake).avro_schemas
-    ArrowWriter(Tables()).append(path, table, Guard("log/_schemas", Epoch(1)))
+    ArrowWriter(Tables()).append(path, table, Guard("log/_schemas", Epoch(epoch)))
 
 
 def asked(dsn: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
@@ -304,6 +304,22 @@ def test_what_differs_is_named_and_a_gap_is_refused(
     Tables().open(table).delete("position = 17")
     with pytest.raises(Incompatible, match="position 17 is missing"):
         rebuilt(LakeEvents(Lake.at(lake)), new_database())
+
+
+def test_a_missing_schema_version_is_named_and_the_same_command_finishes(
+    dsn: str, lake: Path, new_database: Callable[..., str]
+) -> None:
+    ((lost,),) = asked(dsn, "SELECT max(schema_id) FROM es.events")
+    Tables().open(Lake.at(lake).avro_schemas).delete(f"schema_id = {lost}")
+    empty = new_database(EMPTY)
+    with pytest.raises(Incompatible, match=f"schema with id {lost} is missing") as refused:
+        rebuilt(LakeEvents(Lake.at(lake)), empty)
+    assert "log/_schemas" in str(refused.value.remedy)
+    Tables().open(Lake.at(lake).avro_schemas).delete()
+    schemas_into_the_log(dsn, lake, epoch=2)
+    events = LakeEvents(Lake.at(lake))
+    assert rebuilt(events, empty).events == head(dsn)
+    assert compared(events, empty, lake).equal
 
 
 def test_who_had_the_lease_before_writes_nothing_until_the_store_is_whole(
