@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
+from apps.cli import build
+from kernel.errors import InvalidRequest
 from tests.support.services.http import service_in_thread
 
 DECIDER = "from tests.support.store.deciding import counter\n\ncounters = counter(every=3)\n"
@@ -112,3 +116,25 @@ def test_a_key_is_known_after_its_stream_was_deleted(http: httpx.Client) -> None
     again = add(http, 7, **{"idempotency-key": "k"})
     assert (again.status_code, again.json()["version"]) == (200, 6)
     assert steps(http) is None
+
+
+def test_the_command_tells_what_each_event_changed(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_SERVICE_URL", str(http.base_url))
+    entity = ["entity", "counter", "1"]
+    told = CliRunner().invoke(build(), [*entity, "--explain", "--limit", "2"]).output
+    assert told.startswith("counter-1 at version 5, position 6\n{")
+    assert "\n4 added, recorded at " in told
+    assert told.endswith(
+        "\n  /total: 15 -> 21\n  /steps/5: not there -> 6\n"
+        "\nwhat came before: --explain --version 3\n"
+    )
+    before = CliRunner().invoke(build(), [*entity, "--explain", "--version", "0", "--json"])
+    assert json.loads(before.output)["events"][0]["changes"][0] == {
+        "field": "/total",
+        "from": 0,
+        "to": 1,
+    }
+    alone = CliRunner().invoke(build(), [*entity, "--limit", "2"])
+    assert isinstance(alone.exception, InvalidRequest)
