@@ -1,14 +1,15 @@
 """Rows of many records as Arrow columns at once: the quick way of `columns.decode_rows`.
 
 It answers only where it gives exactly what the way row by row gives, and None otherwise: where a
-value was left alone by an UPDATE, lies beyond what its column holds, or has a type that
-`avro_vectors` does not read.
+value lies beyond what its column holds, or has a type that `avro_vectors` does not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,14 +26,27 @@ _LONGEST_TEXT = DECIMAL_DIGITS + len("-.")
 _MARK_BYTES = debezium.PLACEHOLDER.encode()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vectors:
+    """A record's or an image's columns, in order, and whether each row is there.
+
+    `left` names, per row, the columns that carry the mark of a value that an UPDATE left alone:
+    they are null there. None where no row has one.
+    """
+
+    columns: Sequence[pa.Array]
+    present: pa.Array
+    left: pa.Array | None
+
+
 def columns_of(
     framed: pa.Array,
     schema_json: str,
     part: str,
-    fields: Sequence[str],
+    fields: Mapping[str, str],
     types: Sequence[ColumnType],
-) -> tuple[list[pa.Array], pa.Array] | None:
-    """Return a record's (`self`) or an image's columns, in order, and whether each row is there."""
+) -> Vectors | None:
+    """Return a record (`self`) or an image as columns; `fields` says what each is called."""
     if len(framed) < FEW:
         return None
     prefix: Path = (part,) if part in ("before", "after") else ()
@@ -41,19 +55,40 @@ def columns_of(
     if found is None:
         return None
     columns: list[pa.Array] = []
-    for path, kind in zip(wanted, types, strict=True):
-        column = _typed(found[path], kind)
+    marks: dict[str, pa.Array] = {}
+    for path, name, kind in zip(wanted, fields.values(), types, strict=True):
+        raw, marked = found[path], _marked(found[path])
+        if marked is not None:
+            if kind.source is not None and kind.source.is_array:
+                return None  # Its text in `_exact` is left alone as well.
+            marks[name] = marked
+            raw = pc.if_else(marked, pa.scalar(None, raw.type), raw)
+        column = _typed(raw, kind)
         if column is None:
             return None
         columns.append(column)
     present = found[prefix].fill_null(False) if prefix else pa.array([True] * len(framed))
-    return columns, present
+    return Vectors(columns=columns, present=present, left=_names(marks, len(framed)))
+
+
+def _names(marks: Mapping[str, pa.Array], rows: int) -> pa.Array | None:
+    """Return the names of the marked columns of each row, in order; null where there are none."""
+    if not marks:
+        return None
+    places = [np.flatnonzero(mask.to_numpy(zero_copy_only=False)) for mask in marks.values()]
+    names = np.repeat(np.arange(len(marks)), [len(each) for each in places])
+    order = np.argsort(np.concatenate(places), kind="stable")
+    counts = np.bincount(np.concatenate(places), minlength=rows)
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    return pa.ListArray.from_arrays(
+        pa.array(ends, pa.int32()),
+        pa.array([*marks], pa.string()).take(pa.array(names[order])),
+        mask=pa.array(counts == 0),
+    )
 
 
 def _typed(raw: pa.Array, kind: ColumnType) -> pa.Array | None:
     """Bring a column as Avro has it to its type; None where a value needs a closer look."""
-    if _marked(raw):
-        return None
     if kind.source is not None:
         reading = kind.read(raw)
         return reading.values if reading.lost is None else None
@@ -84,12 +119,15 @@ def _is_long(texts: pa.Array) -> bool:
     return bool((pc.max(pc.binary_length(texts)).as_py() or 0) > _LONGEST_TEXT)
 
 
-def _marked(raw: pa.Array) -> bool:
+def _marked(raw: pa.Array) -> pa.Array | None:
+    """Say of each row whether its value is the mark; None where no value is."""
     if pa.types.is_string(raw.type):
-        return bool(pc.any(pc.equal(raw, debezium.PLACEHOLDER)).as_py())
-    if pa.types.is_binary(raw.type):
-        return bool(pc.any(pc.equal(raw, _MARK_BYTES)).as_py())
-    return False
+        found = pc.equal(raw, debezium.PLACEHOLDER)
+    elif pa.types.is_binary(raw.type):
+        found = pc.equal(raw, _MARK_BYTES)
+    else:
+        return None
+    return found.fill_null(False) if pc.any(found).as_py() else None
 
 
 def _at_a_bound(column: pa.Array) -> bool:

@@ -129,9 +129,11 @@ def decode_rows(
     """
     shape = _SHAPES[part](schema_json)
     binary = framed if isinstance(framed, pa.Array) else pa.array(framed, pa.binary())
-    quick = columns_of(binary, schema_json, part, shape.fields, shape.types)
+    names = dict(zip(shape.fields, shape.schema.names, strict=True))
+    quick = columns_of(binary, schema_json, part, names, shape.types)
     if quick is not None:
-        return pa.Table.from_arrays([*quick[0], quick[1]], schema=_with_present(shape))
+        columns = [*quick.columns, quick.present]
+        return _with_left(pa.Table.from_arrays(columns, schema=_with_present(shape)), quick.left)
     framed = binary.to_pylist()
     if part in ("self", "event"):
         parser = _parser(schema_json)
@@ -139,7 +141,6 @@ def decode_rows(
     else:
         parser = _parser(schema_json, part)
         rows = [None if item is None else _read(item, parser)[part] for item in framed]
-    names = dict(zip(shape.fields, shape.schema.names, strict=True))
     unchanged = _take_unchanged(framed, rows, names)
     columns, exact = _columns(shape, rows)
     present = pa.array([row is not None for row in rows], pa.bool_())
@@ -147,9 +148,12 @@ def decode_rows(
     table = pa.Table.from_arrays([*columns, present], schema=_with_present(shape))
     if part in ("before", "after"):
         table = with_exact(table, _kept_exact(shape, unchanged, exact, len(rows)))
-    if unchanged is None:
-        return table
-    return table.append_column(UNCHANGED_COLUMNS, pa.array(unchanged, pa.list_(pa.string())))
+    left = None if unchanged is None else pa.array(unchanged, pa.list_(pa.string()))
+    return _with_left(table, left)
+
+
+def _with_left(table: pa.Table, left: pa.Array | None) -> pa.Table:
+    return table if left is None else table.append_column(UNCHANGED_COLUMNS, left)
 
 
 def _columns(

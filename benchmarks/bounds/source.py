@@ -11,37 +11,42 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lake.table_columns import CHANGES, DECODED
+from schemas.debezium import PLACEHOLDER
 from schemas.registry import MemoryRegistry
 
 SOURCE = "bench"
 AT = datetime(2013, 1, 1, tzinfo=UTC)
 FIRST_ID = 2**27
 """From here on an id takes the same number of bytes in Avro, so that rows are laid out at once."""
-_ROW = {
-    "type": "record",
-    "name": "Value",
-    "fields": [{"name": "id", "type": "long"}, {"name": "size", "type": "long"}],
-}
-_ENVELOPE = {
-    "type": "record",
-    "name": "Envelope",
-    "fields": [
-        {"name": "before", "type": ["null", _ROW], "default": None},
-        {"name": "after", "type": ["null", "Value"], "default": None},
-        {"name": "op", "type": "string"},
-    ],
-}
+_FIELDS = [{"name": "id", "type": "long"}, {"name": "size", "type": "long"}]
+
+
+def _envelope(fields: Sequence[Mapping[str, str]]) -> dict[str, object]:
+    row = {"type": "record", "name": "Value", "fields": [*fields]}
+    return {
+        "type": "record",
+        "name": "Envelope",
+        "fields": [
+            {"name": "before", "type": ["null", row], "default": None},
+            {"name": "after", "type": ["null", "Value"], "default": None},
+            {"name": "op", "type": "string"},
+        ],
+    }
+
+
 _KEY = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
-_ENVELOPE_ID, _KEY_ID = 1, 2
+_ENVELOPE_ID, _KEY_ID, _NOTED_ID = 1, 2, 3
 
 Numbers = npt.NDArray[np.int64]
 
 
 def registry() -> MemoryRegistry:
-    """Return a registry that knows the two schemas of every table."""
+    """Return a registry that knows the schemas of every table, also of one with a column `note`."""
     made = MemoryRegistry()
-    assert made.register("value", json.dumps(_ENVELOPE)) == _ENVELOPE_ID
+    assert made.register("value", json.dumps(_envelope(_FIELDS))) == _ENVELOPE_ID
     assert made.register("key", json.dumps(_KEY)) == _KEY_ID
+    noted = _envelope([*_FIELDS, {"name": "note", "type": "string"}])
+    assert made.register("noted", json.dumps(noted)) == _NOTED_ID
     return made
 
 
@@ -50,26 +55,39 @@ def table_name(number: int) -> str:
     return f"public.t{number:04}"
 
 
-def updates(ids: Numbers, sizes: Numbers) -> tuple[pa.Array, pa.Array]:
-    """Return keys and values of updates, as Debezium frames them. Ids lie in 2**27 to 2**33."""
+def updates(ids: Numbers, sizes: Numbers, *, noted: bool) -> tuple[pa.Array, pa.Array]:
+    """Return keys and values of updates, as Debezium frames them. Ids lie in 2**27 to 2**33.
+
+    With `noted` rows have a `note`, which these updates leave alone.
+    """
     key = _framed(_KEY_ID, [_long(ids)])
     ones = np.ones((len(ids), 1), np.uint8)
-    value = _framed(
-        _ENVELOPE_ID, [0 * ones, 2 * ones, _long(ids), _long(sizes), 2 * ones, ord("u") * ones]
-    )
+    row = [0 * ones, 2 * ones, _long(ids), _long(sizes)]
+    if noted:
+        mark = np.frombuffer(PLACEHOLDER.encode(), np.uint8)
+        row += [2 * len(mark) * ones, np.tile(mark, (len(ids), 1))]
+    value = _framed(_NOTED_ID if noted else _ENVELOPE_ID, [*row, 2 * ones, ord("u") * ones])
     return key, value
 
 
 def columns_of(
-    table: str, ids: Numbers, sizes: Numbers, *, transaction: str, lsn: int, order: int, first: int
+    table: str,
+    ids: Numbers,
+    sizes: Numbers,
+    *,
+    transaction: str,
+    lsn: int,
+    order: int,
+    first: int,
+    noted: bool = False,
 ) -> dict[str, pa.Array]:
     """Return the columns that a decoded change and a log row have in common.
 
     The changes stand in one transaction at LSNs from `lsn` on, each 10 bytes behind the other;
-    `first` is the `total_order` and the offset of the first.
+    `first` is the `total_order` and the offset of the first. See `updates` for `noted`.
     """
     n = len(ids)
-    key, value = updates(ids, sizes)
+    key, value = updates(ids, sizes, noted=noted)
     numbers = np.arange(n, dtype=np.int64)
     return {
         "table": _same(table, n),
@@ -80,7 +98,7 @@ def columns_of(
         "total_order": pa.array(first + numbers),
         "snapshot": pa.array(np.zeros(n, bool)),
         "event_time": _same(AT, n, pa.timestamp("us", tz="UTC")),
-        "schema_id": pa.array(np.full(n, _ENVELOPE_ID, np.int32)),
+        "schema_id": pa.array(np.full(n, _NOTED_ID if noted else _ENVELOPE_ID, np.int32)),
         "key_schema_id": pa.array(np.full(n, _KEY_ID, np.int32)),
         "key": key,
         "value": value,

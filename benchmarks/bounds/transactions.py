@@ -1,8 +1,9 @@
 """One source transaction of many rows: how long its fold takes, and how much memory.
 
 `slices` reads, decodes and stages all rows, and leaves the merge out: no Spark. `stream` has the
-merge as well, `copy` folds the transaction over a copy of its table that goes on meanwhile. Each
-runs in a process of its own: `python -m benchmarks.bounds.transactions 200000 slices`.
+merge as well, `copy` folds the transaction over a copy of its table that goes on meanwhile,
+`left_alone` does so where each update leaves a value alone, which the copy alone has. Each runs in
+a process of its own: `python -m benchmarks.bounds.transactions 200000 slices`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from apps.pipeline.session import start_session, warm
 from benchmarks.bounds.source import (
     AT,
     FIRST_ID,
     SOURCE,
+    Numbers,
     columns_of,
     decoded,
     end_of,
@@ -36,6 +39,7 @@ from benchmarks.bounds.source import (
 )
 from benchmarks.machine import children_cpu_s
 from kernel.positions import DeltaVersion
+from lake.datasets import dataset_of
 from lake.executor_tasks import Executors, SparkTasks
 from lake.layout import Lake
 from lake.table_columns import DECODED
@@ -54,7 +58,7 @@ from schemas.pg_types import SourceColumn
 from stack.jars import resolve
 from stack.java import find_java
 
-DURING = ("slices", "stream", "copy")
+DURING = ("slices", "stream", "copy", "left_alone")
 SIZES = (200_000, 400_000, 800_000, 1_600_000)
 PER_EPOCH = 40_000
 """Records of one epoch."""
@@ -65,6 +69,7 @@ _COLUMNS = (
     SourceColumn(name="id", type="int8", not_null=True),
     SourceColumn(name="size", type="int8"),
 )
+_NOTE = SourceColumn(name="note", type="text", not_null=True)
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -120,10 +125,11 @@ def main(rows: int, during: str) -> dict[str, float]:
 def _measured(
     lake: Lake, tables: Tables, merge: StagedMerge, executors: Executors, rows: int, during: str
 ) -> dict[str, float]:
-    known, copying = registry(), during == "copy"
+    noted = during == "left_alone"
+    known, copying = registry(), noted or during == "copy"
     current = CurrentTables(lake, tables, known, large=merge, executors=executors)
     hold(lake, tables, SOURCE)
-    copied = _copied(lake, rows)
+    copied = _copied(lake, rows, noted=noted)
     ingest = Ingest(
         lake,
         tables,
@@ -140,7 +146,14 @@ def _measured(
     for first in range(0, rows, PER_EPOCH):
         ids = FIRST_ID + np.arange(first, min(rows, first + PER_EPOCH))
         columns = columns_of(
-            TABLE, ids, ids, transaction="t", lsn=LSN + 10 * first, order=LSN - 10, first=first
+            TABLE,
+            ids,
+            ids,
+            transaction="t",
+            lsn=LSN + 10 * first,
+            order=LSN - 10,
+            first=first,
+            noted=noted,
         )
         _epoch(ingest, first, decoded(columns), ended=False)
     figures = {"arrived_s": time.perf_counter() - began} | _per_row("arrived", worked, rows)
@@ -152,7 +165,7 @@ def _measured(
         done = _epoch(ingest, rows, end_of("t", end, {TABLE: rows}, 0), ended=True)
         figures |= {"folded_s": time.perf_counter() - began} | _per_row("folded", worked, rows)
     current.close()
-    _check(lake, rows)
+    _check(lake, rows, noted=noted)
     figures |= {f"{part}_peak_bytes": size for part, size in peak.items()}
     if not copying:
         began = time.perf_counter()
@@ -191,13 +204,11 @@ def _epoch(ingest: Ingest, first: int, batch: pa.Table, *, ended: bool) -> Commi
     return ingest.run_epoch(bound, lambda: batch)
 
 
-def _copied(lake: Lake, rows: int) -> Install:
+def _copied(lake: Lake, rows: int, *, noted: bool) -> Install:
     """Stage a copy of the table, as read before the transaction."""
-    staging = Staging(lake, id="copy", source=SOURCE, table=TABLE, columns=_COLUMNS)
-    blocks = (
-        pa.table({"id": ids.astype(str), "size": np.full(len(ids), "0")}) for ids in _ranges(rows)
-    )
-    staging.stage(0, LSN - 10, blocks)
+    columns = (*_COLUMNS, _NOTE) if noted else _COLUMNS
+    staging = Staging(lake, id="copy", source=SOURCE, table=TABLE, columns=columns)
+    staging.stage(0, LSN - 10, (_block(ids, noted=noted) for ids in _ranges(rows)))
     return Install(
         id="copy",
         source=SOURCE,
@@ -206,7 +217,7 @@ def _copied(lake: Lake, rows: int) -> Install:
         low=None,
         high=None,
         lsn=LSN - 10,
-        columns=_COLUMNS,
+        columns=columns,
         keys=("id",),
         rows=rows,
         read_at=AT,
@@ -215,15 +226,25 @@ def _copied(lake: Lake, rows: int) -> Install:
     )
 
 
-def _ranges(rows: int) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+def _block(ids: Numbers, *, noted: bool) -> pa.Table:
+    """Return rows as a copy has them: all is text. A note has forty characters."""
+    texts = pa.array(ids.astype(str))
+    rows = {"id": texts, "size": np.full(len(ids), "0")}
+    return pa.table(rows | ({"note": pc.utf8_lpad(texts, 40, "·")} if noted else {}))
+
+
+def _ranges(rows: int) -> Iterator[Numbers]:
     for first in range(0, rows, PER_EPOCH):
         yield FIRST_ID + np.arange(first, min(rows, first + PER_EPOCH))
 
 
-def _check(lake: Lake, rows: int) -> None:
+def _check(lake: Lake, rows: int, *, noted: bool) -> None:
     table = Tables().open(lake.path(current_name(SOURCE, TABLE)))
     assert table is not None
     assert table.count() == rows, f"{table.count()} rows and not {rows}"
+    if noted:
+        kept = dataset_of(table).count_rows(filter=pc.field("note").is_valid())
+        assert kept == rows, f"{kept} rows of {rows} have the value that was left alone"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +23,9 @@ MARKED = "_deleted"
 """In stored rows of a table with soft deletes: the source has deleted the row."""
 
 T = TypeVar("T")
+
+Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
 
 Stored = Callable[[pa.Table], pa.Table | None]
 """Given a frame of keys, returns the stored rows of those keys (keys and all columns)."""
@@ -51,46 +55,120 @@ def fill_unchanged(frame: pa.Table, keys: Sequence[str], stored: Stored) -> pa.T
 
     `frame` is in the source's order and has `__deleted`, true for a delete, which is dropped too.
     """
-    deleted = frame["__deleted"].to_pylist()
+    gone = frame["__deleted"].to_numpy()
     frame = frame.drop_columns(["__deleted"])
     if UNCHANGED not in frame.schema.names:
         return frame
-    names = frame[UNCHANGED].to_pylist()
+    left = frame[UNCHANGED].combine_chunks()
     frame = frame.drop_columns([UNCHANGED])
-    columns = sorted({name for row in names if row for name in row})
-    if not columns:
+    cells = {name: _rows_that_leave(left, name) for name in _named(left)}
+    if not cells:
         return frame
-    needy = [bool(row) for row in names]
-    moved_from = [gone and after for gone, after in zip(deleted, [*needy[1:], False], strict=True)]
-    wanted = [a or b for a, b in zip(needy, moved_from, strict=True)]
-    known = stored(frame.filter(pa.array(wanted, pa.bool_())).select(list(keys)))
-    last: dict[tuple[object, ...], dict[str, object]] = {}
-    for row in known.to_pylist() if known is not None else []:
-        if row.get(MARKED) and MARKED not in frame.schema.names:
-            continue  # the source has it no more: its values are nobody's
-        last[tuple(row[k] for k in keys)] = {c: row.get(c) for c in columns}
-    filled: dict[str, list[object]] = {c: frame[c].to_pylist() for c in columns}
-    places = list(zip(*(frame[k].to_pylist() for k in keys), strict=True))
-    moved: dict[str, object] = {}
-    for i, (key, missing) in enumerate(zip(places, names, strict=True)):
-        if deleted[i]:
-            # What comes under this key later is another row.
-            moved = last.pop(key, {})
-            continue
-        if key not in last and missing and i > 0 and deleted[i - 1]:
-            last[key] = moved
-        before = last.get(key, {})
-        for column in missing or ():
-            earlier = before.get(column)
-            if column == EXACT:
-                earlier = carried_exact(filled[column][i], earlier, missing)
-            filled[column][i] = earlier
-        last[key] = {c: filled[c][i] for c in columns}
-    for column in columns:
-        field = frame.schema.field(column)
-        place = frame.schema.get_field_index(column)
-        frame = frame.set_column(place, field, pa.array(filled[column], field.type))
+    needy = np.logical_or.reduce([*cells.values()])
+    moved_from = gone & np.append(needy[1:], False)
+    wanted = frame.filter(pa.array(needy | moved_from)).select(list(keys))
+    known = _living(stored(wanted), frame)
+    before = _rows_before(frame, known, keys, gone)
+    first = 0 if known is None else known.num_rows
+    for column, rows in sorted(cells.items()):
+        field, place = frame.schema.field(column), frame.schema.get_field_index(column)
+        there = known is not None and column in known.schema.names
+        old = known[column].cast(field.type) if there else pa.nulls(first, field.type)
+        values = pa.chunked_array([*_chunks(old), *frame[column].chunks], field.type)
+        own = first + np.flatnonzero(rows & ~gone)
+        if column == EXACT:
+            filled = _carried(values, before, own, first, left)
+        else:
+            filled = values.take(_sources(before, own, first))
+        frame = frame.set_column(place, field, filled)
     return frame
+
+
+def _named(left: pa.Array) -> list[str]:
+    names: list[str] = pc.unique(pc.list_flatten(left)).to_pylist()
+    return names
+
+
+def _rows_that_leave(left: pa.Array, column: str) -> Mask:
+    """Say of each row whether it leaves the value of a column alone."""
+    named = pc.equal(pc.list_flatten(left), column)
+    found = np.zeros(len(left), bool)
+    found[pc.list_parent_indices(left).filter(named).to_numpy()] = True
+    return found
+
+
+def _living(known: pa.Table | None, frame: pa.Table) -> pa.Table | None:
+    """Return the stored rows that the source still has: values of others are nobody's."""
+    if known is None or MARKED not in known.schema.names or MARKED in frame.schema.names:
+        return known
+    return known.filter(pc.invert(pc.fill_null(known[MARKED], False)))
+
+
+def _rows_before(
+    frame: pa.Table, known: pa.Table | None, keys: Sequence[str], gone: Mask
+) -> Places:
+    """Return, of each row of `known` and then of `frame`, the row that an update of it found.
+
+    That is the one of its key right before it. Where there is none, the row comes right behind the
+    delete of another key, and it is the one which that delete found. The number of rows stands for
+    none; whoever looks it up finds itself.
+    """
+    of_keys = frame.select(list(keys))
+    if known is not None:
+        both = [known.select(list(keys)), of_keys]
+        of_keys = pa.concat_tables(both, promote_options="permissive")
+    count = of_keys.num_rows
+    deleted = np.append(np.zeros(count - len(gone), bool), gone)
+    numbers = _numbered(of_keys)
+    order = np.argsort(numbers, kind="stable")
+    same = numbers[order[1:]] == numbers[order[:-1]]
+    before = np.full(count + 1, count)
+    before[order[1:][same]] = order[:-1][same]
+    before[:count][np.append(deleted, False)[before[:count]]] = count
+    moved = 1 + np.flatnonzero(deleted[:-1] & (before[1:count] == count) & ~deleted[1:])
+    before[moved] = before[moved - 1]
+    return before
+
+
+def _numbered(keys: pa.Table) -> Places:
+    """Return a number per row, the same for rows of the same key."""
+    numbers = np.zeros(keys.num_rows, np.int64)
+    for column in keys.columns:
+        # Zero has two signs, and both are the same key.
+        plain = pc.add(column, 0.0) if pa.types.is_floating(column.type) else column
+        codes = pc.dictionary_encode(plain.combine_chunks(), null_encoding="encode").indices
+        own = codes.to_numpy().astype(np.int64)
+        _, numbers = np.unique(numbers * (own.max(initial=0) + 1) + own, return_inverse=True)
+    return numbers
+
+
+def _sources(before: Places, needy: Places, first: int) -> pa.Array:
+    """Return, of each row of the frame, the row that has its value; null where none has.
+
+    `needy` rows have that of the row before them, which may be needy as well: the way to each
+    value is halved until all are there.
+    """
+    link = np.arange(len(before))
+    link[needy] = before[needy]
+    while not np.array_equal(further := link[link], link):
+        link = further
+    found = link[first:-1]
+    return pa.array(found, mask=found == len(before) - 1)
+
+
+def _carried(
+    values: pa.ChunkedArray, before: Places, needy: Places, first: int, left: pa.Array
+) -> pa.Array:
+    """Return `_exact` of the frame's rows: one row has texts of its own and of the row before."""
+    texts = [*values.to_pylist(), None]
+    for row in needy.tolist():
+        names = left[row - first].as_py()
+        texts[row] = carried_exact(texts[row], texts[before[row]], names)
+    return pa.array(texts[first:-1], values.type)
+
+
+def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
 def rows_of_keys(table: pa.Table | None, wanted: pa.Table) -> pa.Table | None:

@@ -15,6 +15,7 @@ import pytest
 from kernel.errors import SchemaViolation
 from schemas import debezium
 from schemas.column_types import column_type
+from schemas.column_vectors import FEW
 from schemas.columns import (
     PRESENT,
     UNCHANGED_COLUMNS,
@@ -187,6 +188,21 @@ def test_what_an_update_left_alone_is_named_and_null() -> None:
     assert table[UNCHANGED_COLUMNS].to_pylist() == [None, ["body", "raw", "tags"], ["numbers"]]
     assert table["body"].to_pylist() == ["b", None, f"{mark}!"]
     assert UNCHANGED_COLUMNS not in decode_rows(rows[:1], text(schema), "after").column_names
+
+
+def test_many_rows_with_values_left_alone_are_read_at_once_as_they_are_one_by_one() -> None:
+    schema = envelope(
+        column("id", "int"), column("a-b", ["null", "string"]), column("raw", "bytes")
+    )
+    mark = debezium.PLACEHOLDER
+    bodies, raws = [mark, None, "b", mark, f"{mark}!"], [b"r", mark.encode(), mark.encode()]
+    sent = [{"id": n, "a-b": bodies[n % 5], "raw": raws[n % 3]} for n in range(40)]
+    images = [*sent, None]
+    rows = [framed(schema, {"before": None, "after": row, "op": "u"}) for row in images]
+    one_by_one = [decode_rows([row], text(schema), "after") for row in rows]
+    expected = pa.concat_tables(one_by_one, promote_options="default")
+    assert decode_rows(rows, text(schema), "after").to_pylist() == expected.to_pylist()
+    assert len(rows) >= FEW
 
 
 def test_an_absent_image_is_a_row_of_nulls() -> None:

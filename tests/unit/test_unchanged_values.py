@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.ddl.unchanged_values import (
     MARKED,
@@ -11,6 +13,7 @@ from pipeline.ddl.unchanged_values import (
     rows_of_keys,
     rows_without_keys,
 )
+from schemas.pg_exact import EXACT
 
 Change = tuple[int, str, bool]
 """Key, the value that came (empty: left alone), whether it is a delete."""
@@ -65,3 +68,44 @@ def test_rows_with_lists_are_told_apart_by_their_keys() -> None:
     assert rows_of_keys(rows, wanted) == rows.slice(2)
     assert rows_without_keys(rows, wanted) == rows.slice(0, 2)
     assert rows_of_keys(rows.slice(0, 0), wanted) == rows.slice(0, 0)
+
+
+CHANGES = st.lists(
+    st.tuples(st.integers(1, 4), st.sampled_from(["", "", "x", "y"]), st.booleans()), max_size=14
+)
+
+
+@given(CHANGES, st.dictionaries(st.integers(1, 4), st.sampled_from("AB")))
+def test_every_value_is_that_of_the_row_which_the_update_found(
+    changes: list[Change], stored: dict[int, str]
+) -> None:
+    """As PostgreSQL goes through them: one change after the other."""
+    changes = [(key, "" if gone else value, gone) for key, value, gone in changes]
+    rows: dict[int, str | None] = dict(stored)
+    moved: str | None = None
+    expected: list[str | None] = []
+    for place, (key, value, gone) in enumerate(changes):
+        if gone:
+            moved = rows.pop(key, None)
+            expected.append(None)
+            continue
+        behind_delete = place > 0 and changes[place - 1][2]
+        rows[key] = value or rows.get(key, moved if behind_delete else None)
+        expected.append(rows[key])
+    assert filled(changes, stored) == expected
+
+
+def test_texts_beside_a_row_are_those_of_its_own_values_and_of_what_was_left_alone() -> None:
+    frame = pa.table(
+        {
+            "id": [1, 1],
+            "grid": pa.array([None, None], pa.list_(pa.int32())),
+            EXACT: ['{"price":"NaN"}', None],
+            UNCHANGED: [["grid", EXACT], ["grid", EXACT]],
+            "__deleted": [False, False],
+        }
+    )
+    stored = frame.slice(0, 1).select(["id", "grid"])
+    stored = stored.append_column(EXACT, pa.array(['{"grid":"{{1}}","price":"Infinity"}']))
+    found = fill_unchanged(frame, ["id"], lambda keys: stored)[EXACT].to_pylist()
+    assert found == ['{"grid":"{{1}}","price":"NaN"}', '{"grid":"{{1}}"}']
