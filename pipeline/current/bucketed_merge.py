@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
@@ -44,12 +42,10 @@ from lake.executor_tasks import Tasks, TasksHere, WrittenFile, handed_back
 from lake.layers import EPOCH, KEYS, whole
 from lake.tables import Tables
 from lake.writer import OP, Guard, reached, write_error
-from pipeline.current.key_files import MOST_FILES, Hashes, KeyFiles, hashes_of
+from pipeline.current.key_files import MOST_FILES, SHARES, KeyFiles, Share, hashes_of, steps_of
 from pipeline.current.staged_images import SparkStagedMerge, StagedMerge
 from pipeline.log.images import newest_per_key
 
-MERGED_AT_ONCE = 2
-"""Parts of a merge. Each reads both sides whole, and writes its share of the keys."""
 BUCKET_ROWS = 200_000
 """About so many rows of both sides together are in memory at a time."""
 BUCKET_BYTES = 96 * 2**20
@@ -58,9 +54,6 @@ BUCKET_BYTES = 96 * 2**20
 Where the keys of one file take more, the merge is declined."""
 MOST_BYTES = 4 * 2**30
 """Files of both sides that are laid out on one machine's disk; more is merged by Spark."""
-BATCH_BYTES = 8 * 2**20
-_BATCH_ROWS = 65_536
-_PROBE_ROWS = 64
 FILE_ROWS = 2_000_000
 """A file ends behind the bucket with which it has so many rows."""
 
@@ -110,14 +103,13 @@ class BucketTask:
 
     def _laid(self, folder: Path, rows: ds.Dataset, number: int) -> KeyFiles | None:
         """Lay this part's rows into files; None where a key has a null, or they are too large."""
+        share = Share(number=number, of=self.parts)
         with KeyFiles(folder, MOST_FILES) as files:
-            for step in _steps(rows):
+            for step in steps_of(rows):
                 keys = step.select(list(self.keys))
                 if any(column.null_count for column in keys.columns):
                     return None
-                hashes: Hashes = hashes_of(keys)
-                own = np.flatnonzero(hashes % np.uint64(self.parts) == number)
-                files.add(step.take(pa.array(own)), hashes[own] // np.uint64(self.parts))
+                files.add(*share.taken(step, hashes_of(keys)))
                 if max(files.bytes) > BUCKET_BYTES:
                     return None
         return files
@@ -196,7 +188,7 @@ def large_merge(spark: SparkSession, tables: Tables, tasks: Tasks | None) -> Sta
     Without `tasks` this process does the buckets.
     """
     spark_own = SparkStagedMerge(spark, tables)
-    return BucketedMerge(tables, tasks or TasksHere(), otherwise=spark_own, parts=MERGED_AT_ONCE)
+    return BucketedMerge(tables, tasks or TasksHere(), otherwise=spark_own, parts=SHARES)
 
 
 def _suits(table: DeltaTable, own: pa.Schema, keys: Sequence[str], *, replace: bool) -> bool:
@@ -263,43 +255,6 @@ def _buckets(sides: Sequence[KeyFiles]) -> list[list[int]] | None:
             rows, size = more_rows, more_bytes
         found[-1].append(number)
     return found
-
-
-def _steps(rows: ds.Dataset) -> Iterator[pa.Table]:
-    """Read a dataset of whole files in small steps. A scan of it unpacks whole row groups."""
-    for fragment in rows.get_fragments():
-        with fragment.open() as source:
-            for batch in pq.ParquetFile(source).iter_batches(_rows_of_a_step(fragment)):
-                yield _in_columns(pa.Table.from_batches([batch]), rows.schema)
-
-
-def _rows_of_a_step(fragment: ds.Fragment) -> int:
-    """Return how many rows of a file take `BATCH_BYTES`.
-
-    Its first rows tell, where values that repeat are stored once, and what the file unpacks to,
-    where rows behind the first are wider.
-    """
-    with fragment.open() as source:
-        file = pq.ParquetFile(source)
-        first = next(file.iter_batches(_PROBE_ROWS), None)
-        groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
-    if first is None or first.num_rows == 0:
-        return _BATCH_ROWS
-    stored = sum(group.total_byte_size for group in groups) // file.metadata.num_rows
-    width = int(max(first.nbytes // first.num_rows, stored, 1))
-    return max(1, min(_BATCH_ROWS, BATCH_BYTES // width))
-
-
-def _in_columns(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Return rows of a file in the columns of its table; those that it lacks are null."""
-    known = {*rows.schema.names}
-    found = [
-        rows[field.name].cast(field.type)
-        if field.name in known
-        else pa.nulls(rows.num_rows, field.type)
-        for field in columns
-    ]
-    return pa.table(found, schema=columns)
 
 
 def _shaped(images: pa.Table, columns: pa.Schema) -> pa.Table:

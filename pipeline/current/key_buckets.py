@@ -28,12 +28,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from lake.datasets import dataset_of, scanner_of
+from lake.datasets import dataset_of
 from lake.layers import beyond, newest_of, tail_name, whole
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.writer import OP
-from pipeline.current.key_files import MOST_FILES, KeyFiles, hashes_of
+from pipeline.current.key_files import MOST_FILES, Hashes, KeyFiles, Share, hashes_of, steps_of
 from pipeline.ddl.unchanged_values import Stored, rows_of_keys, unless_left_alone
 from pipeline.log.large_folds import LogRows
 from pipeline.order import high_of, low_of
@@ -43,8 +43,10 @@ from schemas.registry import SchemaLookup
 
 T = TypeVar("T")
 
+_MARKS = 2**24
 
-class _KeysMove(Exception):
+
+class KeysMove(Exception):
     """The transaction changes keys, or their schema."""
 
 
@@ -145,26 +147,60 @@ def gone_through(
             return taken
         anew()
         rows = sum(part.count() for part in slices)
-        with _KeyBuckets(schemas, rows=rows, per_part=per_part) as buckets:
+        with KeyBuckets(schemas, rows=rows, per_part=per_part) as buckets:
             try:
                 return take(buckets.parts((part.read() for part in slices), known))
-            except _KeysMove:
+            except KeysMove:
                 anew()
     return take(_Slice(part.read(), stored) for part in slices)
 
 
-class _KeyBuckets:
-    """Sorts the rows of one transaction. Use as a context manager: the files go with it."""
+class TouchedKeys:
+    """Which keys a transaction may have changed, in a fixed number of bytes: a mark per hash."""
 
-    def __init__(self, schemas: SchemaLookup, *, rows: int, per_part: int) -> None:
+    def __init__(self) -> None:
+        self._marks = np.zeros(_MARKS, bool)
+        self._bounds: list[int] = []
+
+    def add(self, keys: pa.Table, hashes: Hashes) -> None:
+        """Take note of some keys; `hashes` are those of one share of them."""
+        self._marks[hashes % np.uint64(_MARKS)] = True
+        first = keys.column(0)
+        if pa.types.is_integer(first.type) and first.null_count < len(first):
+            bounds = pc.min_max(first).as_py()
+            both = [*self._bounds, bounds["min"], bounds["max"]]
+            self._bounds = [min(both), max(both)]
+
+    def where(self, first: str) -> pc.Expression | None:
+        """Return a filter on the first key column that skips files; None for no bounds."""
+        if not self._bounds:
+            return None
+        return (pc.field(first) >= self._bounds[0]) & (pc.field(first) <= self._bounds[1])
+
+    def among(self, rows: pa.Table, hashes: Hashes) -> tuple[pa.Table, Hashes]:
+        """Return those rows whose keys were noted, and a few more, and their hashes."""
+        own = np.flatnonzero(self._marks[hashes % np.uint64(_MARKS)])
+        return rows.take(pa.array(own)), hashes[own]
+
+
+class KeyBuckets:
+    """Sorts the rows of one transaction. Use as a context manager: the files go with it.
+
+    With a `share` only those of its keys: `rows` are as many as there are about.
+    """
+
+    def __init__(
+        self, schemas: SchemaLookup, *, rows: int, per_part: int, share: Share | None = None
+    ) -> None:
         self._schemas = schemas
+        self._share = share or Share()
         self._per_part = per_part
         self._count = max(1, min(MOST_FILES, -(-rows // per_part)))
         self._folder = TemporaryDirectory(prefix="penstock-fold-")
         self._key_schema: str | None = None
-        self._firsts: list[pa.Array] = []
+        self._touched = TouchedKeys()
 
-    def __enter__(self) -> _KeyBuckets:
+    def __enter__(self) -> KeyBuckets:
         return self
 
     def __exit__(
@@ -176,19 +212,19 @@ class _KeyBuckets:
         self._folder.cleanup()
 
     def parts(self, slices: Iterable[pa.Table], known: Known) -> Iterator[_OfKeys]:
-        """Yield all rows of `slices`, part by part. Raises `_KeysMove` before the first one."""
+        """Yield all rows of `slices`, part by part. Raises `KeysMove` before the first one."""
         changes = KeyFiles(Path(self._folder.name) / "changes", self._count)
         with changes:
             for rows in map(_ordered, slices):
                 keys = self._keys(rows, known)
-                self._firsts.append(pc.unique(keys.column(0)))
-                changes.add(rows, hashes_of(keys))
+                own, hashes = self._share.taken(rows, hashes_of(keys))
+                self._touched.add(keys, hashes)
+                changes.add(own, hashes)
         base = self._laid("base", known)
         over = KeyFiles(Path(self._folder.name) / "newest", self._count)
         with over:
             if known.newest is not None and known.newest.num_rows:
-                keys_only = known.newest.select(self._names())
-                over.add(known.newest, hashes_of(_as_stored(keys_only, known)))
+                over.add(*self._of_stored(known.newest, known))
         for number in range(self._count):
             yield from self._parts_of(number, changes, base, over)
 
@@ -211,16 +247,16 @@ class _KeyBuckets:
 
     def _laid(self, name: str, known: Known) -> KeyFiles:
         files = KeyFiles(Path(self._folder.name) / name, self._count)
-        first, names = self._names()[0], self._names()
         with files:
-            if known.base is None:
-                return files
-            touched = pc.is_in(pc.field(first), pc.unique(pa.chunked_array(self._firsts)))
-            for batch in scanner_of(known.base, touched).to_batches():
-                if batch.num_rows:
-                    rows = pa.Table.from_batches([batch])
-                    files.add(rows, hashes_of(rows.select(names)))
+            if known.base is not None:
+                for step in steps_of(known.base, self._touched.where(self._names()[0])):
+                    files.add(*self._of_stored(step, known))
         return files
+
+    def _of_stored(self, rows: pa.Table, known: Known) -> tuple[pa.Table, Hashes]:
+        """Return those stored rows that the transaction may have changed, and their hashes."""
+        keys = _as_stored(rows.select(self._names()), known)
+        return self._touched.among(*self._share.taken(rows, hashes_of(keys)))
 
     def _names(self) -> list[str]:
         assert self._key_schema is not None, "there are rows"
@@ -230,7 +266,7 @@ class _KeyBuckets:
         ids = pc.unique(rows["key_schema_id"]).to_pylist()
         schema = self._schemas.schema(ids[0])
         if len(ids) != 1 or self._key_schema not in (None, schema) or _moves_keys(rows):
-            raise _KeysMove
+            raise KeysMove
         self._key_schema = schema
         found = decode_rows(rows["key"].combine_chunks(), schema, "self")
         found = found.select(list(key_columns(schema)))

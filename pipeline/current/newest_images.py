@@ -17,6 +17,8 @@ from lake.adoption import FilePlace, StagedFiles
 from lake.executor_tasks import WrittenFile, handed_back
 from lake.layers import marked
 from lake.writer import DELETE, OP, UPSERT
+from pipeline.current.key_buckets import KeyBuckets, KeysMove, Known
+from pipeline.current.key_files import Share
 from pipeline.ddl.steps import NOTHING, Evolution
 from pipeline.ddl.unchanged_values import Stored, rows_of_keys, unless_left_alone
 from pipeline.log.images import (
@@ -28,7 +30,7 @@ from pipeline.log.images import (
     newest_per_key,
     row_images,
 )
-from pipeline.log.large_folds import LogRows
+from pipeline.log.large_folds import SLICE_ROWS, LogRows
 from schemas.registry import SchemaLookup
 
 DELETED = "_deleted"
@@ -79,6 +81,41 @@ class ImageTask:
         newest, keys = made
         files = StagedFiles(self.root, FilePlace(stem=uuid.uuid4().hex))
         files.write(marked(newest, keys, number + 1))
+        return handed_back(files, "staging")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedImageTask:
+    """Writes the newest images of the keys of some hashes: part `number` has every `parts`-th.
+
+    For a large fold in which updates left values alone: `known` has the rows before it. A key's
+    images stand in the source's order, and are numbered so. Picklable. A transaction that changes
+    keys is declined.
+    """
+
+    slices: Sequence[LogRows]
+    images: NewestImages
+    known: Known
+    root: str
+    parts: int
+    rows: int
+
+    def __call__(self, number: int) -> Sequence[WrittenFile] | None:
+        """Write the images of one part."""
+        share = Share(number=number, of=self.parts)
+        buckets = KeyBuckets(
+            self.images.schemas, rows=self.rows // self.parts, per_part=SLICE_ROWS, share=share
+        )
+        files = StagedFiles(self.root, FilePlace(stem=uuid.uuid4().hex))
+        with buckets:
+            parts = buckets.parts((each.read() for each in self.slices), self.known)
+            try:
+                for place, part in enumerate(parts, start=1):
+                    newest, keys = self.images.of(part.rows, part.stored)
+                    part.became(newest)
+                    files.write(marked(newest, keys, place))
+            except KeysMove:
+                return None
         return handed_back(files, "staging")
 
 

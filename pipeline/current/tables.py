@@ -23,14 +23,15 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from lake.attempts import Attempts
 from lake.datasets import dataset_of, schema_of
-from lake.executor_tasks import Executors
+from lake.executor_tasks import Executors, Task
 from lake.layers import tail_name, whole
 from lake.layout import Lake, current_name
 from lake.tables import TableAt, Tables, cleared_guard, columns_guard
 from lake.writer import OP, UPSERT, ArrowWriter, Guard, reached
 from pipeline.current.key_buckets import Known, Part, gone_through
+from pipeline.current.key_files import SHARES
 from pipeline.current.merging import BaseMerge, MergeKept
-from pipeline.current.newest_images import DELETED, ImageTask, NewestImages
+from pipeline.current.newest_images import DELETED, ImageTask, KeyedImageTask, NewestImages
 from pipeline.current.staged_images import ArrowStagedMerge, StagedMerge, Staging
 from pipeline.current.tail import FoldPolicy, TailTables
 from pipeline.current.warm_bases import KeptBases
@@ -171,20 +172,30 @@ class CurrentTables:
     ) -> tuple[str, ...]:
         """Stage the newest images of all rows; return the key columns, none without a row.
 
-        Executors do it, a slice each, unless an update left a value alone: what that is, the driver
-        finds out. So does every deleted row of a table that keeps these.
+        Executors do it: a slice each, or all rows of some keys each where an update left a value
+        alone, or deleted rows are kept. What they decline, the driver does.
         """
         cut = [*slices(rows)]
-        if self.executors.tasks is not None and not images.soft:
-            task = ImageTask(slices=cut, images=images, root=staging.path)
-            files = self.executors.tasks(task, len(cut))
-            if files is not None:
-                keys = staging.adopt(files)
-                failpoints.hit(failpoints.LARGE_AFTER_SLICE)
+        by_slices = ImageTask(slices=cut, images=images, root=staging.path)
+        if not images.soft and cut and not cut[0].has_marks():
+            keys = self._staged_by_executors(staging, by_slices, len(cut))
+            if keys is not None:
                 return keys
-            staging.remove()
         self.tails.settle(name)
-        stored = partial(self._staged, staging, name, gone)
+        handle = None if gone else self._tables.open(self._lake.path(name))
+        known = Known(base=None if handle is None else dataset_of(handle))
+        if not images.evolution and self.executors.tasks is not None:
+            by_keys = KeyedImageTask(
+                slices=cut,
+                images=images,
+                known=known,
+                root=staging.path,
+                parts=SHARES,
+                rows=rows.count(),
+            )
+            keys = self._staged_by_executors(staging, by_keys, SHARES)
+            if keys is not None:
+                return keys
 
         def stage(parts: Iterable[Part]) -> tuple[str, ...]:
             keys: tuple[str, ...] = ()
@@ -195,17 +206,27 @@ class CurrentTables:
                 failpoints.hit(failpoints.LARGE_AFTER_SLICE)
             return keys
 
-        handle = None if gone else self._tables.open(self._lake.path(name))
-        known = Known(base=None if handle is None else dataset_of(handle))
         return gone_through(
             cut,
             stage,
             known=None if images.evolution else known,
-            stored=stored,
+            stored=partial(self._staged, staging, name, gone),
             anew=staging.remove,
             schemas=self._schemas,
             per_part=SLICE_ROWS,
         )
+
+    def _staged_by_executors(
+        self, staging: Staging, task: Task, parts: int
+    ) -> tuple[str, ...] | None:
+        """Stage what a task writes; return the key columns, None where executors decline it."""
+        files = None if self.executors.tasks is None else self.executors.tasks(task, parts)
+        if files is None:
+            staging.remove()
+            return None
+        keys = staging.adopt(files)
+        failpoints.hit(failpoints.LARGE_AFTER_SLICE)
+        return keys
 
     def _staged(self, staging: Staging, name: str, gone: bool, wanted: pa.Table) -> pa.Table | None:
         known = self._stored(name, gone, wanted)

@@ -72,9 +72,8 @@ def fill_unchanged(frame: pa.Table, keys: Sequence[str], stored: Stored) -> pa.T
     first = 0 if known is None else known.num_rows
     for column, rows in sorted(cells.items()):
         field, place = frame.schema.field(column), frame.schema.get_field_index(column)
-        there = known is not None and column in known.schema.names
-        old = known[column].cast(field.type) if there else pa.nulls(first, field.type)
-        values = pa.chunked_array([*_chunks(old), *frame[column].chunks], field.type)
+        old = _stored_column(known, field)
+        values = pa.chunked_array([*old, *frame[column].chunks], field.type)
         own = first + np.flatnonzero(rows & ~gone)
         if column == EXACT:
             filled = _carried(values, before, own, first, left)
@@ -167,8 +166,14 @@ def _carried(
     return pa.array(texts[first:-1], values.type)
 
 
-def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+def _stored_column(known: pa.Table | None, field: pa.Field) -> list[pa.Array]:
+    """Return the stored values of a column; nulls where it is not stored."""
+    if known is None:
+        return []
+    if field.name not in known.schema.names:
+        return [pa.nulls(known.num_rows, field.type)]
+    chunks: list[pa.Array] = known[field.name].cast(field.type).chunks
+    return chunks
 
 
 def rows_of_keys(table: pa.Table | None, wanted: pa.Table) -> pa.Table | None:

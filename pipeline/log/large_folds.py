@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 from lake.datasets import dataset_since, schema_of
 from lake.tables import Tables
 from pipeline.order import LOW, NEEDED, high_of, low_of, lsn_at, places_of
+from schemas.debezium import PLACEHOLDER
 from schemas.records import Operation
 
 LARGE_ROWS = 150_000
@@ -60,6 +61,17 @@ class LogRows:
     def count(self) -> int:
         """Return how many rows these are."""
         return int(self.log.count_rows(filter=self.wanted))
+
+    def has_marks(self) -> bool:
+        """Say whether a text or bytes among the rows look like what an update left alone.
+
+        No row is decoded: the mark may stand for a list as well, and is spelled otherwise there.
+        """
+        values = self.log.scanner(columns=["value"], filter=self.wanted)
+        return any(
+            pc.any(pc.match_substring(batch["value"], PLACEHOLDER)).as_py()
+            for batch in values.to_batches()
+        )
 
     def planned(self) -> pa.Table:
         """Return those rows that decide on the columns of their table, and of these what decides.

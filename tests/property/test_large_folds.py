@@ -21,8 +21,9 @@ from lake.layers import read_whole
 from lake.layout import Lake, current_name
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.current import staged_images
+from pipeline.current import newest_images, staged_images
 from pipeline.current import tables as current_module
+from pipeline.current.newest_images import ImageTask, KeyedImageTask
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
 from pipeline.log.large_folds import LogRows, slices, split
@@ -80,7 +81,8 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three rows are a slice, and about as many lie in one file by key; six images are few."""
     cut = slices
     monkeypatch.setattr(staged_images, "FEW_ROWS", 6)
-    monkeypatch.setattr(current_module, "SLICE_ROWS", 3)
+    for module in (current_module, newest_images):
+        monkeypatch.setattr(module, "SLICE_ROWS", 3)
     monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=3))
 
 
@@ -170,10 +172,11 @@ def test_an_error_of_an_executor_is_that_of_the_driver(lake: Lake) -> None:
     assert raised[0] == raised[1]
 
 
-def test_what_an_update_left_alone_is_looked_up_by_the_driver(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_an_update_left_alone_is_looked_up_by_executors(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, moved: bool
 ) -> None:
-    """And nothing else is: executors wrote the images of every other transaction."""
+    """Unless a key changes: the value of its row may lie with another of them."""
     asked: list[int] = []
     gone = current_module.gone_through
 
@@ -184,14 +187,18 @@ def test_what_an_update_left_alone_is_looked_up_by_the_driver(
     monkeypatch.setattr(current_module, "gone_through", noted)
     tables = Tables()
     current = CurrentTables(lake, tables, registry(), executors=EXECUTORS)
-    first = [Done("c", i, size=i) for i in range(7)] + [Done("d", 3)]
+    first = [Done("c", i, name=f"n{i}", size=i) for i in range(9)] + [Done("d", 3)]
     current.fold_large(SOURCE, TABLE, logged(lake, tables, first, 1), Epoch(1))
     assert not asked
-    second = [Done("u", 1, name=None, size=9)]
+    second = [Done("u", i, name=None, size=-i) for i in (1, 4, 1, 5)]
+    second += [Done("u", 6, name="x"), Done("u", 6, name=None)]
+    expected = apply(apply({}, first), second)
+    if moved:
+        second += [Done("d", 7), Done("c", 70, name=None)]
+        expected = apply(expected, [Done("d", 7), Done("c", 70, name="n7")])
     current.fold_large(SOURCE, TABLE, logged(lake, tables, second, 20), Epoch(2))
-    assert asked == [0]
-    state = apply(apply({}, first), second)
-    assert state_of(Tables().read(lake.path(NAME))) == state
+    assert bool(asked) == moved
+    assert state_of(Tables().read(lake.path(NAME))) == expected
     current.close()
 
 
@@ -214,11 +221,11 @@ def test_only_tables_with_many_rows_are_told_apart(lake: Lake) -> None:
 
 
 def test_rows_of_a_table_that_keeps_deleted_ones_are_folded_once(lake: Lake) -> None:
-    """What a deleted row was, the driver finds out: executors would do all for nothing."""
-    asked: list[int] = []
+    """What a deleted row was the base tells: slice by slice executors would do all for nothing."""
+    asked: list[object] = []
 
     def noted(task: Task, parts: int) -> list[WrittenFile] | None:
-        asked.append(parts)
+        asked.append(type(task))
         return TasksHere()(task, parts)
 
     for soft in (True, False):
@@ -232,7 +239,8 @@ def test_rows_of_a_table_that_keeps_deleted_ones_are_folded_once(lake: Lake) -> 
         )
         rows = logged(here, tables, [*(Done("c", i) for i in range(4)), Done("d", 1)], 1)
         current.fold_large(SOURCE, TABLE, rows, Epoch(1))
-        assert len(asked) == (0 if soft else 1)
+        assert asked.pop() is (KeyedImageTask if soft else ImageTask)
+        assert not asked
         current.close()
 
 
