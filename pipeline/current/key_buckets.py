@@ -179,7 +179,10 @@ class TouchedKeys:
 
     def among(self, rows: pa.Table, hashes: Hashes) -> tuple[pa.Table, Hashes]:
         """Return those rows whose keys were noted, and a few more, and their hashes."""
-        own = np.flatnonzero(self._marks[hashes % np.uint64(_MARKS)])
+        noted = self._marks[hashes % np.uint64(_MARKS)]
+        if noted.all():
+            return rows, hashes
+        own = np.flatnonzero(noted)
         return rows.take(pa.array(own)), hashes[own]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -86,18 +86,28 @@ def record_rows(
 def quarantine_rows(rejected: pa.Table, epoch: int, now: datetime) -> pa.Table:
     """Return the rows of the quarantine, of records that were rejected."""
     n = rejected.num_rows
-    stamps = {"epoch": pa.array([epoch] * n), "ingested_at": pa.array([now] * n, UTC_MICROS)}
+    stamps = {
+        "epoch": pa.repeat(pa.scalar(epoch, pa.int64()), n),
+        "ingested_at": pa.repeat(pa.scalar(now, UTC_MICROS), n),
+    }
     return _shaped(rejected.rename_columns({"metadata": "headers"}), QUARANTINE, stamps)
 
 
 def _stamps(kept: Kept, epoch: int, now: datetime) -> dict[str, pa.Array]:
     n = len(kept.rows)
     return {
-        "epoch": pa.array([epoch] * n, pa.int64()),
-        "ingested_at": pa.array([now] * n, UTC_MICROS),
-        "watermark": pa.array(kept.watermarks, UTC_MICROS),
-        "closed_late": pa.array(kept.late, pa.bool_()),
+        "epoch": pa.repeat(pa.scalar(epoch, pa.int64()), n),
+        "ingested_at": pa.repeat(pa.scalar(now, UTC_MICROS), n),
+        "watermark": _alike(kept.watermarks, UTC_MICROS),
+        "closed_late": _alike(kept.late, pa.bool_()),
     }
+
+
+def _alike(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    """Return a column whose values are mostly all the same: a moment is dear to read."""
+    if values and values.count(values[0]) == len(values):
+        return pa.repeat(pa.scalar(values[0], kind), len(values))
+    return pa.array(values, kind)
 
 
 def _shaped(rows: pa.Table, schema: pa.Schema, stamps: Mapping[str, pa.Array]) -> pa.Table:

@@ -190,7 +190,7 @@ def test_what_an_update_left_alone_is_looked_up_by_executors(
     first = [Done("c", i, name=f"n{i}", size=i) for i in range(9)] + [Done("d", 3)]
     current.fold_large(SOURCE, TABLE, logged(lake, tables, first, 1), Epoch(1))
     assert not asked
-    second = [Done("u", i, name=None, size=-i) for i in (1, 4, 1, 5)]
+    second = [Done("u", key, name=None, size=-n) for n, key in enumerate([4, 5, *[1] * 8])]
     second += [Done("u", 6, name="x"), Done("u", 6, name=None)]
     expected = apply(apply({}, first), second)
     if moved:
