@@ -5,7 +5,11 @@ One merge of random keys is measured; how many of them an hour has, the policy s
 
 from __future__ import annotations
 
+import json
+import resource
 import shutil
+import subprocess
+import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -44,18 +48,21 @@ def measure(folder: Path, options: Namespace, progress: Callable[[str], None]) -
     found: dict[str, float] = {}
     for rows in sizes[:1] if getattr(options, "quick", False) else sizes:
         lake = Lake.at(folder / str(rows))
-        base_bytes, written, spent_s, worked_s = _merged(lake, rows)
+        base_bytes = _filled(lake.path(NAME), rows)
+        # In a process of its own, as in the pipeline: its memory is that of the merge.
+        call = [sys.executable, "-m", "benchmarks.bounds.bases", lake.path(NAME), str(rows)]
+        done = subprocess.run(call, check=True, capture_output=True, text=True)
+        merge: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
         shutil.rmtree(lake.root)
+        spent_s, written = merge["merge_s"], merge["merge_bytes"]
         merges = _merges(rows, base_bytes, spent_s)
         figures = {
             "base_bytes": base_bytes,
-            "merge_s": spent_s,
-            "merge_cpu_s": worked_s,
-            "merge_bytes": written,
+            **merge,
             "merges_per_hour": merges,
             "bytes_per_hour": merges * written,
             "merging_s_per_hour": merges * spent_s,
-            "merging_cpu_s_per_hour": merges * worked_s,
+            "merging_cpu_s_per_hour": merges * merge["merge_cpu_s"],
             "minutely_bytes_per_hour": HOUR_S / 60 * written,
             "minutely_merging_s_per_hour": HOUR_S / 60 * spent_s,
         }
@@ -65,25 +72,31 @@ def measure(folder: Path, options: Namespace, progress: Callable[[str], None]) -
     return found
 
 
-def _merged(lake: Lake, rows: int) -> tuple[float, float, float, float]:
-    """Return the bytes of a base, and what a merge of random keys takes.
-
-    That is bytes, seconds, and seconds of processors.
-    """
-    tables, path = Tables(), lake.path(NAME)
+def _filled(path: str, rows: int) -> float:
+    """Make a base of so many rows; return the bytes of its files."""
+    tables = Tables()
     writer = ArrowWriter(tables)
     for part, first in enumerate(range(0, rows, _CHUNK), start=1):
         frame = _rows(np.arange(first, min(rows, first + _CHUNK)))
         writer.append(path, frame, Guard("fill", Epoch(part)))
     table = tables.open(path)
     assert table is not None
-    size, before = float(size_of(table)[1]), _files(path)
+    return float(size_of(table)[1])
+
+
+def main(path: str, rows: int) -> dict[str, float]:
+    """Merge random keys into a base; return what that takes: time, bytes, and most memory."""
+    before = _files(path)
     chosen = np.sort(np.random.default_rng(7).choice(rows, MERGED, replace=False))
     changed = _rows(chosen).append_column(OP, pa.array([UPSERT] * MERGED))
     began, worked = time.perf_counter(), time.process_time()
     MergeHere()(path, changed, Guard(NAME, Epoch(1)), ["id"])
-    spent, worked = time.perf_counter() - began, time.process_time() - worked
-    return size, _files(path) - before, spent, worked
+    return {
+        "merge_s": time.perf_counter() - began,
+        "merge_cpu_s": time.process_time() - worked,
+        "merge_bytes": _files(path) - before,
+        "merge_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+    }
 
 
 def _merges(rows: int, base_bytes: float, spent_s: float) -> float:
@@ -112,3 +125,7 @@ def _rows(ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
 
 def _files(path: str) -> float:
     return float(sum(file.stat().st_size for file in Path(path).glob("*.parquet")))
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))

@@ -58,7 +58,8 @@ class FoldPolicy:
     not by its own work. Above, a base waits as well until the tail has `share` of its rows, or for
     `longest_s` and for `rest` times as long as its merges take. `most_rows` and `most_bytes` bound
     a tail in memory: a tail that is half full is folded at once, and when it is full all the same,
-    ingest waits.
+    ingest waits. Of a base whose `share` is more than half of `most_rows` it may have twice that
+    share: a merge writes all of the base, and the changes that it is for grow with it.
     """
 
     freshness_s: float = 0.4
@@ -79,7 +80,7 @@ class FoldPolicy:
 
         `size` is what the rows take in memory, `spent_s` what merges take.
         """
-        if self.full(2 * rows, 2 * size):
+        if self.full(2 * rows, 2 * size, base_rows):
             return age_s >= self.freshness_s
         if base_bytes <= self.eager_bytes or rows >= self.share * base_rows:
             rest_s = spent_s * min(self.rest, spent_s / self.dear_s)
@@ -89,9 +90,9 @@ class FoldPolicy:
             return age_s >= (self.freshness_s if cheap else max(self.freshness_s, rest_s))
         return age_s >= max(self.longest_s, self.rest * spent_s)
 
-    def full(self, rows: int, size: int) -> bool:
+    def full(self, rows: int, size: int, base_rows: int) -> bool:
         """Say whether a tail of so many rows and bytes is more than memory is to hold."""
-        return rows > self.most_rows or size > self.most_bytes
+        return rows > max(self.most_rows, 2 * self.share * base_rows) or size > self.most_bytes
 
 
 @dataclass(slots=True)
@@ -189,12 +190,11 @@ class TailTables:
         path = self._lake.path(tail_name(name))
         stored = self._tables.open(path)
         odd = stored is not None and not _fits(schema_of(stored), rows.schema)
-        if self._policy.full(tail.rows + rows.num_rows, tail.size + rows.nbytes):
+        if self._fills(tail, rows):
             # A merge that is under way is awaited: begun anew it would take as long again.
             with tail.folding:
                 pass
-        full = self._policy.full(tail.rows + rows.num_rows, tail.size + rows.nbytes)
-        if tail.keys != tuple(keys) or odd or full:
+        if tail.keys != tuple(keys) or odd or self._fills(tail, rows):
             self.settle(name)
             tail.keys = tuple(keys)
         guard = Guard(tail_name(name), epoch)
@@ -210,6 +210,10 @@ class TailTables:
             tail.put(epoch, rows)
         self._start()
         return self._versions(name, epoch)
+
+    def _fills(self, tail: _Tail, rows: pa.Table) -> bool:
+        together = tail.rows + rows.num_rows, tail.size + rows.nbytes
+        return self._policy.full(*together, tail.base_rows)
 
     def newest(self, name: str) -> pa.Table | None:
         """Return the newest image per key that the base lacks, with `__op`; None for no tail."""

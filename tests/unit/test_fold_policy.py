@@ -19,7 +19,7 @@ NAME = "current/shop.public.items"
 HOUR_S = 3_600
 
 
-def folds(base_rows: int, spent_s: float, *, per_s: int) -> int:
+def folds(base_rows: int, spent_s: float, *, per_s: int, row_bytes: int = 100) -> int:
     """Count the merges of an hour, each of which takes `spent_s`."""
     policy, count, since = FoldPolicy(), 0, 0.0
     for second in range(1, HOUR_S + 1):
@@ -27,7 +27,7 @@ def folds(base_rows: int, spent_s: float, *, per_s: int) -> int:
         due = policy.due(
             age_s=age,
             rows=int(age * per_s),
-            size=int(age * per_s * 100),
+            size=int(age * per_s * row_bytes),
             base_rows=base_rows,
             base_bytes=base_rows * 60,
             spent_s=spent_s,
@@ -104,12 +104,22 @@ def test_what_is_worth_a_merge_waits_for_its_cost_all_the_same() -> None:
 
 def test_a_tail_that_grows_fast_is_folded_before_it_is_full() -> None:
     policy = FoldPolicy()
-    asked = {"age_s": 1.0, "base_rows": 10**9, "base_bytes": 2**40, "spent_s": 1e6}
+    asked = {"age_s": 1.0, "base_rows": 10**7, "base_bytes": 2**40, "spent_s": 1e6}
     half_rows, half_bytes = policy.most_rows // 2 + 1, policy.most_bytes // 2 + 1
     assert policy.due(rows=half_rows, size=0, **asked)
     assert policy.due(rows=1, size=half_bytes, **asked)
     assert not policy.due(rows=half_rows - 2, size=0, **asked)
-    assert not policy.full(half_rows, half_bytes)
+    assert not policy.full(half_rows, half_bytes, 10**7)
+    assert policy.due(rows=1, size=half_bytes, **{**asked, "base_rows": 10**9})
+
+
+def test_what_is_written_for_each_change_does_not_grow_with_the_base() -> None:
+    """Beyond some size a merge, which writes all of the base, is for a share of its rows."""
+    per_s, seconds_a_row = 20_000, 0.4e-6
+    changes = per_s * HOUR_S
+    for base_rows in (50_000_000, 100_000_000, 250_000_000):
+        merges = folds(base_rows, base_rows * seconds_a_row, per_s=per_s, row_bytes=10)
+        assert merges * base_rows / changes <= 1 / FoldPolicy().share
 
 
 class Slow(MergeHere):
