@@ -9,8 +9,9 @@ and laid into files by the hash of their key; then one file after the other is g
 no more in memory than one part and the known rows of one file. The files lie on the local disk and
 live as long as the fold.
 
-The halves of a changed key may lie in two files, and the new half may need what the old one had:
-such a transaction is gone through slice by slice, as is one whose keys have two schemas.
+The halves of a changed key lie together (`key_groups`), since the new half may need what the old
+one had. A transaction that links too many keys is gone through slice by slice, as is one whose keys
+have two schemas.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.writer import OP
 from pipeline.current.key_files import MOST_FILES, Hashes, KeyFiles, Share, hashes_of, steps_of
-from pipeline.ddl.unchanged_values import Stored, rows_of_keys, unless_left_alone
+from pipeline.current.key_groups import MOST_LINKS, KeyGroups, groups_of
+from pipeline.ddl.unchanged_values import Places, Stored, rows_of_keys, unless_left_alone
 from pipeline.log.large_folds import LogRows
 from pipeline.order import high_of, low_of
 from schemas.columns import decode_rows, key_columns
@@ -47,7 +49,11 @@ _MARKS = 2**24
 
 
 class KeysMove(Exception):
-    """The transaction changes keys, or their schema."""
+    """The transaction links too many keys, or changes their schema."""
+
+
+class _Linked(Exception):
+    """The transaction changes keys, and nobody has looked which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +155,7 @@ def gone_through(
         rows = sum(part.count() for part in slices)
         with KeyBuckets(schemas, rows=rows, per_part=per_part) as buckets:
             try:
-                return take(buckets.parts((part.read() for part in slices), known))
+                return take(buckets.parts(slices, known))
             except KeysMove:
                 anew()
     return take(_Slice(part.read(), stored) for part in slices)
@@ -202,6 +208,7 @@ class KeyBuckets:
         self._folder = TemporaryDirectory(prefix="penstock-fold-")
         self._key_schema: str | None = None
         self._touched = TouchedKeys()
+        self._groups: KeyGroups | None = None
 
     def __enter__(self) -> KeyBuckets:
         return self
@@ -214,15 +221,13 @@ class KeyBuckets:
     ) -> None:
         self._folder.cleanup()
 
-    def parts(self, slices: Iterable[pa.Table], known: Known) -> Iterator[_OfKeys]:
+    def parts(self, slices: Sequence[LogRows], known: Known) -> Iterator[_OfKeys]:
         """Yield all rows of `slices`, part by part. Raises `KeysMove` before the first one."""
-        changes = KeyFiles(Path(self._folder.name) / "changes", self._count)
-        with changes:
-            for rows in map(_ordered, slices):
-                keys = self._keys(rows, known)
-                own, hashes = self._share.taken(rows, hashes_of(keys))
-                self._touched.add(keys, hashes)
-                changes.add(own, hashes)
+        try:
+            changes = self._laid_changes("changes", slices, known)
+        except _Linked:
+            self._groups, self._touched = self._linked(slices, known), TouchedKeys()
+            changes = self._laid_changes("grouped", slices, known)
         base = self._laid("base", known)
         over = KeyFiles(Path(self._folder.name) / "newest", self._count)
         with over:
@@ -230,6 +235,36 @@ class KeyBuckets:
                 over.add(*self._of_stored(known.newest, known))
         for number in range(self._count):
             yield from self._parts_of(number, changes, base, over)
+
+    def _laid_changes(self, name: str, slices: Sequence[LogRows], known: Known) -> KeyFiles:
+        changes = KeyFiles(Path(self._folder.name) / name, self._count)
+        with changes:
+            for rows in (_ordered(part.read()) for part in slices):
+                if self._groups is None and len(_moves(rows)):
+                    raise _Linked
+                keys = self._keys(rows, known)
+                own, hashes = self._share.taken(rows, self._hashes(keys))
+                self._touched.add(keys, hashes)
+                changes.add(own, hashes)
+        return changes
+
+    def _linked(self, slices: Sequence[LogRows], known: Known) -> KeyGroups:
+        """Return which keys have to lie together. No slice ends between the halves of a key."""
+        old, new = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+        for rows in (_ordered(part.read()) for part in slices):
+            hashes, places = hashes_of(self._keys(rows, known)), _moves(rows)
+            old.append(hashes[places])
+            new.append(hashes[places + 1])
+            if sum(map(len, old)) > MOST_LINKS:
+                raise KeysMove
+        groups = groups_of(np.concatenate(old), np.concatenate(new))
+        if groups is None:
+            raise KeysMove
+        return groups
+
+    def _hashes(self, keys: pa.Table) -> Hashes:
+        hashes = hashes_of(keys)
+        return hashes if self._groups is None else self._groups.grouped(hashes)
 
     def _parts_of(
         self, number: int, changes: KeyFiles, base: KeyFiles, over: KeyFiles
@@ -259,7 +294,7 @@ class KeyBuckets:
     def _of_stored(self, rows: pa.Table, known: Known) -> tuple[pa.Table, Hashes]:
         """Return those stored rows that the transaction may have changed, and their hashes."""
         keys = _as_stored(rows.select(self._names()), known)
-        return self._touched.among(*self._share.taken(rows, hashes_of(keys)))
+        return self._touched.among(*self._share.taken(rows, self._hashes(keys)))
 
     def _names(self) -> list[str]:
         assert self._key_schema is not None, "there are rows"
@@ -268,7 +303,7 @@ class KeyBuckets:
     def _keys(self, rows: pa.Table, known: Known) -> pa.Table:
         ids = pc.unique(rows["key_schema_id"]).to_pylist()
         schema = self._schemas.schema(ids[0])
-        if len(ids) != 1 or self._key_schema not in (None, schema) or _moves_keys(rows):
+        if len(ids) != 1 or self._key_schema not in (None, schema):
             raise KeysMove
         self._key_schema = schema
         found = decode_rows(rows["key"].combine_chunks(), schema, "self")
@@ -288,10 +323,11 @@ def _ordered(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(order))
 
 
-def _moves_keys(rows: pa.Table) -> bool:
-    """Return whether a delete is followed at once by the insert of another key."""
+def _moves(rows: pa.Table) -> Places:
+    """Return the places of deletes that are followed at once by the insert of another key."""
     operation, key = rows["operation"].combine_chunks(), rows["key"].combine_chunks()
     deleted = pc.equal(operation, Operation.DELETE.value).slice(0, max(rows.num_rows - 1, 0))
     inserted = pc.equal(operation, Operation.INSERT.value).slice(1)
     other = pc.not_equal(key.slice(0, len(deleted)), key.slice(1))
-    return bool(pc.any(pc.and_(pc.and_(deleted, inserted), other)).as_py())
+    moved = pc.and_(pc.and_(deleted, inserted), other).fill_null(False)
+    return np.flatnonzero(moved.to_numpy(zero_copy_only=False))

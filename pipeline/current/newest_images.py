@@ -89,8 +89,8 @@ class KeyedImageTask:
     """Writes the newest images of the keys of some hashes: part `number` has every `parts`-th.
 
     For a large fold in which updates left values alone: `known` has the rows before it. A key's
-    images stand in the source's order, and are numbered so. Picklable. A transaction that changes
-    keys is declined.
+    images stand in the source's order, and are numbered so. Picklable. A transaction that links
+    too many keys is declined.
     """
 
     slices: Sequence[LogRows]
@@ -108,8 +108,8 @@ class KeyedImageTask:
         )
         files = StagedFiles(self.root, FilePlace(stem=uuid.uuid4().hex))
         with buckets:
-            parts = buckets.parts((each.read() for each in self.slices), self.known)
             try:
+                parts = buckets.parts(self.slices, self.known)
                 for place, part in enumerate(parts, start=1):
                     newest, keys = self.images.of(part.rows, part.stored)
                     part.became(newest)

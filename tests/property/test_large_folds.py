@@ -21,7 +21,7 @@ from lake.layers import read_whole
 from lake.layout import Lake, current_name
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.current import newest_images, staged_images
+from pipeline.current import key_groups, newest_images, staged_images
 from pipeline.current import tables as current_module
 from pipeline.current.newest_images import ImageTask, KeyedImageTask
 from pipeline.current.tables import CurrentTables
@@ -172,11 +172,11 @@ def test_an_error_of_an_executor_is_that_of_the_driver(lake: Lake) -> None:
     assert raised[0] == raised[1]
 
 
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("moved", ["no key", "some keys", "too many keys"])
 def test_what_an_update_left_alone_is_looked_up_by_executors(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, moved: bool
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, moved: str
 ) -> None:
-    """Unless a key changes: the value of its row may lie with another of them."""
+    """Unless too many keys are linked, because one became the other."""
     asked: list[int] = []
     gone = current_module.gone_through
 
@@ -193,11 +193,16 @@ def test_what_an_update_left_alone_is_looked_up_by_executors(
     second = [Done("u", key, name=None, size=-n) for n, key in enumerate([4, 5, *[1] * 8])]
     second += [Done("u", 6, name="x"), Done("u", 6, name=None)]
     expected = apply(apply({}, first), second)
-    if moved:
-        second += [Done("d", 7), Done("c", 70, name=None)]
-        expected = apply(expected, [Done("d", 7), Done("c", 70, name="n7")])
+    if moved != "no key":
+        for old, new in ((7, 70), (70, 71), (8, 7)):
+            second += [Done("d", old), Done("c", new, name=None), Done("u", new, name=None)]
+        names = {71: "n7", 7: "n8"}
+        expected = apply(expected, [Done("d", key) for key in (7, 8)])
+        expected = apply(expected, [Done("c", key, name=name) for key, name in names.items()])
+    if moved == "too many keys":
+        monkeypatch.setattr(key_groups, "MOST_TOGETHER", 2)
     current.fold_large(SOURCE, TABLE, logged(lake, tables, second, 20), Epoch(2))
-    assert bool(asked) == moved
+    assert bool(asked) == (moved == "too many keys")
     assert state_of(Tables().read(lake.path(NAME))) == expected
     current.close()
 
