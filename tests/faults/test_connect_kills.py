@@ -16,7 +16,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from psycopg.conninfo import make_conninfo
 
@@ -45,6 +45,8 @@ INSERT INTO accounts SELECT i, 100, repeat('x', 100) FROM generate_series(1, 100
 CREATE TABLE transfers (id serial PRIMARY KEY, from_id int, to_id int, amount int);
 """
 TABLES = ("public.accounts", "public.transfers")
+OFFSETS = "_connect_offsets"
+"""Connect's own notes of places."""
 
 
 class Writer(threading.Thread):
@@ -231,6 +233,17 @@ def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothin
     assert cut.waiting_for() is None
 
 
+def test_p4_that_a_snapshot_begins_is_noted_as_no_place(bank: Captured) -> None:
+    """A worker that finds a place without an LSN takes the snapshot for done, which has no row."""
+    bank.start()
+    bank.await_snapshot()
+    bank.await_stream()
+    places = noted(bank)
+    assert [place for place in places if place is not None and "lsn" not in place] == []
+    assert places[0] is None, "the word of the begin was noted with what came behind it"
+    assert places[-1] is not None
+
+
 @pytest.mark.matrix
 def test_p4_a_kill_during_the_snapshot_begins_it_anew(
     stack: Settings, bank: Captured, writer: Writer
@@ -242,14 +255,15 @@ def test_p4_a_kill_during_the_snapshot_begins_it_anew(
 
     until(bank.reader.any_records, "the first rows are here", deadline_s=60)
     kill_part(stack.workspace, "connect")
+    assert not _ended(bank), "the snapshot was too quick to kill"
     until(lambda: writer.done >= 300, "work goes on", deadline_s=60)
     until(lambda: _ended(bank), "the snapshot ends", deadline_s=120)
     writer.finish()
     bank.await_stream()
 
     reads = [c for _, c in bank.changes if c.operation is Operation.READ]
+    # Of the first one nothing can be read where it died before it committed a row.
     attempts = sorted({c.commit_order for c in reads})
-    assert len(attempts) > 1, "the snapshot was too quick to kill"
     assert all(one < other for one, other in pairwise(attempts))
     last = [c for c in reads if c.commit_order == attempts[-1] and c.table == "public.accounts"]
     assert len(last) == ROWS
@@ -283,6 +297,31 @@ def committed(bank: Captured) -> int:
         isolation_level=IsolationLevel.READ_COMMITTED,
     )
     return sum(end.result(timeout=10).offset for end in ends.values())
+
+
+def noted(bank: Captured) -> list[dict[str, object] | None]:
+    """Return the places that Connect noted of the connector, oldest first; None: noted as none."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bank.settings.required("kafka.bootstrap"),
+            "group.id": f"noted-{bank.source.name}",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    parts = consumer.list_topics(OFFSETS, timeout=10).topics[OFFSETS].partitions
+    consumer.assign([TopicPartition(OFFSETS, part, OFFSET_BEGINNING) for part in parts])
+    found: list[dict[str, object] | None] = []
+    left = set(parts)
+    while left:
+        message = consumer.poll(10)
+        assert message is not None, "Connect's notes do not end"
+        if message.error() is not None:
+            left.discard(message.partition())
+        elif json.loads(message.key())[0] == bank.connector:
+            found.append(None if message.value() is None else json.loads(message.value()))
+    consumer.close()
+    return found
 
 
 def _ended(bank: Captured) -> bool:
