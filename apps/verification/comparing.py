@@ -102,6 +102,7 @@ class Comparison:
         *,
         large: LargeStates | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """With `large` executors hash the lake's rows where they are many."""
         self._lake = lake
@@ -109,6 +110,7 @@ class Comparison:
         self._tables = tables
         self._reader = StateReader(lake, tables, schemas)
         self._sleep = sleep
+        self._clock = clock
 
     @property
     def reader(self) -> StateReader:
@@ -128,21 +130,23 @@ class Comparison:
 
         Those that cannot be compared there are looked at again at a later LSN, with what keeps
         them from it as `held` in the end. `ranges`: how many per table; by default one for every
-        10,000 rows. Raises `Unavailable` when no snapshot is to be had or the lake does not come to
-        its LSN within `timeout_s`.
+        10,000 rows. All looks together wait for `timeout_s` at most. Raises `Unavailable` when no
+        snapshot is to be had or the lake does not come to its LSN within that.
         """
         found: dict[str, TableReport] = {}
         late = list(wanted)
+        deadline = self._clock() + timeout_s
         for _ in range(_ATTEMPTS):
+            left_s = max(deadline - self._clock(), 0.0)
             try:
-                found |= self._compare(dsn, late, ranges, timeout_s, within)
-            except Unavailable:
+                found |= self._compare(dsn, late, ranges, left_s, within)
+            except (Unavailable, psycopg.OperationalError):
                 if not found:
                     raise
                 # The verdicts on the other tables stand.
                 break
             late = [each for each in wanted if found[each.table].again]
-            if not late:
+            if not late or self._clock() > deadline:
                 break
         return [found[each.table] for each in wanted]
 
@@ -175,9 +179,9 @@ class Comparison:
 
     def await_lsn(self, source: str, lsn: Lsn, *, since: Epoch, timeout_s: float) -> Between:
         """Wait until the lake has everything up to an LSN. Raises `Unavailable`, saying why not."""
-        deadline = time.monotonic() + timeout_s
+        deadline = self._clock() + timeout_s
         while (between := self._reader.around(source, lsn, since=since)) is None:
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 raise Unavailable(
                     f"the lake did not come to {lsn_to_text(lsn)} of {source} within"
                     f" {timeout_s:.0f} s: {self._reader.waiting_for(source)}",
@@ -300,11 +304,12 @@ def _held(table: str, between: Between, reason: str) -> TableReport:
 
 
 def _files_gone(captured: Captured) -> str:
-    only = f"{captured.source} --tables {captured.table}"
+    source, table = captured.source, captured.table
     return (
         "files of that epoch are not there any more: old versions of tables that change all the"
-        f" time are kept for ten minutes. Verify it alone: penstock source verify {only}; if it"
-        f" says the same again, files were lost: penstock source resnapshot {only}"
+        f" time are kept for ten minutes. Verify it alone: penstock source verify {source} --table"
+        f" {table}; if it says the same again, files were lost: penstock source resnapshot {source}"
+        f" --tables {table}"
     )
 
 

@@ -24,7 +24,6 @@ from cdc.verification import ranges
 from cdc.verify import md5_of, recoded
 from kernel.errors import InvalidRequest
 from schemas.key_ranges import WHOLE, Bound, KeyColumn, KeyOrder, KeyRange, ordered_key
-from schemas.lake_columns import captured_columns
 from schemas.pg_types import SourceColumn
 from schemas.row_hash import hash_text
 
@@ -67,12 +66,12 @@ class SourceTable:
     @property
     def lake_names(self) -> tuple[str, ...]:
         """What the lake calls the columns of `names`."""
-        return captured_columns(self.names)
+        return tuple(column.lake_name for column in self.compared)
 
     @property
     def lake_key(self) -> tuple[str, ...]:
         """What the lake calls the columns of `key_names`."""
-        return captured_columns(self.key_names)
+        return tuple(column.lake_name for column in self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +120,13 @@ def describe(
         else:
             left_out.append((column.name, reason))
     by_name = {column.name: column for column in compared}
+    gone = sorted(set(key) - {column.name for column in columns})
+    if gone:
+        raise InvalidRequest(
+            f"{table} has no column {', '.join(gone)}, of its key, any more: it was renamed or"
+            " dropped",
+            remedy="The pipeline learns of it within seconds: verify again then.",
+        )
     lost = [name for name in key if name not in by_name]
     if lost or not key:
         raise InvalidRequest(

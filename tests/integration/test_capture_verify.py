@@ -109,7 +109,7 @@ def test_a_table_whose_files_are_gone_is_told_and_the_others_are_compared(shop: 
     gone = reports.pop(ORDERS)
     assert not gone.equal
     assert gone.held is not None
-    assert f"penstock source verify {shop.name} --tables {ORDERS}" in gone.held
+    assert f"penstock source verify {shop.name} --table {ORDERS}" in gone.held
     assert {table: report.equal for table, report in reports.items()} == dict.fromkeys(
         {*KEYS} - {ORDERS}, True
     )
