@@ -62,7 +62,7 @@ def open_records(
     Their order is that of their places.
     """
     asked = pc.field("epoch") < before
-    wanted = list(dict.fromkeys([*PLACE, "source", "table", "ingested_at", *columns]))
+    wanted = list(dict.fromkeys([*PLACE, "epoch", "source", "table", "ingested_at", *columns]))
     present = tables.open(lake.quarantine)
     if present is None:
         return None
@@ -85,7 +85,11 @@ def open_records(
 
 def _without(records: pa.Table, outcomes: pa.Table) -> pa.Table:
     over = outcomes.filter(pc.is_in(outcomes["outcome"], pa.array([RELEASED, WAIVED])))
-    records = records.join(over.select(PLACE), PLACE, join_type="left anti")
+    ended = over.group_by(PLACE).aggregate([("epoch", "max")])
+    records = records.join(ended, PLACE, join_type="left outer")
+    # In a topic that was made again another record came to the place of one that was decided about.
+    later = pc.greater_equal(records["epoch"], pc.fill_null(records["epoch_max"], -1))
+    records = records.filter(later).drop_columns(["epoch_max"])
     for copy in outcomes.filter(pc.equal(outcomes["outcome"], COPIED)).to_pylist():
         of_table = (pc.field("source") == copy["source"]) & (pc.field("table") == copy["table"])
         older = pc.field("ingested_at") < pa.scalar(copy["decided_at"])
