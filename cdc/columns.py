@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from cdc.database import Connection, split_table
 from kernel.errors import NotFound
+from schemas.lake_columns import numbers
 from schemas.pg_types import Caveat, SourceColumn, type_text
 
 TEXT_SETTINGS = {
@@ -76,6 +77,8 @@ def columns_of(connection: Connection, table: str) -> tuple[SourceColumn, ...]:
     rows = connection.execute(_COLUMNS, (schema, name)).fetchall()
     if not rows:
         raise NotFound(f"no table {schema}.{name} in the source database")
+    sent = [str(row["name"]) for row in rows if not str(row["generated"]).strip("\0")]
+    number = dict(zip(sent, numbers(sent), strict=True))
     return tuple(
         SourceColumn(
             name=str(row["name"]),
@@ -90,6 +93,7 @@ def columns_of(connection: Connection, table: str) -> tuple[SourceColumn, ...]:
             root=int(str(row["root"])),
             domain=bool(row["domain"]),
             caveat=_caveat(str(row["caveat"])),
+            number=number.get(str(row["name"]), 1),
         )
         for row in rows
     )

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from cdc.options import MASK, TableOptions
 from kernel.errors import InvalidRequest
 from schemas.debezium import PLACEHOLDER
+from schemas.lake_columns import TWIN
 
 SECRET_KEYS = frozenset({"database.password"})
 _HASH = "column.mask.hash.v2.SHA-256.with.salt."
@@ -174,7 +175,7 @@ class CaptureConnector:
                 (f"column.mask.with.{len(MASK)}.chars", options.mask),
                 (f"{_HASH}{self.salt}", options.hash),
             ):
-                each = [rf"{re.escape(table)}\.{re.escape(column)}" for column in columns]
+                each = [_column(table, column) for column in columns]
                 found.setdefault(name, []).extend(each)
         rendered = {name: ",".join(columns) for name, columns in found.items() if columns}
         hashed = found.get(f"{_HASH}{self.salt}")
@@ -186,9 +187,14 @@ class CaptureConnector:
         return rendered
 
 
+def _column(table: str, column: str) -> str:
+    """Write the pattern of a column, with the number that it gets beside one of another case."""
+    return rf"{re.escape(table)}\.{re.escape(column)}(?:\u{ord(TWIN):04X}\d+)?"
+
+
 def veils(config: Mapping[str, str], table: str, column: str) -> bool:
     """Say whether a connector that is configured like this leaves a column out, or veils it."""
-    name = rf",{re.escape(table)}\.{re.escape(column)},"
+    name = f",{_column(table, column)},"
     return any(
         name in f",{value},"
         for key, value in config.items()

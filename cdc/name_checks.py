@@ -5,14 +5,17 @@ All others arrive as they are (`ColumnNames` of the connector, `schemas.field_na
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cdc.admission import Check, quoted
 from cdc.database import split_table
 from cdc.options import TableOptions
+from schemas.lake_columns import TWIN, numbers
 
-TOLD_APART = "column names that differ by more than upper and lower case"
+TOLD_APART = "column names that the connector can tell apart"
+_MARKED = re.compile(f"{TWIN}[0-9]+$")
 _SEPARATORS = ",;:"
 """Characters at which the connector parts its lists of tables, keys and columns.
 
@@ -20,9 +23,9 @@ It takes blanks off both ends of what is between them."""
 
 
 def name_checks(
-    subject: str, table: str, columns: Sequence[str], key: Sequence[str], options: TableOptions
+    subject: str, table: str, key: Sequence[str], options: TableOptions
 ) -> Iterator[Check]:
-    """Check the names of a table, of its columns, and of those that the declaration lists."""
+    """Check the name of a table, and of the columns that the declaration lists."""
     listed = [
         name
         for name in (table, *key, *options.exclude, *options.veiled)
@@ -37,16 +40,42 @@ def name_checks(
             ok=False,
             fix="Rename it: tables, declared keys, excluded and veiled columns stand in lists",
         )
-    alike: defaultdict[str, list[str]] = defaultdict(list)
-    for column in columns:
-        alike[column.lower()].append(column)
-    twins = [names for names in alike.values() if len(names) > 1]
-    if twins:
-        name = quoted(*split_table(table))
-        yield Check(
-            subject=subject,
-            required=TOLD_APART,
-            found="; ".join(" and ".join(names) for names in twins),
-            ok=False,
-            fix=f"ALTER TABLE {name} RENAME COLUMN {quoted(twins[0][-1])} TO …",
-        )
+
+
+def twin_checks(
+    subject: str,
+    table: str,
+    columns: Sequence[str],
+    key: Sequence[str],
+    options: TableOptions,
+    *,
+    copied: bool,
+) -> Iterator[Check]:
+    """Check columns that differ in letter case only: `schemas.lake_columns` numbers them.
+
+    `columns` are those that are in the stream, in the table's order, `key` the columns by which
+    rows are told apart, declared or not. `copied`: we read the rows that are there, and not the
+    connector.
+    """
+    count = Counter(name.lower() for name in columns)
+    twins = {name for name in columns if count[name.lower()] > 1}
+    later = {name for name, number in zip(columns, numbers(columns), strict=True) if number > 1}
+    veiled = {name.lower() for name in (*options.exclude, *options.veiled)}
+    reasons = (
+        ({name for name in columns if _MARKED.search(name)}, "it ends as a numbered name does"),
+        (set() if copied else twins, 'the connector cannot read them; or use snapshot = "copy"'),
+        (later.intersection(key), "the key's column comes after one that it differs from by case"),
+        (
+            {name for name in twins if name.lower() in veiled},
+            "the connector would leave out, mask or hash both",
+        ),
+    )
+    for found, reason in reasons:
+        for name in sorted(found)[:1]:
+            yield Check(
+                subject=subject,
+                required=TOLD_APART,
+                found=f"{', '.join(sorted(found))}: {reason}",
+                ok=False,
+                fix=f"ALTER TABLE {quoted(*split_table(table))} RENAME COLUMN {quoted(name)} TO …",
+            )

@@ -14,7 +14,7 @@ from cdc.admission import Check, server_checks
 from cdc.columns import columns_of, described
 from cdc.database import Connection
 from cdc.name_checks import TOLD_APART
-from cdc.options import TableOptions, matches
+from cdc.options import COPY, TableOptions, matches
 from cdc.replication import published
 from cdc.sources import Source
 from cdc.table_checks import (
@@ -121,6 +121,7 @@ def scope_of(
             key=key,
             options=source.options_of(table),
             published=_is_published(source, connection, table, covered),
+            copied=source.snapshot == COPY,
         )
         failed = [check for check in found if not check.ok and not check.advice]
         if not failed:

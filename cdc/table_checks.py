@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cdc.admission import Check, quoted
 from cdc.columns import columns_of
 from cdc.database import Connection, Row, split_table
-from cdc.name_checks import name_checks
+from cdc.name_checks import name_checks, twin_checks
 from cdc.options import TableOptions
 from kernel.errors import NotFound
 from schemas.pg_types import SourceColumn, refusal
@@ -56,12 +56,14 @@ def table_checks(
     key: Sequence[str],
     options: TableOptions,
     published: bool = False,
+    copied: bool = True,
 ) -> tuple[Check, ...]:
     """Check one table. `key` is the declared one, empty where its primary key counts.
 
-    `published`: whether the source's publication covers it as it is to be.
+    `published`: whether the source's publication covers it as it is to be. `copied`: whether we
+    read the rows that are there, and not the connector.
     """
-    return tuple(_table(connection, table, key, options, published))
+    return tuple(_table(connection, table, key, options, published, copied))
 
 
 def _table(
@@ -70,6 +72,7 @@ def _table(
     key: Sequence[str],
     options: TableOptions,
     published: bool,
+    copied: bool,
 ) -> Iterator[Check]:
     schema, name = split_table(table)
     found = connection.execute(
@@ -110,7 +113,7 @@ def _table(
     yield _identity(subject, f"{schema}.{name}", found, key)
     if found["deferrable"]:
         yield _deferrable(subject, f"{schema}.{name}")
-    yield from _columns(connection, subject, f"{schema}.{name}", found, key, options)
+    yield from _columns(connection, subject, f"{schema}.{name}", found, key, options, copied)
 
 
 def _rights(subject: str, schema: str, name: str, found: Row, published: bool) -> Iterator[Check]:
@@ -195,6 +198,7 @@ def _columns(
     found: Row,
     key: Sequence[str],
     options: TableOptions,
+    copied: bool,
 ) -> Iterator[Check]:
     try:
         columns = {column.name: column for column in columns_of(connection, table)}
@@ -229,7 +233,10 @@ def _columns(
             fix=_set_identity(table, "FULL"),
             repair=_set_identity(table, "FULL"),
         )
-    yield from name_checks(subject, table, tuple(columns), key, options)
+    yield from name_checks(subject, table, key, options)
+    sent = [name for name, column in columns.items() if not column.generated]
+    keys = tuple(key) or key_columns(connection, table)
+    yield from twin_checks(subject, table, sent, keys, options, copied=copied)
     yield from _veils(connection, subject, table, found, key, options, columns)
     generated = [n for n, c in columns.items() if c.generated and n not in options.exclude]
     if generated:

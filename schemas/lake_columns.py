@@ -10,8 +10,11 @@ A name stays what it is unless the table cannot have it twice:
 - of fields whose names differ in letter case only, the first keeps its name, and each further one
   has its number among them behind two underscores: `Name` and `name` are `Name` and `name__2`.
 
-No field can therefore meet a column of ours, and `field_names` reverses the rule. Columns of one
-captured table never differ in letter case only (`cdc.name_checks`): each is renamed by itself.
+No field can therefore meet a column of ours, and `field_names` reverses the rule.
+
+A captured table's column is renamed by itself, wherever its name comes from: where it differs from
+an earlier column of its table in letter case only, its number among them is part of its name here
+(`numbered`). The connector numbers them by the same rule (`stack/connect/TwinColumns.java`).
 """
 
 from __future__ import annotations
@@ -72,6 +75,10 @@ OF_TOPICS = (
 """Columns of ours in the typed tables of external topics, and in their histories."""
 
 
+TWIN = "\uf8ff"
+"""Stands between a column's name and its number where another one differs in letter case only."""
+
+
 def lake_columns(names: Sequence[str], ours: Collection[str] = ()) -> tuple[str, ...]:
     """Return what the columns `names` of one table or object are called in the lake, in order."""
     found: list[str] = []
@@ -92,13 +99,42 @@ def event_columns(names: Sequence[str]) -> tuple[str, ...]:
     return lake_columns(names, OF_EVENTS)
 
 
+def numbers(names: Sequence[str]) -> tuple[int, ...]:
+    """Number the columns of one table, in its order, among those that differ in letter case only.
+
+    A number is passed over where the name that it would give in the lake is another column's.
+    """
+    every = {name.lower() for name in names}
+    last: dict[str, int] = {}
+    found: list[int] = []
+    for one in map(str.lower, names):
+        number = last.get(one, 0) + 1
+        # `_beside` may put an underscore more between name and number.
+        while number > 1 and not every.isdisjoint((f"{one}__{number}", f"{one}___{number}")):
+            number += 1
+        last[one] = number
+        found.append(number)
+    return tuple(found)
+
+
+def numbered(name: str, number: int) -> str:
+    """Return a column's name as it travels: with its number (`numbers`), where that is not 1."""
+    return name if number == 1 else f"{name}{TWIN}{number}"
+
+
 def captured_column(name: str) -> str:
-    """Return what a column of a captured table is called in the lake."""
+    """Return what a column of a captured table is called in the lake; see `numbered`."""
+    real, mark, number = name.rpartition(TWIN)
+    if mark and number.isascii() and number.isdecimal():
+        found = f"{_beside(real, OF_CHANGES)}__{number}"
+        return f"{found}_" if found.startswith("__") else found
     return _beside(name, OF_CHANGES)
 
 
 def captured_name(column: str) -> str:
-    """Return what the source calls a column of the lake: the inverse of `captured_column`."""
+    """Return what the source calls a column of the lake, which has no number: `captured_column`'s
+    inverse.
+    """
     bare = column.removesuffix("_")
     return bare if bare != column and captured_column(bare) == column else column
 

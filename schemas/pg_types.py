@@ -15,7 +15,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from schemas.lake_columns import captured_column
+from schemas.lake_columns import captured_column, numbered
 
 LOCAL_MICROS = pa.timestamp("us")
 UTC_MICROS = pa.timestamp("us", "UTC")
@@ -38,7 +38,8 @@ class SourceColumn:
     how many an array is declared with (at least 1), 0 for what is no array, `delimiter` what stands
     between its items. `generated` is attgenerated: `` for an ordinary column, `s` stored, `v`
     virtual. `caveat` names what of this database makes the type unsafe, `` for nothing. `root` is
-    the oid of the declared type without its domains, `domain` whether there were any.
+    the oid of the declared type without its domains, `domain` whether there were any. `number` is
+    the column's among those of its table whose names differ in letter case only.
     """
 
     name: str
@@ -53,11 +54,12 @@ class SourceColumn:
     caveat: Caveat = ""
     root: int = 0
     domain: bool = False
+    number: int = 1
 
     @property
     def lake_name(self) -> str:
         """What the column is called in the lake."""
-        return captured_column(self.name)
+        return captured_column(numbered(self.name, self.number))
 
 
 EXACT = "_exact"

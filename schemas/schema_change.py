@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernel.errors import SchemaViolation
-from schemas.lake_columns import captured_columns
+from schemas.lake_columns import captured_columns, numbers
 from schemas.pg_types import SourceColumn
 
 MESSAGE_PREFIX = "penstock.ddl"
@@ -84,6 +84,15 @@ def parse_schema_change(text: str) -> SchemaChange:
         if told["version"] != 1:
             raise SchemaViolation(f"a schema change of version {told['version']}")
         filled = told.get("filled")
+        listed: list[dict[str, Any]] = told.get("columns") or []
+        sent = [each for each in listed if not each["generated"]]
+        number = dict(
+            zip(
+                (each["attnum"] for each in sent),
+                numbers([each["name"] for each in sent]),
+                strict=True,
+            )
+        )
         return SchemaChange(
             kind=told["kind"],
             tag=told["tag"],
@@ -94,7 +103,7 @@ def parse_schema_change(text: str) -> SchemaChange:
             partitions=frozenset(told.get("partitions") or ()),
             filled=None if filled is None else frozenset(filled),
             key=captured_columns(told.get("key") or ()),
-            columns=tuple(map(_column, told.get("columns") or ())),
+            columns=tuple(_column(each, number.get(each["attnum"], 1)) for each in listed),
             renamed=told.get("renamed") or 0,
             rewritten=told.get("rewritten") or 0,
             using=bool(told.get("using")),
@@ -104,7 +113,7 @@ def parse_schema_change(text: str) -> SchemaChange:
         raise SchemaViolation(f"not a schema change: {error!r}") from error
 
 
-def _column(told: Mapping[str, Any]) -> TableColumn:
+def _column(told: Mapping[str, Any], number: int) -> TableColumn:
     return TableColumn(
         attnum=told["attnum"],
         column=SourceColumn(
@@ -117,6 +126,7 @@ def _column(told: Mapping[str, Any]) -> TableColumn:
             not_null=told["not_null"],
             generated=told["generated"],
             delimiter=told.get("delimiter", ","),
+            number=number,
         ),
         declared=told["declared"],
         default=told["default"],

@@ -31,6 +31,7 @@ from pipeline.ddl.steps import (
     Renamed,
     Retyped,
     Step,
+    in_turn,
     shape_after,
 )
 from pipeline.order import high_of, low_of, places_of
@@ -141,7 +142,7 @@ def _compared(message: Told, shape: Shape) -> tuple[Step, ...] | Hold:
                 return hold_of(message, f"the default of {new.name} fits no column of the lake")
             value = read[new.name][0].as_py()
         steps.append(Added(new.name, kind, value))
-    return tuple(steps)
+    return in_turn(steps)
 
 
 def known_columns(message: Told, shape: Shape) -> dict[int, TableColumn] | Hold:

@@ -29,6 +29,7 @@ from pipeline.ddl.steps import (
     Retyped,
     SetAside,
     Step,
+    in_turn,
     shape_after,
 )
 from schemas.pg_types import lake_type
@@ -75,8 +76,15 @@ def _followed(message: Told, shape: Shape) -> tuple[Step, ...]:
             steps.append(Retyped(new.name, target))
     fresh = after.items() if message.before is not None else ()
     added = [column for attnum, column in fresh if attnum not in before]
-    steps.extend(Added(c.name, lake_type(c.column)) for c in added if c.name not in shape)
-    return tuple(steps)
+    known = set(shape_after(shape, in_turn(steps)))
+    # A column that was dropped goes on in one of its name, whatever its letter case.
+    gone = {name.lower(): name for name in known - {c.name for c in after.values()}}
+    for column in added:
+        if column.name.lower() in gone and column.name not in known:
+            steps.append(Renamed(gone[column.name.lower()], column.name))
+        elif column.name not in known:
+            steps.append(Added(column.name, lake_type(column.column)))
+    return in_turn(steps)
 
 
 def _fitted(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.ddl.unchanged_values import UNCHANGED
+from schemas.lake_columns import TWIN
 
 EXACT = "_exact"
 """Column with the originals of values that their column cannot hold: JSON, by column name."""
@@ -160,6 +162,8 @@ def apply(rows: pa.Table, steps: Iterable[Step]) -> pa.Table:
                 # `repeat` refuses to make no lists.
                 n = rows.num_rows
                 column = pa.repeat(pa.scalar(value, kind), n) if n else pa.array([], kind)
+                # A dropped column may have had that name but for letter case.
+                rows = rows.drop_columns([each for each in _called(rows, name) if each != name])
                 rows = _put(rows, name, pa.chunked_array([column]))
             case Renamed(old, new):
                 rows = _renamed(rows, old, new)
@@ -190,7 +194,7 @@ def touches_rows(steps: Iterable[Step], stored: pa.Schema) -> bool:
     rows = stored.empty_table()
     for step in steps:
         match step:
-            case Added(name, _, value) if value is not None or name in rows.schema.names:
+            case Added(name, _, value) if value is not None or _called(rows.schema, name):
                 return True
             case Renamed(name) | Relabelled(name) if name in rows.schema.names:
                 return True
@@ -205,6 +209,34 @@ def touches_rows(steps: Iterable[Step], stored: pa.Schema) -> bool:
     return False
 
 
+def in_turn(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Put the renames of one change in front, and each behind the one that frees its name.
+
+    All other steps name columns as they are called behind the change. Letter case says nothing.
+    """
+    others = [step for step in steps if not isinstance(step, Renamed)]
+    waiting = [step for step in steps if isinstance(step, Renamed)]
+    done: list[Step] = []
+    while waiting:
+        taken = Counter(step.old.lower() for step in waiting)
+        free = [s for s in waiting if taken[s.new.lower()] <= (s.old.lower() == s.new.lower())]
+        if free:
+            done.append(free[0])
+            waiting.remove(free[0])
+        else:
+            # They change places: one of them makes room.
+            first, *waiting = waiting
+            done.append(Renamed(first.old, f"{TWIN}{first.old}"))
+            waiting.append(Renamed(f"{TWIN}{first.old}", first.new))
+    return (*done, *others)
+
+
+def _called(rows: pa.Table | pa.Schema, name: str) -> list[str]:
+    """Return the columns of that name, whatever their letter case: a lake has one of them."""
+    schema = rows if isinstance(rows, pa.Schema) else rows.schema
+    return [each for each in schema.names if each.lower() == name.lower()]
+
+
 def _put(rows: pa.Table, name: str, column: pa.ChunkedArray) -> pa.Table:
     place = rows.schema.get_field_index(name)
     item = pa.field(name, column.type)
@@ -214,9 +246,8 @@ def _put(rows: pa.Table, name: str, column: pa.ChunkedArray) -> pa.Table:
 def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
     if old not in rows.schema.names:
         return rows
-    if new in rows.schema.names:
-        # A dropped column had that name before: its values are in the log.
-        rows = rows.drop_columns([new])
+    # A dropped column had that name before: its values are in the log.
+    rows = rows.drop_columns([name for name in _called(rows, new) if name != old])
     rows = rows.rename_columns({old: new})
     if EXACT in rows.schema.names:
         exact = [text and _exact_renamed(text, old, new) for text in rows[EXACT].to_pylist()]

@@ -21,7 +21,8 @@ import org.apache.kafka.connect.transforms.Transformation;
  *
  * <p>Avro's names are letters, digits and underscores of ASCII. A field of another name gets one that
  * is like it and that no other field of its record has; its real name travels beside, as the
- * parameter {@code penstock.name} of its schema. Fields that Avro can write pass unchanged. The records
+ * parameter {@code penstock.name} of its schema, with the number of one that differs from another by
+ * case alone ({@link TwinColumns}). Fields that Avro can write pass unchanged. The records
  * themselves are named after their table: of {@code -dash} or {@code 1st} the registry would take a
  * schema that it does not give back.
  */
@@ -69,8 +70,7 @@ public final class ColumnNames<R extends ConnectRecord<R>> implements Transforma
                 builder.field(field.name(), inner);
                 same &= inner == field.schema();
             } else {
-                String real = field.name().replaceFirst(RelationsOfWal.MARK + "[0-9]+$", "");
-                builder.field(unlike(taken, field.name()), named(inner, real));
+                builder.field(unlike(taken, field.name()), named(inner, field.name()));
                 same = false;
             }
         }

@@ -38,7 +38,8 @@ import org.postgresql.util.PGInterval;
  * wrap around instead of being cut.
  *
  * <p>{@code columns} describes columns whose type the connector does not see, as `name:oid:text`
- * joined by commas, each part URL-encoded; the text travels in the schema. {@code placeholder} is
+ * joined by commas, each part URL-encoded; the text travels in the schema. It is for a snapshot: the
+ * stream describes its columns itself ({@link ColumnTypes}). {@code placeholder} is
  * the mark.
  */
 public final class PostgresText implements CustomConverter<SchemaBuilder, RelationalColumn> {
@@ -48,6 +49,8 @@ public final class PostgresText implements CustomConverter<SchemaBuilder, Relati
     private static final int BIT = 1560;
     private static final int DATE = 1082;
     private static final int TIMESTAMP = 1114;
+    private static final int MONEY = 790;
+    private static final int NUMERIC = 1700;
 
     /** bool, bytea, int8, int2, int4, text, oid, json, float4, float8, money, bpchar, varchar, time,
      * timestamptz, numeric, uuid, jsonb: Debezium keeps them whole. */
@@ -92,15 +95,28 @@ public final class PostgresText implements CustomConverter<SchemaBuilder, Relati
             registration.register(MicroTimestamp.builder(), value -> micros(value, optional));
             return;
         }
-        Described described = columns.get(column.dataCollection() + "." + column.name());
-        boolean known = described != null && described.oid() == column.nativeType();
-        if (known || isOdd(column)) {
+        String description = description(column);
+        if (description != null || isOdd(column)) {
             SchemaBuilder schema = SchemaBuilder.string().parameter(TEXT, "1");
-            if (known) {
-                schema.parameter(COLUMN, described.text());
+            if (description != null) {
+                schema.parameter(COLUMN, description);
             }
             registration.register(schema, value -> value == null && !optional ? placeholder : text(value));
         }
+    }
+
+    /** Returns what {@link RelationsOfWal} found, or what the settings say of that type; else null. */
+    private String description(RelationalColumn column) {
+        if (column.charsetName() != null) {
+            return column.charsetName();
+        }
+        Described described = columns.get(column.dataCollection() + "." + column.name());
+        return described != null && described.oid() == column.nativeType() ? described.text() : null;
+    }
+
+    /** Says whether values of a domain over this type come whole, as those of the type itself. */
+    static boolean isWhole(int oid) {
+        return WHOLE.contains(oid) && oid != MONEY && oid != NUMERIC || oid == DATE || oid == TIMESTAMP;
     }
 
     private static boolean isOdd(RelationalColumn column) {

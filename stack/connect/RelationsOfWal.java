@@ -17,8 +17,8 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 
 /**
@@ -28,15 +28,11 @@ import java.util.Set;
  * what a relation message describes. A connector that is behind then reads old rows as the table is
  * now: the text of a column that has become a number fails the task for ever or, worse, parses; a
  * null becomes a zero; a key column that was renamed is no key. Here the relation message itself
- * decides on types and key, and a row that holds a null on whether its column may be null.
- *
- * <p>Two columns whose names differ only by case stop Debezium. The later one travels as
- * `name, U+F8FF, its place`, and {@link ColumnNames} takes that mark off again.
+ * decides on types and key, and a row that holds a null on whether its column may be null. What
+ * Debezium does not see of a type is described with the column ({@link ColumnTypes}), and names that
+ * differ by case alone are told apart ({@link TwinColumns}).
  */
 final class RelationsOfWal extends PgOutputMessageDecoder {
-    /** Stands between a column's name and its place, where another column has that name but for case. */
-    static final char MARK = '\uF8FF';
-
     private static final int KEY_FLAG = 1;
     private static final char BY_PRIMARY_KEY = 'd';
     private static final char NEW_ROW = 'N';
@@ -44,15 +40,23 @@ final class RelationsOfWal extends PgOutputMessageDecoder {
     private static final char KEY_OF_OLD_ROW = 'K';
 
     private final PostgresSchema tables;
+    private final ColumnTypes described;
     private final Map<Integer, Relation> relations = new HashMap<>();
+    private volatile boolean begun;
 
     RelationsOfWal(MessageDecoderContext context, PostgresConnection catalog) {
         super(context, catalog);
         tables = context.getSchema();
+        described = new ColumnTypes(catalog, context.getConfig().getTableFilters().dataCollectionFilter());
     }
 
     /** What a relation message says of one column. */
-    private record Described(String name, int type, boolean key) {
+    private record Described(String name, int type, int modifier, boolean key) {
+    }
+
+    /** Says whether the stream is being read: what comes before reads the catalog. */
+    boolean hasBegun() {
+        return begun;
     }
 
     /** A relation message. {@code nullable} are the places of columns that held a null since. */
@@ -77,7 +81,12 @@ final class RelationsOfWal extends PgOutputMessageDecoder {
     @Override
     public void processNotEmptyMessage(ByteBuffer buffer, ReplicationMessageProcessor processor, TypeRegistry types)
             throws SQLException, InterruptedException {
+        begun = true;
         switch ((char) buffer.get(buffer.position())) {
+            case 'M' -> {
+                described.take(buffer.duplicate());
+                super.processNotEmptyMessage(buffer, processor, types);
+            }
             case 'R' -> {
                 ByteBuffer message = withoutTwins(buffer);
                 Relation relation = relation(message.duplicate());
@@ -101,13 +110,12 @@ final class RelationsOfWal extends PgOutputMessageDecoder {
         Relation relation = new Relation(id, (char) message.get());
         for (int left = message.getShort(); left > 0; left--) {
             boolean key = (message.get() & KEY_FLAG) != 0;
-            relation.columns.add(new Described(name(message), message.getInt(), key));
-            message.getInt();
+            relation.columns.add(new Described(name(message), message.getInt(), message.getInt(), key));
         }
         return relation;
     }
 
-    /** Returns the message with another name for every column whose name differs from another's by case only. */
+    /** Returns the message with names that Debezium can tell apart. */
     private static ByteBuffer withoutTwins(ByteBuffer buffer) {
         ByteBuffer from = buffer.duplicate();
         from.get();
@@ -116,20 +124,31 @@ final class RelationsOfWal extends PgOutputMessageDecoder {
         name(from);
         from.get();
         int count = from.getShort();
-        int size = count * (Integer.toString(count).length() + Character.toString(MARK).getBytes(StandardCharsets.UTF_8).length);
-        ByteBuffer to = ByteBuffer.allocate(buffer.remaining() + size);
-        to.put(buffer.duplicate().limit(from.position()));
-        Set<String> taken = new HashSet<>();
+        int start = from.position();
+        List<String> names = new ArrayList<>();
         for (int place = 0; place < count; place++) {
+            from.get();
+            names.add(name(from));
+            from.getLong();
+        }
+        List<String> apart = TwinColumns.apart(names);
+        if (apart.equals(names)) {
+            return buffer;
+        }
+        int size = String.join("", apart).getBytes(StandardCharsets.UTF_8).length;
+        ByteBuffer to = ByteBuffer.allocate(buffer.remaining() + size);
+        to.put(buffer.duplicate().limit(start));
+        from.position(start);
+        for (String name : apart) {
             to.put(from.get());
-            String name = name(from);
-            String own = taken.add(name.toLowerCase(Locale.ROOT)) ? name : name + MARK + place;
-            to.put(own.getBytes(StandardCharsets.UTF_8)).put((byte) 0).putInt(from.getInt()).putInt(from.getInt());
+            name(from);
+            to.put(name.getBytes(StandardCharsets.UTF_8)).put((byte) 0).putLong(from.getLong());
         }
         return to.flip();
     }
 
-    private static String name(ByteBuffer message) {
+    /** Reads a name and the zero behind it. */
+    static String name(ByteBuffer message) {
         int start = message.position();
         int length = 0;
         while (message.get() != 0) {
@@ -141,7 +160,7 @@ final class RelationsOfWal extends PgOutputMessageDecoder {
     }
 
     /** Notes nulls in columns that may have none now, and applies anew what somebody else has replaced. */
-    private void lookAt(ByteBuffer message, TypeRegistry types) {
+    private void lookAt(ByteBuffer message, TypeRegistry types) throws SQLException {
         char operation = (char) message.get();
         Relation relation = relations.get(message.getInt());
         if (relation == null || relation.applied == null) {
@@ -178,7 +197,7 @@ final class RelationsOfWal extends PgOutputMessageDecoder {
         return found;
     }
 
-    private void apply(Relation relation, TypeRegistry types) {
+    private void apply(Relation relation, TypeRegistry types) throws SQLException {
         Table table = tables.tableFor(relation.id);
         if (table == null) {
             return;
@@ -197,13 +216,20 @@ final class RelationsOfWal extends PgOutputMessageDecoder {
         relation.applied = tables.tableFor(relation.id);
     }
 
-    private static Column column(Table table, Relation relation, int place, List<String> key, TypeRegistry types) {
+    private Column column(Table table, Relation relation, int place, List<String> key, TypeRegistry types)
+            throws SQLException {
         Column live = table.columns().get(place);
         Described said = relation.columns.get(place);
+        PostgresType type = types.get(said.type());
         boolean optional = relation.nullable.contains(place) || live.isOptional() && !key.contains(live.name());
-        ColumnEditor editor = live.edit().optional(optional);
-        if (types.get(table.id().schema(), live.typeName()).getOid() != said.type()) {
-            String name = nameOf(types.get(said.type()), table.id().schema(), types);
+        String description = described.of(relation.id, TwinColumns.real(said.name()), type, said.type(), said.modifier());
+        // Of all that a converter is told of a column, this says nothing else in PostgreSQL.
+        ColumnEditor editor = live.edit().optional(optional).charsetName(description);
+        if (isEnum(type)) {
+            // Debezium would read the table from the catalog again at every label that is new to it.
+            editor.type("text");
+        } else if (types.get(table.id().schema(), live.typeName()).getOid() != said.type()) {
+            String name = nameOf(type, table.id().schema(), types);
             // What follows the name, length and scale, is the relation message's already; a default is not.
             String modifiers = live.typeExpression().substring(live.typeName().length());
             editor.type(name, name + modifiers).unsetDefaultValueExpression();
@@ -211,13 +237,28 @@ final class RelationsOfWal extends PgOutputMessageDecoder {
         return editor.create();
     }
 
-    /** Returns a name by which Debezium finds the type again, in a table of that schema. */
+    private static boolean isEnum(PostgresType type) {
+        return type.isEnumType() || type.getRootType().isEnumType();
+    }
+
+    /**
+     * Returns a name by which Debezium finds the type again, in a table of that schema. The name of a
+     * type that was dropped and made again means the old one to it, and some have none any more: their
+     * values are read as those of their base, or as the text that they are.
+     */
     private static String nameOf(PostgresType type, String schema, TypeRegistry types) {
-        if (types.get(schema, type.getName()).getOid() == type.getOid()) {
-            return type.getName();
+        for (PostgresType each = type; each != null; each = each.getParentType()) {
+            int oid = each.getOid();
+            if (types.get(schema, each.getName()).getOid() == oid) {
+                return each.getName();
+            }
+            Optional<String> other = types.getRegisteredTypes().entrySet().stream()
+                    .filter(entry -> entry.getValue().getOid() == oid).map(Map.Entry::getKey)
+                    .filter(name -> types.get(schema, name).getOid() == oid).findFirst();
+            if (other.isPresent()) {
+                return other.get();
+            }
         }
-        return types.getRegisteredTypes().entrySet().stream()
-                .filter(entry -> entry.getValue().getOid() == type.getOid()).map(Map.Entry::getKey)
-                .filter(name -> types.get(schema, name).getOid() == type.getOid()).findFirst().orElse(type.getName());
+        return "text";
     }
 }

@@ -74,7 +74,11 @@ public final class WholeTransactions extends PostgresConnector {
                 // Debezium chooses its decoder by name and lets nobody give it another one.
                 Field decoder = PostgresReplicationConnection.class.getDeclaredField("messageDecoder");
                 decoder.setAccessible(true);
-                decoder.set(connection, new RelationsOfWal(new MessageDecoderContext(config, schema), catalog));
+                RelationsOfWal relations = new RelationsOfWal(new MessageDecoderContext(config, schema), catalog);
+                decoder.set(connection, relations);
+                if (config.getSnapshotMode() == PostgresConnectorConfig.SnapshotMode.NO_DATA) {
+                    TwinColumns.passBy(schema, config, catalog, relations::hasBegun);
+                }
             } catch (ReflectiveOperationException error) {
                 throw new ConnectException("This release of Debezium holds its decoder otherwise: use the one that"
                         + " Penstock names", error);

@@ -21,8 +21,8 @@ FOLDER = Path(__file__).parent
 SOURCES = {
     f"penstock/connect/{name}": FOLDER / name
     for name in (
-        *("ColumnNames.java", "KeepNulls.java", "PostgresText.java", "RelationsOfWal.java"),
-        "WholeTransactions.java",
+        *("ColumnNames.java", "ColumnTypes.java", "KeepNulls.java", "PostgresText.java"),
+        *("RelationsOfWal.java", "TwinColumns.java", "WholeTransactions.java"),
     )
 }
 """By the name under which they ride along in the jar."""

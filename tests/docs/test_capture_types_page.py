@@ -97,6 +97,9 @@ def test_the_page_says_what_becomes_of_each_type(source: Connection) -> None:
 def test_a_domain_is_its_base_type(source: Connection) -> None:
     assert kept(source, "price")[0] == pa.decimal128(10, 2)
     assert kept(source, "marks")[0] == pa.list_(pa.int32())
+    assert kept(source, "dear")[0] == pa.decimal128(10, 2)
+    assert kept(source, "grid")[0] == pa.list_(pa.list_(pa.int32()))
+    assert kept(source, "feeling")[0] == pa.string()
     assert kept(source, "price[]")[0] == pa.list_(pa.decimal128(10, 2))
     assert kept(source, "finite") == (pa.string(), None)
 
@@ -130,7 +133,7 @@ def test_the_page_names_every_column_of_ours() -> None:
 
 def test_every_type_that_is_tried_is_on_the_page() -> None:
     known = {re.sub(r"\(.*\)|\[\]", "", name) for name in documented()}
-    domains = {"positive", "price", "finite", "clock", "marks"}
+    domains = {"positive", "price", "finite", "clock", "marks", "dear", "grid", "feeling"}
     tried = {re.sub(r"\(.*\)", "", kind.sql) for kind in KINDS.values()}
     assert tried - known - domains == set()
 

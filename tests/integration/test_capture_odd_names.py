@@ -22,7 +22,7 @@ NOTE = "a.b"
 COLUMNS = (
     *("a b", "a/b", "a_b", "per%cent", "ü", ".lead", "it's", "$", "back\\slash", "x" * 63, "2nd"),
     *("Name", "valid_to", "data_valid_to", "_deleted", "_epoch", "_operation", "_exact", "_n"),
-    *("__row", "__op_", "_lsn_", "committed_at_"),
+    *("__row", "__op_", "_lsn_", "committed_at_", "NAME", "name__2", "_EPOCH", "__ROW", "A B"),
 )
 
 
@@ -81,4 +81,23 @@ def test_p4_tables_of_any_name_arrive_whole_and_unmixed(odd: Copied) -> None:
         "DELETE FROM {table} WHERE {key} = 2",
     )
     odd.catch_up()
+    assert odd.differing() == []
+    each_table(
+        odd.dsn,
+        """
+        ALTER TABLE {table} ADD "name" text DEFAULT 'a fourth', ADD "PER%CENT" int[][];
+        INSERT INTO {table} ({key}, "name", "PER%CENT") VALUES (5, 'own', '{{{{1}},{{2}}}}');
+        UPDATE {table} SET "NAME" = 'changed' WHERE {key} = 4
+        """,
+    )
+    odd.restart()
+    each_table(
+        odd.dsn,
+        """
+        ALTER TABLE {table} DROP "Name";
+        UPDATE {table} SET "NAME" = 'the first now', "name" = 'the second' WHERE {key} = 5
+        """,
+    )
+    odd.catch_up()
+    assert odd.epochs.ingest.held().get(odd.name, {}) == {}
     assert odd.differing() == []

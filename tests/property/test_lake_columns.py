@@ -17,6 +17,8 @@ from schemas.lake_columns import (
     captured_name,
     event_columns,
     field_names,
+    numbered,
+    numbers,
 )
 from schemas.pg_types import EXACT
 
@@ -63,6 +65,30 @@ def test_columns_of_a_captured_table_never_meet_ours_nor_each_other(names: list[
     assert not {column.lower() for column in columns} & OF_CHANGES
     assert [captured_name(column) for column in columns] == names
     assert all(column.endswith("_") for column in columns if column.startswith("__"))
+
+
+TWINS = st.from_regex(r"_{0,2}(n|N|_epoch|_EPOCH)(_{2,3}[23]_?)?", fullmatch=True)
+
+
+@given(st.lists(TWINS, unique=True))
+def test_columns_that_differ_by_case_only_are_numbered_and_never_meet(names: list[str]) -> None:
+    number = numbers(names)
+    columns = captured_columns([numbered(*each) for each in zip(names, number, strict=True)])
+    assert len({column.lower() for column in columns}) == len(names)
+    assert not {column.lower() for column in columns} & OF_CHANGES
+    assert all(column.endswith("_") for column in columns if column.startswith("__"))
+    seen: set[str] = set()
+    for name, own in zip(names, number, strict=True):
+        assert (own == 1) == (name.lower() not in seen)
+        seen.add(name.lower())
+
+
+def test_the_first_of_two_columns_that_differ_by_case_keeps_its_name() -> None:
+    names = ["id", "name", "Name", "NAME", "name__2"]
+    number = numbers(names)
+    assert number == (1, 1, 3, 4, 1)
+    columns = captured_columns([numbered(*each) for each in zip(names, number, strict=True)])
+    assert columns == ("id", "name", "Name__3", "NAME__4", "name__2")
 
 
 @given(st.lists(st.from_regex(r"(data_){0,3}(valid_from|VALID_TO|x)", fullmatch=True), unique=True))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from cdc.database import split_table
-from cdc.name_checks import name_checks
+from cdc.name_checks import name_checks, twin_checks
 from cdc.options import PLAIN, TableOptions
 from kernel.errors import InvalidRequest
 
 
 @pytest.mark.parametrize("name", ["a,b", "a;b", "a:b", "a ", "a\n"])
 def test_a_table_that_a_list_cannot_name_is_refused(name: str) -> None:
-    (check,) = name_checks("table", f"public.{name}", ("id",), (), PLAIN)
+    (check,) = name_checks("table", f"public.{name}", (), PLAIN)
     assert not check.ok
     assert repr(f"public.{name}") in check.found
     assert check.fix is not None
@@ -20,18 +20,17 @@ def test_a_table_that_a_list_cannot_name_is_refused(name: str) -> None:
 
 
 def test_only_columns_that_are_listed_must_be_free_of_separators() -> None:
-    columns = ("id", "a,b", "c ")
-    assert not list(name_checks("table", "public.t", columns, (), PLAIN))
+    assert not list(name_checks("table", "public.t", (), PLAIN))
     for options in (TableOptions(exclude=("a,b",)), TableOptions(mask=("c ",))):
-        (check,) = name_checks("table", "public.t", columns, (), options)
+        (check,) = name_checks("table", "public.t", (), options)
         assert not check.ok
-    (check,) = name_checks("table", "public.t", columns, ("c ",), PLAIN)
+    (check,) = name_checks("table", "public.t", ("c ",), PLAIN)
     assert not check.ok
 
 
 @pytest.mark.parametrize("name", ["a/b", "a b", 'q"', "b`", "50%", "ü", "x" * 63, "-", "$", "\\"])
 def test_any_other_name_is_taken(name: str) -> None:
-    assert not list(name_checks("table", f"public.{name}", (name,), (), PLAIN))
+    assert not list(name_checks("table", f"public.{name}", (), PLAIN))
 
 
 @pytest.mark.parametrize("name", ["public.a.b", "public..hidden", "a.b.c.d"])
@@ -39,3 +38,31 @@ def test_a_dot_in_a_name_is_refused_with_its_remedy(name: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         split_table(name)
     assert "rename it" in refused.value.remedy
+
+
+def test_columns_that_differ_by_case_are_taken_where_they_can_be_told_apart() -> None:
+    columns = ("id", "name", "Name", "NAME")
+    found = list(twin_checks("table", "public.t", columns, ("id",), PLAIN, copied=True))
+    assert not found
+    found = list(twin_checks("table", "public.t", columns, ("name",), PLAIN, copied=True))
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "options", "copied"),
+    [
+        (("id", "name", "Name"), ("id",), PLAIN, False),
+        (("ID", "id"), ("id",), PLAIN, True),
+        (("id", "name", "Name"), ("id",), TableOptions(hash=("name",)), True),
+        (("id", "name", "Name"), ("id",), TableOptions(exclude=("Name",)), True),
+        (("id", "name\uf8ff2"), ("id",), PLAIN, True),
+    ],
+)
+def test_others_are_refused_with_the_column_and_why(
+    columns: tuple[str, ...], key: tuple[str, ...], options: TableOptions, copied: bool
+) -> None:
+    (check,) = twin_checks("table", "public.t", columns, key, options, copied=copied)
+    assert not check.ok
+    assert columns[1] in check.found or "Name" in check.found
+    assert check.fix is not None
+    assert "RENAME COLUMN" in check.fix

@@ -70,6 +70,15 @@ class Copied(FollowedDatabase):
         with ConnectClient(self._stack.required("connect.url")) as connect:
             capture.start(self.workspace.settings, self.source, connect)
 
+    def restart(self) -> None:
+        """Let the connector begin anew, with what the catalog says now."""
+        connector = f"{self.workspace.settings.name}-{self.name}"
+        with ConnectClient(self._stack.required("connect.url")) as connect:
+            connect.stop(connector)
+            connect.await_status(connector, lambda s: s.task is None, timeout_s=30.0)
+            connect.resume(connector)
+            connect.await_running(connector)
+
     def close(self) -> None:
         """Remove connector, slot and publication."""
         capture.remove(self.workspace.settings, self.source)

@@ -27,6 +27,7 @@ COLUMNS = (
     *("größe", "order-id", "order_id", "order id", "first name", "2nd", "a.b", "per%cent", "$"),
     *("it's", "back\\slash", "`tick`", 'q"uote', "SELECT", "Name", "x" * 63, "😀", "valid_from"),
     *("data_valid_from", "valid_to", "__op", "__row", "__deleted", "_n", "_exact_", "before", "op"),
+    *("name", "NAME", "name__2", "GRÖSSE", "First Name", "_EPOCH", "__OP"),
     *sorted(OF_CHANGES),
 )
 KEYS = ("größe", "order-id", 'i"d`', "2nd", "committed_at", "_lsn", "__op", "Key", "valid_from")

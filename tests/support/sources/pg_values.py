@@ -27,6 +27,9 @@ CREATE DOMAIN price AS numeric(10, 2);
 CREATE DOMAIN finite AS interval CHECK (isfinite(value));
 CREATE DOMAIN clock AS timetz;
 CREATE DOMAIN marks AS int[];
+CREATE DOMAIN dear AS price CHECK (value IS NULL OR value <> 0.01);
+CREATE DOMAIN grid AS int[][];
+CREATE DOMAIN feeling AS mood;
 """
 
 Text = st.SearchStrategy[str]
@@ -324,6 +327,9 @@ KINDS: dict[str, Kind] = {
     "price": Kind("price", st.one_of(_scaled(10, 2), st.just("NaN"))),
     "clock": Kind("clock", _joined("{}{}", CLOCK, OFFSET)),
     "marks": Kind("marks", array_of(_ints(32))),
+    "dear": Kind("dear", _scaled(10, 2).filter(lambda text: text != "1e-2")),
+    "grid": Kind("grid", array_of(_ints(32), dimensions=2)),
+    "feeling": Kind("feeling", st.sampled_from(["sad", "o k"])),
 }
 NO_ARRAY = ("int2vector",)
 DELIMITERS = {"box": ";"}
