@@ -18,7 +18,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.harness import Context, Figures
 from kernel.positions import Epoch
-from lake.tables import TABLE_SETTINGS, Tables
+from lake.table_settings import TABLE_SETTINGS
+from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
 
 NAME = "commit"

@@ -25,9 +25,10 @@ from deltalake.transaction import AddAction
 from kernel.errors import LeaseLost
 from lake.datasets import files_at, location_of, schema_of
 from lake.exactness import refuse_other_types
+from lake.guarded_commits import write_error
 from lake.log_lengths import shorten
 from lake.storage import make_folder
-from lake.writer import Guard, reached, write_error
+from lake.writer import Guard, reached
 
 ROW_GROUP_BYTES = 32 * 2**20
 """Arrow bytes that are collected before a row group is written."""

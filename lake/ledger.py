@@ -2,20 +2,28 @@
 
 Whoever writes looks at the newest rows first, and the commit fails when somebody else came in
 between: then it looks again. What a writer was told is therefore true when its rows are there.
+
+Rows are few and flat, so arro3 makes them, which deltalake brings along: a command that appends one
+row need not load pyarrow for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
-import pyarrow as pa
+from arro3.core import Array, DataType, Schema, Table
+from arro3.core.types import ArrayInput, ArrowSchemaExportable, ArrowStreamExportable
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel.positions import Epoch
 from kernel.retry import Backoff, retrying
-from lake.tables import Tables
-from lake.writer import ArrowWriter, Guard
+from lake.guarded_commits import conflict, guarded, write_error
 
 _RIVALS = Backoff(attempts=20, base_s=0.05, cap_s=0.5)
+_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
 Row = Mapping[str, object]
 Rows = Callable[[int], Sequence[Row]]
@@ -23,15 +31,31 @@ Rows = Callable[[int], Sequence[Row]]
 may read the ledger, raise for what is no longer to be written, or return nothing to write."""
 
 
-class Ledger:
-    """Appends to one table; each commit has the number after the last one's."""
+class Handles(Protocol):
+    """Keeps the handles of tables."""
 
-    def __init__(self, path: str, tables: Tables, schema: pa.Schema, app_id: str) -> None:
+    def forget(self, path: str) -> None:
+        """Drop a handle: the table is opened anew."""
+        ...
+
+    def ensure(self, path: str, schema: ArrowSchemaExportable) -> DeltaTable:
+        """Return the table at its newest version, created empty when it is not there."""
+        ...
+
+
+class Ledger:
+    """Appends to one table; each commit has the number after the last one's.
+
+    `schema` is in whichever library's form: numbers, texts, bytes, booleans and times.
+    """
+
+    def __init__(
+        self, path: str, tables: Handles, schema: ArrowSchemaExportable, app_id: str
+    ) -> None:
         self._path = path
         self._tables = tables
-        self._schema = schema
+        self._schema = Schema.from_arrow(schema)
         self._app_id = app_id
-        self._writer = ArrowWriter(tables)
 
     def put(self, rows: Rows, *, numbers: int = 1) -> int:
         """Append rows in one commit that takes `numbers` numbers; return the first of them.
@@ -45,8 +69,45 @@ class Ledger:
         self._tables.forget(self._path)
         table = self._tables.ensure(self._path, self._schema)
         first = (table.transaction_version(self._app_id) or 0) + 1
-        made = pa.Table.from_pylist([dict(row) for row in rows(first)], schema=self._schema)
-        if made.num_rows == 0:
+        made = rows(first)
+        if not made:
             return first
-        self._writer.claim(self._path, made, Guard(self._app_id, Epoch(first + numbers - 1)))
+        last = Epoch(first + numbers - 1)
+        try:
+            write_deltalake(
+                table,
+                _columns(made, self._schema),
+                mode="append",
+                # A table that an older version made has the newer columns from now on.
+                schema_mode="merge",
+                commit_properties=guarded(self._app_id, last),
+            )
+        except CommitFailedError as error:
+            raise conflict(self._app_id, last, error) from error
+        except (DeltaError, OSError) as error:
+            raise write_error(f"writing {len(made)} rows to {self._path}", error) from error
         return first
+
+
+def _columns(rows: Sequence[Row], schema: Schema) -> Table:
+    """Lay rows out as columns; what a row does not name is null."""
+    columns: dict[str, ArrayInput | ArrowStreamExportable] = {
+        name: _array([row.get(name) for row in rows], schema.field(name).type)
+        for name in schema.names
+    }
+    return Table.from_pydict(columns, schema=schema)
+
+
+def _array(values: Sequence[object], kind: DataType) -> Array:
+    # Within their class, arro3's stubs take `bool` for a type of Arrow.
+    if not bool(DataType.is_timestamp(kind)):
+        return Array(values, kind)
+    # arro3 makes no times of Python's: they go by way of their microseconds.
+    return Array([_micros(value) for value in values], DataType.int64()).cast(kind)
+
+
+def _micros(value: object) -> int | None:
+    if value is None:
+        return None
+    assert isinstance(value, datetime), f"{value!r} is no time"
+    return (value - _UNIX) // timedelta(microseconds=1)

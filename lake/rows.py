@@ -1,15 +1,18 @@
 """Rows of small tables, read by deltalake alone.
 
 It loads in a tenth of a second. Arrow's datasets, which `Tables` reads by, load pandas too: that
-takes longer than most commands take to answer.
+takes longer than most commands take to answer. `Ledger` appends through these handles, too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from arro3.core.types import ArrowSchemaExportable
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
+
+from lake.table_settings import TABLE_SETTINGS
 
 
 @dataclass(slots=True)
@@ -31,3 +34,16 @@ class SmallTables:
         found = QueryBuilder().register("rows", table).execute(sql).read_all()
         columns = {name: found[name].to_pylist() for name in found.schema.names}
         return [{name: columns[name][i] for name in columns} for i in range(found.num_rows)]
+
+    def forget(self, path: str) -> None:
+        """Drop a handle: the table is opened anew."""
+        self._handles.pop(path, None)
+
+    def ensure(self, path: str, schema: ArrowSchemaExportable) -> DeltaTable:
+        """Return the table at its newest version, created empty when it is not there."""
+        try:
+            table = DeltaTable(path)
+        except TableNotFoundError:
+            table = DeltaTable.create(path, schema, mode="ignore", configuration={**TABLE_SETTINGS})
+        self._handles[path] = table
+        return table

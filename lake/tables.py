@@ -24,15 +24,7 @@ from lake.datasets import (
     scanner_of,
     schema_of,
 )
-
-TABLE_SETTINGS: Mapping[str, str] = {
-    "delta.checkpointInterval": "50",
-    "delta.enableDeletionVectors": "false",
-    # Of all columns, not of the first 32: `_epoch` stands behind the source's own.
-    "delta.dataSkippingNumIndexedCols": "-1",
-    "delta.logRetentionDuration": "interval 7 days",
-}
-"""Of every table that Penstock makes: plain reader features, so that any engine opens it."""
+from lake.table_settings import TABLE_SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

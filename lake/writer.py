@@ -18,29 +18,26 @@ from typing import Literal, Protocol, TypeVar, cast
 
 import pyarrow as pa
 from deltalake import (
-    CommitProperties,
     DeltaTable,
-    Transaction,
     WriterProperties,
     write_deltalake,
 )
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from kernel.errors import Incompatible, LeaseLost, Unavailable
+from kernel.errors import LeaseLost
 from kernel.positions import DeltaVersion, Epoch
 from lake.datasets import schema_of
 from lake.exactness import as_stored
+from lake.guarded_commits import conflict, guarded, write_error
 from lake.log_lengths import shorten
 from lake.pruning import within
-from lake.tables import TABLE_SETTINGS, Tables
+from lake.table_settings import TABLE_SETTINGS
+from lake.tables import Tables
 from schemas.identifiers import datafusion_name
 
 OP = "__op"
 UPSERT = "upsert"
 DELETE = "delete"
-
-_STORAGE = ("os error", "ObjectStore", "object store", "Object at", "Generic S3", "Generic Local")
-"""What deltalake's errors say when storage is their cause; they have no kinds."""
 
 R = TypeVar("R", contravariant=True)
 
@@ -146,9 +143,12 @@ class ArrowWriter:
             return
         before = table.version()
         try:
-            table.update({datafusion_name(column): "true"}, commit_properties=_properties(guard))
+            table.update(
+                {datafusion_name(column): "true"},
+                commit_properties=guarded(guard.app_id, guard.epoch),
+            )
         except CommitFailedError as error:
-            raise _conflict(guard, error) from error
+            raise conflict(guard.app_id, guard.epoch, error) from error
         except (DeltaError, OSError) as error:
             raise write_error(f"updating {table.table_uri}", error) from error
         if table.version() == before:
@@ -220,7 +220,7 @@ class ArrowWriter:
                     match_keys,
                     source_alias="s",
                     target_alias="t",
-                    commit_properties=_properties(guard),
+                    commit_properties=guarded(guard.app_id, guard.epoch),
                 )
                 .when_matched_delete(delete_when)
                 .when_matched_update(columns, predicate=update_when)
@@ -228,7 +228,7 @@ class ArrowWriter:
                 .execute()
             )
         except CommitFailedError as error:
-            raise _conflict(guard, error) from error
+            raise conflict(guard.app_id, guard.epoch, error) from error
         except (DeltaError, OSError) as error:
             raise write_error(f"merge into {table.table_uri}", error) from error
 
@@ -254,10 +254,10 @@ class ArrowWriter:
                 configuration=dict(TABLE_SETTINGS) if schema_mode == "overwrite" else None,
                 # None stands for deltalake's own, which its overloads leave out.
                 writer_properties=cast(WriterProperties, written_as),
-                commit_properties=_properties(guard),
+                commit_properties=guarded(guard.app_id, guard.epoch),
             )
         except CommitFailedError as error:
-            raise _conflict(guard, error) from error
+            raise conflict(guard.app_id, guard.epoch, error) from error
         except (DeltaError, OSError) as error:
             what = f"writing {rows.num_rows} rows to {table.table_uri}"
             raise write_error(what, error) from error
@@ -293,25 +293,6 @@ def _holds_nested_structs(kind: pa.DataType, *, within: bool = False) -> bool:
     struct = pa.types.is_struct(kind)
     return (struct and within) or any(
         _holds_nested_structs(each, within=within or struct) for each in inner
-    )
-
-
-def write_error(what: str, error: Exception) -> Unavailable | Incompatible:
-    """Tell a storage that fails, which may pass, from rows and a table that do not go together."""
-    said = f"{what} failed: {error}"
-    if isinstance(error, OSError) or any(hint in said for hint in _STORAGE):
-        return Unavailable(said)
-    return Incompatible(said, remedy="Read the cause: these rows fail in the same way again.")
-
-
-def _properties(guard: Guard) -> CommitProperties:
-    # Delta retries by itself after commits of others; a commit under our own app id is a conflict.
-    return CommitProperties(app_transactions=[Transaction(guard.app_id, int(guard.epoch))])
-
-
-def _conflict(guard: Guard, error: Exception) -> LeaseLost:
-    return LeaseLost(
-        f"another writer committed to {guard.app_id} while epoch {guard.epoch} was written: {error}"
     )
 
 

@@ -12,7 +12,6 @@ their text goes to `_exact` (`schemas.pg_exact`).
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -233,8 +232,3 @@ def unscaled(value: bytes, scale: int) -> Decimal:
     number = int.from_bytes(value, "big", signed=True)
     digits = tuple(int(digit) for digit in str(abs(number)))
     return Decimal((1 if number < 0 else 0, digits, -scale))
-
-
-def topic_part(table: str) -> str:
-    """Return the end of the topic's name that Debezium makes of a table's name."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", table)

@@ -63,3 +63,8 @@ def name_at(path: str) -> str:
 
 def _bytes_of(character: str) -> str:
     return "".join(f"{_ESCAPE}{byte:02X}" for byte in character.encode())
+
+
+def topic_part(table: str) -> str:
+    """Return the end of the topic's name that Debezium makes of a table's name."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", table)

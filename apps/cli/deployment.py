@@ -75,16 +75,20 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
 
 def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Stop keeping a projection up to date; its table stays as it is."""
-    from projections.run.catalog import PAUSED
+    from projections.serve.standings import PAUSED
+    from projections.serve.statuses import set_status
 
-    _set(name, PAUSED, workspace, as_json)
+    found = set_status(Lake.named(settings.load(workspace).lake), name, PAUSED)
+    _emit_status(name, found.status, found.generation, as_json=as_json)
 
 
 def resume(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Go on with a paused projection, from where it stopped."""
-    from projections.run.catalog import LIVE
+    from projections.serve.standings import LIVE
+    from projections.serve.statuses import set_status
 
-    _set(name, LIVE, workspace, as_json)
+    found = set_status(Lake.named(settings.load(workspace).lake), name, LIVE)
+    _emit_status(name, found.status, found.generation, as_json=as_json)
 
 
 def drop(
@@ -96,23 +100,19 @@ def drop(
     """Take a projection out of the catalog. Its table's files stay."""
     from projections.serve.standings import standing
 
-    # One that is not there wants no confirmation.
-    standing(Lake.named(settings.load(workspace).lake), name)
+    lake = Lake.named(settings.load(workspace).lake)
+    standing(lake, name)  # One that is not there wants no confirmation.
     if not yes:
         what = f"{name} would no longer be kept up to date; its table stays"
         refuse_unconfirmed(what, f"penstock projection drop {name} --yes", as_json=as_json)
-    from projections.run.catalog import DROPPED
-
-    _set(name, DROPPED, workspace, as_json)
-
-
-def _set(name: str, status: str, workspace: WorkspaceOption, as_json: bool) -> None:
+    # Whether others read it stands in their statements.
     from lake.tables import Tables
-    from projections.run.catalog import DeployedCatalog
-    from projections.serve.standings import standing
+    from projections.run.catalog import DROPPED, DeployedCatalog
 
-    lake = Lake.named(settings.load(workspace).lake)
-    standing(lake, name)  # It refuses a name that is not deployed.
-    entry = DeployedCatalog(lake, Tables()).set_status(name, status)
-    document = {"name": name, "status": entry.status, "generation": entry.generation}
-    emit(document, as_json=as_json, text=f"{name} is {entry.status}")
+    entry = DeployedCatalog(lake, Tables()).set_status(name, DROPPED)
+    _emit_status(name, entry.status, entry.generation, as_json=as_json)
+
+
+def _emit_status(name: str, status: str, generation: int, *, as_json: bool) -> None:
+    document = {"name": name, "status": status, "generation": generation}
+    emit(document, as_json=as_json, text=f"{name} is {status}")

@@ -26,8 +26,6 @@ from apps.cli.query import lake_of, plain, readable
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, EXIT_PARTIAL, NotFound
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from lake.layout import Lake
 
 Topic = Annotated[
@@ -203,41 +201,29 @@ def _decide(
     reason: str | None,
 ) -> tuple[tuple[int, ...], int]:
     """Write down what is to become of records; return the decisions' numbers, and how many."""
-    from lake.tables import Tables
-    from pipeline.commit.quarantine import MOST_AT_ONCE, places_of
-    from pipeline.installs.announced import Entry, InstallBook
+    from lake.rows import SmallTables
+    from pipeline.installs.announced import Entry, announce
+    from projections.serve.quarantined import MOST_AT_ONCE, places_of, waiting_records
 
     lake = lake_of(found)
-    waiting = _open(lake)
-    entries: list[Entry] = []
-    count = 0
-    topics = [] if waiting is None else sorted(set(waiting["topic"].to_pylist()))
-    for name in topics:
-        assert waiting is not None, "it has topics"
-        own = waiting.filter(_chosen(waiting, topic, name, partition, offset))
-        count += own.num_rows
-        for first in range(0, own.num_rows, MOST_AT_ONCE):
-            part = own.slice(first, MOST_AT_ONCE)
-            detail = {"places": places_of(part), "by": getpass.getuser(), "reason": reason}
-            source = part["source"][0].as_py() or ""
+    of_topic: dict[str, list[dict[str, Any]]] = {}
+    for row in waiting_records(lake):
+        chosen = partition in (None, row["partition"]) and offset in (None, row["offset"])
+        if chosen and _named(row, topic):
+            of_topic.setdefault(row["topic"], []).append(row)
+    entries = []
+    for name, rows in of_topic.items():
+        for first in range(0, len(rows), MOST_AT_ONCE):
+            places = places_of(rows[first : first + MOST_AT_ONCE])
+            detail = {"places": places, "by": getpass.getuser(), "reason": reason}
+            source = rows[first]["source"] or ""
             entries.append(Entry(kind=kind, id=name, source=source, detail=detail))
     if not entries:
         raise NotFound(
             f"no record of {topic} waits in quarantine", remedy="penstock quarantine list"
         )
-    return InstallBook(lake, Tables()).put(entries), count
-
-
-def _chosen(
-    waiting: pa.Table, topic: str, name: str, partition: int | None, offset: int | None
-) -> pa.Expression:
-    import pyarrow.compute as pc
-
-    own = waiting.filter(pc.field("topic") == name).slice(0, 1).to_pylist()[0]
-    chosen = pc.field("topic") == (name if _named(own, topic) else "")
-    if partition is not None:
-        chosen = chosen & (pc.field("partition") == partition)
-    return chosen if offset is None else chosen & (pc.field("offset") == offset)
+    count = sum(map(len, of_topic.values()))
+    return announce(lake, SmallTables(), entries), count
 
 
 def _report(
@@ -268,13 +254,6 @@ def _report(
     emit(document, as_json=as_json, text="\n".join(lines))
     if refused:
         raise typer.Exit(EXIT_PARTIAL)
-
-
-def _open(lake: Lake) -> pa.Table | None:
-    from lake.tables import Tables
-    from pipeline.commit.quarantine import open_records
-
-    return open_records(lake, Tables(), [n for n in _COLUMNS if n not in ("topic",)])
 
 
 def _known(lake: Lake, *, ended: bool) -> list[dict[str, Any]]:
@@ -309,7 +288,7 @@ def _listed(row: Mapping[str, Any], *, ended: bool) -> dict[str, Any]:
 
 def _named(row: Mapping[str, Any], name: str) -> bool:
     """Say whether a record is of a topic, or of a table that is named with its source."""
-    from schemas.debezium import topic_part
+    from schemas.identifiers import topic_part
 
     return name == row["topic"] or topic_part(name) == f"{row.get('source')}.{row.get('table')}"
 

@@ -118,11 +118,9 @@ def table_retry(
     }
     if name not in held:
         raise NotFound(f"{name} is not held by an error", remedy="penstock table list")
-    from lake.tables import Tables
-    from projections.run.catalog import LIVE, RETRY, DeployedCatalog, Entry
+    from projections.serve.statuses import try_again
 
-    entry = Entry(kind=RETRY, name=name, generation=1, status=LIVE, text="")
-    DeployedCatalog(lake, Tables()).put([entry])
+    try_again(lake, name)
     emit({"name": name, "retry": True}, as_json=as_json, text=f"{name} is tried again")
 
 

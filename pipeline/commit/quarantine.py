@@ -42,8 +42,6 @@ from pipeline.position.progress import Progress, micros
 from schemas.records import KafkaRecord
 
 PLACE = ["topic", "partition", "offset"]
-MOST_AT_ONCE = 10_000
-"""Records that one decision names at most: an epoch decodes them in this process."""
 
 Redecode = Callable[[Sequence[KafkaRecord]], pa.Table]
 """Decodes records with the schemas that there are now; returns `DECODED` rows in their order."""
@@ -95,14 +93,6 @@ def _without(records: pa.Table, outcomes: pa.Table) -> pa.Table:
         older = pc.field("ingested_at") < pa.scalar(copy["decided_at"])
         records = records.filter(~pc.coalesce(of_table & older, False))
     return records
-
-
-def places_of(records: pa.Table) -> dict[str, list[int]]:
-    """Return the offsets of records of one topic, by partition, as a decision names them."""
-    found: dict[str, list[int]] = {}
-    for row in records.select(PLACE[1:]).to_pylist():
-        found.setdefault(str(row["partition"]), []).append(row["offset"])
-    return found
 
 
 @dataclass(slots=True)

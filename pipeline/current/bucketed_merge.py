@@ -39,9 +39,10 @@ from lake.datasets import (
     schema_of,
 )
 from lake.executor_tasks import Tasks, TasksHere, WrittenFile, handed_back
+from lake.guarded_commits import write_error
 from lake.layers import EPOCH, KEYS, whole
 from lake.tables import Tables
-from lake.writer import OP, Guard, reached, write_error
+from lake.writer import OP, Guard, reached
 from pipeline.current.key_files import MOST_FILES, SHARES, KeyFiles, Share, hashes_of, steps_of
 from pipeline.current.staged_images import SparkStagedMerge, StagedMerge
 from pipeline.log.images import newest_per_key

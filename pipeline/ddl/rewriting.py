@@ -16,8 +16,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from kernel import failpoints
 from kernel.errors import LeaseLost
 from lake.datasets import dataset_of, schema_of
-from lake.tables import TABLE_SETTINGS, Tables
-from lake.writer import Guard, reached, unsliced, write_error
+from lake.guarded_commits import write_error
+from lake.table_settings import TABLE_SETTINGS
+from lake.tables import Tables
+from lake.writer import Guard, reached, unsliced
 from pipeline.ddl.steps import Retyped, SetAside, Step, apply, read_as, touches_rows
 from schemas.widening import common_type
 

@@ -24,16 +24,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+from arro3.core import DataType, Schema
+from arro3.core import Field as Column
 
 from lake.layout import Lake
-from lake.ledger import Ledger
-from lake.table_columns import UTC_MICROS
-from lake.tables import Tables
-from schemas.key_ranges import Bound
-from schemas.pg_types import SourceColumn
+from lake.ledger import Handles, Ledger
+
+if TYPE_CHECKING:
+    from lake.tables import Tables
+    from schemas.key_ranges import Bound
+    from schemas.pg_types import SourceColumn
 
 INSTALLS = "log/snapshots/_installs"
 WANT, HOLD, RUN, DONE = "want", "hold", "run", "done"
@@ -44,14 +46,14 @@ DECISIONS = (DECODE, WAIVE)
 `places`, who decided in `by`, and why they are given up in `reason`."""
 ALL, HEAL = "all", "heal"
 
-_SCHEMA = pa.schema(
+_SCHEMA = Schema(
     [
-        ("number", pa.int64()),
-        ("kind", pa.string()),
-        ("id", pa.string()),
-        ("source", pa.string()),
-        ("detail", pa.string()),
-        ("at", UTC_MICROS),
+        Column("number", DataType.int64()),
+        Column("kind", DataType.utf8()),
+        Column("id", DataType.utf8()),
+        Column("source", DataType.utf8()),
+        Column("detail", DataType.utf8()),
+        Column("at", DataType.timestamp("us", tz="UTC")),
     ]
 )
 
@@ -126,6 +128,9 @@ def install_of(entry: Entry) -> Install:
 
 def column_of(kept: Mapping[str, Any]) -> SourceColumn:
     """Read a column back; what another version wrote besides is passed over."""
+    # Who only writes a decision does not pay for types of columns, which take Arrow to load.
+    from schemas.pg_types import SourceColumn
+
     known = {item.name for item in fields(SourceColumn)}
     return SourceColumn(**{name: value for name, value in kept.items() if name in known})
 
@@ -134,9 +139,9 @@ class InstallBook:
     """Reads and appends the book of one lake. Rows are few: they are kept in memory."""
 
     def __init__(self, lake: Lake, tables: Tables) -> None:
+        self._lake = lake
         self._path = lake.path(INSTALLS)
         self._tables = tables
-        self._ledger = Ledger(self._path, tables, _SCHEMA, INSTALLS)
         self._version = -1
         self._entries: list[Entry] = []
 
@@ -158,28 +163,33 @@ class InstallBook:
         return [install_of(entry) for entry in self.entries() if entry.kind == INSTALL]
 
     def put(self, entries: Sequence[Entry]) -> tuple[int, ...]:
-        """Write rows in one commit, after those that others write now; return their numbers.
+        """Write rows; see `announce`."""
+        return announce(self._lake, self._tables, entries)
 
-        Raises `LeaseLost` when others were faster every time.
-        """
-        if not entries:
-            return ()
-        now = datetime.now(UTC)
-        first = self._ledger.put(
-            lambda first: [
-                {
-                    "number": number,
-                    "kind": entry.kind,
-                    "id": entry.id,
-                    "source": entry.source,
-                    "detail": json.dumps(entry.detail, separators=(",", ":")),
-                    "at": now,
-                }
-                for number, entry in enumerate(entries, start=first)
-            ],
-            numbers=len(entries),
-        )
-        return tuple(range(first, first + len(entries)))
+
+def announce(lake: Lake, tables: Handles, entries: Sequence[Entry]) -> tuple[int, ...]:
+    """Write rows in one commit, after those that others write now; return their numbers.
+
+    Raises `LeaseLost` when others were faster every time.
+    """
+    if not entries:
+        return ()
+    now = datetime.now(UTC)
+    first = Ledger(lake.path(INSTALLS), tables, _SCHEMA, INSTALLS).put(
+        lambda first: [
+            {
+                "number": number,
+                "kind": entry.kind,
+                "id": entry.id,
+                "source": entry.source,
+                "detail": json.dumps(entry.detail, separators=(",", ":")),
+                "at": now,
+            }
+            for number, entry in enumerate(entries, start=first)
+        ],
+        numbers=len(entries),
+    )
+    return tuple(range(first, first + len(entries)))
 
 
 def hold(lake: Lake, tables: Tables, source: str) -> int:

@@ -25,7 +25,8 @@ from lake.adoption import adopted
 from lake.datasets import dataset_of, scanner_of, schema_of
 from lake.layout import Lake, current_name
 from lake.table_columns import SCHEMA_TABLE
-from lake.tables import TABLE_SETTINGS, TableAt, Tables, columns_guard
+from lake.table_settings import TABLE_SETTINGS
+from lake.tables import TableAt, Tables, columns_guard
 from lake.writer import DELETE, UPSERT, ArrowWriter, Guard, reached, with_op
 from pipeline.current.moved_keys import moved_unseen
 from pipeline.current.newest_images import DELETED

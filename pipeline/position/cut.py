@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from kernel.positions import Offsets, covers
 from lake.table_columns import TRANSACTIONS_TABLE
 from pipeline.position.shortfalls import Shortfalls
-from schemas.debezium import topic_part
+from schemas.identifiers import topic_part
 from schemas.records import MESSAGES
 
 _NOWHERE = 2**62  # Behind every END: the order of a transaction of which none is known.

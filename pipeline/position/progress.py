@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pipeline.ddl.held_tables import Held, held_from_json, held_to_json
 from pipeline.position.cut import Cut
 from pipeline.position.intervals import IntervalSet
-from schemas.debezium import topic_part
+from schemas.identifiers import topic_part
 
 
 class Mark(NamedTuple):

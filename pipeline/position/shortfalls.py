@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from schemas.debezium import topic_part
+from schemas.identifiers import topic_part
 from schemas.records import MESSAGES
 
 

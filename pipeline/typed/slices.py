@@ -12,8 +12,8 @@ from deltalake.exceptions import DeltaError
 
 from kernel import failpoints
 from kernel.positions import Epoch
+from lake.guarded_commits import write_error
 from lake.tables import Tables
-from lake.writer import write_error
 from pipeline.ddl.rewriting import fit
 from pipeline.typed.columns import EPOCH, SEQ_LO
 

@@ -5,12 +5,15 @@ It reads the same rows as `pipeline.commit.quarantine`, without what loads slowl
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from lake.layout import Lake
 from lake.outcomes import COPIED, RELEASED, WAIVED
 from lake.rows import SmallTables
+
+MOST_AT_ONCE = 10_000
+"""Records that one decision names at most: an epoch decodes them in its process."""
 
 Place = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -45,6 +48,14 @@ def waiting_records(lake: Lake) -> list[dict[str, Any]]:
     over = {place(each) for each in told if each["outcome"] in (RELEASED, WAIVED)}
     copies = [each for each in told if each["outcome"] == COPIED]
     return [row for row in rows if place(row) not in over and not _copied(row, copies)]
+
+
+def places_of(rows: Sequence[dict[str, Any]]) -> dict[str, list[int]]:
+    """Return the offsets of records of one topic, by partition, as a decision names them."""
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        found.setdefault(str(row["partition"]), []).append(row["offset"])
+    return found
 
 
 def whole_records(lake: Lake, places: Collection[Place]) -> list[dict[str, Any]]:

@@ -42,8 +42,9 @@ SELECT name, epoch, held FROM (
 ) WHERE age = 1
 """
 
-CAPTURE, PROJECTION, SOURCE = "capture", "projection", "source"
-"""Kinds of the catalog, as `projections.run.catalog` names them."""
+CAPTURE, PROJECTION, SOURCE, RETRY = "capture", "projection", "source", "retry"
+LIVE, PAUSED = "live", "paused"
+"""Kinds and statuses of the catalog, as `projections.run.catalog` names them."""
 TYPED = "typed"
 """The run of typed tables and histories, as `pipeline.commit.manifest` names it."""
 

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from kernel.errors import Incompatible, LeaseLost
 from kernel.positions import Epoch
 from lake.spark_writer import SparkWriter
-from lake.tables import TABLE_SETTINGS, Tables
+from lake.table_settings import TABLE_SETTINGS
+from lake.tables import Tables
 from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard, TableWriter, with_op
 
 SCHEMA = pa.schema(

@@ -15,10 +15,11 @@ from cdc.decode import ChangeDecoder
 from kernel.errors import NotFound
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.commit.quarantine import open_records, places_of
+from pipeline.commit.quarantine import open_records
 from pipeline.decode.records import Decoder
 from pipeline.executor import Executor
 from pipeline.installs.announced import DECODE, WAIVE, Entry, InstallBook
+from projections.serve.quarantined import places_of
 from schemas.registry import ConfluentRegistry, SchemaLookup
 from tests.support.sources.mirroring import Mirror, mirrored
 
@@ -100,7 +101,7 @@ def decide(bank: Mirror, kind: str) -> None:
     topics = sorted(set(waiting["topic"].to_pylist()))
     for topic in topics:
         own = waiting.filter([name == topic for name in waiting["topic"].to_pylist()])
-        detail = {"places": places_of(own), "by": "a test", "reason": "tried"}
+        detail = {"places": places_of(own.to_pylist()), "by": "a test", "reason": "tried"}
         entry = Entry(kind=kind, id=topic, source=bank.name, detail=detail)
         InstallBook(bank.lake, Tables()).put([entry])
 

@@ -23,10 +23,11 @@ from lake.layout import Lake
 from lake.table_columns import DECODED
 from lake.tables import Tables
 from pipeline.arrive.arrival import Arrival, sort_out
-from pipeline.commit.quarantine import open_records, places_of
+from pipeline.commit.quarantine import open_records
 from pipeline.decode.records import decode, row_of
 from pipeline.installs.announced import DECODE, Entry, InstallBook
 from pipeline.position.progress import Progress
+from projections.serve.quarantined import places_of
 from schemas.records import KafkaRecord
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame
@@ -198,7 +199,7 @@ def test_a_record_that_can_be_read_later_replaces_no_event(lake: Lake, comes: bo
     assert told.registry.register("order.other", text) == 2
     waiting = open_records(lake, Tables(), [])
     assert waiting is not None
-    detail = {"places": places_of(waiting), "by": "a test", "reason": "tried"}
+    detail = {"places": places_of(waiting.to_pylist()), "by": "a test", "reason": "tried"}
     entry = Entry(kind=DECODE, id="events.order", source="store", detail=detail)
     InstallBook(lake, Tables()).put([entry])
     told.epoch()

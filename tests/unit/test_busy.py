@@ -14,7 +14,8 @@ from kernel.positions import Epoch
 from lake import log_lengths
 from lake.layout import Lake
 from lake.log_lengths import keeping, kept_for, shorten
-from lake.tables import TABLE_SETTINGS, TableAt, Tables
+from lake.table_settings import TABLE_SETTINGS
+from lake.tables import TableAt, Tables
 from lake.upkeep.compaction import vacuum
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from pipeline.commit.manifest import Manifest

@@ -17,7 +17,8 @@ from deltalake import DeltaTable
 from kernel.errors import LeaseLost
 from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.layout import Lake
-from lake.tables import TABLE_SETTINGS, Tables
+from lake.table_settings import TABLE_SETTINGS
+from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard, reached
 from replay.generations import (
     Cursor,

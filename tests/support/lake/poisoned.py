@@ -21,12 +21,13 @@ from lake.tables import Tables
 from lake.views import DeltaFrames
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Bound, Committed, Manifest
-from pipeline.commit.quarantine import open_records, places_of
+from pipeline.commit.quarantine import open_records
 from pipeline.decode.records import row_of
 from pipeline.history.tables import HistoryTables
 from pipeline.installs.announced import Entry, InstallBook
 from pipeline.typed.tables import TypedTables
 from projections.run.derived_tables import Brought, DerivedTables
+from projections.serve.quarantined import places_of
 from schemas.records import KafkaRecord, Rejected
 from tests.support.lake.folding import AT, Done, State, apply, changes, registry, state_of
 
@@ -170,7 +171,7 @@ class PoisonedShop:
         """Decide about all records of a topic that wait; return the decision's number."""
         found = open_records(self.lake, Tables(), [], where=pa.compute.field("topic") == topic)
         assert found is not None, f"no record of {topic} waits"
-        detail = {"places": places_of(found), "by": "a test", "reason": reason}
+        detail = {"places": places_of(found.to_pylist()), "by": "a test", "reason": reason}
         return self.book.put([Entry(kind=kind, id=topic, source="shop", detail=detail)])[0]
 
     def waiting(self) -> set[tuple[str, int]]:

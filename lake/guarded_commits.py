@@ -1,0 +1,34 @@
+"""What every commit of ours carries, and what it means when deltalake refuses one."""
+
+from __future__ import annotations
+
+from deltalake import CommitProperties, Transaction
+
+from kernel.errors import Incompatible, LeaseLost, Unavailable
+from kernel.positions import Epoch
+
+_STORAGE = ("os error", "ObjectStore", "object store", "Object at", "Generic S3", "Generic Local")
+"""What deltalake's errors say when storage is their cause; they have no kinds."""
+
+
+def guarded(app_id: str, epoch: Epoch) -> CommitProperties:
+    """Return the properties of a commit under a guard.
+
+    Delta retries by itself after commits of others; one under the same app id is a conflict.
+    """
+    return CommitProperties(app_transactions=[Transaction(app_id, int(epoch))])
+
+
+def conflict(app_id: str, epoch: Epoch, error: Exception) -> LeaseLost:
+    """Return the error of a commit that another one under its app id came before."""
+    return LeaseLost(
+        f"another writer committed to {app_id} while epoch {epoch} was written: {error}"
+    )
+
+
+def write_error(what: str, error: Exception) -> Unavailable | Incompatible:
+    """Tell a storage that fails, which may pass, from rows and a table that do not go together."""
+    said = f"{what} failed: {error}"
+    if isinstance(error, OSError) or any(hint in said for hint in _STORAGE):
+        return Unavailable(said)
+    return Incompatible(said, remedy="Read the cause: these rows fail in the same way again.")
