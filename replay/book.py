@@ -15,28 +15,28 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-import pyarrow as pa
+from arro3.core import DataType, Schema
+from arro3.core import Field as Column
 
 from kernel.errors import Cancelled, Conflict, NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake
-from lake.ledger import Ledger
-from lake.table_columns import UTC_MICROS
-from lake.tables import Tables
+from lake.ledger import Handles, Ledger
+from lake.rows import SmallTables
 
-SCHEMA = pa.schema(
+SCHEMA = Schema(
     [
-        ("entry", pa.int64()),
-        ("name", pa.string()),
-        ("generation", pa.int32()),
-        ("base", pa.int32()),
-        ("state", pa.string()),
-        ("epoch", pa.int64()),
-        ("include_late", pa.bool_()),
-        ("text", pa.string()),
-        ("base_text", pa.string()),
-        ("detail", pa.string()),
-        ("at", UTC_MICROS),
+        Column("entry", DataType.int64()),
+        Column("name", DataType.utf8()),
+        Column("generation", DataType.int32()),
+        Column("base", DataType.int32()),
+        Column("state", DataType.utf8()),
+        Column("epoch", DataType.int64()),
+        Column("include_late", DataType.bool()),
+        Column("text", DataType.utf8()),
+        Column("base_text", DataType.utf8()),
+        Column("detail", DataType.utf8()),
+        Column("at", DataType.timestamp("us", tz="UTC")),
     ]
 )
 _APP_ID = "replays"
@@ -110,11 +110,10 @@ class Built:
 
 
 class ReplayBook:
-    """Reads and appends the book of one lake."""
+    """Reads and appends the book of one lake. It loads no pyarrow."""
 
-    def __init__(self, lake: Lake, tables: Tables) -> None:
+    def __init__(self, lake: Lake, tables: Handles) -> None:
         self._path = lake.path("replays")
-        self._tables = tables
         self._ledger = Ledger(self._path, tables, SCHEMA, _APP_ID)
 
     def built(self) -> list[Built]:
@@ -140,8 +139,8 @@ class ReplayBook:
         return [told[epoch] for epoch in sorted(told)]
 
     def _rows(self) -> list[dict[str, Any]]:
-        rows = self._tables.read(self._path)
-        return sorted(rows.to_pylist(), key=lambda r: int(r["entry"])) if rows else []
+        # Opened anew: the thread that shows progress reads here, too.
+        return SmallTables().select(self._path, "SELECT * FROM rows ORDER BY entry")
 
     def all(self) -> list[Replay]:
         """Return the newest row of every generation, oldest generation first."""
@@ -176,6 +175,14 @@ class ReplayBook:
     def known(self, name: str, generation: int) -> Replay | None:
         """Return the newest row of a generation; None for one that the book does not have."""
         return next((each for each in self.of(name) if each.generation == generation), None)
+
+    def pause(self, name: str, *, generation: int | None = None) -> Replay:
+        """Let a build rest after the slice under way, until `Builder.resume`; return its last row.
+
+        Raises `NotFound` when none is built.
+        """
+        replay = self.newest(name, State.BUILDING, generation=generation)
+        return self.record(replay.now(State.PAUSED, detail=replay.detail), after=(State.BUILDING,))
 
     def refuse_moved(self, replay: Replay, *, after: Sequence[State]) -> None:
         """Raise what `record` raises for a generation that is in none of the states `after`."""

@@ -1,4 +1,4 @@
-"""Pauses and ends generations that are not the table: the live one is never touched."""
+"""Ends generations that are not the table: the live one is never touched."""
 
 from __future__ import annotations
 
@@ -19,17 +19,6 @@ def is_alive(replay: Replay, abandoned_after: timedelta = ABANDONED_AFTER) -> bo
     if replay.state is not State.BUILDING or replay.at is None:
         return False
     return datetime.now(UTC) - replay.at < abandoned_after
-
-
-def pause(site: Site, name: str, *, generation: int | None = None) -> Replay:
-    """Let a build rest after the slice under way, until `Builder.resume`; return its last row.
-
-    Raises `NotFound` when none is built.
-    """
-    book = ReplayBook(site.lake, site.tables)
-    replay = book.newest(name, State.BUILDING, generation=generation)
-    now = replay.now(State.PAUSED, detail=replay.detail)
-    return book.record(now, after=(State.BUILDING,))
 
 
 def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:

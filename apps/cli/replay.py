@@ -22,11 +22,11 @@ from apps.cli.replay_builds import (
     Generation,
     Name,
     apply,
+    book_of,
     builder_of,
     pause_,
     plan,
     resume,
-    site_with,
 )
 from apps.cli.replay_pages import (
     comparison_page,
@@ -40,6 +40,7 @@ from apps.cli.replay_pages import (
 from apps.cli.sites import site_of
 from kernel import failpoints
 from kernel.errors import EXIT_FAILED
+from lake.layout import Lake
 
 if TYPE_CHECKING:
     from kernel.positions import Epoch
@@ -83,13 +84,14 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show generations: state, epoch, progress of a build, result of a comparison."""
+    from lake.rows import SmallTables
+    from projections.serve.standings import standing
     from replay.book import ReplayBook
-    from replay.subject import entry_of
 
-    site = site_of(settings.load(workspace), fields=False)
+    lake = Lake.named(settings.load(workspace).lake)
     if name is not None:
-        entry_of(site, name)
-    found = [r for r in ReplayBook(site.lake, site.tables).all() if name in (None, r.name)]
+        standing(lake, name)  # It refuses a name that is not deployed.
+    found = [r for r in ReplayBook(lake, SmallTables()).all() if name in (None, r.name)]
     rows = [[r.name, r.generation, r.base, r.state.value, r.epoch, r.at, short(r)] for r in found]
     headings = ["projection", "generation", "built beside", "state", "epoch", "since", "detail"]
     nothing = "nothing was built again; see what would be: penstock replay plan NAME"
@@ -113,16 +115,17 @@ def verify_(
     Exit code 1 when they differ otherwise than expected: rows for which --expect holds, columns
     named by --expect-column, and rows that --include-late brings are what was asked for.
     """
+    from replay.book import READY
+
+    found = settings.load(workspace)
+    built = book_of(found, name).newest(name, *READY, generation=generation)
     from apps.large_states import large_states
-    from replay.book import READY, ReplayBook
     from replay.report import refuse_other, write_report
     from replay.verify import Expectation, comparable, live_epoch, verify
 
     if report is not None:
         refuse_other(report)
-    found = settings.load(workspace)
-    site = replace(site_with(found, name), large=large_states(found))
-    built = ReplayBook(site.lake, site.tables).newest(name, *READY, generation=generation)
+    site = replace(site_of(found), large=large_states(found))
     if not comparable(site, built):
         # It was brought past an epoch of the live one; bring it to one that both have.
         builder_of(found, site).catch_up(built, live_epoch(site, built))
@@ -151,15 +154,16 @@ def compare_(
     The built one is brought to the live one's epoch first. Meant for two versions side by side on
     the live stream; each comparison reads both tables, as `replay verify` does.
     """
+    from replay.book import READY
+
+    found = settings.load(workspace)
+    book = book_of(found, name)
+    built = book.newest(name, *READY, generation=generation)
     from apps.large_states import large_states
-    from replay.book import READY, ReplayBook
     from replay.side_by_side import comparisons
     from replay.verify import Expectation
 
-    found = settings.load(workspace)
-    site = replace(site_with(found, name), large=large_states(found))
-    book = ReplayBook(site.lake, site.tables)
-    built = book.newest(name, *READY, generation=generation)
+    site = replace(site_of(found), large=large_states(found))
     builder = cache(lambda: builder_of(found, site))  # Spark starts where something is new.
 
     def catch_up(epoch: Epoch) -> CatchUp:
@@ -194,20 +198,20 @@ def swap_(
 
     Without --yes only what `replay verify` accepted; exit code 3 otherwise.
     """
-    from replay.book import READY, ReplayBook, State
-    from replay.swap import swap
+    from replay.book import READY, State
 
     found = settings.load(workspace)
     failpoints.arm_from_environment()
-    site = site_with(found, name)
-    book = ReplayBook(site.lake, site.tables)
-    built = book.newest(name, *READY, State.SWAPPING, generation=generation)
+    built = book_of(found, name).newest(name, *READY, State.SWAPPING, generation=generation)
     # A swap that was interrupted had its confirmation.
     if built.state not in (State.VERIFIED, State.SWAPPING) and not yes:
         why = "differs from" if built.state is State.DIFFERS else "was not compared with"
         what = f"generation {built.generation} of {name} {why} the live one"
         command = f"penstock replay verify {name}, or add --yes"
         refuse_unconfirmed(what, command, as_json=as_json)
+    from replay.swap import swap
+
+    site = site_of(found)
 
     def catch_up(replay: Replay) -> Replay:
         builder = builder_of(found, site)
@@ -222,11 +226,14 @@ def rollback_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption
 
     The pipeline then brings it up to date, from its own epoch.
     """
-    from replay.swap import rollback
+    from replay.book import State
 
     failpoints.arm_from_environment()
-    site = site_with(settings.load(workspace), name, fields=False)
-    done = rollback(site, name)
+    found = settings.load(workspace)
+    book_of(found, name).newest(name, State.SWAPPED)
+    from replay.swap import rollback
+
+    done = rollback(site_of(found, fields=False), name)
     emit(asdict(done), as_json=as_json, text=swapped(done))
 
 
@@ -237,9 +244,13 @@ def cancel_(
     as_json: JsonOption = False,
 ) -> None:
     """Stop a build, or drop a built generation that is not the table; its files are removed."""
+    from replay.book import READY, UNFINISHED, State
+
+    found = settings.load(workspace)
+    open_ = (*UNFINISHED, *READY, State.SWAPPING)
+    book_of(found, name).newest(name, *open_, generation=generation)
     from replay.cancel import cancel
 
-    site = site_with(settings.load(workspace), name, fields=False)
-    done = cancel(site, name, generation=generation)
+    done = cancel(site_of(found, fields=False), name, generation=generation)
     text = f"generation {done.generation} of {name} is cancelled; the live one was not touched"
     emit(document(done), as_json=as_json, text=text)

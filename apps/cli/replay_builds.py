@@ -22,10 +22,11 @@ from apps.cli.sites import site_of
 from apps.cli.sql_files import sql_of
 from kernel import failpoints
 from kernel.errors import InvalidRequest
+from lake.layout import Lake
 
 if TYPE_CHECKING:
     from replay.bases import Start
-    from replay.book import Replay
+    from replay.book import Replay, ReplayBook
     from replay.build import Builder
     from replay.progress import Progress
     from replay.subject import Site
@@ -67,10 +68,11 @@ def plan(
 
     With --json the answer is a plan that `replay apply --plan` takes.
     """
+    settled = settings.load(workspace)
+    book_of(settled, name)
     from replay.planning import plan_replay
 
-    site = site_of(settings.load(workspace))
-    start = _start(from_savepoint, from_)
+    site, start = site_of(settled), _start(from_savepoint, from_)
     found = plan_replay(site, name, text=_text(sql), include_late=include_late, start=start)
     emit(asdict(found), as_json=as_json, text=plan_page(found))
 
@@ -99,11 +101,13 @@ def apply(
     Works with the stack up or down, in a Spark session of its own. Readers see nothing of it.
     Given again after a crash it goes on where the build was.
     """
-    from replay.book import UNFINISHED, ReplayBook
-    from replay.planning import plan_replay, refuse_changed, refuse_full
+    from replay.book import UNFINISHED
 
     found = settings.load(workspace)
     failpoints.arm_from_environment()
+    book = book_of(found, name)
+    from replay.planning import plan_replay, refuse_changed, refuse_full
+
     site = site_of(found)
     text, start = _text(sql), _start(from_savepoint, from_)
     given = sql is not None or include_late or not start.is_beginning
@@ -112,7 +116,7 @@ def apply(
         text, include_late, start = agreed["text"], agreed["include_late"], start_of(agreed)
     # Before Spark starts, which takes seconds.
     now = plan_replay(site, name, text=text, include_late=include_late, start=start)
-    begun = [r for r in ReplayBook(site.lake, site.tables).of(name) if r.state in UNFINISHED]
+    begun = [each for each in book.of(name) if each.state in UNFINISHED]
     if agreed:
         refuse_changed(agreed, now, unfinished=begun[0].generation if begun else None)
     refuse_full(now)
@@ -129,10 +133,7 @@ def pause_(
     as_json: JsonOption = False,
 ) -> None:
     """Let a build rest after the slice under way; its process ends, `replay resume` goes on."""
-    from replay.cancel import pause
-
-    site = site_with(settings.load(workspace), name, fields=False)
-    done = pause(site, name, generation=generation)
+    done = book_of(settings.load(workspace), name).pause(name, generation=generation)
     text = (
         f"generation {done.generation} of {name} pauses after its slice; "
         f"to go on: penstock replay resume {name}"
@@ -155,24 +156,29 @@ def resume(
     At most one slice is computed again. With --sql the query may give NULL where it failed, as by
     try_divide, TRY_CAST or NULLIF; one that may give other rows is refused.
     """
-    from replay.book import UNFINISHED, ReplayBook
+    from replay.book import UNFINISHED
 
     text = _text(sql)
     found = settings.load(workspace)
     failpoints.arm_from_environment()
-    site = site_with(found, name)
-    ReplayBook(site.lake, site.tables).newest(name, *UNFINISHED, generation=generation)
+    book_of(found, name).newest(name, *UNFINISHED, generation=generation)
+    site = site_of(found)
     done = builder_of(found, site).resume(name, generation=generation, text=text)
     _emit_built(done, as_json=as_json)
 
 
-def site_with(found: settings.Settings, name: str, *, fields: bool = True) -> Site:
-    """Return where a deployed projection is. Raises `NotFound` for one that is not."""
-    from replay.subject import entry_of
+def book_of(found: settings.Settings, name: str) -> ReplayBook:
+    """Return the book of builds. Raises `NotFound` for a projection that is not deployed.
 
-    site = site_of(found, fields=fields)
-    entry_of(site, name)
-    return site
+    What is refused by it costs no second to load what builds.
+    """
+    from lake.rows import SmallTables
+    from projections.serve.standings import standing
+    from replay.book import ReplayBook
+
+    lake = Lake.named(found.lake)
+    standing(lake, name)
+    return ReplayBook(lake, SmallTables())
 
 
 def builder_of(found: settings.Settings, site: Site) -> Builder:

@@ -24,7 +24,6 @@ def document(replay: Replay) -> dict[str, object]:
 def short(replay: Replay) -> str:
     """Return what a generation's state is about, in a few words."""
     from replay.book import State
-    from replay.slices import build_of
 
     match replay.state:
         case State.BUILDING if "done" in replay.detail:
@@ -32,9 +31,13 @@ def short(replay: Replay) -> str:
         case State.DIFFERS | State.VERIFIED:
             names = ("missing", "extra", "differing")
             return ", ".join(f"{name} {replay.detail.get(name)}" for name in names)
-        case State.PAUSED | State.STOPPED if (begun := build_of(replay.detail)) is not None:
+        case State.PAUSED | State.STOPPED if "build" in replay.detail:
+            # As `replay.slices.build_of` restores it, which takes a second to load.
+            begun = cast("dict[str, Any]", replay.detail["build"])
             why = str(replay.detail.get("error", ""))[:200]
-            return f"{begun.done} of {begun.slicing.slices} slices{': ' if why else ''}{why}"
+            return (
+                f"{begun['done']} of {begun['slicing']['slices']} slices{': ' if why else ''}{why}"
+            )
         case State.FAILED:
             return str(replay.detail.get("error"))[:200]
         case _:

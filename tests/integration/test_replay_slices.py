@@ -16,7 +16,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
-from replay.cancel import cancel, pause
+from replay.cancel import cancel
 from replay.generations import generation_name
 from replay.progress import Progress
 from replay.slices import build_of
@@ -134,7 +134,7 @@ def test_a_build_pauses_after_its_slice_and_is_resumed(small: SmallLake) -> None
 
     def pause_it(progress: Progress) -> None:
         if progress.slice == 1 and newest(small, "latest").state is State.BUILDING:
-            pause(small.site, "latest")
+            ReplayBook(small.lake, Tables()).pause("latest")
 
     paused = builder(small, pause_it).build("latest", slices=4)
     assert paused.state is State.PAUSED
@@ -158,7 +158,7 @@ def test_a_build_that_was_resumed_elsewhere_leaves_the_files_to_the_other(
 
     def resumed(_: Progress) -> None:
         if newest(small, "latest").detail["claim"] != "another":
-            paused = pause(small.site, "latest")
+            paused = ReplayBook(small.lake, Tables()).pause("latest")
             now = paused.now(State.BUILDING, detail={**paused.detail, "claim": "another"})
             ReplayBook(small.lake, Tables()).record(now)
             failpoints.disarm()

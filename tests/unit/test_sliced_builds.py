@@ -17,7 +17,7 @@ from lake.tables import Tables
 from projections.sql.plan import Plan
 from replay.book import UNFINISHED, Replay, ReplayBook, State
 from replay.build import Builder
-from replay.cancel import cancel, is_alive, pause
+from replay.cancel import cancel, is_alive
 from replay.course import Course
 from replay.progress import Progress
 from replay.slices import (
@@ -208,7 +208,7 @@ def test_a_course_counts_rows_slices_and_what_it_is_behind(course: Course) -> No
 
 
 def test_a_course_that_was_paused_ends_after_its_slice(made: HandMade, course: Course) -> None:
-    assert pause(made.site, NAME).state is State.PAUSED
+    assert ReplayBook(made.lake, Tables()).pause(NAME).state is State.PAUSED
     assert course.tick(0.1), "the slice under way is finished"
     course.finished(2.0)
     assert course.pausing
@@ -310,7 +310,7 @@ def test_a_limited_rate_is_kept_on_average_and_a_pause_ends_the_wait(
     course.wait()
     assert clock.now - began == pytest.approx(10, abs=1)
     course.finished(2.0)
-    pause(made.site, NAME)
+    ReplayBook(made.lake, Tables()).pause(NAME)
     course.wait()
     assert course.pausing
     assert clock.now - began < 12
