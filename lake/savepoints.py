@@ -19,9 +19,8 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 from urllib.parse import unquote
 
@@ -38,6 +37,7 @@ from lake.kept_tables import KeptTable
 from lake.layout import Lake
 from lake.ledger import Ledger
 from lake.removals import AT_ONCE, NOBODY, Removals
+from lake.savepoint_states import HOLDING, NAME, Savepoint, State, kept_as, savepoints_of
 from lake.table_columns import UTC_MICROS
 from lake.table_files import live_files, removed_files
 from lake.tables import Tables
@@ -69,37 +69,12 @@ UNFINISHED_AFTER = timedelta(hours=1)
 """Taking a savepoint takes seconds: what is not KEPT by then was left by a crash."""
 
 
-class State(StrEnum):
-    """How far a savepoint has come."""
-
-    TAKING = "taking"
-    KEPT = "kept"
-    DROPPED = "dropped"
-    GONE = "gone"
-
-
-HOLDING = (State.TAKING, State.KEPT)
-"""The files of a savepoint in one of these are not removed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Savepoint:
-    """A savepoint's newest row. `expires_at` None: it is kept until it is dropped."""
-
-    id: str
-    name: str
-    state: State
-    epoch: Epoch
-    expires_at: datetime | None
-    at: datetime
-
-
 class SavepointBook:
     """Reads and appends the savepoints of one lake."""
 
     def __init__(self, lake: Lake, tables: Tables) -> None:
         self._lake = lake
-        self._path = lake.path("savepoints")
+        self._path = lake.path(NAME)
         self._tables = tables
         self._ledger = Ledger(self._path, tables, SCHEMA, _APP_ID)
         self._removals = Removals(lake)
@@ -107,21 +82,11 @@ class SavepointBook:
 
     def all(self) -> list[Savepoint]:
         """Return every savepoint that is not gone, oldest first."""
-        rows = self._tables.read(
-            self._path, where=pc.field("table").is_null(), columns=SCHEMA.names[:7]
-        )
-        newest: dict[str, Savepoint] = {}
-        for row in sorted(rows.to_pylist() if rows else [], key=lambda r: int(r["entry"])):
-            newest[row["id"]] = _savepoint(row, newest.get(row["id"]))
-        return [each for each in newest.values() if each.state is not State.GONE]
+        return savepoints_of(self._lake)
 
     def named(self, name: str) -> Savepoint:
         """Return the savepoint that is kept under a name. Raises `NotFound`."""
-        kept = {each.name: each for each in self.all() if each.state is State.KEPT}
-        if name not in kept:
-            there = f"; there are {', '.join(sorted(kept))}" if kept else ""
-            raise NotFound(f"no savepoint {name} is kept{there}", remedy="penstock savepoint list")
-        return kept[name]
+        return kept_as(self._lake, name)
 
     def tables_of(
         self, savepoint: Savepoint, names: Collection[str] | None = None
@@ -318,17 +283,6 @@ def _is_due(savepoint: Savepoint, now: datetime) -> bool:
             return True
         case State.GONE:
             return False
-
-
-def _savepoint(row: Mapping[str, Any], before: Savepoint | None) -> Savepoint:
-    return Savepoint(
-        id=row["id"],
-        name=row["name"],
-        state=State(row["state"]),
-        epoch=Epoch(row["epoch"]),
-        expires_at=row["expires_at"],
-        at=row["at"] if before is None else before.at,
-    )
 
 
 def _row(savepoint: Savepoint, entry: int) -> dict[str, object]:

@@ -18,7 +18,8 @@ from kernel.errors import InvalidRequest
 from kernel.positions import Epoch
 
 if TYPE_CHECKING:
-    from lake.savepoints import Savepoint
+    from lake.savepoint_states import Savepoint
+    from projections.serve.savepoints import Cost
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As before-the-migration.")]
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -56,15 +57,20 @@ def create_(
     Read it with `query --savepoint NAME`. Repeating the command changes nothing. No copy is made:
     files of the lake stay that would go otherwise.
     """
+    from lake.savepoint_states import refuse_name
+
+    refuse_name(name)
+    lake, moment, expires_at = lake_of(settings.load(workspace)), moment_of(at), _after(expires)
+    # It writes down the files of every table, in Arrow's form.
     from projections.serve.savepoints import create
 
     taken = create(
-        lake_of(settings.load(workspace)),
+        lake,
         name,
         epoch=Epoch(epoch) if epoch is not None else None,
-        at=moment_of(at),
+        at=moment,
         without=without or (),
-        expires_at=_after(expires),
+        expires_at=expires_at,
     )
     found = taken.savepoint
     verb = "keeps" if taken.made else "is there already and keeps"
@@ -76,9 +82,15 @@ def create_(
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List savepoints: epoch, tables, bytes, and the bytes that nothing else keeps alive."""
-    from projections.serve.savepoints import costs
+    from lake.savepoint_states import State, savepoints_of
 
-    found = costs(lake_of(settings.load(workspace)))
+    lake = lake_of(settings.load(workspace))
+    found: list[Cost] = []
+    if any(each.state is State.KEPT for each in savepoints_of(lake)):
+        # What files they keep is in Arrow's form.
+        from projections.serve.savepoints import costs
+
+        found = costs(lake)
     rows = [
         [s.name, s.epoch, s.at, s.expires_at or "-", len(c.tables), c.bytes, c.held_bytes]
         for c in found
@@ -95,9 +107,13 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
 
 def drop_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Drop a savepoint. Its files go as those of any old version do."""
+    from lake.savepoint_states import kept_as
+
+    lake = lake_of(settings.load(workspace))
+    kept_as(lake, name)  # One that is not there is refused before Arrow loads.
     from projections.serve.savepoints import drop
 
-    dropped, removed = drop(lake_of(settings.load(workspace)), name)
+    dropped, removed = drop(lake, name)
     text = f"savepoint {name} of epoch {dropped.epoch} is dropped; {removed} files went at once"
     emit(_document(dropped) | {"removed_files": removed}, as_json=as_json, text=text)
 

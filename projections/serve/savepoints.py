@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,15 +14,14 @@ from kernel.positions import DeltaVersion, Epoch
 from lake.kept_tables import KeptTable, kept_table
 from lake.layers import FOLDER
 from lake.layout import Lake
-from lake.savepoints import Savepoint, SavepointBook, State
+from lake.savepoint_states import Savepoint, State, refuse_name
+from lake.savepoints import SavepointBook
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from projections.run.catalog import PROJECTION, DeployedCatalog
 from projections.run.notes import noted_by
 from projections.serve.pinned import versions_at
 from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept
-
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +63,7 @@ def create(
     tables. Raises `InvalidRequest` for a name, `NotFound` naming the table that does not have the
     epoch, `Conflict`.
     """
-    if _NAME.fullmatch(name) is None:
-        raise InvalidRequest(
-            f"{name!r} is no name of a savepoint",
-            remedy="It begins with a letter and has small letters, digits, - and _, at most 63.",
-        )
+    refuse_name(name)
     if epoch is not None and at is not None:
         raise InvalidRequest("--epoch and --at exclude each other", remedy="Give one of them.")
     book = SavepointBook(lake, Tables())

@@ -19,7 +19,8 @@ from lake import savepoints, storage
 from lake.kept_tables import kept_table
 from lake.layout import Lake
 from lake.removals import Nobody, Removals
-from lake.savepoints import UNFINISHED_AFTER, SavepointBook, State
+from lake.savepoint_states import State
+from lake.savepoints import UNFINISHED_AFTER, SavepointBook
 from lake.tables import TableAt, Tables
 from lake.upkeep import old_versions
 from lake.upkeep.compaction import vacuum

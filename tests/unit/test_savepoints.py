@@ -15,7 +15,8 @@ from kernel.positions import Epoch
 from lake.attempt_files import remove_left
 from lake.kept_tables import KeptTable, kept_table
 from lake.layout import Lake
-from lake.savepoints import UNFINISHED_AFTER, SavepointBook, State
+from lake.savepoint_states import State
+from lake.savepoints import UNFINISHED_AFTER, SavepointBook
 from lake.tables import TableAt, Tables
 from lake.upkeep.compaction import Upkeep
 from pipeline.commit.retention import forget_epochs
