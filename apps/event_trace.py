@@ -11,23 +11,28 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound, PenstockError
-from kernel.positions import Epoch
 from lake import storage
 from lake.layout import Lake
-from lake.tables import Tables
-from pipeline.commit.manifest import PROJECTION, TYPED, Manifest
-from projections.run.catalog import LIVE, DeployedCatalog
-from projections.sql.lineage import readers_of_events
+from lake.rows import SmallTables
+from projections.serve.epochs import epoch_at
+from projections.serve.standings import LIVE, TYPED, Standing, standings
 
 _LOG = "log/events"
-_OF_LOG = (
-    *("position", "stream", "version", "category", "type", "recorded_at", "epoch"),
-    *("topic", "partition", "offset", "ingested_at"),
-)
+_OF_LOG = """
+SELECT position, stream, version, category, type, recorded_at, epoch, topic, "partition", "offset",
+    ingested_at
+FROM rows WHERE event_id = '{event_id}' AND ({position})
+"""
+_OF_TYPED = "SELECT _epoch FROM rows WHERE position = {position}"
+_FIRST_RUNS = """
+SELECT name, epoch, at FROM (
+    SELECT *, row_number() OVER (PARTITION BY name ORDER BY epoch, at) AS age
+    FROM rows WHERE kind = 'projection' AND epoch >= {epoch}
+) WHERE age = 1
+"""
 
 Stored = Callable[[str], Mapping[str, Any]]
 """Asks the event store for an event by its id, as `GET /v1/events/{id}` answers."""
@@ -49,7 +54,7 @@ class Hop:
 
 def trace(event_id: str, lake: Lake, stored: Stored) -> list[Hop]:
     """Follow an event from place to place. Raises `NotFound` where no place has ever seen it."""
-    tables = Tables()
+    tables = SmallTables()
     first, known = _in_store(event_id, stored)
     log, row = _asked("log", lambda: _in_log(event_id, lake, tables, known))
     if row is None and known is None:
@@ -64,7 +69,7 @@ def trace(event_id: str, lake: Lake, stored: Stored) -> list[Hop]:
     hops.append(log)
     event = row or known
     if event is not None and row is not None:
-        hops.append(_asked("epoch", lambda: (_of_epoch(row, lake, tables), None))[0])
+        hops.append(_asked("epoch", lambda: (_of_epoch(row, lake), None))[0])
         hops += _derived(event, int(row["epoch"]), lake, tables)
     return _timed(hops)
 
@@ -80,67 +85,70 @@ def _in_store(event_id: str, stored: Stored) -> tuple[Hop, Mapping[str, Any] | N
 
 
 def _in_log(
-    event_id: str, lake: Lake, tables: Tables, known: Mapping[str, Any] | None
+    event_id: str, lake: Lake, tables: SmallTables, known: Mapping[str, Any] | None
 ) -> tuple[Hop, Mapping[str, Any] | None]:
-    where = pc.field("event_id") == event_id
-    if known is not None:
-        where = where & (pc.field("position") == known["position"])
+    # Positions let the reader pass over most files.
+    position = "true" if known is None else f"position = {int(known['position'])}"
+    asked = _OF_LOG.format(event_id=event_id, position=position)
     for store in sorted(storage.folders_in(f"{lake.root}/{_LOG}")):
         name = f"{_LOG}/{store}"
-        rows = tables.read(lake.path(name), where=where, columns=_OF_LOG)
-        for row in rows.to_pylist() if rows is not None else ():
+        for found in tables.select(lake.path(name), asked):
+            row: dict[str, Any] = found
             detail = {"table": name, "epoch": row["epoch"], "position": row["position"]}
             return Hop(place="log", at=row["ingested_at"], detail=detail), {**row, "log": name}
     return Hop(place="log", missing="it is not in the log (yet)"), None
 
 
-def _of_epoch(row: Mapping[str, Any], lake: Lake, tables: Tables) -> Hop:
-    done = Manifest(lake, tables).at(Epoch(int(row["epoch"])))
+def _of_epoch(row: Mapping[str, Any], lake: Lake) -> Hop:
+    done = epoch_at(lake, int(row["epoch"]))
     version = done.tables[row["log"]].version if row["log"] in done.tables else None
     return Hop(place="epoch", at=done.at, detail={"epoch": done.epoch, "log_version": version})
 
 
-def _derived(event: Mapping[str, Any], epoch: int, lake: Lake, tables: Tables) -> Iterator[Hop]:
+def _derived(
+    event: Mapping[str, Any], epoch: int, lake: Lake, tables: SmallTables
+) -> Iterator[Hop]:
     """Say when the typed table and each projection that reads it first had the event's epoch."""
-    runs = _asked_runs(epoch, lake, tables)
+    rows: list[dict[str, Any]] = tables.select(lake.epochs, _FIRST_RUNS.format(epoch=epoch))
+    runs = {str(row["name"]): row for row in rows}
     category, type_ = str(event["category"]), str(event["type"])
     name = f"typed/events.{category}.{type_}"
-    where = pc.field("position") == event["position"]
 
     def typed() -> tuple[Hop, None]:
-        rows = tables.read(lake.path(name), where=where, columns=["_epoch", "event_id"])
-        if rows is None or rows.num_rows == 0:
+        asked = _OF_TYPED.format(position=int(event["position"]))
+        own = [row["_epoch"] for row in tables.select(lake.path(name), asked)]
+        if not own:
             return Hop(place="typed table", missing=f"{name} has not taken it in"), None
-        own = int(rows["_epoch"][0].as_py())
         at = runs.get(TYPED, {}).get("at")
-        return Hop(place="typed table", at=at, detail={"table": name, "epoch": own}), None
+        return Hop(place="typed table", at=at, detail={"table": name, "epoch": own[0]}), None
 
     yield _asked("typed table", typed)[0]
-    deployment = DeployedCatalog(lake, tables).deployment()
-    for reader in readers_of_events(category, type_, deployment.declared.values()):
-        entry, _ = deployment.projections[reader]
-        place = f"projection {reader}"
-        run = runs.get(f"projection/{reader}/g{entry.generation}")
+    for reader in _readers(category, type_, lake):
+        place = f"projection {reader.name}"
+        run = runs.get(f"projection/{reader.name}/g{reader.generation}")
         if run is None:
-            state = "" if entry.status == LIVE else f"; it is {entry.status}"
+            state = "" if reader.status == LIVE else f"; it is {reader.status}"
             yield Hop(place=place, missing=f"it has not taken in epoch {epoch}{state}")
         else:
-            detail = {"epoch": run["epoch"], "generation": entry.generation}
+            detail = {"epoch": run["epoch"], "generation": reader.generation}
             yield Hop(place=place, at=run["at"], detail=detail)
 
 
-def _asked_runs(epoch: int, lake: Lake, tables: Tables) -> dict[str, Mapping[str, Any]]:
-    """Return, of each derived table, its first run at or behind an epoch."""
-    found: dict[str, Mapping[str, Any]] = {}
-    where = (pc.field("kind") == PROJECTION) & (pc.field("epoch") >= epoch)
-    rows = tables.read(
-        lake.epochs, where=where, columns=["name", "epoch", "at"], since=("epoch", epoch)
-    )
-    for row in rows.to_pylist() if rows is not None else ():
-        known = found.get(row["name"])
-        if known is None or (row["epoch"], row["at"]) < (known["epoch"], known["at"]):
-            found[row["name"]] = row
-    return found
+def _readers(category: str, type_: str, lake: Lake) -> list[Standing]:
+    """Return the projections that read events of a type, directly or through others."""
+    deployed = {each.name: each for each in standings(lake)}
+    if not any(category in each.text for each in deployed.values()):
+        return []
+    # Their statements say so: what reads them takes half a second to load.
+    from projections.sql.lineage import readers_of_events
+    from projections.sql.parse import parse_script
+
+    declared = [
+        decl
+        for name, each in deployed.items()
+        for decl in parse_script(each.text, origin=f"projection {name}").projections
+    ]
+    return [deployed[name] for name in readers_of_events(category, type_, declared)]
 
 
 def _asked(
