@@ -40,9 +40,10 @@ def projection_status(settings: Settings, name: str) -> Document:
     Raises `NotFound`.
     """
     from projections.serve.standings import standing
-    from projections.sql.parse import parse_script
 
     stands = standing(Lake.named(settings.lake), name)
+    from projections.sql.parse import parse_script
+
     (declared,) = parse_script(stands.text).projections
     state = account(settings, "pipeline") or {}
     running = state.get("projections", {}).get(stands.name, {})

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, cast
 
-import fastavro.schema
 import orjson
 
 from kernel.errors import SchemaViolation
@@ -32,6 +31,9 @@ def parse(schema_json: str) -> Any:
 
     Raises `SchemaViolation` when the text is not an Avro schema.
     """
+    # Commands that only name a level of compatibility do not pay for it.
+    import fastavro.schema
+
     try:
         schema = orjson.loads(schema_json)
         _check_names(schema)
@@ -40,8 +42,10 @@ def parse(schema_json: str) -> Any:
         raise SchemaViolation(f"not an Avro schema: not JSON: {error}") from error
     except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
         raise SchemaViolation(f"not an Avro schema: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SchemaViolation(f"not an Avro schema: {type(error).__name__} {error}") from error
+    except KeyError as error:
+        raise SchemaViolation(f"not an Avro schema: a part of it lacks {error}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise SchemaViolation(f"not an Avro schema: {error}") from error
 
 
 def complaints(*, reader: str, writer: str) -> list[str]:

@@ -4,8 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from arro3.core import Schema
 
 from lake.layout import Lake
+from lake.rows import SmallTables
 from lake.tables import Tables
 from projections.run.captured_tables import CapturedTable, render_tables
 from projections.run.catalog import (
@@ -15,10 +17,13 @@ from projections.run.catalog import (
     LOST,
     PAUSED,
     PROJECTION,
+    RETRY,
+    SCHEMA,
     SLOT,
     DeployedCatalog,
     Entry,
 )
+from projections.serve import statuses
 from schemas.incarnations import Incarnation, render_incarnation
 
 
@@ -89,3 +94,44 @@ def test_a_status_is_that_of_what_is_deployed_at_its_commit(
     version = swapping.version()
     pausing.set_status("report", PAUSED)
     assert swapping.version() == version
+
+
+def test_who_pauses_writes_what_the_catalog_reads(lake: Lake) -> None:
+    assert Schema.from_arrow(SCHEMA) == statuses.COLUMNS
+    catalog = DeployedCatalog(lake, Tables())
+    text = "CREATE PROJECTION report WITH (key = 'id') AS SELECT id FROM STREAM events.a.b"
+    first = Entry(kind=PROJECTION, name="report", generation=3, status=LIVE, text=text)
+    catalog.put([first])
+    assert statuses.set_status(lake, "report", PAUSED).status == PAUSED
+    (paused,) = catalog.entries()
+    assert paused == replace(first, status=PAUSED)
+    version = catalog.version()
+    statuses.set_status(lake, "report", PAUSED)
+    assert catalog.version() == version, "nothing is written where nothing changes"
+    statuses.try_again(lake, "typed/shop.a")
+    assert catalog.entries()[-1] == Entry(
+        kind=RETRY, name="typed/shop.a", generation=1, status=LIVE, text=""
+    )
+
+
+def test_a_pause_keeps_the_generation_that_a_swap_deploys_meanwhile(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = DeployedCatalog(lake, Tables())
+    text = "CREATE PROJECTION report WITH (key = 'id') AS SELECT id FROM STREAM events.a.b"
+    first = Entry(kind=PROJECTION, name="report", generation=1, status=LIVE, text=text)
+    catalog.put([first])
+    look, met = SmallTables.select, list[int]()
+
+    def select(self: SmallTables, path: str, sql: str) -> list[dict[str, object]]:
+        found = look(self, path, sql)
+        if sql.strip().startswith("SELECT * FROM rows") and not met:
+            met.append(1)
+            DeployedCatalog(lake, Tables()).put([replace(first, generation=2)])
+        return found
+
+    monkeypatch.setattr(SmallTables, "select", select)
+    statuses.set_status(lake, "report", PAUSED)
+    assert met
+    (now,) = DeployedCatalog(lake, Tables()).entries()
+    assert (now.generation, now.status) == (2, PAUSED)
