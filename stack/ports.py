@@ -20,6 +20,9 @@ NAMES = (
 )
 """Every port of a stack, in its place after the base port."""
 
+_LAST = 65535
+MIN_BASE, MAX_BASE = 1024, _LAST - len(NAMES) + 1
+"""Base ports from which every place is a port that anybody may listen on."""
 _STRIDE = 10
 _TRIES = 200
 
@@ -52,10 +55,16 @@ def is_free(port: int) -> bool:
 
 
 def _free_from(name: str, first: int, taken: set[int]) -> int:
-    for port in range(first, min(first + _STRIDE * _TRIES, 65536), _STRIDE):
+    if not 0 < first <= _LAST:
+        raise Misconfigured(
+            f"{first} is no port for {name}: they go from 1 to {_LAST}",
+            remedy=f"Set {name}.port, or choose all: penstock up --port-base {DEFAULT_BASE}",
+        )
+    tried = range(first, min(first + _STRIDE * _TRIES, _LAST + 1), _STRIDE)
+    for port in tried:
         if port not in taken and is_free(port):
             return port
     raise Misconfigured(
-        f"no free port for {name}: tried every tenth port from {first}",
-        remedy="Choose another range: penstock up --port-base PORT",
+        f"no free port for {name}: tried every tenth port from {first} to {tried[-1]}",
+        remedy=f"Choose another range: penstock up --port-base {DEFAULT_BASE + 1000}",
     )

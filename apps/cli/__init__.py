@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
 from apps.cli.groups import LazyGroup
 from apps.cli.output import report
-from kernel.errors import InvalidRequest, PenstockError, exit_code
+from apps.cli.usage import WrongUsage, told
+from kernel.errors import EXIT_USAGE, InvalidRequest, PenstockError, exit_code
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "apps.cli.workspace": {
@@ -93,19 +94,35 @@ def build() -> typer.Typer:
     )
 
     @app.callback()
-    def penstock() -> None:
+    def penstock(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version.", callback=_version)
+        ] = False,
+    ) -> None:
         """Facts in, trustworthy Delta tables out, replayable from any point."""
 
     return app
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
 def main() -> None:
-    """Run a command; an error of ours, or of a file, becomes one clear message and an exit code."""
+    """Run a command; what is wrong with a call or a file becomes one message and an exit code."""
     try:
-        build()()
+        code = build()(prog_name="penstock", standalone_mode=False)
     except PenstockError as error:
-        report(error, as_json="--json" in sys.argv)
-        raise SystemExit(exit_code(error)) from error
+        raise SystemExit(_refused(error)) from error
+    except WrongUsage as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error, file=sys.stderr)
+            raise SystemExit(EXIT_USAGE) from error
+        raise SystemExit(_refused(told(error))) from error
     except OSError as error:
         if error.filename is None:
             raise
@@ -113,5 +130,10 @@ def main() -> None:
             f"{error.filename} cannot be opened: {error.strerror}",
             remedy="Name a file that you may read, or a folder that you may write.",
         )
-        report(refused, as_json="--json" in sys.argv)
-        raise SystemExit(exit_code(refused)) from error
+        raise SystemExit(_refused(refused)) from error
+    raise SystemExit(code or 0)
+
+
+def _refused(error: PenstockError) -> int:
+    report(error, as_json="--json" in sys.argv)
+    return exit_code(error)

@@ -14,6 +14,7 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import InvalidRequest
 
+_EXAMPLE = 'Write an object, in quotes: --data \'{"amount": "5.00"}\''
 Category = Annotated[str, typer.Argument(help="Category, as account")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the entity, as 1042")]
 
@@ -105,9 +106,9 @@ def _object(text: str) -> dict[str, Any]:
     try:
         data = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"--data is not JSON: {error}") from None
+        raise InvalidRequest(f"--data is not JSON: {error}", remedy=_EXAMPLE) from None
     if not isinstance(data, dict):
-        raise InvalidRequest('--data: expected a JSON object, as \'{"amount": "5.00"}\'')
+        raise InvalidRequest("--data: expected a JSON object", remedy=_EXAMPLE)
     return data
 
 

@@ -10,6 +10,7 @@ import typer
 
 from apps.cli.options import JsonOption
 from apps.cli.output import emit
+from apps.cli.stack import PortBase
 from apps.demo.narration import Narration
 from apps.demo.options import (
     DEFAULT_FLIGHTS,
@@ -35,9 +36,7 @@ def demo(
     everything: Annotated[bool, typer.Option("--all", help="All 336,776 flights.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the stack up.")] = False,
     seed: Annotated[int, typer.Option(help="Decides which events come late.")] = 2013,
-    port_base: Annotated[
-        int, typer.Option(help="First choice of ports: this one and the six after it.")
-    ] = DEFAULT_BASE,
+    port_base: PortBase = DEFAULT_BASE,
     offline: Annotated[bool, typer.Option(help="Use cached jars only.")] = False,
     workspace: Annotated[
         Path, typer.Option("--workspace", "-w", help="An empty folder, or that of an earlier demo.")

@@ -202,7 +202,10 @@ def _events(
 ) -> list[object]:
     if file is not None:
         if type_ is not None or event_id is not None:
-            raise InvalidRequest("--file brings types and ids of its own; leave TYPE and --id out")
+            raise InvalidRequest(
+                "--file brings types and ids of its own",
+                remedy="Leave TYPE, DATA and --id out: penstock append STREAM --file events.ndjson",
+            )
         return _lines(sys.stdin.buffer if str(file) == "-" else file.open("rb"), str(file))
     if type_ is None or data is None:
         raise InvalidRequest(
@@ -252,7 +255,9 @@ def _json(text: str | bytes, place: str) -> object:
     try:
         document: object = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"{place} is not JSON: {error}") from None
+        raise InvalidRequest(
+            f"{place} is not JSON: {error}", remedy=f"Write an object, in quotes: {_EXAMPLE}"
+        ) from None
     return document
 
 

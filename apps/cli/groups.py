@@ -10,11 +10,24 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperGroup
 
+from apps.cli.usage import WrongUsage, unknown_command
 from apps.cli.values import read_plainly
 
 
 class Group(TyperGroup):
-    """A group whose help shows the first sentence of each command whole, not cut at the margin."""
+    """A group whose help shows the first sentence of each command whole, not cut at the margin.
+
+    Called without a command it shows its help.
+    """
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**{**attributes, "no_args_is_help": True})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that arguments begin with. Raises `InvalidRequest` with near names."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            raise unknown_command(ctx.command_path, args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a line for each command."""
@@ -57,22 +70,17 @@ class LazyGroup(Group):
             self.commands.update(found.commands)
         return self.commands.get(cmd_name)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that arguments begin with; an unknown one is answered by near names."""
-        if args and args[0] not in self.modules:
-            # Typer looks for near names among the commands that were loaded.
-            for name in self.modules:
-                self.get_command(ctx, name)
-        return super().resolve_command(ctx, args)
-
     def help_lines(self, ctx: Any) -> Iterator[tuple[str, str]]:
         """Yield names and lines without importing anything."""
         yield from self.lines.items()
 
 
 def prepare(command: Any) -> None:
-    """Let the parameters of a command, and of all commands of a group, read plain values."""
-    made = command.get_params
+    """Let the parameters of a command, and of all commands of a group, read plain values.
+
+    What its parser finds wrong knows of which command it is then.
+    """
+    made, parse = command.get_params, command.parse_args
 
     def plain(ctx: Any) -> Any:
         params = made(ctx)
@@ -80,6 +88,14 @@ def prepare(command: Any) -> None:
             read_plainly(param)
         return params
 
+    def parsed(ctx: Any, args: list[str]) -> Any:
+        try:
+            return parse(ctx, args)
+        except WrongUsage as error:
+            vars(error)["ctx"] = getattr(error, "ctx", None) or ctx
+            raise
+
+    command.__dict__["parse_args"] = parsed
     # Asked at each call: Typer adds --help, and the root's completion, when a command is made.
     command.__dict__["get_params"] = plain
     for each in getattr(command, "commands", {}).values():

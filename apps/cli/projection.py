@@ -41,9 +41,7 @@ CatalogFile = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(
-        cls=Group, help="Projections: SQL kept up to date as tables.", no_args_is_help=True
-    )
+    group = typer.Typer(cls=Group, help="Projections: SQL kept up to date as tables.")
     group.command("validate")(validate)
     group.command("explain")(explain)
     group.command("test")(projection_test.play)

@@ -36,7 +36,7 @@ _SHOWN_BYTES = 2_000
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("query")(query)
-    tables = typer.Typer(cls=Group, help="The lake's tables.", no_args_is_help=True)
+    tables = typer.Typer(cls=Group, help="The lake's tables.")
     tables.command("list")(table_list)
     tables.command("path")(table_path)
     tables.command("history")(table_history)

@@ -63,7 +63,6 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         cls=Group,
         help="Build projections again from the lake, compare, swap.",
-        no_args_is_help=True,
     )
     group.command("plan")(plan)
     group.command("apply")(apply)

@@ -27,9 +27,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(
-        cls=Group, help="Named states of all tables, kept until dropped.", no_args_is_help=True
-    )
+    group = typer.Typer(cls=Group, help="Named states of all tables, kept until dropped.")
     group.command("create")(create_)
     group.command("list")(list_)
     group.command("drop")(drop_)

@@ -24,7 +24,7 @@ _LEVELS = ", ".join(level.value.lower() for level in Level)
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(cls=Group, help="Schemas of event types.", no_args_is_help=True)
+    group = typer.Typer(cls=Group, help="Schemas of event types.")
     group.command("add")(add)
     group.command("list")(list_)
     group.command("check")(check)

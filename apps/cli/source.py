@@ -27,9 +27,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(
-        cls=Group, help="Databases whose tables are captured.", no_args_is_help=True
-    )
+    group = typer.Typer(cls=Group, help="Databases whose tables are captured.")
     group.command("add")(source_add.add)
     group.command("check")(source_add.check)
     group.command("list")(list_)

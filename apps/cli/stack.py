@@ -16,7 +16,7 @@ from apps.standstills import after_start, standing_still
 from kernel.errors import EXIT_UNHEALTHY, InvalidRequest, Misconfigured
 from stack import logs
 from stack.plan import LOCAL_PARTS, Part, Probe
-from stack.ports import DEFAULT_BASE, NAMES
+from stack.ports import DEFAULT_BASE, MAX_BASE, MIN_BASE, NAMES
 from stack.status import log_files
 from stack.status import status as status_of
 
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from stack import doctor
     from stack.planning import Options
 
+PortBase = Annotated[
+    int,
+    typer.Option(
+        min=MIN_BASE, max=MAX_BASE, help="First choice of ports: this one and the six after it."
+    ),
+]
 APPLICATIONS = ("service", "pipeline")
 """The parts that are our own programs; the rest are other people's servers."""
 
@@ -47,9 +53,7 @@ def up(
     postgres: Annotated[
         str | None, typer.Option(metavar="DSN", help="Use this PostgreSQL instead of a local one.")
     ] = None,
-    port_base: Annotated[
-        int, typer.Option(help="First choice of ports: this one and the six after it.")
-    ] = DEFAULT_BASE,
+    port_base: PortBase = DEFAULT_BASE,
     offline: Annotated[bool, typer.Option(help="Use cached jars only.")] = False,
     mirror: Annotated[
         str | None, typer.Option(metavar="URL", help="A Maven mirror to fetch jars from.")
@@ -142,10 +146,19 @@ def chosen_parts(only: str | None, without: str | None) -> tuple[str, ...]:
     named = {name.strip() for text in (only, without) if text for name in text.split(",")}
     unknown = sorted(named - set(everything))
     if unknown:
-        raise InvalidRequest(f"no part {unknown[0]!r}; there are: {', '.join(everything)}")
+        raise InvalidRequest(
+            f"no part '{unknown[0]}'; there are: {', '.join(everything)}",
+            remedy=f"Name some of them, with commas: penstock up --only {everything[0]}",
+        )
     kept = [name for name in everything if only is None or name in only.split(",")]
     dropped = without.split(",") if without else []
-    return tuple(name for name in kept if name not in dropped)
+    left = tuple(name for name in kept if name not in dropped)
+    if not left:
+        raise InvalidRequest(
+            "--only and --without leave no part to start",
+            remedy=f"Leave one of the two out; the parts are: {', '.join(everything)}",
+        )
+    return left
 
 
 def down(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
@@ -282,7 +295,10 @@ def _application(name: str, port: int, env: Mapping[str, str]) -> Part:
 def _niceness(found: settings.Settings) -> int:
     niceness = found.number("stack.background_niceness")
     if not 0 <= niceness <= 19:
-        raise Misconfigured(f"stack.background_niceness is {niceness}, must be 0 to 19")
+        raise Misconfigured(
+            f"stack.background_niceness is {niceness}, must be 0 to 19",
+            remedy="Mend it in penstock.toml; where it comes from: penstock config show stack",
+        )
     return niceness
 
 

@@ -36,7 +36,7 @@ _SHOW_EVERY_S = 1.0
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    store = typer.Typer(cls=Group, help="The event store itself.", no_args_is_help=True)
+    store = typer.Typer(cls=Group, help="The event store itself.")
     store.command("renew-id")(renew_id)
     store.command("export")(export_)
     store.command("import")(import_)

@@ -127,7 +127,10 @@ def archive(
     stays, with exit code 6. Repeat it after a crash: it goes on where it was.
     """
     if before is not None and stream is None:
-        raise InvalidRequest("--before is about one stream", remedy="Name the stream.")
+        raise InvalidRequest(
+            "--before is about one stream",
+            remedy=f"Name it: penstock stream archive order-1 --before {before}",
+        )
     # The log takes a second to load, which the other commands should not pay.
     import asyncio
 
@@ -211,7 +214,10 @@ def _lines(source: BinaryIO, name: str, stream: str | None) -> Iterator[bytes]:
                 remedy="One JSON object a line, as penstock stream export writes it.",
             ) from None
         if not isinstance(document, dict):
-            raise InvalidRequest(f"{name} line {number}: expected an object")
+            raise InvalidRequest(
+                f"{name} line {number}: expected an object",
+                remedy="Write one event a line, as penstock stream export does.",
+            )
         event = {key: document[key] for key in _CARRIED if key in document}
         yield orjson.dumps({"stream": stream or document.get("stream"), **event}) + b"\n"
 

@@ -25,7 +25,6 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         cls=Group,
         help="Persistent subscriptions: several consumers, one memory.",
-        no_args_is_help=True,
     )
     group.command("list")(list_)
     group.command("create")(create)

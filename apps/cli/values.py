@@ -21,10 +21,16 @@ _WANTED = {int: "a whole number", float: "a number"}
 class PlainValue:
     """Reads the values of one argument or option. Typer calls it as it calls its own readers."""
 
-    def __init__(self, kind: Callable[[Any], Any], wanted: str, least: float | None, many: bool):
+    def __init__(
+        self,
+        kind: Callable[[Any], Any],
+        wanted: str,
+        bounds: tuple[float | None, float | None],
+        many: bool,
+    ):
         self.kind = kind
         self.wanted = wanted
-        self.least = least
+        self.least, self.most = bounds
         self.many = many
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
@@ -43,6 +49,8 @@ class PlainValue:
             raise typer.BadParameter(what, ctx, param) from None
         if self.least is not None and found < self.least:
             raise typer.BadParameter(f"expected {self.least} or more, found {value}", ctx, param)
+        if self.most is not None and found > self.most:
+            raise typer.BadParameter(f"expected {self.most} or less, found {value}", ctx, param)
         return found
 
 
@@ -61,9 +69,10 @@ def read_plainly(param: object) -> None:
     if isinstance(kind, type) and issubclass(kind, Enum):
         choices = {str(each.value).lower(): each for each in kind}
         wanted = f"one of {', '.join(str(each.value) for each in kind)}"
-        reader = PlainValue(lambda value: _chosen(choices, value), wanted, None, many)
+        reader = PlainValue(lambda value: _chosen(choices, value), wanted, (None, None), many)
     elif kind in _NAMES:
-        reader = PlainValue(kind, _WANTED.get(kind, "another value"), info.min, many)
+        wanted = _WANTED.get(kind, "another value")
+        reader = PlainValue(kind, wanted, (info.min, info.max), many)
     else:
         return
     param.__dict__["_runtime_param"] = reader

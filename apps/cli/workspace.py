@@ -19,7 +19,7 @@ from kernel.errors import InvalidRequest, NotFound
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("init")(init)
-    config = typer.Typer(cls=Group, help="The settings of a workspace.", no_args_is_help=True)
+    config = typer.Typer(cls=Group, help="The settings of a workspace.")
     config.command("show")(show)
     app.add_typer(config, name="config")
 

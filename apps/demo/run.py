@@ -73,7 +73,10 @@ def _lake(options: Options, narration: Narration) -> Iterator[None]:
         yield
         return
     if options.keep:
-        raise InvalidRequest("--keep needs a lake that stays: leave out --lake s3")
+        raise InvalidRequest(
+            "--keep needs a lake that stays, and that of --lake s3 goes with the demo",
+            remedy="penstock demo --keep",
+        )
     narration.step("Starting an S3 store")
     port = options.port_base + _STORE_PORT
     store = object_store.start(port, "penstock")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from apps.cli import main
-from kernel.errors import EXIT_FAILED, EXIT_UNHEALTHY, EXIT_USAGE
+from kernel.errors import EXIT_FAILED, EXIT_UNHEALTHY, EXIT_USAGE, ContractViolation
+from tests.docs.cli_reference import leaves
 
+GENERIC = ContractViolation.remedy
+"""Says that the call is wrong, and not what to write."""
 PYTHON = ("Traceback", "Errno", "None", "\x1b", "<class", "list[")
 
 MISTAKES = [
@@ -24,10 +29,10 @@ MISTAKES = [
     ("read order-1", EXIT_UNHEALTHY, "does not answer: Connection refused"),
     ("read --limit many", EXIT_USAGE, "expected a whole number, found 'many'"),
     ("read --limit 0", EXIT_USAGE, "expected 1 or more, found 0"),
-    ("read --limt 3", EXIT_USAGE, "--limit"),
+    ("read --limt 3", EXIT_USAGE, "Did you mean: penstock read --limit NUMBER"),
     ("wait --timeout soon", EXIT_USAGE, "expected a number, found 'soon'"),
-    ("raed", EXIT_USAGE, "Did you mean 'read'"),
-    ("stream shwo order-1", EXIT_USAGE, "Did you mean 'show'"),
+    ("raed", EXIT_USAGE, "Did you mean: penstock read"),
+    ("stream shwo order-1", EXIT_USAGE, "Did you mean: penstock stream show"),
     ("schema add a.b f --compatibility wide", EXIT_USAGE, "expected one of NONE, BACKWARD"),
     ("stream archive --before 3", EXIT_USAGE, "--before is about one stream"),
     ("subscription create audit --start now", EXIT_USAGE, "is no position"),
@@ -36,10 +41,10 @@ MISTAKES = [
     ("query 'select 1'", EXIT_FAILED, "there is no lake"),
     ("epoch list", EXIT_FAILED, "there is no lake"),
     ("quarantine list", EXIT_FAILED, "there is no lake"),
-    ("append", EXIT_USAGE, "Missing argument 'STREAM'"),
+    ("append", EXIT_USAGE, "STREAM is missing: category-id, as order-1042"),
     ("append order-1 placed [1]", EXIT_USAGE, "DATA is not a JSON object"),
     ("append order-1 placed 12", EXIT_USAGE, "DATA is not a JSON object"),
-    ("append order-1 placed {} more", EXIT_USAGE, "unexpected extra argument"),
+    ("append order-1 placed {} more", EXIT_USAGE, "nothing takes 'more'"),
     ("append order-1 placed {} --expect foo", EXIT_USAGE, "neither a version nor one of any"),
     ("append order-1 placed {} --expect -1", EXIT_USAGE, "neither a version nor one of any"),
     ("append order-1 placed {} --id 12", EXIT_USAGE, "--id '12' is no UUID"),
@@ -51,14 +56,14 @@ MISTAKES = [
     ("stream archive --batch 0", EXIT_USAGE, "expected 1 or more, found 0"),
     ("stream export order-1 --file no/x", EXIT_USAGE, "no/x cannot be opened: No such file"),
     ("stream import .", EXIT_USAGE, ". cannot be opened: Is a directory"),
-    ("entity account", EXIT_USAGE, "Missing argument 'ID'"),
+    ("entity account", EXIT_USAGE, "penstock entity CATEGORY ID"),
     ("command account 1 open --expect x", EXIT_USAGE, "expected a whole number, found 'x'"),
-    ("projection apply", EXIT_USAGE, "Missing argument 'FILE.sql'"),
+    ("projection apply", EXIT_USAGE, "FILE.sql… is missing"),
     ("projection apply .", EXIT_USAGE, "Name a file that you may read, with SQL in UTF-8"),
     ("projection pause nope", EXIT_FAILED, "no projection nope; there are: none"),
     ("replay apply nope", EXIT_FAILED, "no projection nope; there are: none"),
     ("source status nope", EXIT_FAILED, "no source nope; there are: none"),
-    ("source add shop", EXIT_USAGE, "Missing option '--dsn'"),
+    ("source add shop", EXIT_USAGE, "fix: penstock source add NAME --dsn TEXT --tables TEXT"),
     ("quarantine list -n 0", EXIT_USAGE, "expected 1 or more, found 0"),
     ("epoch list -n -1", EXIT_USAGE, "expected 1 or more, found -1"),
     ("demo --flights 0", EXIT_USAGE, "expected 1000 or more, found 0"),
@@ -86,6 +91,24 @@ MISTAKES = [
     ("stream delete order-1", EXIT_UNHEALTHY, "does not answer: Connection refused"),
     ("up -w /proc/x", EXIT_FAILED, "cannot be written: No such file or directory"),
     ("up --only nothing", EXIT_USAGE, "no part 'nothing'"),
+    ("up --only kafka --without kafka", EXIT_USAGE, "leave no part to start"),
+    ("up --port-base 99999", EXIT_USAGE, "expected 65529 or less, found 99999"),
+    ("up --port-base 0", EXIT_USAGE, "expected 1024 or more, found 0"),
+    ("demo --port-base 65530", EXIT_USAGE, "expected 65529 or less"),
+    ("stream archive order-1 --batch 9999", EXIT_USAGE, "expected 5000 or less, found 9999"),
+    ("-w x status", EXIT_USAGE, "Options stand behind the command: penstock COMMAND -w"),
+    ("--foo", EXIT_USAGE, "penstock has no option --foo"),
+    ("sources list", EXIT_USAGE, "Did you mean: penstock source"),
+    ("nothing at all", EXIT_USAGE, "penstock has no command 'nothing'"),
+    ("table nothing", EXIT_USAGE, "There are: list, path, history, retry"),
+    ("source list --limit 3", EXIT_USAGE, "See what it takes: penstock source list --help"),
+    ("read --category", EXIT_USAGE, "fix: penstock read --category TEXT"),
+    ("epoch show one", EXIT_USAGE, "fix: penstock epoch show EPOCH"),
+    ("quarantine show t 0", EXIT_USAGE, "OFFSET is missing"),
+    ("query select 1", EXIT_USAGE, "Text with blanks stands in quotes"),
+    ("demo --lake ftp", EXIT_USAGE, "expected one of folder, s3, found 'ftp'"),
+    ("append order-1 placed {} --file x", EXIT_USAGE, "--file brings types and ids of its own"),
+    ("savepoint create No", EXIT_USAGE, "'No' is no name of a savepoint"),
 ]
 
 
@@ -109,6 +132,9 @@ def test_a_mistake_is_answered_in_words(
     assert not shown.out
     assert "starting Spark" not in shown.err
     assert not [each for each in PYTHON if each in shown.err]
+    assert shown.err.startswith("error: ")
+    assert shown.err.count("\n  fix: ") == 1, "cause first, then what to do"
+    assert GENERIC not in shown.err
     assert not any(tmp_path.iterdir()), "a command that only asks leaves nothing behind"
 
 
@@ -121,3 +147,57 @@ def test_an_address_without_its_scheme_is_answered_with_the_whole_one(
         main()
     assert ended.value.code == EXIT_FAILED
     assert "PENSTOCK_SERVICE_URL=http://localhost:9000" in capfd.readouterr().err
+
+
+def test_wrong_usage_is_one_document_with_json(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["penstock", "read", "--limt", "3", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == EXIT_USAGE
+    told = json.loads(capfd.readouterr().err)
+    assert told["message"] == "penstock read has no option --limt"
+    assert told["remedy"] == "Did you mean: penstock read --limit NUMBER"
+
+
+def calls_with(bad: str) -> list[list[str]]:
+    """Return a call of every command with something behind it that none takes."""
+    return [[*name.removeprefix("penstock ").split(), bad] for name, _ in leaves()]
+
+
+@pytest.mark.parametrize("bad", ["--no-such-option", "--json=3"])
+def test_every_command_answers_wrong_usage_in_the_same_form(
+    bad: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for call in calls_with(bad):
+        monkeypatch.setattr(sys, "argv", ["penstock", *call])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capfd.readouterr()
+        assert (ended.value.code, shown.out) == (EXIT_USAGE, ""), call
+        if "--json" not in bad:
+            assert shown.err.startswith("error: penstock "), call
+            assert "\n  fix: " in shown.err, call
+
+
+@pytest.mark.parametrize("words", ["", "stream", "epoch", "replay"])
+def test_a_group_without_a_command_shows_its_help(
+    words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["penstock", *shlex.split(words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == EXIT_USAGE
+    assert "Commands:" in capfd.readouterr().err
+
+
+def test_the_version_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["penstock", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert capfd.readouterr().out == f"penstock {version('penstock')}\n"
