@@ -8,6 +8,7 @@ tables of one query are read at one epoch, so that they are functions of the sam
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,11 @@ def ask(
 
 
 _ERROR_CLASS = re.compile(r"^[A-Z][A-Za-z ]* Error: ")
+_NO_COLUMN = re.compile(
+    r'Referenced column "(?P<name>.+)" not found'
+    r'|".+" does not have a column named "(?P<other>.+)"'
+)
+_SHOWN_COLUMNS = 20
 _LOOK = "To see a table's columns: penstock query 'SELECT * FROM TABLE LIMIT 1'"
 
 
@@ -105,7 +111,10 @@ def _parsed(sql: str) -> exp.Query:
             remedy="Write one SELECT, in DuckDB's SQL: penstock query 'SELECT 1'",
         ) from error
     if len(statements) != 1:
-        raise InvalidRequest(f"expected one statement, found {len(statements)}")
+        raise InvalidRequest(
+            f"expected one statement, found {len(statements)}",
+            remedy="Write one SELECT; ask again for the next: penstock query 'SELECT 1'",
+        )
     statement = statements[0]
     if not isinstance(statement, exp.Query):
         raise InvalidRequest(
@@ -152,17 +161,30 @@ def _run(
                 "path TABLE",
             ) from error
         except duckdb.Error as error:
-            raise _refused(error) from error
+            columns = dict.fromkeys(name for each in frames.values() for name in each.schema.names)
+            raise _refused(error, [*columns]) from error
 
 
-def _refused(error: duckdb.Error) -> InvalidRequest:
+def _refused(error: duckdb.Error, columns: Sequence[str]) -> InvalidRequest:
     """Say what is wrong with a query in words: no class of error, no text that nobody wrote."""
     # The place that DuckDB points at is in the statement with our names for its tables.
     told = _ERROR_CLASS.sub("", str(error)).partition("\n\nLINE ")[0]
     first, *more = (line.strip() for line in told.strip().splitlines())
+    lacking = _NO_COLUMN.search(first)
+    if lacking is not None:
+        name = lacking["name"] or lacking["other"]
+        near = difflib.get_close_matches(name, columns, n=1)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        rest = ", …" if len(columns) > _SHOWN_COLUMNS else ""
+        return InvalidRequest(
+            f"no column {name} in what the query reads",
+            remedy=f"{meant}There are: {', '.join(columns[:_SHOWN_COLUMNS])}{rest}",
+        )
     return InvalidRequest(
         f"the query failed: {first}",
-        remedy=" ".join([*(f"{line.removesuffix('.')}." for line in more if line), _LOOK]),
+        remedy=" ".join(
+            [*(line if line[-1] in ".?!" else f"{line}." for line in more if line), _LOOK]
+        ),
     )
 
 

@@ -43,8 +43,7 @@ OF_TABLES = [
     (
         "query 'select wrod from report'",
         EXIT_USAGE,
-        'the query failed: Referenced column "wrod" not found in FROM clause!\n'
-        '  fix: Candidate bindings: "word".',
+        "no column wrod in what the query reads\n  fix: Did you mean word? There are: ",
     ),
     ("query 'select a.word from report'", EXIT_USAGE, 'Referenced table "a" not found'),
     ("query 'select fooo(word) from report'", EXIT_USAGE, "fooo does not exist"),
