@@ -19,7 +19,7 @@ from apps.awaited_sinks import AwaitedSinks
 from apps.pipeline.heads import PostgresHeads
 from apps.settings import Settings
 from apps.standstills import Standstill, account, standing_still
-from kernel.errors import Unavailable
+from kernel.errors import Unavailable, first_line
 from kernel.positions import Epoch, Lsn, Offsets, lsn_from_text
 from lake.layout import Lake
 from lake.rows import SmallTables
@@ -182,7 +182,9 @@ def goal_of(settings: Settings) -> Goal:
         with psycopg.connect(settings.required("postgres.dsn"), autocommit=True) as connection:
             row = connection.execute(_HEAD).fetchone()
     except psycopg.Error as error:
-        raise Unavailable(f"the event store's database does not answer: {error}") from error
+        raise Unavailable(
+            f"the event store's database does not answer: {first_line(error)}"
+        ) from error
     store, head = (None, 0) if row is None else (row[0], int(row[1]))
     lake = Lake.at(settings.lake)
     captured = live(lake, SmallTables(), CAPTURE)

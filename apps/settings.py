@@ -119,7 +119,8 @@ class Settings:
             return int(str(value))
         except ValueError:
             raise Misconfigured(
-                f"{key} must be a whole number, found {value!r} ({self.values[key].origin})"
+                f"{key} must be a whole number, found '{value}' ({self.values[key].origin})",
+                remedy=f"Mend it there; what holds now: penstock config show {key}",
             ) from None
 
     def spark(self) -> dict[str, str]:
@@ -217,7 +218,11 @@ def _known(found: Mapping[str, object], *, origin: str) -> dict[str, Setting]:
         if key not in DEFAULTS and not key.startswith(_OF_SPARK):
             near = difflib.get_close_matches(key, DEFAULTS, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise Misconfigured(f"unknown setting {key} from {origin}{hint}")
+            raise Misconfigured(
+                f"unknown setting {key} from {origin}{hint}",
+                remedy=f"Rename it, or take it out of {origin}. All settings and what they mean are "
+                "in docs/reference/settings.md.",
+            )
     return {key: Setting(value=value, origin=origin) for key, value in found.items()}
 
 
@@ -235,11 +240,17 @@ def _file(path: Path) -> dict[str, object]:
     try:
         parsed = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
-        raise Misconfigured(f"{path} is not valid TOML: {error}") from error
+        raise Misconfigured(
+            f"{path} is not valid TOML: {error}",
+            remedy="Mend the line that is named: sections are [name], texts stand in quotes.",
+        ) from error
     flat: dict[str, object] = {}
     for section, content in parsed.items():
         if not isinstance(content, dict):
-            raise Misconfigured(f"{path}: {section} must be a section, as [{section}]")
+            raise Misconfigured(
+                f"{path}: {section} must be a section, as [{section}]",
+                remedy=f"Write [{section}] on a line of its own, and its settings beneath.",
+            )
         flat |= _flat(section, content)
     return flat
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg import conninfo, sql
 
-from kernel.errors import Misconfigured, Unavailable
+from kernel.errors import Misconfigured, Unavailable, first_line
 from stack.parts import with_database
 
 _TIMEOUT_S = 10
@@ -37,7 +37,7 @@ def prepare_external(dsn: str, database: str) -> str:
         ) from error
     except psycopg.ProgrammingError as error:
         raise Misconfigured(
-            f"the DSN given by --postgres cannot be read: {error}",
+            f"the DSN given by --postgres cannot be read: {first_line(error)}",
             remedy="Write it as postgresql://user:password@host:port/database",
         ) from error
     return with_database(as_url(dsn), database)

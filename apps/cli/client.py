@@ -48,9 +48,10 @@ class ServiceClient:
         host = f"[{host}]" if ":" in host else host
         url = settings.text("service.url") or f"http://{host}:{settings.number('service.port')}"
         if not url.startswith(("http://", "https://")):
+            rest = url.rpartition("://")[2]
             raise Misconfigured(
-                f"service.url is {url!r}, which does not begin with http:// or https://",
-                remedy=f"Write it whole: PENSTOCK_SERVICE_URL=http://{url}",
+                f"service.url is '{url}', which does not begin with http:// or https://",
+                remedy=f"Write it whole: PENSTOCK_SERVICE_URL=http://{rest}",
             )
         self.url = url.rstrip("/")
         self._headers = bearing(settings, url)

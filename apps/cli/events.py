@@ -255,10 +255,20 @@ def _json(text: str | bytes, place: str) -> object:
     try:
         document: object = orjson.loads(text)
     except orjson.JSONDecodeError as error:
+        if isinstance(text, bytes) and not _is_utf8(text):
+            raise InvalidRequest(f"{place} is not UTF-8", remedy="Save it as UTF-8.") from None
         raise InvalidRequest(
             f"{place} is not JSON: {error}", remedy=f"Write an object, in quotes: {_EXAMPLE}"
         ) from None
     return document
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _row(event: dict[str, Any]) -> list[object]:

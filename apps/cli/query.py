@@ -87,7 +87,7 @@ def query(
     emit(document, as_json=as_json, text=text)
     if not as_json:
         as_of = "" if answer.epoch is None else f", epoch {answer.epoch}"
-        print(f"({len(rows)} rows{as_of})", file=sys.stderr)
+        print(f"({len(rows)} row{'s' * (len(rows) != 1)}{as_of})", file=sys.stderr)
 
 
 def table_list(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:

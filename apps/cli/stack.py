@@ -208,6 +208,8 @@ def show_logs(
 ) -> None:
     """Show the last lines of the parts' logs."""
     files = log_files(settings.load(workspace).workspace, part)
+    if not files:
+        print("there are no logs yet; they come with the stack: penstock up", file=sys.stderr)
     for name, line in logs.tail(files, lines=lines, follow=follow):
         if as_json:
             print(json.dumps({"part": name, "line": line}), flush=True)
