@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from apps.pipeline.shipment import is_elsewhere
@@ -24,9 +23,8 @@ def large_states(found: Settings) -> LargeStates | None:
     master = found.text("replay.spark_master")
 
     def start() -> SparkSession:
-        from apps.pipeline.session import session_for
+        from apps.pipeline.session import session_of_command
 
-        print("starting Spark", file=sys.stderr, flush=True)
-        return session_for(found, "replay-spark", master=master)
+        return session_of_command(found, "replay-spark", master=master)
 
     return choice.large_states(SparkRows(start), elsewhere=is_elsewhere(master))

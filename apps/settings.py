@@ -220,8 +220,8 @@ def _known(found: Mapping[str, object], *, origin: str) -> dict[str, Setting]:
             hint = f"; did you mean {near[0]}?" if near else ""
             raise Misconfigured(
                 f"unknown setting {key} from {origin}{hint}",
-                remedy=f"Rename it, or take it out of {origin}. All settings and what they mean are "
-                "in docs/reference/settings.md.",
+                remedy=f"Rename it, or take it out of {origin}. All settings and their meaning: "
+                "docs/reference/settings.md",
             )
     return {key: Setting(value=value, origin=origin) for key, value in found.items()}
 

@@ -36,12 +36,15 @@ class Progress:
     @property
     def line(self) -> str:
         """One line for people."""
-        left = "-" if self.eta_s is None else f"{self.eta_s[0]:.0f} to {self.eta_s[1]:.0f} s"
-        return (
-            f"{self.done:,} of {self.rows:,} rows, slice {self.slice} of {self.slices}, "
-            f"{self.rate:,.0f} rows/s, {left} left, "
-            f"{self.behind_rows:,} rows and {self.behind_s:.0f} s behind"
-        )
+        told = [f"{self.done:,} of {self.rows:,} rows, slice {self.slice} of {self.slices}"]
+        if self.rate >= 1:
+            told.append(f"{self.rate:,.0f} rows/s")
+        if self.eta_s is not None:
+            told.append(f"{self.eta_s[0]:.0f} to {self.eta_s[1]:.0f} s left")
+        elif self.slices > 1:
+            told.append("time left: known after the first slice")
+        told.append(f"{self.behind_rows:,} rows and {self.behind_s:.0f} s behind its input")
+        return ", ".join(told)
 
 
 Tick = Callable[[float], bool]

@@ -19,7 +19,7 @@ def silent(line: str) -> None:
 
 
 class Progress:
-    """Watches the folder that Ivy downloads to and reports once a second."""
+    """Watches the folder that Ivy downloads to and reports once a second what has moved."""
 
     def __init__(self, artifacts: Sequence[Artifact], folder: Path, report: Report) -> None:
         self.files = len(artifacts)
@@ -27,7 +27,8 @@ class Progress:
         self.folder = folder
         self.report = report
         self.started = self.reported = time.monotonic()
-        self.before_bytes = self._arrived()[1]
+        self.said = self._arrived()
+        self.before_bytes = self.said[1]
 
     def tick(self) -> None:
         """Report if it is time to."""
@@ -40,7 +41,10 @@ class Progress:
         self._say()
 
     def _say(self) -> None:
-        files, size = self._arrived()
+        files, size = arrived = self._arrived()
+        if arrived == self.said:
+            return
+        self.said = arrived
         elapsed = max(time.monotonic() - self.started, 0.001)
         rate = (size - self.before_bytes) / 1e6 / elapsed
         self.report(

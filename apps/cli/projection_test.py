@@ -146,10 +146,10 @@ class OnSpark:
 
     def run(self, plan: Plan, views: dict[str, pa.Table]) -> pa.Table:
         """Compute all rows of a plan over the views of its inputs."""
-        from apps.pipeline.session import session_for
+        from apps.pipeline.session import session_of_command
 
         if self._session is None:
-            self._session = session_for(self._found, "tests", master="local[2]")
+            self._session = session_of_command(self._found, "tests", master="local[2]")
         return computed_on(self._session, plan, views)
 
 

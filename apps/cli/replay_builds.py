@@ -183,13 +183,11 @@ def book_of(found: settings.Settings, name: str) -> ReplayBook:
 
 def builder_of(found: settings.Settings, site: Site) -> Builder:
     """Start Spark for a build and tell of its progress on standard error."""
-    from apps.pipeline.session import session_for
+    from apps.pipeline.session import session_of_command
     from replay.build import Builder
 
-    print("starting Spark", file=sys.stderr, flush=True)
-    return Builder(
-        session_for(found, "replay-spark", master=found.text("replay.spark_master")), site, _show
-    )
+    master = found.text("replay.spark_master")
+    return Builder(session_of_command(found, "replay-spark", master=master), site, _show)
 
 
 def _emit_built(built: Replay, *, as_json: bool) -> None:

@@ -8,17 +8,16 @@ from __future__ import annotations
 import io
 import re
 import shlex
-import sys
 import threading
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import click
 import orjson
 import typer
 
 from apps.cli import build
+from apps.cli.usage import WrongUsage, told
 from apps.demo.narration import Narration
 from kernel.errors import InvalidRequest
 
@@ -63,7 +62,6 @@ class Penstock:
     def _run(self, arguments: list[str]) -> int:
         try:
             answer = self._command.main(arguments, prog_name="penstock", standalone_mode=False)
-        except click.ClickException as error:
-            error.show(sys.stderr)
-            return error.exit_code
+        except WrongUsage as error:
+            raise told(error) from error
         return answer if isinstance(answer, int) else 0

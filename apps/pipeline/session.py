@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from apps.pipeline.shipment import is_elsewhere, packed, settings_of
 from apps.settings import Settings
-from kernel.errors import Misconfigured
+from kernel.errors import Misconfigured, first_line
 from lake.collecting import FEW_ROWS, collected
 from lake.sessions import ADAPTIVE, FEW, SHUFFLES, fit_to_cores
 from lake.storage import spark_settings
@@ -67,6 +68,7 @@ USUAL: Mapping[str, str] = {
 }
 """What a setting of the same name replaces."""
 
+_STDERR = 2
 _JOINED: Mapping[str, str] = {
     "spark.jars": ",",
     "spark.archives": ",",
@@ -75,6 +77,17 @@ _JOINED: Mapping[str, str] = {
 }
 """Lists, by what is between their entries: ours stand first, then those of the settings."""
 _NAMED_OTHERWISE: Mapping[str, str] = {"spark.driver.memory": "pipeline.driver_memory"}
+
+
+def session_of_command(found: Settings, scratch: str, *, master: str) -> SparkSession:
+    """Start Spark for a command as `session_for` does, without its words between those of ours.
+
+    They go to the end of a log of the workspace, `penstock logs spark`, as long as Spark runs.
+    Raises `Misconfigured` with the last of them where Spark does not start.
+    """
+    log = found.state_dir / "logs" / "spark.log"
+    print(f"starting Spark, which writes to {log}", file=sys.stderr, flush=True)
+    return _quietly(lambda: session_for(found, scratch, master=master), log)
 
 
 def session_for(found: Settings, scratch: str, *, master: str) -> SparkSession:
@@ -89,6 +102,29 @@ def session_for(found: Settings, scratch: str, *, master: str) -> SparkSession:
         further=spark_settings(found.lake),
         asked=found.spark(),
     )
+
+
+def _quietly(start: Callable[[], SparkSession], log: Path) -> SparkSession:
+    """Start Spark with a file for its standard error, which it keeps; ours is as before."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    terminal = os.dup(_STDERR)
+    try:
+        with log.open("ab") as file:
+            begun = file.tell()
+            os.dup2(file.fileno(), _STDERR)
+        return start()
+    except PySparkRuntimeError as error:
+        with log.open("rb") as file:
+            file.seek(begun)
+            said = file.read().decode(errors="replace").strip().splitlines()
+        raise Misconfigured(
+            f"Spark did not start: {said[-1] if said else first_line(error)}",
+            remedy=f"Mend what it says, or read all of it in {log}.",
+        ) from error
+    finally:
+        os.dup2(terminal, _STDERR)
+        os.close(terminal)
 
 
 def start_session(

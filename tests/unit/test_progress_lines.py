@@ -1,0 +1,55 @@
+"""Lines of progress say what a person understands, and nothing while nothing moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replay.progress import Progress
+from stack import progress
+from stack.lock import read_lock
+
+
+def replayed(*, slice_: int, rate: float, eta_s: tuple[float, float] | None) -> str:
+    return Progress(
+        rows=1_200,
+        done=300,
+        slice=slice_,
+        slices=4,
+        rate=rate,
+        eta_s=eta_s,
+        behind_rows=900,
+        behind_s=12.0,
+    ).line
+
+
+def test_before_the_first_slice_nothing_is_said_of_the_time_left() -> None:
+    line = replayed(slice_=0, rate=0.0, eta_s=None)
+    assert line == (
+        "300 of 1,200 rows, slice 0 of 4, time left: known after the first slice, "
+        "900 rows and 12 s behind its input"
+    )
+
+
+def test_afterwards_rate_and_time_left_are_told() -> None:
+    line = replayed(slice_=1, rate=250.0, eta_s=(3.0, 9.0))
+    assert "slice 1 of 4, 250 rows/s, 3 to 9 s left, " in line
+
+
+def test_a_download_is_told_when_something_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_EVERY_S", 0.0)
+    told: list[str] = []
+    watched = progress.Progress(read_lock()[:2], tmp_path, told.append)
+    for _ in range(3):
+        watched.tick()
+    assert told == []
+    folder = tmp_path / "org" / "name" / "jars"
+    folder.mkdir(parents=True)
+    (folder / "one.jar").write_bytes(b"x" * 2_000_000)
+    for _ in range(3):
+        watched.tick()
+    watched.done()
+    assert [line.partition(",")[0] for line in told] == ["jars: 1/2 files"]
