@@ -39,13 +39,18 @@ def parse(schema_json: str) -> Any:
         _check_names(schema)
         return fastavro.schema.parse_schema(schema, _write_hint=False)
     except orjson.JSONDecodeError as error:
-        raise SchemaViolation(f"not an Avro schema: not JSON: {error}") from error
+        raise _no_schema(f"not JSON: {error}") from error
     except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
-        raise SchemaViolation(f"not an Avro schema: {error}") from error
+        raise _no_schema(f"{error}") from error
     except KeyError as error:
-        raise SchemaViolation(f"not an Avro schema: a part of it lacks {error}") from error
+        raise _no_schema(f"a part of it lacks {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
-        raise SchemaViolation(f"not an Avro schema: {error}") from error
+        raise _no_schema(f"{error}") from error
+
+
+def _no_schema(why: str) -> SchemaViolation:
+    example = '{"type": "record", "name": "Placed", "fields": [{"name": "item", "type": "string"}]}'
+    return SchemaViolation(f"not an Avro schema: {why}", remedy=f"Write a record, as {example}")
 
 
 def complaints(*, reader: str, writer: str) -> list[str]:

@@ -32,6 +32,11 @@ from kernel.errors import (
 )
 
 _TIMEOUT_S = 30.0
+_UNKNOWN_CALLER = 401
+_TOKEN_REMEDY = (
+    "Commands find the workspace's token by themselves: leave PENSTOCK_TOKEN unset, or give it "
+    "what penstock token prints in the folder of the service."
+)
 _KINDS: Mapping[str, type[PenstockError]] = {
     "invalid-request": InvalidRequest,
     "incompatible": Incompatible,
@@ -183,6 +188,8 @@ def error_of(status: int, body: bytes) -> PenstockError:
     except orjson.JSONDecodeError:
         problem = {"detail": body.decode(errors="replace")[:500]}
     kind = _KINDS.get(problem.get("type")) or _kind_of(status)
+    if status == _UNKNOWN_CALLER:
+        problem["remedy"] = _TOKEN_REMEDY
     known = {"type", "title", "status", "detail", "remedy", "message"}
     fields = {key: value for key, value in problem.items() if key not in known}
     return kind(

@@ -63,7 +63,10 @@ def play(places: Places, workspace: WorkspaceOption = None, as_json: JsonOption 
                 lines += _lines(file, verdict)
     seconds = round(time.perf_counter() - started, 2)
     failed = sum(1 for each in documents if not each["ok"])
-    lines.append(f"{len(documents) - failed} expectations hold, {failed} fail ({seconds} s)")
+    held = len(documents) - failed
+    what = "expectation holds" if held == 1 else "expectations hold"
+    fail = "fails" if failed == 1 else "fail"
+    lines.append(f"{held} {what}, {failed} {fail} ({seconds} s)")
     answer = {"ok": not failed, "expectations": documents, "seconds": seconds}
     emit(answer, as_json=as_json, text="\n".join(lines))
     if failed:

@@ -22,3 +22,10 @@ def test_a_problem_ends_a_command_with_the_exit_code_of_its_error(
     told = error_of(problem.status, problem.body())
     assert exit_code(told) == exit_code(error)
     assert (told.message, told.remedy) == ("no", "Do this.")
+
+
+def test_a_call_without_the_token_says_where_commands_find_it() -> None:
+    told = error_of(401, b'{"detail": "no token", "remedy": "Send: Authorization: Bearer TOKEN"}')
+    assert told.message == "no token"
+    assert "penstock token" in told.remedy
+    assert "Bearer" not in told.remedy
