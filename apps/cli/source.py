@@ -83,7 +83,8 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     if source_topics.shown(found, name, as_json=as_json):
         return
     declarations.refuse_unknown(found.workspace, name)
-    # What follows takes seconds to load, which a wrong name does not pay for.
+    connect_url = found.required("connect.url")
+    # What follows takes seconds to load, which a wrong name or a stopped stack does not pay for.
     from apps import capture, gaps
     from apps.copy_progress import copies_of, render_copies
     from apps.source_documents import source_document
@@ -92,7 +93,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     from cdc.connect import ConnectClient
 
     source = sources.load(found.workspace, name)
-    with ConnectClient(found.required("connect.url")) as connect:
+    with ConnectClient(connect_url) as connect:
         state = capture.status(found, source, connect)
     captured = capture.captured_tables(Lake.at(found.lake), name)
     snapshot = capture.progress(found, source)
@@ -152,10 +153,11 @@ def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = F
     """Stop reading. The slot stays, and the database keeps its WAL until you resume."""
     found = settings.load(workspace)
     declarations.refuse_unknown(found.workspace, name)
+    connect_url = found.required("connect.url")
     from cdc.connect import ConnectClient
 
     connector = f"{found.name}-{name}"
-    with ConnectClient(found.required("connect.url")) as connect:
+    with ConnectClient(connect_url) as connect:
         connect.pause(connector)
         state = connect.await_status(
             connector, lambda s: s.connector == s.task == "PAUSED", timeout_s=30.0
@@ -167,12 +169,13 @@ def resume(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     """Go on after a pause, or restart what failed. A source that is slot-lost is refused."""
     found = settings.load(workspace)
     declarations.refuse_unknown(found.workspace, name)
+    connect_url = found.required("connect.url")
     from apps import capture
     from cdc import sources
     from cdc.connect import ConnectClient
 
     source = sources.load(found.workspace, name)
-    with ConnectClient(found.required("connect.url")) as connect:
+    with ConnectClient(connect_url) as connect:
         state = capture.resume(found, source, connect)
     emit(asdict(state), as_json=as_json, text=f"{name} runs")
 

@@ -241,7 +241,17 @@ def test_a_statement_is_read_without_arrow(lake: Path) -> None:
 def test_a_word_to_connect_loads_its_client_alone(tmp_path: Path) -> None:
     (tmp_path / "sources").mkdir()
     (tmp_path / "sources" / "shop.toml").touch()
-    assert loaded_by([["source", "pause", "shop"]], tmp_path).keys() <= {"httpx", "rich"}
+    (tmp_path / "penstock.toml").write_text('[connect]\nurl = "http://127.0.0.1:1"\n')
+    loaded = loaded_by([["source", "pause", "shop"]], tmp_path).keys()
+    assert "httpx" in loaded
+    assert loaded <= {"httpx", "rich"}
+
+
+def test_a_source_is_asked_for_where_a_stack_runs(lake: Path) -> None:
+    (lake / "sources").mkdir()
+    (lake / "sources" / "shop.toml").touch()
+    calls = [["source", each, "shop"] for each in ("status", "pause", "resume")]
+    assert loaded_by(calls, lake).keys() <= {READER}
 
 
 def test_who_waits_loads_no_datasets(lake: Path) -> None:
