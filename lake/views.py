@@ -9,9 +9,6 @@ column mapping, no partition columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -19,16 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake.datasets import location_of, schema_of
+from lake.ranges import Range, actions_within
 from lake.tables import Tables
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """Rows with lower <= column < upper; None is open. Used to skip files, and as a filter."""
-
-    column: str
-    lower: datetime | int | None
-    upper: datetime | int | None
 
 
 class DeltaFrames:
@@ -65,7 +54,7 @@ class DeltaFrames:
         table = self._tables.open(path)
         if table is None:
             return 0
-        return pc.sum(_actions(table, ranges)["size_bytes"]).as_py() or 0
+        return pc.sum(actions_within(table, ranges)["size_bytes"]).as_py() or 0
 
     def from_arrow(self, rows: pa.Table) -> DataFrame:
         """Return an Arrow table as a frame."""
@@ -76,31 +65,4 @@ class DeltaFrames:
 
 def _files(table: DeltaTable, ranges: tuple[Range, ...]) -> list[str]:
     root = location_of(table)
-    return [f"{root}/{path}" for path in _actions(table, ranges)["path"].to_pylist()]
-
-
-def _actions(table: DeltaTable, ranges: tuple[Range, ...]) -> pa.Table:
-    """Return what the log says of each file that may hold rows within `ranges`."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    keep = pa.array([True] * actions.num_rows, pa.bool_())
-    for within in ranges:
-        low, high = f"min.{within.column}", f"max.{within.column}"
-        if high not in actions.column_names:
-            continue
-        if within.lower is not None:
-            # A file without statistics may hold anything.
-            keep = pc.and_(keep, pc.fill_null(_at_least(actions[high], within.lower), True))
-        if within.upper is not None:
-            keep = pc.and_(keep, pc.fill_null(_below(actions[low], within.upper), True))
-    return actions.filter(keep)
-
-
-def _at_least(column: pa.ChunkedArray, bound: datetime | int) -> pa.ChunkedArray:
-    if isinstance(bound, datetime):
-        # Delta's statistics cut times to milliseconds: the greatest value may lie above `column`.
-        bound -= timedelta(milliseconds=1)
-    return pc.greater_equal(column, pa.scalar(bound, column.type))
-
-
-def _below(column: pa.ChunkedArray, bound: datetime | int) -> pa.ChunkedArray:
-    return pc.less(column, pa.scalar(bound, column.type))
+    return [f"{root}/{path}" for path in actions_within(table, ranges)["path"].to_pylist()]

@@ -150,11 +150,7 @@ def slicing_of(
 
 def sliceable(plan: Plan) -> tuple[str, ...]:
     """Return the columns of the key that a filter on the result reaches the inputs by."""
-    if plan.tree is None:
-        # A query of one step groups by its key, or takes the newest row of it.
-        return plan.key
-    tree = plan.tree
-    return tuple(name for name in plan.key if _carried(tree, name))
+    return tuple(name for name in plan.key if _carried(plan.tree, name))
 
 
 def fingerprint_of(plan: Plan, slicing: Slicing) -> str:

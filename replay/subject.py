@@ -19,9 +19,9 @@ from pipeline.typed.columns import EPOCH
 from pipeline.verification.large_states import LargeStates
 from projections.run.catalog import PROJECTION, DeployedCatalog, Deployment, Entry
 from projections.run.derived_holds import covered, holds_on
+from projections.run.input_rows import input_tables as tables_of_plan
+from projections.run.input_rows import table_of
 from projections.run.notes import ended_at
-from projections.run.region_runs import input_tables as tables_of_plan
-from projections.run.region_runs import table_of
 from projections.run.relations import LATENESS, LakeCatalog
 from projections.run.targets import Target
 from projections.serve.standings import unknown_projection

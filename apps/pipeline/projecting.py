@@ -27,7 +27,7 @@ from pipeline.ddl.held_tables import retry_command
 from pipeline.history.tables import HistoryTables
 from pipeline.typed.tables import TypedTables
 from projections.run.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
-from projections.run.dataflow import MEMORY_BYTES
+from projections.run.database import MEMORY_BYTES
 from projections.run.derived_holds import held_input
 from projections.run.derived_tables import Brought, DerivedTables
 from projections.run.projector import Projector, Run

@@ -17,7 +17,7 @@ from lake.datasets import dataset_of
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.typed.columns import EPOCH
-from projections.run.region_runs import input_tables
+from projections.run.input_rows import input_tables
 from projections.run.relations import LakeCatalog
 from projections.sql.lineage import in_order
 from projections.sql.plan import Plan

@@ -26,7 +26,7 @@ from lake.table_columns import UTC_MICROS
 from lake.tables import Tables, greatest
 from lake.writer import ArrowWriter, Guard
 from pipeline.typed.columns import EPOCH, TIME
-from projections.run.region_runs import table_of
+from projections.run.input_rows import table_of
 from projections.run.relations import LakeCatalog
 from projections.run.targets import Target
 from projections.sql.shape import END, InputKind, Plan
@@ -105,8 +105,7 @@ class Corrections:
         """
         if changes is None or not _is_corrected(plan, target):
             return
-        unique = plan.tree is not None and plan.tree.unique
-        found = [*corrected(changes, plan.key, before_us, unique=unique)]
+        found = [*corrected(changes, plan.key, before_us, unique=plan.tree.unique)]
         if not found:
             return
         cause, now = self._cause(plan, catalog, before_us or 0, after or Epoch(0), epoch), _now()

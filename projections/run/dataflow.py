@@ -7,18 +7,14 @@ the dataflow unusable; whoever runs it then begins anew.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
-from uuid import uuid4
 
-import duckdb
 import pyarrow as pa
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
-from kernel.errors import ContractViolation, TooLarge, first_line
+from kernel.errors import ContractViolation
+from projections.run.database import MEMORY_BYTES, ORDER_TYPES, TEXT, Database, arrow_type, types_of
 from projections.run.functions import computing, functions_in, with_parameters
 from projections.run.matcher import matcher_of
 from projections.run.operators import (
@@ -28,14 +24,11 @@ from projections.run.operators import (
     RecomputedOperator,
     consolidated,
 )
-from projections.run.regions import TEXT
-from projections.run.spark_scalars import register_scalars
 from projections.sql.batch import keyed, listed, mapped, names, united, windowed
 from projections.sql.catalog import Column
 from projections.sql.duckdb_text import duckdb_type
 from projections.sql.match_text import given_columns, matcher_name, physical, taken_columns
 from projections.sql.shape import NOTHING_ENDED, ORDER
-from projections.sql.spark_times import OnlySparkError
 from projections.sql.tree import (
     Final,
     Grouped,
@@ -53,32 +46,18 @@ from projections.sql.tree import (
     walk,
 )
 
-MEMORY_BYTES = 256 * 2**20
-"""What one projection's state and its computation may take before DuckDB writes them to disk."""
-_ORDER_TYPES = {"_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
 _MORE = ", _w"
-
-
-class NeedsSparkError(Exception):
-    """A value that Spark computes and the functions here do not: the round is Spark's."""
 
 
 class Dataflow:
     """Keeps one plan tree's rows up to date. For one thread."""
 
     def __init__(self, tree: Newest, *, memory_bytes: int = MEMORY_BYTES) -> None:
-        self._memory_bytes = memory_bytes
-        self._connection = duckdb.connect()
-        self._connection.execute("SET threads = 1")
-        self._connection.execute("SET preserve_insertion_order = false")
-        self._connection.execute(f"SET memory_limit = '{memory_bytes}B'")
-        # Made by DuckDB when memory does not suffice, and removed by it.
-        self._scratch = Path(tempfile.gettempdir(), f"penstock-regions-{uuid4().hex}")
-        self._connection.execute("SET temp_directory = $1", [str(self._scratch)])
+        self._database = Database(memory_bytes=memory_bytes)
+        self._connection = self._database.connection
         self._tree = tree
         self._make_matchers()
         self._make_functions()
-        register_scalars(self._connection)
         self._operators: list[Operator] = []
         self._finals: list[FinalOperator] = []
         for scan in scans(tree):
@@ -87,7 +66,7 @@ class Dataflow:
 
     def close(self) -> None:
         """Give back memory and disk."""
-        self._connection.close()
+        self._database.close()
 
     def add(self, scan: Scan, rows: Iterable[pa.Table], *, weight: int = 1) -> None:
         """Take rows that came in an input, or with weight -1 those that went.
@@ -95,9 +74,9 @@ class Dataflow:
         They have the columns of the input and those of `ORDER`. A row that comes and goes in one
         round is no change.
         """
-        with self._within_memory():
-            for part in rows:
-                self._insert(scan.view, part.select([*names(scan), *ORDER]), weight=weight)
+        with self._database.within_memory():
+            columns = [*names(scan), *ORDER]
+            self._insert(scan.view, (part.select(columns) for part in rows), weight=weight)
 
     def pass_watermark(self, watermark_us: int | None) -> None:
         """Take the watermark of the next round, in microseconds since 1970; None before any."""
@@ -113,9 +92,9 @@ class Dataflow:
         """Let the inputs' changes through all operators; return the rows that came and went.
 
         They have the tree's columns and `_w`, +1 or -1. Raises `ContractViolation` for values that
-        the query cannot be computed of, as in a division by zero, `NeedsSparkError` for those that
-        Spark alone can, `TooLarge` where the state or the
-        round fit neither into memory nor onto the disk behind it.
+        the query cannot be computed of, as in a division by zero, `BeyondThisProcess` for those
+        that Spark alone reads, `TooLarge` where the state or the round fit neither into memory nor
+        onto the disk behind it.
         """
         return self._round(self._changes)
 
@@ -126,30 +105,20 @@ class Dataflow:
         """
         columns = listed(TEXT, names(self._tree))
         rows = f"SELECT {columns}, _w FROM ({self._changes}) AS c"
-        with self._within_memory():
+        with self._database.within_memory():
             self._connection.execute(f"CREATE TEMP TABLE stored AS {rows} LIMIT 0")
-            for part in stored:
-                self._insert("stored", part.select(names(self._tree)), weight=-1)
+            columns_of = names(self._tree)
+            self._insert("stored", (part.select(columns_of) for part in stored), weight=-1)
         changes = self._round(f"{rows} UNION ALL FROM stored")
         self._connection.execute("DROP TABLE stored")
         return changes
 
     def _round(self, results: str) -> pa.Table:
-        with self._within_memory():
-            try:
+        with self._database.within_memory():
+            with self._database.computing():
                 for operator in self._operators:
                     operator.step()
                 changes = self._arrow(consolidated(results, listed(TEXT, names(self._tree))))
-            except duckdb.OutOfMemoryException:
-                raise
-            except duckdb.Error as error:
-                if OnlySparkError.__name__ in str(error):
-                    raise NeedsSparkError(first_line(error)) from error
-                raise ContractViolation(
-                    f"the query cannot be computed: {first_line(error)}",
-                    remedy="Write the query so that it holds for every row, as with nullif or "
-                    "CASE.",
-                ) from error
             self._settle()
         return changes
 
@@ -163,30 +132,8 @@ class Dataflow:
             empty = f"SELECT * FROM {scan.view} LIMIT 0"
             self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {scan.view} AS {empty}")
 
-    @contextmanager
-    def _within_memory(self) -> Iterator[None]:
-        """Say of work that was too large what helps: the rows are not to blame."""
-        try:
-            yield
-        except duckdb.OutOfMemoryException as error:
-            raise TooLarge(
-                f"what the projection keeps between runs, or one run of it, needs more than "
-                f"{self._memory_bytes // 2**20} MB of memory and the disk behind it "
-                f"({self._scratch.parent}): {first_line(error)}",
-                remedy="Raise pipeline.state_memory_bytes, or free space there, and restart the "
-                "pipeline. What is kept, and which queries Spark computes instead, shows: penstock "
-                "projection explain FILE.sql",
-                memory_bytes=self._memory_bytes,
-            ) from error
-
-    def _insert(self, table: str, rows: pa.Table, *, weight: int) -> None:
-        if rows.num_rows:
-            columns = listed(TEXT, rows.schema.names)
-            self._connection.register("arrived", _without_zones(rows))
-            self._connection.execute(
-                f"INSERT INTO {table} BY NAME SELECT {columns}, {weight} AS _w FROM arrived"
-            )
-            self._connection.unregister("arrived")
+    def _insert(self, table: str, rows: Iterable[pa.Table], *, weight: int) -> None:
+        self._database.insert(table, rows, more=f", {weight} AS _w")
 
     def _arrow(self, query: str) -> pa.Table:
         found: pa.Table = self._connection.sql(query).to_arrow_table()
@@ -227,9 +174,7 @@ class Dataflow:
             )
 
     def _make_input(self, scan: Scan) -> None:
-        types = {each.name: duckdb_type(each.type) for each in scan.columns} | _ORDER_TYPES
-        columns = ", ".join(f"{TEXT.name(name)} {kind}" for name, kind in types.items())
-        self._connection.execute(f"CREATE TEMP TABLE {scan.view} ({columns}, _w BIGINT)")
+        self._database.make(scan.view, types_of(scan.columns) | ORDER_TYPES | {"_w": "BIGINT"})
 
     def _changes_of(self, node: Node) -> str:
         """Return the query for a node's changes in a round, and make the operators it takes."""
@@ -276,35 +221,7 @@ def _without_zone(computed: Callable[..., pa.Array], count: int) -> Callable[...
     return with_parameters(function, count)
 
 
-def arrow_type(column: Column) -> pa.DataType:
-    """Return the Arrow type of a column of simple type."""
-    simple = {
-        "STRING": pa.string(),
-        "BOOLEAN": pa.bool_(),
-        "TINYINT": pa.int8(),
-        "SMALLINT": pa.int16(),
-        "INT": pa.int32(),
-        "BIGINT": pa.int64(),
-        "DOUBLE": pa.float64(),
-        "DATE": pa.date32(),
-        "TIMESTAMP": pa.timestamp("us", "UTC"),
-    }
-    if column.type in simple:
-        return simple[column.type]
-    precision, scale = column.type.removeprefix("DECIMAL(").removesuffix(")").split(",")
-    return pa.decimal128(int(precision), int(scale))
-
-
 def _structs(prefix: str, columns: Sequence[Column]) -> str:
     """Return DuckDB's type of a list of structs with numbered fields."""
     fields = (f"{prefix}{i} {duckdb_type(physical(c.type))}" for i, c in enumerate(columns))
     return f"STRUCT({', '.join(fields)})[]"
-
-
-def _without_zones(rows: pa.Table) -> pa.Table:
-    """Return rows with moments as DuckDB keeps them here: in UTC, without saying so."""
-    fields = [
-        field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field
-        for field in rows.schema
-    ]
-    return rows.cast(pa.schema(fields))

@@ -23,8 +23,9 @@ from kernel.positions import Epoch
 from lake.attempts import Attempts
 from lake.datasets import schema_of
 from lake.layout import Lake, current_name
+from lake.ranges import Range
 from lake.tables import TableAt, Tables, greatest
-from lake.views import DeltaFrames, Range
+from lake.views import DeltaFrames
 from pipeline.commit.manifest import TYPED, Committed, Manifest, Projected
 from pipeline.commit.retries import Retries
 from pipeline.ddl.held_tables import NO_ORDER, Hold, failure_hold

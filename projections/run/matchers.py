@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.functions import arrow_udf
 
-from projections.run.dataflow import arrow_type
+from projections.run.database import arrow_type
 from projections.run.functions import computing, functions_in
 from projections.run.matcher import Matcher, matcher_of
 from projections.sql.catalog import Column

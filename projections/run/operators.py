@@ -13,7 +13,8 @@ from typing import Protocol
 
 import duckdb
 
-from projections.run.regions import TEXT, region_of
+from projections.run.database import TEXT
+from projections.run.regions import region_of
 from projections.sql.batch import join_condition, joined, names, over_rows
 from projections.sql.shape import END, NOTHING_ENDED, ORDER
 from projections.sql.tree import Final, Join, JoinKind, Node, Recomputed

@@ -5,19 +5,20 @@ afterwards and rebuilt from it, so that a crash between the two repeats nothing.
 fails keeps its last version and its error; the others go on, and ingest never waits for any.
 
 One run of a projection over the epochs (C, E]:
-1. Find the keys that the new rows affect (`affected_sql`).
-2. Compute the complete new rows of exactly those keys (`changed_sql`) from everything visible at E.
-3. Merge them into the target in one guarded commit; affected keys without a row are deleted.
-4. Note the run in the manifest.
-A first run, and a rebuild, compute the whole (`rows_sql`): the same rows by P6. What would be too
-large for this process is written from the executors. A projection of several steps is kept by the
-operators of its tree instead of 1 and 2 (`region_runs`).
+1. Find the keys that what is new touches, and compute their rows again (`key_runs`): of a
+   projection of one step. One of several steps is kept by the operators of its tree instead
+   (`region_runs`).
+2. Merge them into the target in one guarded commit; touched keys without a row are deleted.
+3. Note the run in the manifest.
+A first run, and a rebuild, compute the whole: the same rows by P6. What would be too large for
+this process is written from the executors.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -27,38 +28,40 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from kernel import failpoints
 from kernel.errors import LeaseLost, NotFound
 from kernel.positions import CLOSED, DeltaVersion, Epoch
-from lake.collecting import FEW_ROWS, RESULT, collected
+from lake.collecting import RESULT, collected
 from lake.datasets import schema_of
 from lake.layout import Lake
+from lake.ranges import Range
+from lake.small_files import SmallFiles
 from lake.spark_writer import SparkWriter
 from lake.tables import TableAt, Tables, greatest
-from lake.views import DeltaFrames, Range
-from lake.writer import (
-    DELETE,
-    OP,
-    UPSERT,
-    ArrowWriter,
-    Guard,
-    upserts_and_deletes,
-    with_op,
-)
+from lake.views import DeltaFrames
+from lake.writer import DELETE, OP, ArrowWriter, Guard
 from pipeline.commit.manifest import Manifest, Projected
 from projections.run.corrections import Corrections
-from projections.run.dataflow import MEMORY_BYTES
+from projections.run.database import MEMORY_BYTES, BeyondThisProcess, Database
+from projections.run.engines import SmallEngine, SparkEngine
 from projections.run.final_rows import FinalRows
+from projections.run.input_rows import input_tables, table_of
+from projections.run.key_runs import KEPT_BY_KEYS, all_rows, changed_rows
 from projections.run.matchers import register_functions
 from projections.run.meanings import Meanings
-from projections.run.region_runs import Reading, RegionRuns, input_tables, shape_of, table_of
+from projections.run.region_runs import Reading, RegionRuns, shape_of
 from projections.run.relations import LakeCatalog, retyped
 from projections.run.result_rows import keyed, stamped
-from projections.run.stream_frames import stream_frame
+from projections.run.stream_frames import input_frame
 from projections.run.targets import Target
 from projections.run.watermark import greater
-from projections.sql.plan import Input, InputKind, Plan, Strategy
+from projections.sql.plan import InputKind, Plan, Strategy
 from projections.sql.shape import END, ORDER
 
 BOUNDED_BYTES = 64 * 2**20
 """Input files up to this size give a result that is collected here and committed at once."""
+SMALL_BYTES = 8 * 2**20
+"""Input files up to this size are read here, for a projection that holds nothing, even as a whole.
+
+What a join as of a time compares grows with the product of both sides: of more, Spark's executors
+make the first run, and nobody waits for it here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,9 @@ class Projector:
         self._writer = ArrowWriter(tables)
         self._spark_writer = SparkWriter(spark, tables)
         self._bounded_bytes = bounded_bytes
-        self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes)
+        self._files = SmallFiles()
+        self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes, small=self._files)
+        self._small = Database(memory_bytes=state_memory_bytes)
         self._read: dict[str, dict[str, int]] = {}
         self._final = FinalRows(manifest)
         self._corrections = Corrections(lake, tables)
@@ -262,11 +267,13 @@ class Projector:
         self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard
     ) -> tuple[DeltaVersion, int]:
         """Compute everything and replace what lies at the target; return version and rows."""
-        result = self.whole(plan, target, catalog, guard.epoch)
         if self._input_bytes(plan, catalog) <= self._bounded_bytes:
-            rows = stamped(keyed(collected(result, RESULT), plan.key), guard.epoch)
+            rows = stamped(
+                keyed(self._all_rows(plan, target, catalog, guard), plan.key), guard.epoch
+            )
             failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
             return self._writer.overwrite(target.path, rows, guard), rows.num_rows
+        result = self.whole(plan, target, catalog, guard.epoch)
         whole = result.dropna(subset=list(plan.key))
         marked = whole.withColumn("_epoch", functions.lit(int(guard.epoch)).cast("bigint"))
         failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
@@ -274,10 +281,24 @@ class Projector:
         table = self._tables.open(target.path)
         return version, table.count() if table is not None else 0
 
+    def _all_rows(self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard) -> pa.Table:
+        small = plan.strategy in KEPT_BY_KEYS and plan.small
+        if small and self._input_bytes(plan, catalog) <= min(SMALL_BYTES, self._bounded_bytes):
+            reading = self._reading(plan, target, catalog, guard.epoch)
+            with suppress(BeyondThisProcess):
+                return all_rows(self._small_engine(reading), plan, guard.epoch)
+        return collected(self.whole(plan, target, catalog, guard.epoch), RESULT)
+
     def whole(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> DataFrame:
         """Return all rows as they are at an epoch, as a frame that is computed when it is used."""
+        seen = Range(column="_epoch", lower=None, upper=up_to + 1)
+        late = not plan.stateful or target.include_late
         for item in plan.inputs:
-            frame = self._visible(item, target, plan, catalog, up_to, ())
+            ranges = (seen,) if item.kind is InputKind.STREAM else ()
+            version = target.versions.get(table_of(item))
+            frame = input_frame(
+                self._frames, self._lake, item, catalog, ranges, late=late, version=version
+            )
             frame.createOrReplaceTempView(item.view)
         register_functions(self._spark, plan.tree)
         return self._spark.sql(plan.rows_at(self._final.watermark(plan, target, catalog, up_to)))
@@ -303,96 +324,43 @@ class Projector:
         if after is None or table is None or plan.strategy is Strategy.WHOLE:
             return None
         stored = schema_of(table)
-        kept = plan.tree if plan.strategy is Strategy.REGIONS else None
-        if kept is not None and retyped(stored, shape_of(kept)):
+        if plan.strategy is Strategy.REGIONS and retyped(stored, shape_of(plan.tree)):
             return None
-        changes = self._changes(plan, target, catalog, after, up_to)
+        if plan.strategy is Strategy.NEWEST and not {*ORDER} <= {*stored.names}:
+            # An earlier version of the software kept it, by other means.
+            return None
+        try:
+            changes = self._changes(plan, target, catalog, after, up_to)
+        except BeyondThisProcess:
+            return None
         return None if retyped(stored, changes.schema) else changes
 
     def _changes(
         self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch, up_to: Epoch
     ) -> pa.Table:
+        reading = self._reading(plan, target, catalog, up_to)
         if plan.strategy is Strategy.REGIONS:
-            reading = Reading(
-                plan=plan,
-                catalog=catalog,
-                app_id=target.app_id,
-                path=target.path,
-                include_late=target.include_late,
-                versions=dict(target.versions),
-                watermark_us=self._final.watermark(plan, target, catalog, up_to),
-            )
             return stamped(self._regions.changes(reading, up_to), up_to)
-        new = Range(column="_epoch", lower=after + 1, upper=up_to + 1)
-        for item in plan.inputs:
-            frame = self._visible(item, target, plan, catalog, up_to, (new,))
-            frame.createOrReplaceTempView(f"{item.view}_new")
-        if plan.affected_sql is None:
-            rows = collected(self._spark.sql(plan.changed_sql or ""), RESULT)
-            return with_op(stamped(keyed(rows, plan.key), up_to), UPSERT)
-        return self._recomputed(plan, target, catalog, up_to)
+        if plan.small:
+            with suppress(BeyondThisProcess):
+                rows = changed_rows(self._small_engine(reading), plan, after, up_to)
+                return stamped(rows, up_to)
+        spark = SparkEngine(self._spark, self._lake, self._frames, reading)
+        return stamped(changed_rows(spark, plan, after, up_to), up_to)
 
-    def _recomputed(
-        self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch
-    ) -> pa.Table:
-        for item in plan.inputs:
-            # The keys may depend on rows that are not new: those whose as-of version changed.
-            frame = self._visible(item, target, plan, catalog, up_to, ())
-            frame.createOrReplaceTempView(item.view)
-        affected = keyed(collected(self._spark.sql(plan.affected_sql or ""), RESULT), plan.key)
-        if affected.num_rows == 0:
-            return with_op(self._empty_rows(plan, up_to), UPSERT)
-        self._frames.from_arrow(affected).createOrReplaceTempView("affected")
-        for item in plan.inputs:
-            bounds = self._bounds(item)
-            if bounds is not None:
-                frame = self._visible(item, target, plan, catalog, up_to, (bounds,))
-                frame.createOrReplaceTempView(item.view)
-        changed = collected(self._spark.sql(plan.changed_sql or ""), RESULT)
-        rows = stamped(keyed(changed, plan.key), up_to)
-        keys = affected.select(list(plan.key)).group_by(list(plan.key)).aggregate([])
-        gone = keys.join(rows.select(list(plan.key)), list(plan.key), join_type="left anti")
-        return upserts_and_deletes(rows, stamped(gone, up_to))
+    def _small_engine(self, reading: Reading) -> SmallEngine:
+        return SmallEngine(self._small, self._lake, self._tables, reading, self._files)
 
-    def _empty_rows(self, plan: Plan, up_to: Epoch) -> pa.Table:
-        none = self._spark.sql(f"SELECT * FROM ({plan.rows_sql}) WHERE false")
-        return stamped(collected(none, FEW_ROWS), up_to)
-
-    def _bounds(self, item: Input) -> Range | None:
-        bounds = item.time_bounds
-        if bounds is None:
-            return None
-        row = self._spark.sql(
-            f"SELECT {bounds.lower_sql} AS low, {bounds.upper_sql} AS high FROM affected"
-        ).first()
-        return Range(column=bounds.column, lower=row["low"], upper=row["high"]) if row else None
-
-    def _visible(
-        self,
-        item: Input,
-        target: Target,
-        plan: Plan,
-        catalog: LakeCatalog,
-        up_to: Epoch,
-        ranges: tuple[Range, ...],
-    ) -> DataFrame:
-        match item.kind:
-            case InputKind.STREAM:
-                at_epoch = Range(column="_epoch", lower=None, upper=up_to + 1)
-                frame = stream_frame(
-                    self._frames, self._lake, item.name, catalog, (*ranges, at_epoch)
-                )
-                if plan.stateful and not target.include_late:
-                    frame = frame.filter("NOT _late")
-                return frame
-            case InputKind.HISTORY | InputKind.LATEST | InputKind.PROJECTION:
-                name = table_of(item)
-                frame_or_none = self._frames.frame(
-                    self._lake.path(name), *ranges, version=target.versions.get(name)
-                )
-                if frame_or_none is None:
-                    raise NotFound(f"{name} has no rows yet")
-                return frame_or_none
+    def _reading(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> Reading:
+        return Reading(
+            plan=plan,
+            catalog=catalog,
+            app_id=target.app_id,
+            path=target.path,
+            include_late=target.include_late,
+            versions=dict(target.versions),
+            watermark_us=self._final.watermark(plan, target, catalog, up_to),
+        )
 
 
 def _run(table: TableAt, rows: int, deleted: int, whole: bool, started: float) -> Run:

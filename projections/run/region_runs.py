@@ -18,10 +18,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.datasets import (
     dataset_at,
@@ -29,15 +27,16 @@ from lake.datasets import (
     missing_file,
     paths_of,
     scanner_of,
-    schema_of,
 )
 from lake.layout import Lake
+from lake.small_files import SmallFiles
 from lake.tables import Tables
 from lake.writer import upserts_and_deletes
-from pipeline.typed.columns import EPOCH, LATE
-from projections.run.dataflow import MEMORY_BYTES, Dataflow, arrow_type
+from projections.run.database import MEMORY_BYTES, arrow_schema
+from projections.run.dataflow import Dataflow
+from projections.run.input_rows import epochs, facts, placed, table_at, table_of
 from projections.run.relations import LakeCatalog
-from projections.sql.shape import ORDER, Input, InputKind, Plan
+from projections.sql.shape import InputKind, Plan
 from projections.sql.tree import Newest, Scan, scans
 
 _LOOK_BACK = 32
@@ -74,19 +73,26 @@ class Reading:
     @property
     def identity(self) -> str:
         """Return a text that changes with all that a dataflow's rows depend on, but the facts."""
-        tree = self.plan.tree
-        columns = [each.columns for each in scans(tree)] if tree is not None else []
+        columns = [each.columns for each in scans(self.plan.tree)]
         return repr((self.plan.rows_sql, columns, self.include_late))
 
 
 class RegionRuns:
     """Computes changes from dataflows that it keeps in memory. For one thread."""
 
-    def __init__(self, lake: Lake, tables: Tables, *, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        small: SmallFiles | None = None,
+    ) -> None:
         self._memory_bytes = memory_bytes
         self._lake = lake
         self._tables = tables
         self._held: dict[str, _Held] = {}
+        self._small = small or SmallFiles()
         self._under_way: tuple[str, _Held] | None = None
         self.last: pa.Table | None = None
         """The rows that came and went in the last changes, with their weights."""
@@ -97,7 +103,6 @@ class RegionRuns:
         Call `committed` once they are: without that the next run begins anew.
         """
         tree = reading.plan.tree
-        assert tree is not None, "a plan without a tree is not kept by regions"
         self._drop_under_way()
         table = self._tables.open(reading.path)
         held = self._held.pop(reading.app_id, None)
@@ -161,32 +166,22 @@ class RegionRuns:
 
     def _fed_table(self, held: _Held, scan: Scan, reading: Reading) -> bool:
         name = table_of(scan)
-        table = self._tables.open(self._lake.path(name))
-        if table is None:
-            raise NotFound(f"{name} has no rows yet")
-        wanted = reading.versions.get(name, table.version())
-        if wanted != table.version():
-            table = DeltaTable(self._lake.path(name), version=wanted)
+        table = table_at(self._lake, self._tables, name, reading.versions.get(name))
         before, now = held.files.get(scan.view, frozenset()), paths_of(table)
         gone = dataset_at(table, before - now)
         if missing_file(gone) is not None:
             return False
-        held.dataflow.add(scan, _rows(scan, dataset_at(table, now - before)))
-        held.dataflow.add(scan, _rows(scan, gone), weight=-1)
+        held.dataflow.add(scan, placed(scan, dataset_at(table, now - before)))
+        held.dataflow.add(scan, placed(scan, gone), weight=-1)
         held.files[scan.view] = now
         return True
 
     def _facts(self, scan: Scan, reading: Reading, after: int, up_to: Epoch) -> Iterator[pa.Table]:
-        members = reading.catalog.members(scan.name)
-        if not members:
-            raise NotFound(f"{scan.name} has no rows yet")
-        where = (pc.field(EPOCH) > after) & (pc.field(EPOCH) <= int(up_to))
-        if reading.plan.stateful and not reading.include_late:
-            where = where & ~pc.field(LATE)
-        for member in members:
-            table = self._tables.open(self._lake.path(member))
-            if table is not None:
-                yield from _shaped(scan, table, where)
+        late = not reading.plan.stateful or reading.include_late
+        came = [epochs(after, int(up_to))]
+        return facts(
+            self._lake, self._tables, reading.catalog, scan, came, late=late, small=self._small
+        )
 
 
 def _stands(held: _Held, reading: Reading, table: DeltaTable) -> bool:
@@ -199,56 +194,9 @@ def _stands(held: _Held, reading: Reading, table: DeltaTable) -> bool:
     )
 
 
-def _shaped(scan: Scan, table: DeltaTable, where: pc.Expression) -> Iterator[pa.Table]:
-    """Yield rows of one typed table under the relation's columns, NULL where it lacks one."""
-    present = set(schema_of(table).names)
-    own = [each for each in scan.columns if each.name in present]
-    names = [*(each.name for each in own), *ORDER]
-    types = {each.name: arrow_type(each) for each in scan.columns}
-    for batch in scanner_of(dataset_of(table), where, [*dict.fromkeys(names)]).to_batches():
-        rows = pa.table(batch)
-        columns = {
-            name: rows[name].cast(kind) if name in present else pa.nulls(rows.num_rows, kind)
-            for name, kind in types.items()
-        }
-        yield pa.table(columns | {name: rows[name] for name in ORDER})
-
-
-def table_of(read: Scan | Input) -> str:
-    """Name the table of the lake that an input reads which is not a stream."""
-    kind = "projection" if read.kind is InputKind.PROJECTION else "history"
-    return f"{kind}/{read.name}"
-
-
-def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
-    """Name the tables that a plan reads: typed ones of its streams, histories, projections."""
-    names: list[str] = []
-    for item in plan.inputs:
-        stream = item.kind is InputKind.STREAM
-        names += catalog.members(item.name) if stream else [table_of(item)]
-    return names
-
-
-def _rows(scan: Scan, files: ds.Dataset) -> Iterator[pa.Table]:
-    """Yield rows of a table with their place in time; see `projections.sql.batch.scanned`."""
-    types = {each.name: arrow_type(each) for each in scan.columns}
-    versions = scan.kind is not InputKind.PROJECTION
-    where = {
-        InputKind.HISTORY: ~pc.field("_deleted"),
-        InputKind.LATEST: ~pc.field("_deleted") & pc.field("valid_to").is_null(),
-    }.get(scan.kind)
-    needed = [*dict.fromkeys([*types, *(["valid_from"] if versions else [])])]
-    for batch in scanner_of(files, where, needed).to_batches():
-        rows = pa.table(batch)
-        zero = pa.array([0] * rows.num_rows, pa.int64())
-        begun = rows["valid_from"] if versions else zero.cast(pa.timestamp("us", "UTC"))
-        columns = {name: rows[name].cast(kind) for name, kind in types.items()}
-        yield pa.table(columns | {"_time": begun, "_seq_hi": zero, "_seq_lo": zero})
-
-
 def shape_of(tree: Newest) -> pa.Schema:
     """Return the columns of the rows that a tree gives."""
-    return pa.schema([(each.name, arrow_type(each)) for each in tree.columns])
+    return arrow_schema(tree.columns)
 
 
 def _stored(table: DeltaTable, tree: Newest) -> Iterator[pa.Table]:

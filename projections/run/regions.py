@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from projections.sql.duckdb_text import DuckText
+from projections.run.database import TEXT
 from projections.sql.tree import (
     WINDOW_END,
     WINDOW_START,
@@ -23,8 +23,6 @@ from projections.sql.tree import (
     Recomputed,
     Sessions,
 )
-
-TEXT = DuckText()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

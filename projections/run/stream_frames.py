@@ -1,4 +1,4 @@
-"""A stream as a Spark frame: its typed tables under the columns of one relation."""
+"""Inputs of a plan as Spark frames; a stream is its typed tables under one relation's columns."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pyspark.sql import DataFrame
 
 from kernel.errors import NotFound
 from lake.layout import Lake
-from lake.views import DeltaFrames, Range
+from lake.ranges import Range
+from lake.views import DeltaFrames
+from projections.run.input_rows import table_of
 from projections.run.relations import LakeCatalog
-from projections.sql.shape import INGESTED_AT, ORDER
+from projections.sql.shape import INGESTED_AT, ORDER, Input, InputKind
+from projections.sql.tree import Scan
 from schemas.identifiers import spark_name
 
 
@@ -41,3 +44,28 @@ def stream_frame(
     for frame in shaped[1:]:
         union = union.unionByName(frame)
     return union
+
+
+def input_frame(
+    frames: DeltaFrames,
+    lake: Lake,
+    read: Scan | Input,
+    catalog: LakeCatalog,
+    ranges: tuple[Range, ...],
+    *,
+    late: bool = True,
+    version: int | None = None,
+) -> DataFrame:
+    """Return an input's rows within all ranges: of a stream without `late` those that came in time,
+    of a table those that it had at a version, its newest where none is asked for.
+
+    Raises `NotFound` before the first row.
+    """
+    if read.kind is InputKind.STREAM:
+        frame = stream_frame(frames, lake, read.name, catalog, ranges)
+        return frame if late else frame.filter("NOT _late")
+    name = table_of(read)
+    found = frames.frame(lake.path(name), *ranges, version=version)
+    if found is None:
+        raise NotFound(f"{name} has no rows yet")
+    return found

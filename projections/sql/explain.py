@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from projections.sql.compile import uncertain_sums
+from sqlglot import exp
+
 from projections.sql.expressions import render
+from projections.sql.key_steps import key_steps
 from projections.sql.outline import outline
 from projections.sql.query import Query
-from projections.sql.shape import Input, InputKind, Plan, Strategy
+from projections.sql.shape import InputKind, Plan, Strategy
 from projections.sql.tree import (
     Function,
     Grouped,
@@ -22,6 +24,7 @@ from projections.sql.tree import (
 )
 
 NEW_ROWS = "new rows only"
+NEW_ROWS_AND_MET = "new rows, and those that look up a version which changed"
 TOUCHED_WINDOWS = "rows of the touched windows"
 TOUCHED_KEYS = "all rows of the touched keys"
 TOUCHED_REGIONS = "rows of the touched regions"
@@ -37,13 +40,16 @@ _LATE_ROWS = "late rows: take part whenever they come; the latest event time win
 def cost_of(query: Query, strategy: Strategy) -> str:
     """Return the cost class: what one run reads, apart from finding the keys."""
     if strategy is Strategy.NEWEST:
-        return NEW_ROWS
+        return NEW_ROWS_AND_MET if query.lookups else NEW_ROWS
     return TOUCHED_WINDOWS if query.window is not None else TOUCHED_KEYS
 
 
-def notes_of(query: Query, strategy: Strategy, inputs: tuple[Input, ...]) -> tuple[str, ...]:
-    """Say what is kept, what late rows do, and what the author may not expect."""
-    notes = [_state(query, strategy, inputs), _late(query)]
+def notes_of(query: Query, tree: Newest, strategy: Strategy, beyond: str | None) -> tuple[str, ...]:
+    """Say what is kept, what late rows do, and what the author may not expect.
+
+    `beyond` is what Spark alone computes.
+    """
+    notes = [_engine(beyond), _state(tree, strategy), _late(query)]
     if strategy is Strategy.NEWEST and query.where:
         notes.append(
             "WHERE: a row that fails it never wins and never removes its key's row; the newest "
@@ -127,14 +133,30 @@ def _chooses(tree: Newest) -> bool:
     return not tree.unique
 
 
-def _state(query: Query, strategy: Strategy, inputs: tuple[Input, ...]) -> str:
+def _engine(beyond: str | None) -> str:
+    if beyond is None:
+        return (
+            "engine: small changes in the pipeline's own process, large ones, builds and rebuilds "
+            "in Spark"
+        )
+    return (
+        f"engine: Spark, because of {beyond}; a run costs seconds, however little came: write it "
+        "with functions that are kept in small, or choose a freshness that allows for that"
+    )
+
+
+def _state(tree: Newest, strategy: Strategy) -> str:
     if strategy is Strategy.NEWEST:
         return "state: the target alone, with event time and sequence of each key's newest row"
-    if query.window is not None:
-        bounds = inputs[0].time_bounds
-        where = f"; scans are limited by {bounds.column}" if bounds is not None else ""
-        return f"state: none beside the inputs; touched windows are computed again{where}"
-    return "state: none beside the inputs; touched keys are computed again from all their rows"
+    steps = key_steps(tree)
+    found = [fact for _, fact in steps.equal]
+    if steps.window is not None:
+        found.append(f"{steps.window.column}, by the windows' bounds")
+    where = f", found by {' and '.join(found)}" if found else ", found among all there are"
+    return (
+        "state: none beside the inputs; the touched keys are computed again from their facts"
+        f"{where}"
+    )
 
 
 def _late(query: Query) -> str:
@@ -158,9 +180,34 @@ def _sums(query: Query) -> list[str]:
     notes += [
         f"{text}: its type is not known here; if it adds floating-point numbers, the last digits "
         "may differ after a rebuild (write CAST(… AS DOUBLE) or DECIMAL to settle it)"
-        for text in uncertain_sums(query)
+        for text in _uncertain_sums(query)
     ]
     return notes
+
+
+def _uncertain_sums(query: Query) -> list[str]:
+    """Return sums and averages of which it is unknown whether they add floating-point numbers."""
+    nodes = [output.expression for output in query.outputs]
+    nodes += [query.having] if query.having is not None else []
+    return [
+        render(found)
+        for node in nodes
+        for found in node.find_all(exp.Sum, exp.Avg)
+        if not query.type_of(_argument(found))
+    ]
+
+
+def _argument(aggregate: exp.Expr) -> exp.Expr:
+    inner: exp.Expr = aggregate.this
+    return inner.expressions[0] if isinstance(inner, exp.Distinct) else inner
+
+
+def _operators(plan: Plan) -> list[str]:
+    """Return the plan's operators; of a query of one step none holds anything."""
+    lines = outline(plan.tree)
+    if plan.strategy in (Strategy.NEWEST, Strategy.KEYS):
+        lines = [line.partition(" | state: ")[0] for line in lines]
+    return lines
 
 
 def document(plan: Plan) -> dict[str, object]:
@@ -172,6 +219,7 @@ def document(plan: Plan) -> dict[str, object]:
         "columns": [{"name": column.name, "type": column.type} for column in plan.columns],
         "strategy": plan.strategy.value,
         "stateful": plan.stateful,
+        "engine": "small" if plan.small else "spark",
         "cost": plan.cost,
         "freshness_seconds": plan.freshness.total_seconds(),
         "inputs": [
@@ -179,21 +227,12 @@ def document(plan: Plan) -> dict[str, object]:
                 "view": one.view,
                 "kind": one.kind.value,
                 "name": one.name,
-                "time_bounds": None
-                if one.time_bounds is None
-                else {
-                    "column": one.time_bounds.column,
-                    "lower": one.time_bounds.lower_sql,
-                    "upper": one.time_bounds.upper_sql,
-                },
             }
             for one in plan.inputs
         ],
         "notes": list(plan.notes),
         "rows_sql": plan.rows_sql,
-        "affected_sql": plan.affected_sql,
-        "changed_sql": plan.changed_sql,
-        "operators": [] if plan.tree is None else outline(plan.tree),
+        "operators": _operators(plan),
     }
 
 
@@ -209,23 +248,13 @@ def page(plan: Plan) -> str:
     ]
     for one in plan.inputs:
         lines.append(f"    {one.view}  {one.kind.value:<8} {one.name}")
-        if one.time_bounds is not None:
-            bounds = one.time_bounds
-            lines.append(f"          {bounds.lower_sql} <= {bounds.column} < {bounds.upper_sql}")
     lines.append("  columns")
     lines += [
         f"    {column.name}  {column.type or '(as Spark derives)'}" for column in plan.columns
     ]
     lines.append("  notes")
     lines += [f"    - {note}" for note in plan.notes]
-    if plan.tree is not None:
-        lines.append("  operators")
-        lines += [f"    {line}" for line in outline(plan.tree)]
-    for title, text in (
-        ("all rows", plan.rows_sql),
-        ("affected keys", plan.affected_sql),
-        ("changed rows", plan.changed_sql),
-    ):
-        if text is not None:
-            lines += [f"  SQL: {title}", f"    {text}"]
+    lines.append("  operators")
+    lines += [f"    {line}" for line in _operators(plan)]
+    lines += ["  SQL: all rows", f"    {plan.rows_sql}"]
     return "\n".join(lines)

@@ -22,14 +22,11 @@ _JOIN_FORM = "Write [LEFT] JOIN table [FOR SYSTEM_TIME AS OF t] ON table.key = e
 class Lookup:
     """A joined table with versions: at most one of them for each driving row.
 
-    `pairs` equate every key column with an expression of the driving row; `extra` are the other
-    conditions of ON; `as_of` is the driving row's time.
+    ON equates every key column with an expression of the driving row; `as_of` is the driving row's
+    time.
     """
 
     source: Source
-    left: bool
-    pairs: tuple[tuple[exp.Expr, exp.Expr], ...]
-    extra: tuple[exp.Expr, ...]
     as_of: exp.Expr
 
 
@@ -183,21 +180,18 @@ def _lookup(scope: Scope, join: exp.Expr, source: Source) -> Lookup:
     at = offset_of(join.this, scope.at)
     parts = _conditions(scope, join, source, driver)
     keys = {name.lower(): name for name in source.relation.key}
-    pairs: dict[str, tuple[exp.Expr, exp.Expr]] = {}
-    extra = []
+    equated: set[str] = set()
     for part in parts:
         pair = _pair(scope, part, source, driver, keys)
-        if pair is not None and pair[0].name.lower() not in pairs:
-            pairs[pair[0].name.lower()] = pair
-        elif scope.used(part) <= {source.alias, driver.alias}:
-            extra.append(part)
-        else:
+        if pair is not None:
+            equated.add(pair[0].name.lower())
+        elif not scope.used(part) <= {source.alias, driver.alias}:
             raise scope.script.refusal(
                 f"this condition of {source.alias} reads another joined table",
                 at=offset_of(part, at),
                 fix=f"Compare {source.alias} with columns of {driver.alias} only.",
             )
-    missing = [name for lower, name in keys.items() if lower not in pairs]
+    missing = [name for lower, name in keys.items() if lower not in equated]
     if missing or not keys:
         raise scope.script.refusal(
             f"the join must equate every key column of {source.relation.name} with an expression "
@@ -206,13 +200,7 @@ def _lookup(scope: Scope, join: exp.Expr, source: Source) -> Lookup:
             fix=" AND ".join(f"{source.alias}.{name} = {driver.alias}.…" for name in missing)
             or f"Declare a key: CREATE SOURCE name ON {source.relation.name} WITH (key = '…').",
         )
-    return Lookup(
-        source=source,
-        left=join.text("side").upper() == "LEFT",
-        pairs=tuple(pairs.values()),
-        extra=tuple(extra),
-        as_of=_as_of(scope, join.this, driver),
-    )
+    return Lookup(source=source, as_of=_as_of(scope, join.this, driver))
 
 
 def _conditions(scope: Scope, join: exp.Expr, source: Source, driver: Source) -> list[exp.Expr]:

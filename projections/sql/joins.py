@@ -41,7 +41,8 @@ def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: Source
     ours = {each.name for each in left.columns}
     theirs = {each.name for each in right.columns}
     left_pairs, right_pairs, rest, right_only = [], [], [], []
-    for part in _conditions(names, join, source, at):
+    as_of = _as_of(names, join.this, source, at) if source.kind is InputKind.HISTORY else []
+    for part in (*_conditions(names, join, source, at), *as_of):
         pair = _pair(part, ours, theirs)
         if pair is not None:
             _check_types(names, pair, part, at)
@@ -67,6 +68,7 @@ def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: Source
         pairs=tuple((a.name, b.name) for a, b in zip(lefts, rights, strict=True)),
         rest=tuple(rest),
         timed=source.kind is InputKind.STREAM,
+        as_of=tuple(each for each in as_of if each in rest),
     )
 
 
@@ -89,10 +91,7 @@ def _conditions(names: Names, join: exp.Expr, source: Source, at: int) -> list[e
     for name in join.args.get("using") or []:
         sides = (exp.column(name.name, table=each.alias) for each in (source, first))
         written.append(exp.EQ(this=next(sides), expression=next(sides)))
-    parts = [names.flat(resolved(names.scope, part)) for part in written]
-    if source.kind is InputKind.HISTORY:
-        parts += _as_of(names, join.this, source, at)
-    return parts
+    return [names.flat(resolved(names.scope, part)) for part in written]
 
 
 def _as_of(names: Names, table: exp.Expr, source: Source, at: int) -> list[exp.Expr]:

@@ -1,22 +1,21 @@
 """From a declaration to a plan: which inputs, which strategy, which SQL.
 
-A projection over one stream without GROUP BY and joins keeps the newest row of each key. Another
-query of one step is recomputed for the keys that its new input may have changed. A query of several
-steps becomes a tree of operators, each of which computes the regions again that a change touches.
+Every query becomes a tree of operators. A projection in which each fact gives a row by itself keeps
+the newest row of each key. Another query of one step is computed again for the keys that its
+new input may have changed. In a query of several steps each operator computes the regions again
+that a change touches.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlglot import exp
 
-from projections.sql import compile as sql
 from projections.sql.batch import whole
-from projections.sql.catalog import Catalog, Column, Relation
+from projections.sql.catalog import Catalog
 from projections.sql.certified import check_arguments, uncertified
 from projections.sql.decimals import FLOATING
 from projections.sql.explain import (
@@ -27,26 +26,20 @@ from projections.sql.explain import (
     notes_of_end,
     notes_of_steps,
 )
-from projections.sql.expressions import same_text, unwrapped
+from projections.sql.expressions import same_text
+from projections.sql.key_steps import a_row_for_each_fact, rows_sql
 from projections.sql.parse import ProjectionDecl
 from projections.sql.pruning import pruned
 from projections.sql.query import Output, Query, read_query
 from projections.sql.reading import read_tree, several_steps
 from projections.sql.scope import WINDOW_COLUMNS
-from projections.sql.shape import (
-    END,
-    Input,
-    InputKind,
-    Plan,
-    Strategy,
-    TimeBounds,
-)
+from projections.sql.shape import END, Input, InputKind, Plan, Strategy
 from projections.sql.spark_text import SparkText
-from projections.sql.tree import is_stateful, scans, walk
-from projections.sql.windows import WindowKind, bounds_of
+from projections.sql.tree import Newest, is_stateful, scans, walk
+from projections.sql.windows import WindowKind
 from schemas.identifiers import spark_name
 
-__all__ = ["Input", "InputKind", "Plan", "Strategy", "TimeBounds", "plan"]
+__all__ = ["Input", "InputKind", "Plan", "Strategy", "plan"]
 
 SEMANTICS = 1
 """Part of every fingerprint: raise it when the same SQL is to give other rows than before."""
@@ -68,38 +61,25 @@ def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         _check_grouped_key(decl, query, key)
     else:
         _check_row_key(decl, query, key)
-    strategy = _strategy(query)
-    newest = strategy is Strategy.NEWEST
-    view = query.driver.view
-    inputs = _inputs(query, key)
-    cost = cost_of(query, strategy)
+    tree = pruned(read_tree(decl, catalog))
+    beyond = uncertified(tree)
+    newest = a_row_for_each_fact(tree)
+    strategy = Strategy.NEWEST if newest else Strategy.KEYS
+    text = SparkText()
     return Plan(
         name=decl.name,
-        key=tuple(part.name for part in key),
-        columns=tuple(
-            Column(name=output.name, type=query.type_of(output.expression))
-            for output in query.outputs
-        ),
-        inputs=inputs,
+        key=tree.keys,
+        columns=tree.columns,
+        inputs=_inputs(tree),
         stateful=query.grouped,
         strategy=strategy,
-        rows_sql=sql.newest_sql(query, key, view=view)
-        if newest
-        else sql.rows_sql(query, key, affected=False),
-        affected_sql=None if newest else sql.affected_sql(query, key),
-        changed_sql=sql.newest_sql(query, key, view=f"{view}_new")
-        if newest
-        else sql.rows_sql(query, key, affected=True),
+        small=beyond is None,
+        rows_sql=whole(tree, text) if newest else rows_sql(tree, text),
         freshness=decl.freshness,
-        fingerprint=_fingerprint(
-            decl,
-            [
-                (source.kind, source.relation)
-                for source in (query.driver, *(lookup.source for lookup in query.lookups))
-            ],
-        ),
-        cost=cost,
-        notes=notes_of(query, strategy, inputs),
+        fingerprint=_fingerprint(decl, tree),
+        cost=cost_of(query, strategy),
+        notes=notes_of(query, tree, strategy, beyond),
+        tree=tree,
     )
 
 
@@ -121,17 +101,13 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         name=decl.name,
         key=tree.keys,
         columns=tuple(each for each in tree.columns if each.name != END),
-        inputs=tuple(
-            Input(kind=each.kind, name=each.name, view=each.view, time_bounds=None)
-            for each in scans(tree)
-        ),
+        inputs=_inputs(tree),
         stateful=stateful,
         strategy=strategy,
+        small=beyond is None,
         rows_sql=whole(tree, SparkText()),
-        affected_sql=None,
-        changed_sql=None,
         freshness=decl.freshness,
-        fingerprint=_fingerprint(decl, [(each.kind, each.relation) for each in scans(tree)]),
+        fingerprint=_fingerprint(decl, tree),
         cost=TOUCHED_REGIONS if beyond is None else EVERYTHING,
         notes=(
             *notes_of_steps(tree, beyond, stateful=stateful),
@@ -145,11 +121,6 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         tree=tree,
         final=decl.final,
     )
-
-
-def _strategy(query: Query) -> Strategy:
-    single = not query.lookups and not query.grouped
-    return Strategy.NEWEST if single else Strategy.RECOMPUTE
 
 
 def _key(decl: ProjectionDecl, query: Query) -> tuple[Output, ...]:
@@ -235,31 +206,12 @@ def _window_text(query: Query, name: str) -> str:
     return f"{spark_name(query.driver.alias)}.{spark_name(WINDOW_COLUMNS[name])}"
 
 
-def _inputs(query: Query, key: tuple[Output, ...]) -> tuple[Input, ...]:
-    sources = (query.driver, *(lookup.source for lookup in query.lookups))
-    return tuple(
-        Input(
-            kind=source.kind,
-            name=source.relation.name,
-            view=source.view,
-            time_bounds=_bounds(query, key) if source is query.driver else None,
-        )
-        for source in sources
-    )
+def _inputs(tree: Newest) -> tuple[Input, ...]:
+    return tuple(Input(kind=each.kind, name=each.name, view=each.view) for each in scans(tree))
 
 
-def _bounds(query: Query, key: tuple[Output, ...]) -> TimeBounds | None:
-    if query.window is None:
-        return None
-    column = query.scope.column(unwrapped(query.window.time))
-    if column is None:
-        return None
-    texts = {same_text(part.expression): spark_name(part.name) for part in key}
-    start, end = (texts.get(_window_text(query, name)) for name in WINDOW_COLUMNS)
-    return bounds_of(query.window, column.name, start, end)
-
-
-def _fingerprint(decl: ProjectionDecl, read: Sequence[tuple[InputKind, Relation]]) -> str:
+def _fingerprint(decl: ProjectionDecl, tree: Newest) -> str:
+    read = [(each.kind, each.relation) for each in scans(tree)]
     inputs = [[kind.value, each.name, each.key, each.event_time] for kind, each in read]
     return hashlib.sha256(json.dumps([SEMANTICS, decl.fingerprint, inputs]).encode()).hexdigest()[
         :32

@@ -63,11 +63,6 @@ class Query:
         """Return the type of a resolved expression, or the empty text."""
         return type_of(node, self._column_type)
 
-    def driver_only(self) -> tuple[exp.Expr, ...]:
-        """Return the conditions of WHERE that read the driving input alone."""
-        own = {self.driver.alias}
-        return tuple(part for part in self.where if self.scope.used(part) <= own)
-
     def _column_type(self, node: exp.Expr) -> str:
         column = self.scope.column(node)
         return column.type if column is not None else ""

@@ -44,48 +44,36 @@ class InputKind(StrEnum):
 class Strategy(StrEnum):
     """How a plan is kept up to date.
 
-    NEWEST: `changed_sql` reads `in_0_new` and gives one candidate for each key with its order
-    columns; the runner merges it where it is newer than the target's row.
-    RECOMPUTE: `affected_sql` gives the keys that may have changed, `changed_sql` their new rows.
+    NEWEST: the newest row of each key among new facts, and facts whose version changed, with its
+    order columns; it is merged where it is not older than the target's row.
+    KEYS: the rows of the keys that new facts and changed versions touch, from the facts of these.
     REGIONS: the operators of `tree` compute the regions that changes touch, in this process.
     WHOLE: as REGIONS, but an expression is Spark's alone: every run computes everything.
     """
 
     NEWEST = "newest"
-    RECOMPUTE = "recompute"
+    KEYS = "keys"
     REGIONS = "regions"
     WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBounds:
-    """Which rows of an input the affected keys can depend on: lower <= column < upper.
-
-    `lower_sql` and `upper_sql` are aggregates over the view `affected`; NULL when it is empty.
-    """
-
-    column: str
-    lower_sql: str
-    upper_sql: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One input: the runner registers it as `view`, and its new rows as `<view>_new`."""
+    """One input: queries read it as `view`."""
 
     kind: InputKind
     name: str
     view: str
-    time_bounds: TimeBounds | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How to compute a projection, as Spark SQL text over the views of its inputs.
+    """How to compute a projection.
 
-    `columns` is the target's shape in order, without the order columns that NEWEST adds.
-    `rows_sql` computes all rows from the whole inputs: the rebuild, and the oracle of P6.
-    `tree` is the plan of a query of several steps, None for one that its SQL says all about.
+    `tree` are the operators, and `columns` is the target's shape in order, without the order
+    columns that NEWEST adds. `rows_sql` computes all rows from the whole inputs, as Spark SQL text
+    over their views: the rebuild, and the oracle of P6.
+    `small`: the process of the pipeline computes it with the same bits as Spark.
     `stateful`: a row depends on several facts, so rows closed as late must be left out.
     `final`: rows are given out when the watermark has passed their end; see `rows_at`.
     """
@@ -96,14 +84,13 @@ class Plan:
     inputs: tuple[Input, ...]
     stateful: bool
     strategy: Strategy
+    small: bool
     rows_sql: str
-    affected_sql: str | None
-    changed_sql: str | None
     freshness: timedelta
     fingerprint: str
     cost: str
     notes: tuple[str, ...]
-    tree: Newest | None = field(default=None, repr=False, compare=False)
+    tree: Newest = field(repr=False, compare=False)
     final: bool = False
 
     def rows_at(self, watermark_us: int | None) -> str:

@@ -247,7 +247,9 @@ class Match:
 class Join:
     """Pairs of rows with equal `pairs` for which every other condition of ON holds.
 
-    `timed`: the right side's rows are facts, and the later row of a pair gives its time.
+    `timed`: the right side's rows are facts, and the later row of a pair gives its time. `as_of`
+    are the conditions of `rest` that choose a version: it begins at or before a time of the left
+    row, the right side of the first, and ends after it.
     """
 
     left: Node
@@ -256,6 +258,7 @@ class Join:
     pairs: tuple[tuple[str, str], ...]
     rest: tuple[exp.Expr, ...]
     timed: bool
+    as_of: tuple[exp.Expr, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -15,7 +15,6 @@ from sqlglot import exp
 from projections.sql.durations import FORM, duration_of, in_us, in_words
 from projections.sql.expressions import render
 from projections.sql.places import Script, offset_of
-from projections.sql.shape import TimeBounds
 
 MOST_WINDOWS_OF_A_ROW = 1_000
 
@@ -100,57 +99,3 @@ def read_window(script: Script, node: exp.Expr, kind: WindowKind, *, at: int) ->
             fix=f"Choose a step that puts a row into at most {MOST_WINDOWS_OF_A_ROW} windows.",
         )
     return window
-
-
-def windowed(window: Window, view: str, alias: str) -> str:
-    """Return a FROM item: the rows of `view`, each once for each of its windows.
-
-    Adds `__window_start` and `__window_end`. Rows without a time are in no window.
-    Arithmetic in whole microseconds, so that times before 1970 fall right too.
-    """
-    time = render(window.time)
-    at_us = f"unix_micros(CAST({time} AS TIMESTAMP))"
-    size, step = in_us(window.size), in_us(window.step)
-    match window.kind:
-        case WindowKind.TUMBLE:
-            start, end, keep = (
-                f"__us - pmod(__us, {size})",
-                f"{size} + __us - pmod(__us, {size})",
-                "",
-            )
-        case WindowKind.HOP:
-            start = f"__us - pmod(__us, {step}) - __i * {step}"
-            end = f"{start} + {size}"
-            keep = f" WHERE {end} > __us"
-        case WindowKind.CUMULATE:
-            start = f"__us - pmod(__us, {size})"
-            end = f"{start} + (__i + 1) * {step}"
-            keep = f" WHERE {end} > __us"
-    several = window.kind is not WindowKind.TUMBLE
-    view_each = (
-        f" LATERAL VIEW explode(sequence(0L, {window.of_a_row - 1}L)) __each AS __i"
-        if several
-        else ""
-    )
-    rows = f"SELECT {alias}.*, {at_us} AS __us FROM {view} AS {alias} WHERE {time} IS NOT NULL"
-    return (
-        f"(SELECT *, timestamp_micros({start}) AS __window_start, "
-        f"timestamp_micros({end}) AS __window_end FROM ({rows}) AS {alias}{view_each}{keep})"
-        f" AS {alias}"
-    )
-
-
-def bounds_of(window: Window, column: str, start: str | None, end: str | None) -> TimeBounds | None:
-    """Return which times the windows named by the key cover.
-
-    `start` and `end` are the key columns (quoted) that hold window_start and window_end.
-    """
-    size = f"INTERVAL '{in_us(window.size)}' MICROSECOND"
-    if end is not None:
-        lower = f"min({start})" if start is not None else f"min({end}) - {size}"
-        return TimeBounds(column=column, lower_sql=lower, upper_sql=f"max({end})")
-    if start is not None:
-        return TimeBounds(
-            column=column, lower_sql=f"min({start})", upper_sql=f"max({start}) + {size}"
-        )
-    return None

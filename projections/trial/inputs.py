@@ -16,7 +16,7 @@ import pyarrow as pa
 from lake.table_columns import UTC_MICROS
 from pipeline.position.progress import micros
 from pipeline.typed.columns import EVENT_COLUMNS
-from projections.run.dataflow import arrow_type
+from projections.run.database import arrow_type
 from projections.sql.catalog import Column, Relation
 from projections.sql.parse import SourceDecl
 from projections.sql.places import Script, nearest

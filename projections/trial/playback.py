@@ -14,13 +14,10 @@ import pyarrow as pa
 
 from kernel.errors import ContractViolation
 from projections.run.dataflow import Dataflow
-from projections.sql.certified import uncertified
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, SourceDecl
 from projections.sql.places import nearest
 from projections.sql.plan import plan
-from projections.sql.pruning import pruned
-from projections.sql.reading import read_tree
 from projections.sql.shape import InputKind, Plan
 from projections.sql.tree import Newest, Scan, scans
 from projections.trial.differences import Difference, differences
@@ -244,13 +241,13 @@ class _Stage:
                     fix="Declare it in a SQL file beside the test.",
                 )
             made = plan(decl, self._catalog)
-            tree = made.tree or pruned(read_tree(decl, self._catalog))
+            tree = made.tree
             reads = {
                 scan.name: self._subject(scan.name, at)
                 for scan in scans(tree)
                 if scan.kind is InputKind.PROJECTION
             }
-            small = uncertified(tree) is None and all(each.small for each in reads.values())
+            small = made.small and all(each.small for each in reads.values())
             self._subjects[name] = _Subject(plan=made, tree=tree, small=small, reads=reads)
         return self._subjects[name]
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 from pyspark.sql import SparkSession
 
+from kernel.positions import Epoch
 from lake.layout import Lake
+from lake.writer import ArrowWriter, Guard
+from projections.run import projector
+from projections.run.engines import SmallEngine
+from projections.sql.shape import ORDER
 from replay.build import Builder
 from replay.generations import generation_name
 from tests.support.lake.small_lake import (
@@ -65,6 +71,61 @@ def test_p6_projections_kept_in_epochs_equal_those_computed_at_once(
         whole.run(name)
         assert kept.rows(f"projection/{name}") == whole.rows(f"projection/{name}"), name
         assert kept.rows(f"projection/{name}")
+
+
+@pytest.mark.parametrize(
+    ("names", "most_bytes"),
+    [(("delays_loud", "windy_loud"), None), (("delays", "windy"), 1)],
+    ids=["expressions of Spark's", "more than this process may hold"],
+)
+def test_p6_what_spark_computes_of_touched_keys_equals_the_rebuild(
+    names: tuple[str, ...],
+    most_bytes: int | None,
+    spark: SparkSession,
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    departures, readings = facts(5)
+    small = SmallLake(spark, lake)
+    small.deploy(*names)
+    if most_bytes is not None:
+        monkeypatch.setattr(projector, "SmallEngine", partial(SmallEngine, most_bytes=most_bytes))
+    # A run of few rows, late ones among them, after one of many.
+    for arrived, read in ((departures[:33], readings[:8]), (departures[33:], readings[8:])):
+        small.epoch(arrived, read)
+        runs = [small.run(name) for name in names]
+    assert not any(run.whole for run in runs)
+    builder = Builder(spark, small.site, lambda _: None)
+    for name in names:
+        rows = small.rows(f"projection/{name}")
+        assert rows, name
+        built = builder.build(name)
+        assert small.rows(generation_name(name, built.generation)) == rows, name
+
+
+def test_a_table_that_an_earlier_version_kept_goes_on(spark: SparkSession, lake: Lake) -> None:
+    small = SmallLake(spark, lake)
+    small.deploy("windy")
+    small.epoch(
+        [Departure(position=1, minute=90, flight=1)], [Reading(sequence=1, hour=1, wind=10.0)]
+    )
+    small.run("windy")
+    path = lake.path("projection/windy")
+    rows = small.tables.read(path)
+    assert rows is not None
+    assert {*ORDER} <= {*rows.schema.names}
+    # It kept the order of a single stream alone.
+    bare = rows.drop_columns([*ORDER])
+    guard = Guard("projection/windy/g1", Epoch(1), again=True)
+    ArrowWriter(small.tables).overwrite(path, bare, guard)
+    small.epoch(
+        [Departure(position=2, minute=150, flight=1)], [Reading(sequence=2, hour=2, wind=20.0)]
+    )
+    assert small.run("windy").whole
+    assert [row["wind"] for row in small.rows("projection/windy")] == [10.0, 20.0]
+    small.epoch([Departure(position=3, minute=30, flight=1)])
+    run = small.run("windy")
+    assert (run.whole, run.rows) == (False, 1)
 
 
 @pytest.mark.matrix

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from projections.run.dataflow import Dataflow, arrow_type
+from projections.run.database import arrow_type
+from projections.run.dataflow import Dataflow
 from projections.run.matchers import register_functions
 from projections.sql.batch import whole
 from projections.sql.catalog import Column, MemoryCatalog, Relation

@@ -111,7 +111,12 @@ def test_one_name_in_two_files_is_refused(workspace: Path) -> None:
 def test_explain_shows_the_plan(workspace: Path) -> None:
     result = run(workspace, "explain", "sources.sql", "good.sql")
     assert result.exit_code == 0
-    for part in ("projection seen", "recompute", "in_1  history  weather", "SQL: affected keys"):
+    for part in (
+        "projection seen",
+        "newest (stateless)",
+        "in_1  history  weather",
+        "SQL: all rows",
+    ):
         assert part in result.stdout
     answer = json.loads(run(workspace, "explain", "sources.sql", "good.sql", "--json").stdout)
     assert [each["name"] for each in answer] == ["seen"]

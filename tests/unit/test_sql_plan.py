@@ -16,8 +16,10 @@ from projections.sql.catalog import (
 )
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.explain import document, page
+from projections.sql.key_steps import WindowBounds, key_steps, keys_sql
 from projections.sql.parse import parse_script
-from projections.sql.plan import InputKind, Plan, Strategy, TimeBounds, plan
+from projections.sql.plan import InputKind, Plan, Strategy, plan
+from projections.sql.spark_text import SparkText
 from tests.support.oracles.sql_world import CATALOG, planned
 
 FROM = "FROM STREAM events.flight.departed e"
@@ -36,7 +38,7 @@ def test_one_stream_keeps_the_newest_row_of_each_key() -> None:
         False,
         "new rows only",
     )
-    assert found.affected_sql is None
+    assert not found.small, "upper is Spark's alone"
     assert found.columns == (
         Column(name="flight", type="STRING"),
         Column(name="d", type="INT"),
@@ -45,8 +47,6 @@ def test_one_stream_keeps_the_newest_row_of_each_key() -> None:
     assert [(one.kind, one.name, one.view) for one in found.inputs] == [
         (InputKind.STREAM, "events.flight.departed", "in_0")
     ]
-    assert "in_0_new" in found.changed_sql
-    assert "in_0_new" not in found.rows_sql
     assert found.freshness == timedelta(seconds=1)
 
 
@@ -56,11 +56,11 @@ def test_groups_are_computed_again_within_their_times() -> None:
         "GROUP BY carrier, HOP(occurred_at, '1 hour', '3 hours')",
         key="carrier, window_start",
     )
-    assert (found.strategy, found.stateful) == (Strategy.RECOMPUTE, True)
-    assert found.inputs[0].time_bounds == TimeBounds(
-        column="occurred_at",
-        lower_sql="min(`window_start`)",
-        upper_sql="max(`window_start`) + INTERVAL '10800000000' MICROSECOND",
+    assert (found.strategy, found.stateful, found.small) == (Strategy.KEYS, True, True)
+    steps = key_steps(found.tree)
+    assert steps.equal == (("carrier", "carrier"),)
+    assert steps.window == WindowBounds(
+        column="occurred_at", start="window_start", end=None, size_us=3 * 3600 * 10**6
     )
     assert [column.type for column in found.columns] == [
         "STRING",
@@ -71,16 +71,19 @@ def test_groups_are_computed_again_within_their_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("select", "key", "lower", "upper"),
+    ("select", "key", "start", "end"),
     [
-        ("window_start AS s, window_end AS e", "s, e", "min(`s`)", "max(`e`)"),
-        ("window_end AS e", "e", "min(`e`) - INTERVAL '60000000' MICROSECOND", "max(`e`)"),
+        ("window_start AS s, window_end AS e", "s, e", "s", "e"),
+        ("window_end AS e", "e", None, "e"),
     ],
 )
-def test_time_bounds_follow_the_key(select: str, key: str, lower: str, upper: str) -> None:
+def test_time_bounds_follow_the_key(
+    select: str, key: str, start: str | None, end: str | None
+) -> None:
     found = made(f"SELECT {select} {FROM} GROUP BY TUMBLE(occurred_at, '1 minute')", key=key)
-    bounds = found.inputs[0].time_bounds
-    assert bounds == TimeBounds(column="occurred_at", lower_sql=lower, upper_sql=upper)
+    assert key_steps(found.tree).window == WindowBounds(
+        column="occurred_at", start=start, end=end, size_us=60 * 10**6
+    )
 
 
 def test_a_window_over_an_expression_has_no_bounds() -> None:
@@ -88,20 +91,32 @@ def test_a_window_over_an_expression_has_no_bounds() -> None:
         f"SELECT window_start {FROM} GROUP BY TUMBLE(occurred_at + INTERVAL 1 HOUR, '1 minute')",
         key="window_start",
     )
-    assert found.inputs[0].time_bounds is None
+    assert key_steps(found.tree).window is None
 
 
 def test_a_join_as_of_never_sees_a_later_version() -> None:
     found = made(f"SELECT e.flight, w.wind, w.valid_from AS since {FROM} {JOIN}")
-    assert (found.strategy, found.stateful) == (Strategy.RECOMPUTE, False)
+    assert (found.strategy, found.stateful) == (Strategy.NEWEST, False)
     assert [(one.kind, one.name) for one in found.inputs] == [
         (InputKind.STREAM, "events.flight.departed"),
         (InputKind.HISTORY, "weather"),
     ]
-    for text in (found.rows_sql, found.changed_sql, found.affected_sql or ""):
-        assert "`w`.valid_from <= (`e`.`occurred_at`)" in text
-        assert "(`e`.`occurred_at`) < `w`.valid_to" in text
-    assert "in_1_new" in (found.affected_sql or "")
+    (lookup,) = key_steps(found.tree).lookups
+    assert (lookup.equal, lookup.time) == ((("origin", "origin"),), "occurred_at")
+    for text in (found.rows_sql, keys_sql(lookup.keys, found.key, SparkText())):
+        assert "`w.valid_from` <= `e.occurred_at`" in text
+        assert "`e.occurred_at` < `w.valid_to`" in text
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT e.flight {FROM} JOIN {AS_OF} ON w.origin = e.origin",
+        f"SELECT e.flight {FROM} {JOIN} WHERE w.wind > 1",
+    ],
+)
+def test_rows_that_a_lookup_may_take_back_are_computed_again(query: str) -> None:
+    assert made(query).strategy is Strategy.KEYS
 
 
 def test_identifiers_cannot_leave_their_quotes() -> None:
@@ -111,7 +126,7 @@ def test_identifiers_cannot_leave_their_quotes() -> None:
     text = "CREATE PROJECTION p WITH (key = k) AS SELECT x.`a`` b` AS k FROM STREAM s AS `x``y`"
     decl = parse_script(text.replace("SELECT x.", "SELECT ")).projections[0]
     found = plan(decl, MemoryCatalog(streams={"s": relation}))
-    assert "`x``y`.`a`` b` AS `k`" in found.rows_sql
+    assert "`a`` b` AS `k`" in found.rows_sql
 
 
 def test_names_are_found_in_any_case_and_written_in_their_own() -> None:
@@ -120,7 +135,7 @@ def test_names_are_found_in_any_case_and_written_in_their_own() -> None:
         ("FLIGHT",),
         ["FLIGHT", "Delay"],
     )
-    assert "`e`.`flight` AS `FLIGHT`" in found.rows_sql
+    assert "`flight` AS `FLIGHT`" in found.rows_sql
 
 
 def test_the_fingerprint_follows_the_inputs_but_not_freshness() -> None:
@@ -141,7 +156,8 @@ def test_explain_says_what_is_kept_and_what_late_rows_do() -> None:
     for part in ("late rows: until", "ascending order", "all rows of the touched keys", "in_0"):
         assert part in text
     answer = json.loads(json.dumps(document(found)))
-    assert answer["affected_sql"] == found.affected_sql
+    assert answer["operators"][-1] == "    stream events.flight.departed (carrier, distance)"
+    assert not any("state:" in line for line in answer["operators"])
     assert answer["columns"][1] == {"name": "total", "type": "DOUBLE"}
 
 

@@ -11,8 +11,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from kernel.positions import Epoch
 from lake.layout import Lake
+from lake.ranges import Range
 from lake.tables import Tables, greatest
-from lake.views import Range
 from lake.writer import ArrowWriter, Guard
 from pipeline.history.tables import HistoryOf
 from projections.run.derived_tables import DerivedTables

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from apps.cli.sql_files import read_files
 from kernel.errors import ContractViolation, InvalidRequest
-from projections.run.dataflow import Dataflow, arrow_type
+from projections.run.database import arrow_type
+from projections.run.dataflow import Dataflow
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.functions import FunctionFile, files_of, read_statement
 from projections.sql.parse import ProjectionDecl, parse_script

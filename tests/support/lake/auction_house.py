@@ -30,8 +30,6 @@ from projections.sql.catalog import MemoryCatalog
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import parse_script
 from projections.sql.plan import Plan, plan
-from projections.sql.pruning import pruned
-from projections.sql.reading import read_tree
 from projections.sql.topics import shape_of
 from schemas.registry import MemoryRegistry
 from tests.support.oracles.nexmark import SOURCES, Fact
@@ -68,12 +66,10 @@ class Arrived:
 
 
 def planned(name: str) -> Plan:
-    """Plan one query, with its operators also where it has one step."""
+    """Plan one query."""
     script = parse_script((QUERIES / "sources.sql").read_text() + query_text(name))
     catalog = DeclaredCatalog(MemoryCatalog(), script.sources)
-    made = plan(script.projections[0], catalog)
-    tree = made.tree or pruned(read_tree(script.projections[0], catalog))
-    return replace(made, tree=tree)
+    return plan(script.projections[0], catalog)
 
 
 def query_text(name: str) -> str:

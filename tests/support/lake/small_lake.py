@@ -95,6 +95,19 @@ LEFT JOIN weather FOR SYSTEM_TIME AS OF f.occurred_at w ON w.origin = f.origin;
 """
 PROJECTIONS = {"latest": LATEST, "delays": DELAYS, "windy": WINDY}
 DEPARTURES = "STREAM events.flight.departed"
+ON_SPARK = {
+    "delays_loud": f"""
+CREATE PROJECTION delays_loud WITH (key = 'carrier, window_start') AS
+SELECT upper(carrier) AS carrier, window_start, COUNT(*) AS flights, SUM(delay) AS delay
+FROM {DEPARTURES} GROUP BY upper(carrier), TUMBLE(occurred_at, '1 hour');
+""",
+    "windy_loud": f"""
+CREATE PROJECTION windy_loud WITH (key = 'flight') AS
+SELECT f.flight, upper(f.origin) AS origin, f.occurred_at, w.wind FROM {DEPARTURES} f
+JOIN weather FOR SYSTEM_TIME AS OF f.occurred_at w ON w.origin = f.origin WHERE w.wind > 9;
+""",
+}
+"""Projections of one step with an expression that Spark alone computes."""
 STEPS = {
     "visits": f"""
 CREATE PROJECTION visits WITH (key = 'flight, window_start') AS
@@ -248,7 +261,7 @@ class SmallLake:
         entries = [Entry(kind=CAPTURE, name="demo", generation=1, status=LIVE, text=keys)]
         entries += [Entry(kind=SOURCE, name="weather", generation=1, status=LIVE, text=SOURCES)]
         for name in names:
-            text = {**PROJECTIONS, **ODD_PROJECTIONS, **STEPS, **FINAL, **CHAIN}[name]
+            text = {**PROJECTIONS, **ON_SPARK, **ODD_PROJECTIONS, **STEPS, **FINAL, **CHAIN}[name]
             entries.append(Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text))
         self.deployed.put(entries)
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from projections.run.dataflow import Dataflow, arrow_type
+from projections.run.database import arrow_type
+from projections.run.dataflow import Dataflow
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import parse_script
 from projections.sql.pruning import pruned

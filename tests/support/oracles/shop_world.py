@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from projections.run.dataflow import Dataflow, arrow_type
+from projections.run.database import arrow_type
+from projections.run.dataflow import Dataflow
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.certified import uncertified
 from projections.sql.declared import DeclaredCatalog

@@ -8,15 +8,25 @@ arrivals alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+import pyarrow as pa
+
+from kernel.positions import Epoch
+from lake.ranges import Among, Condition, Spans
+from lake.writer import DELETE, OP
+from projections.run.key_runs import changed_rows
+from projections.sql.batch import Dialect
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.declared import DeclaredCatalog
+from projections.sql.key_steps import TOUCHED
 from projections.sql.parse import parse_script
 from projections.sql.plan import InputKind, Plan, Strategy, plan
+from projections.sql.spark_text import SparkText
+from projections.sql.tree import Scan, scans
 
 Row = dict[str, object]
 GHOST_WIND = 9
@@ -168,46 +178,102 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    columns: Mapping[str, str]
-    rows: Callable[[World], list[Row]]
+class WorldEngine:
+    """The inputs of a run as they are in a world; rows that do not meet its conditions are absent.
+
+    So whoever asks for too few of them gets too few.
+    """
+
+    engine: Engine
+    plan: Plan
+    world: World
+    dialect: Dialect = field(default_factory=SparkText)
+
+    def facts(self, scan: Scan, conditions: Sequence[Condition]) -> None:
+        self._view(scan.view, {**FACT_COLUMNS, **ORDER_COLUMNS}, fact_rows(self.world), conditions)
+
+    def versions(self, scan: Scan, conditions: Sequence[Condition], *, alike: bool = False) -> None:
+        rows = [{**row, "_epoch": self._changed_in(row)} for row in version_rows(self.world)]
+        rows = [{**row, "_deleted": False} for row in rows] if alike else rows
+        self._view(scan.view, {**READING_COLUMNS, **VERSION_COLUMNS}, rows, conditions)
+
+    def touch(self, keys: pa.Table) -> None:
+        known = {each.name: each.type or "STRING" for each in self.plan.columns}
+        types = {name: known[name] for name in keys.schema.names}
+        self.engine.view(TOUCHED, types, [plain(row) for row in keys.to_pylist()])
+
+    def narrow(self, scan: Scan, query: str) -> None:
+        columns = {**FACT_COLUMNS, **ORDER_COLUMNS}
+        self.engine.view(scan.view, columns, self.engine.query(query))
+
+    def values(self, scan: Scan, column: str) -> pa.Array | None:
+        rows = self.engine.query(f"SELECT DISTINCT {column} FROM {scan.view}")
+        (kind,) = (each.type for each in scan.columns if each.name == column)
+        return pa.array([zoned(row)[column] for row in rows], ARROW[kind])
+
+    def rows(self, query: str, columns: Sequence[Column]) -> pa.Table:
+        shape = pa.schema([(each.name, ARROW[each.type or "STRING"]) for each in columns])
+        return pa.Table.from_pylist([zoned(row) for row in self.engine.query(query)], shape)
+
+    def _view(
+        self,
+        name: str,
+        columns: Mapping[str, str],
+        rows: list[Row],
+        conditions: Sequence[Condition],
+    ) -> None:
+        self.engine.view(
+            name, columns, [row for row in rows if all(_meets(row, each) for each in conditions)]
+        )
+
+    def _changed_in(self, row: Row) -> int:
+        """The epoch in which a version became as it is, its end included."""
+        last = 0
+        for epoch in self.world.epochs:
+            if row not in version_rows(self.world.until(epoch)):
+                last = epoch
+        return min(epoch for epoch in self.world.epochs if epoch > last)
 
 
-_VIEWS = {
-    InputKind.STREAM: _View({**FACT_COLUMNS, **ORDER_COLUMNS}, fact_rows),
-    InputKind.HISTORY: _View({**READING_COLUMNS, **VERSION_COLUMNS}, version_rows),
-}
+def _meets(row: Row, condition: Condition) -> bool:
+    value = zoned(row)[condition.column]
+    if isinstance(condition, Among):
+        return value in condition.values.to_pylist()
+    if isinstance(condition, Spans):
+        spans = condition.spans
+    else:
+        spans = ((condition.lower, condition.upper),)
+    return any(
+        (low is None or _number(value) >= _number(low))
+        and (high is None or _number(value) < _number(high))
+        for low, high in spans
+    )
 
 
-def register(engine: Engine, plan: Plan, now: World, before: World | None = None) -> None:
-    """Make the views of every input, and with `before` those of what is new since then."""
-    for one in plan.inputs:
-        view = _VIEWS[one.kind]
-        rows = view.rows(now)
-        engine.view(one.view, view.columns, rows)
-        if before is not None:
-            old = view.rows(before)
-            engine.view(f"{one.view}_new", view.columns, [row for row in rows if row not in old])
+def _number(value: object) -> float:
+    if isinstance(value, datetime):
+        return value.timestamp()
+    assert isinstance(value, int)
+    return value
 
 
 def rebuilt(engine: Engine, plan: Plan, world: World) -> list[Row]:
-    """All rows, computed from everything at once."""
-    register(engine, plan, world)
+    """All rows, computed from everything at once, by the text that Spark builds with."""
+    made = WorldEngine(engine, plan, world)
+    for scan in scans(plan.tree):
+        (made.facts if scan.kind is InputKind.STREAM else made.versions)(scan, [])
     return [_visible(plan, row) for row in engine.query(plan.rows_sql)]
 
 
-def kept(engine: Engine, plan: Plan, world: World) -> list[Row]:
-    """All rows as the runner keeps them, epoch after epoch."""
+def kept(engine: Engine, plan: Plan, world: World, dialect: Dialect | None = None) -> list[Row]:
+    """All rows as the runner keeps them, epoch after epoch, by the texts of a dialect."""
     target: dict[tuple[object, ...], Row] = {}
-    before = world.until(0)
+    before = 0
     for epoch in world.epochs:
-        now = world.until(epoch)
-        register(engine, plan, now, before)
-        if plan.strategy is Strategy.NEWEST:
-            _merge_newest(target, plan, engine.query(plan.changed_sql))
-        else:
-            _recompute(target, plan, engine, now)
-        before = now
+        run = WorldEngine(engine, plan, world.until(epoch), dialect or SparkText())
+        changes = changed_rows(run, plan, Epoch(before), Epoch(epoch))
+        _merge(target, plan, [plain(row) for row in changes.to_pylist()])
+        before = epoch
     return [_visible(plan, row) for row in target.values()]
 
 
@@ -219,42 +285,44 @@ def _visible(plan: Plan, row: Row) -> Row:
     return {column.name: row[column.name] for column in plan.columns}
 
 
+def _merge(target: dict[tuple[object, ...], Row], plan: Plan, rows: list[Row]) -> None:
+    """Do as the writer does: a row replaces another one, with an order only an older one."""
+    assert len({_key(plan, row) for row in rows}) == len(rows), "a key once"
+    for row in rows:
+        key = _key(plan, row)
+        held = target.get(key)
+        if row[OP] == DELETE:
+            target.pop(key, None)
+        elif plan.strategy is not Strategy.NEWEST or held is None or _order(row) >= _order(held):
+            target[key] = row
+
+
 def _order(row: Row) -> tuple[str, int, int]:
     return str(row["_time"]), int(str(row["_seq_hi"])), int(str(row["_seq_lo"]))
 
 
-def _merge_newest(target: dict[tuple[object, ...], Row], plan: Plan, rows: list[Row]) -> None:
-    assert len({_key(plan, row) for row in rows}) == len(rows)
-    for row in rows:
-        held = target.get(_key(plan, row))
-        if held is None or _order(row) > _order(held):
-            target[_key(plan, row)] = row
+ARROW = {
+    "STRING": pa.string(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+}
 
 
-def _recompute(
-    target: dict[tuple[object, ...], Row], plan: Plan, engine: Engine, now: World
-) -> None:
-    assert plan.affected_sql is not None
-    affected = engine.query(plan.affected_sql)
-    if not affected:
-        return
-    types = {column.name: column.type or "STRING" for column in plan.columns}
-    engine.view("affected", {name: types[name] for name in plan.key}, affected)
-    bounds = plan.inputs[0].time_bounds
-    if bounds is not None:
-        low = engine.query(f"SELECT {bounds.lower_sql} AS v FROM affected")[0]["v"]
-        high = engine.query(f"SELECT {bounds.upper_sql} AS v FROM affected")[0]["v"]
-        rows = [row for row in fact_rows(now) if str(low) <= str(row[bounds.column]) < str(high)]
-        engine.view(plan.inputs[0].view, _VIEWS[InputKind.STREAM].columns, rows)
-    changed = engine.query(plan.changed_sql)
-    keys = {_key(plan, row) for row in affected}
-    assert len(keys) == len(affected)
-    assert len({_key(plan, row) for row in changed}) == len(changed)
-    assert {_key(plan, row) for row in changed} <= keys
-    for key in keys:
-        target.pop(key, None)
-    for row in changed:
-        target[_key(plan, row)] = row
+def zoned(row: Row) -> Row:
+    return {
+        name: value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+        for name, value in row.items()
+    }
+
+
+def plain(row: Row) -> Row:
+    return {
+        name: value.replace(tzinfo=None) if isinstance(value, datetime) else value
+        for name, value in row.items()
+    }
 
 
 def canonical(rows: list[Row]) -> list[str]:

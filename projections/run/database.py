@@ -1,0 +1,156 @@
+"""A DuckDB in this process, with bounded memory: where small changes are computed.
+
+Moments are kept in it as `TIMESTAMP` without a zone, in UTC. What it holds is disposable.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import duckdb
+import pyarrow as pa
+
+from kernel.errors import ContractViolation, TooLarge, first_line
+from projections.run.spark_scalars import register_scalars
+from projections.sql.batch import listed
+from projections.sql.catalog import Column
+from projections.sql.duckdb_text import DuckText, duckdb_type
+from projections.sql.spark_times import OnlySparkError
+
+TEXT = DuckText()
+MEMORY_BYTES = 256 * 2**20
+"""What one projection's state and its computation may take before DuckDB writes them to disk."""
+ORDER_TYPES = {"_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
+"""Of the columns that rows are ordered by."""
+_TOGETHER_BYTES = 8 * 2**20
+
+
+class BeyondThisProcess(Exception):
+    """A run needs what this process does not hold or compute: Spark does it."""
+
+
+class Database:
+    """One DuckDB of its own. For one thread."""
+
+    def __init__(self, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._memory_bytes = memory_bytes
+        self.connection = duckdb.connect()
+        self.connection.execute("SET threads = 1")
+        self.connection.execute("SET preserve_insertion_order = false")
+        self.connection.execute(f"SET memory_limit = '{memory_bytes}B'")
+        # Made by DuckDB when memory does not suffice, and removed by it.
+        self._scratch = Path(tempfile.gettempdir(), f"penstock-regions-{uuid4().hex}")
+        self.connection.execute("SET temp_directory = $1", [str(self._scratch)])
+        register_scalars(self.connection)
+
+    def close(self) -> None:
+        """Give back memory and disk."""
+        self.connection.close()
+
+    @contextmanager
+    def within_memory(self) -> Iterator[None]:
+        """Say of work that was too large what helps: the rows are not to blame.
+
+        Raises `TooLarge`.
+        """
+        try:
+            yield
+        except duckdb.OutOfMemoryException as error:
+            raise TooLarge(
+                f"what the projection keeps between runs, or one run of it, needs more than "
+                f"{self._memory_bytes // 2**20} MB of memory and the disk behind it "
+                f"({self._scratch.parent}): {first_line(error)}",
+                remedy="Raise pipeline.state_memory_bytes, or free space there, and restart the "
+                "pipeline. What is kept, and which queries Spark computes instead, shows: penstock "
+                "projection explain FILE.sql",
+                memory_bytes=self._memory_bytes,
+            ) from error
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Raise `ContractViolation` for values that a query cannot be computed of.
+
+        Raises `BeyondThisProcess` for those that Spark alone reads.
+        """
+        try:
+            yield
+        except duckdb.OutOfMemoryException:
+            raise
+        except duckdb.Error as error:
+            # DuckDB passes the name of a function's error on in its text.
+            if OnlySparkError.__name__ in str(error):
+                raise BeyondThisProcess(first_line(error)) from error
+            raise ContractViolation(
+                f"the query cannot be computed: {first_line(error)}",
+                remedy="Write the query so that it holds for every row, as with nullif or CASE.",
+            ) from error
+
+    def make(self, table: str, types: dict[str, str]) -> None:
+        """Make an empty table of DuckDB's types, in place of one of that name."""
+        columns = ", ".join(f"{TEXT.name(name)} {kind}" for name, kind in types.items())
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {table} ({columns})")
+
+    def insert(self, table: str, rows: Iterable[pa.Table], *, more: str = "") -> None:
+        """Add rows to a table; `more` are columns, as SQL, that they have beside.
+
+        Small parts together: a statement costs some milliseconds, whatever it inserts.
+        """
+        held: list[pa.Table] = []
+        size = 0
+        for part in rows:
+            if part.num_rows:
+                held.append(part)
+                size += part.nbytes
+            if size > _TOGETHER_BYTES:
+                self._insert(table, pa.concat_tables(held), more)
+                held, size = [], 0
+        if held:
+            self._insert(table, pa.concat_tables(held), more)
+
+    def _insert(self, table: str, rows: pa.Table, more: str) -> None:
+        columns = listed(TEXT, rows.schema.names)
+        self.connection.register("arrived", _without_zones(rows))
+        self.connection.execute(f"INSERT INTO {table} BY NAME SELECT {columns}{more} FROM arrived")
+        self.connection.unregister("arrived")
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """Return the Arrow type of a column of simple type."""
+    simple = {
+        "STRING": pa.string(),
+        "BOOLEAN": pa.bool_(),
+        "TINYINT": pa.int8(),
+        "SMALLINT": pa.int16(),
+        "INT": pa.int32(),
+        "BIGINT": pa.int64(),
+        "DOUBLE": pa.float64(),
+        "DATE": pa.date32(),
+        "TIMESTAMP": pa.timestamp("us", "UTC"),
+    }
+    if column.type in simple:
+        return simple[column.type]
+    precision, scale = column.type.removeprefix("DECIMAL(").removesuffix(")").split(",")
+    return pa.decimal128(int(precision), int(scale))
+
+
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    """Return the Arrow types of columns of simple type."""
+    return pa.schema([(each.name, arrow_type(each)) for each in columns])
+
+
+def types_of(columns: Sequence[Column]) -> dict[str, str]:
+    """Return DuckDB's types of columns of simple type, by name."""
+    return {each.name: duckdb_type(each.type) for each in columns}
+
+
+def _without_zones(rows: pa.Table) -> pa.Table:
+    """Return rows with moments as DuckDB keeps them here: in UTC, without saying so."""
+    fields = [
+        field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(fields))

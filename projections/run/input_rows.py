@@ -1,0 +1,129 @@
+"""Rows of a plan's inputs as Arrow, read in this process: what is needed of them, file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from kernel.errors import NotFound
+from lake.datasets import scanner_of, schema_of
+from lake.layout import Lake
+from lake.ranges import Condition, Range, actions_within, dataset_within, filter_of
+from lake.small_files import SmallFiles
+from lake.tables import Tables
+from pipeline.typed.columns import EPOCH, LATE
+from projections.run.database import arrow_schema, arrow_type
+from projections.run.relations import LakeCatalog
+from projections.sql.shape import ORDER, Input, InputKind, Plan
+from projections.sql.tree import Scan
+
+
+def table_of(read: Scan | Input) -> str:
+    """Name the table of the lake that an input reads which is not a stream."""
+    kind = "projection" if read.kind is InputKind.PROJECTION else "history"
+    return f"{kind}/{read.name}"
+
+
+def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
+    """Name the tables that a plan reads: typed ones of its streams, histories, projections."""
+    names: list[str] = []
+    for item in plan.inputs:
+        stream = item.kind is InputKind.STREAM
+        names += catalog.members(item.name) if stream else [table_of(item)]
+    return names
+
+
+def table_at(lake: Lake, tables: Tables, name: str, version: int | None) -> DeltaTable:
+    """Open a table at a version, its newest where none is asked for. Raises `NotFound`."""
+    table = tables.open(lake.path(name))
+    if table is None:
+        raise NotFound(f"{name} has no rows yet")
+    if version is None or version == table.version():
+        return table
+    return DeltaTable(lake.path(name), version=version)
+
+
+def facts(
+    lake: Lake,
+    tables: Tables,
+    catalog: LakeCatalog,
+    scan: Scan,
+    conditions: Sequence[Condition],
+    *,
+    late: bool,
+    small: SmallFiles,
+) -> Iterator[pa.Table]:
+    """Yield the facts of a stream that meet all conditions, without `late` those that came in time.
+
+    They have the scan's columns, NULL where a typed table lacks one, and those of `ORDER`. Rows of
+    small files are looked for in `small` first. Raises `NotFound` before the stream's first row.
+    """
+    members = catalog.members(scan.name)
+    if not members:
+        raise NotFound(f"{scan.name} has no rows yet")
+    for member in members:
+        table = tables.open(lake.path(member))
+        where = None if table is None else filter_of(table, conditions)
+        if table is None or where is None:
+            continue
+        present = {*schema_of(table).names}
+        own = [each.name for each in scan.columns if each.name in present]
+        asked = [each.column for each in conditions]
+        columns = [*dict.fromkeys([*own, *ORDER, *asked, LATE])]
+        files, rows = small.split(table, actions_within(table, conditions), columns)
+        where = where if late else where & ~pc.field(LATE)
+        yield _shaped(scan, rows.filter(where))
+        for batch in scanner_of(files, where, columns).to_batches():
+            yield _shaped(scan, pa.table(batch))
+
+
+def epochs(after: int, up_to: int) -> Range:
+    """Return the condition that rows came in the epochs (after, up_to]."""
+    return Range(column=EPOCH, lower=after + 1, upper=up_to + 1)
+
+
+def _shaped(scan: Scan, rows: pa.Table) -> pa.Table:
+    types = {each.name: arrow_type(each) for each in scan.columns}
+    present = {*rows.schema.names}
+    columns = {
+        name: rows[name].cast(kind) if name in present else pa.nulls(rows.num_rows, kind)
+        for name, kind in types.items()
+    }
+    return pa.table(columns | {name: rows[name] for name in ORDER})
+
+
+def versions(scan: Scan, table: DeltaTable, conditions: Sequence[Condition]) -> Iterator[pa.Table]:
+    """Yield the versions of a history that meet all conditions, those of deleted rows too.
+
+    They have the scan's columns, `valid_from` and `_deleted`.
+    """
+    where = filter_of(table, conditions)
+    if where is None:
+        return
+    schema = arrow_schema(scan.columns)
+    needed = [*dict.fromkeys([*schema.names, "valid_from", "_deleted"])]
+    for batch in scanner_of(dataset_within(table, conditions), where, needed).to_batches():
+        rows = pa.table(batch)
+        columns = {field.name: rows[field.name].cast(field.type) for field in schema}
+        yield pa.table({name: columns.get(name, rows[name]) for name in needed})
+
+
+def placed(scan: Scan, files: ds.Dataset) -> Iterator[pa.Table]:
+    """Yield rows of a table with their place in time; see `projections.sql.batch.scanned`."""
+    types = {each.name: arrow_type(each) for each in scan.columns}
+    versioned = scan.kind is not InputKind.PROJECTION
+    where = {
+        InputKind.HISTORY: ~pc.field("_deleted"),
+        InputKind.LATEST: ~pc.field("_deleted") & pc.field("valid_to").is_null(),
+    }.get(scan.kind)
+    needed = [*dict.fromkeys([*types, *(["valid_from"] if versioned else [])])]
+    for batch in scanner_of(files, where, needed).to_batches():
+        rows = pa.table(batch)
+        zero = pa.array([0] * rows.num_rows, pa.int64())
+        begun = rows["valid_from"] if versioned else zero.cast(pa.timestamp("us", "UTC"))
+        columns = {name: rows[name].cast(kind) for name, kind in types.items()}
+        yield pa.table(columns | {"_time": begun, "_seq_hi": zero, "_seq_lo": zero})

@@ -1,0 +1,272 @@
+"""Runs of projections of one step: the rows of the keys that a change may have altered.
+
+Nothing is held from one run to the next. What is new says which keys are touched; the facts of
+these are read again where they are stored, by file statistics and by the values of the keys; and
+the query gives their rows. A process that starts has nothing to read first, and there is no state
+that needs a bound.
+
+Where each fact gives a row by itself, whatever it looks up, the newest row of each key needs less:
+that of the new facts and of those whose version changed, with the columns of `ORDER`, which a merge
+compares with those of the stored row.
+
+The texts are the same for every engine: DuckDB in this process, and Spark where an expression is
+Spark's alone or a change needs more rows than this process may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kernel.positions import Epoch
+from lake.ranges import Among, Condition, Range, Spans
+from lake.writer import UPSERT, upserts_and_deletes, with_op
+from pipeline.typed.columns import EPOCH
+from projections.run.database import ORDER_TYPES
+from projections.sql.batch import Dialect, whole
+from projections.sql.catalog import Column
+from projections.sql.key_steps import (
+    KeySteps,
+    Lookup,
+    facts_sql,
+    key_steps,
+    keys_sql,
+    meeting_sql,
+    rows_sql,
+    touched_rows_sql,
+)
+from projections.sql.shape import ORDER, InputKind, Plan, Strategy
+from projections.sql.tree import Node, Scan, scans
+
+MOST_VALUES = 2_000
+"""So many values of a key are looked for by themselves; more are found among all rows."""
+MOST_SPANS = 16
+"""Touched windows are read in so many stretches of time, cut where the widest gaps are."""
+KEPT_BY_KEYS = (Strategy.NEWEST, Strategy.KEYS)
+"""Strategies of plans whose runs are computed here."""
+_BEGAN = datetime(1970, 1, 1, tzinfo=UTC)
+_Micros = npt.NDArray[np.int64]
+
+
+class Engine(Protocol):
+    """Computes queries over views of one plan's inputs."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """The words of its queries."""
+        ...
+
+    def facts(self, scan: Scan, conditions: Sequence[Condition]) -> None:
+        """Make the view of a stream's facts that meet all conditions; there may be others."""
+        ...
+
+    def versions(self, scan: Scan, conditions: Sequence[Condition], *, alike: bool = False) -> None:
+        """Make the view of a history's versions that meet all conditions; there may be others.
+
+        `alike`: those of deleted rows look as any other.
+        """
+        ...
+
+    def touch(self, keys: pa.Table) -> None:
+        """Make the view of the touched keys."""
+        ...
+
+    def narrow(self, scan: Scan, query: str) -> None:
+        """Put the rows of a query over a view into its place, where that spares work."""
+        ...
+
+    def values(self, scan: Scan, column: str) -> pa.Array | None:
+        """Return the values in a column of a view, each once; None where that costs too much."""
+        ...
+
+    def rows(self, query: str, columns: Sequence[Column]) -> pa.Table:
+        """Return what a query gives: `columns`, under their types where these are certain."""
+        ...
+
+
+def changed_rows(engine: Engine, plan: Plan, after: Epoch, up_to: Epoch) -> pa.Table:
+    """Return the rows to upsert and the keys to delete for the epochs (after, up_to].
+
+    Rows of a `NEWEST` plan have the columns of `ORDER` and replace older ones alone.
+    """
+    steps = key_steps(plan.tree)
+    engine.facts(steps.driver, [_came(after, up_to)])
+    if plan.strategy is Strategy.NEWEST:
+        return with_op(_newest_of_changed(engine, plan, steps, after, up_to), UPSERT)
+    touched = _touched(engine, plan, steps, after, up_to)
+    if not touched.num_rows:
+        none = f"{rows_sql(plan.tree, engine.dialect)} LIMIT 0"
+        return with_op(engine.rows(none, plan.columns), UPSERT)
+    engine.touch(touched)
+    engine.facts(steps.driver, [_came(Epoch(0), up_to), *_of_keys(steps, touched)])
+    engine.narrow(steps.driver, facts_sql(steps, engine.dialect))
+    _look_up(engine, steps)
+    rows = engine.rows(touched_rows_sql(plan.tree, engine.dialect), plan.columns)
+    gone = touched.join(rows.select(list(plan.key)), list(plan.key), join_type="left anti")
+    return upserts_and_deletes(rows, gone)
+
+
+def all_rows(engine: Engine, plan: Plan, up_to: Epoch) -> pa.Table:
+    """Return all rows as they are at an epoch; those of a `NEWEST` plan with `ORDER`."""
+    for scan in scans(plan.tree):
+        if scan.kind is InputKind.STREAM:
+            engine.facts(scan, [_came(Epoch(0), up_to)])
+        else:
+            engine.versions(scan, [])
+    if plan.strategy is Strategy.NEWEST:
+        return _newest(engine, plan)
+    return engine.rows(rows_sql(plan.tree, engine.dialect), plan.columns)
+
+
+def _newest(engine: Engine, plan: Plan) -> pa.Table:
+    order = (Column(name=name, type=ORDER_TYPES[name]) for name in ORDER)
+    return engine.rows(whole(plan.tree, engine.dialect), (*plan.columns, *order))
+
+
+def _newest_of_changed(
+    engine: Engine, plan: Plan, steps: KeySteps, after: Epoch, up_to: Epoch
+) -> pa.Table:
+    """Return the newest row of each key among those of new facts and of facts that look up a
+    version which changed. The view of the driver holds the new facts.
+    """
+    _look_up(engine, steps)
+    rows = [_newest(engine, plan)]
+    for lookup in steps.lookups:
+        if _facts_near_changes(engine, steps, lookup, after, up_to):
+            engine.narrow(steps.driver, meeting_sql(steps, lookup, engine.dialect))
+            _look_up(engine, steps)
+            rows.append(_newest(engine, plan))
+    if len(rows) == 1:
+        return rows[0]
+    both = pa.concat_tables(rows)
+    newest = both.sort_by([(name, "descending") for name in ORDER])
+    placed = newest.append_column("__place", pa.array(range(newest.num_rows), pa.int64()))
+    firsts = placed.group_by(list(plan.key)).aggregate([("__place", "min")])
+    return newest.take(firsts["__place_min"])
+
+
+def _look_up(engine: Engine, steps: KeySteps) -> None:
+    """Make the views of the versions that the facts in the driver's view look up."""
+    for lookup in steps.lookups:
+        engine.versions(lookup.scan, _of_facts(engine, steps, lookup))
+
+
+def _came(after: Epoch, up_to: Epoch) -> Range:
+    """Return the condition that rows came in the epochs (after, up_to]."""
+    return Range(column=EPOCH, lower=after + 1, upper=up_to + 1)
+
+
+def _touched(engine: Engine, plan: Plan, steps: KeySteps, after: Epoch, up_to: Epoch) -> pa.Table:
+    """Return the keys that new facts and changed versions touch, each once.
+
+    The view of the driver holds the new facts.
+    """
+    columns = [each for each in plan.columns if each.name in plan.key]
+
+    def keys(of: Node) -> pa.Table:
+        return engine.rows(keys_sql(of, plan.key, engine.dialect), columns)
+
+    found = [keys(steps.keys)]
+    for lookup in steps.lookups:
+        if _facts_near_changes(engine, steps, lookup, after, up_to):
+            found.append(keys(lookup.keys))
+    names = list(plan.key)
+    return pa.concat_tables([each.select(names) for each in found]).group_by(names).aggregate([])
+
+
+def _facts_near_changes(
+    engine: Engine, steps: KeySteps, lookup: Lookup, after: Epoch, up_to: Epoch
+) -> bool:
+    """Make the views of the versions that changed in (after, up_to] and of the facts that may look
+    one of them up; say whether any did.
+    """
+    new = Range(column=EPOCH, lower=after + 1, upper=None)
+    engine.versions(lookup.scan, [new], alike=True)
+    held = [each for each in lookup.scan.columns if each.name in ("valid_from", "valid_to")]
+    bounds = ", ".join(each.name for each in held)
+    stretches = engine.rows(f"SELECT DISTINCT {bounds} FROM {lookup.scan.view}", held)
+    if not stretches.num_rows:
+        return False
+    near: list[Condition] = [_came(Epoch(0), up_to)]
+    if lookup.time is not None and _is_moment(steps.driver, lookup.time):
+        near.append(_spans(lookup.time, stretches["valid_from"], stretches["valid_to"]))
+    for version, fact in lookup.equal:
+        near += _among(fact, engine.values(lookup.scan, version))
+    engine.facts(steps.driver, near)
+    return True
+
+
+def _of_keys(steps: KeySteps, touched: pa.Table) -> list[Condition]:
+    """Return conditions that the facts of the touched keys meet."""
+    conditions: list[Condition] = []
+    for key, fact in steps.equal:
+        conditions += _among(fact, pc.unique(touched[key]))
+    window = steps.window
+    if window is None or not _is_moment(steps.driver, window.column):
+        return conditions
+    size = pa.scalar(window.size_us, pa.duration("us"))
+    if window.start is not None:
+        start = touched[window.start]
+        end = touched[window.end] if window.end is not None else pc.add(start, size)
+    else:
+        assert window.end is not None, "one of the bounds is in the key"
+        end = touched[window.end]
+        start = pc.subtract(end, size)
+    return [*conditions, _spans(window.column, start, end)]
+
+
+def _of_facts(engine: Engine, steps: KeySteps, lookup: Lookup) -> list[Condition]:
+    """Return conditions that the versions meet which the facts in the driver's view look up."""
+    conditions: list[Condition] = []
+    for version, fact in lookup.equal:
+        if _type(steps.driver, fact) == _type(lookup.scan, version):
+            conditions += _among(version, engine.values(steps.driver, fact))
+    return conditions
+
+
+def _among(column: str, values: pa.Array | None) -> list[Condition]:
+    if values is None or len(values) > MOST_VALUES:
+        return []
+    found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return [Among(column=column, values=found.drop_null())]
+
+
+def _spans(column: str, start: pa.ChunkedArray, end: pa.ChunkedArray) -> Spans:
+    """Return the stretches of time [start, end) together; a null end is open.
+
+    The set of them, not the time from the first to the last: one very late row widens nothing.
+    """
+    low = start.cast(pa.int64()).to_numpy()
+    high = pc.fill_null(end.cast(pa.int64()), 2**63 - 1).to_numpy()
+    order = np.argsort(low, kind="stable")
+    low, high = low[order], np.maximum.accumulate(high[order])
+    # A stretch that begins behind the end of all before it is apart from them.
+    gaps = low[1:] - high[:-1]
+    apart = np.flatnonzero(low[1:] > high[:-1])
+    if len(apart) >= MOST_SPANS:
+        apart = np.sort(apart[np.argsort(gaps[apart])[1 - MOST_SPANS :]])
+    firsts, lasts = np.append(0, apart + 1), np.append(apart, len(low) - 1)
+    ends = zip(low[firsts].tolist(), high[lasts].tolist(), strict=True)
+    return Spans(column=column, spans=tuple((_moment(a), _moment(b)) for a, b in ends))
+
+
+def _moment(micros: int) -> datetime | None:
+    """Return a moment; None for one beyond the calendar, which bounds nothing."""
+    try:
+        return _BEGAN + timedelta(microseconds=micros)
+    except OverflowError:
+        return None
+
+
+def _is_moment(scan: Scan, column: str) -> bool:
+    return _type(scan, column) == "TIMESTAMP"
+
+
+def _type(scan: Scan, column: str) -> str:
+    return next((each.type for each in scan.columns if each.name == column), "")

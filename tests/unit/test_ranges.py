@@ -1,0 +1,86 @@
+"""Files that conditions leave unread, and rows that they find: none is missing, few are read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from lake.ranges import Among, Condition, Range, Spans, actions_within, dataset_within, filter_of
+from lake.small_files import SmallFiles
+from lake.table_columns import UTC_MICROS
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+SHAPE = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", UTC_MICROS)])
+
+
+def moment(minute: float) -> datetime:
+    return START + timedelta(minutes=minute, microseconds=1)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    """Return four files of ten minutes each, a row for each minute and one without a time."""
+    path = str(tmp_path / "table")
+    for first in (0, 10, 20, 30):
+        rows = [{"id": n, "name": f"n{n % 7}", "at": moment(n)} for n in range(first, first + 10)]
+        rows.append({"id": 100 + first, "name": None, "at": None})
+        write_deltalake(path, pa.Table.from_pylist(rows, SHAPE), mode="append")
+    return DeltaTable(path)
+
+
+def found(table: DeltaTable, *conditions: Condition) -> list[int]:
+    where = filter_of(table, conditions)
+    rows = dataset_within(table, conditions).to_table(filter=where)
+    return sorted(rows["id"].to_pylist())
+
+
+SPANS = Spans(column="at", spans=((moment(3), moment(5)), (moment(31), None)))
+
+
+@pytest.mark.parametrize(
+    ("condition", "ids", "files"),
+    [
+        (Range(column="at", lower=moment(9), upper=moment(11)), [9, 10], 2),
+        (Range(column="at", lower=moment(19), upper=None), [*range(19, 40)], 3),
+        (SPANS, [3, 4, *range(31, 40)], 2),
+        (Among(column="id", values=pa.array([5, 7], pa.int64())), [5, 7], 1),
+        (Among(column="name", values=pa.array(["n6"])), [6, 13, 20, 27, 34], 4),
+        (Among(column="id", values=pa.array([2**63 - 1], pa.int64())), [], 0),
+        (Among(column="id", values=pa.array([], pa.int64())), [], 4),
+    ],
+)
+def test_rows_are_found_in_few_files(
+    table: DeltaTable, condition: Condition, ids: list[int], files: int
+) -> None:
+    assert found(table, condition) == ids
+    assert actions_within(table, [condition]).num_rows == files
+
+
+def test_values_of_another_type_leave_nothing_out(table: DeltaTable) -> None:
+    every = found(table)
+    assert found(table, Among(column="id", values=pa.array([5], pa.int32()))) == every
+    assert found(table, Range(column="id", lower=moment(0), upper=None)) == every
+    assert found(table, Range(column="at", lower=7, upper=None)) == every
+
+
+def test_no_row_meets_a_condition_on_a_column_that_is_not_there(table: DeltaTable) -> None:
+    assert filter_of(table, [Range(column="gone", lower=1, upper=None)]) is None
+
+
+def test_rows_of_small_files_are_held_up_to_a_bound(table: DeltaTable, tmp_path: Path) -> None:
+    actions = actions_within(table, [])
+    held, bounded = SmallFiles(), SmallFiles(most_bytes=1)
+    for small in (held, bounded):
+        files, rows = small.split(table, actions, ["id", "at"])
+        assert files.count_rows() == 0
+        assert rows.schema.names == ["id", "at"]
+        assert rows.num_rows == 44
+    for file in actions["path"].to_pylist():
+        Path(tmp_path, "table", file).unlink()
+    assert held.split(table, actions, ["id", "at"])[1].num_rows == 44
+    with pytest.raises(FileNotFoundError):
+        bounded.split(table, actions, ["id", "at"])
