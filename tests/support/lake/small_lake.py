@@ -98,12 +98,12 @@ DEPARTURES = "STREAM events.flight.departed"
 ON_SPARK = {
     "delays_loud": f"""
 CREATE PROJECTION delays_loud WITH (key = 'carrier, window_start') AS
-SELECT upper(carrier) AS carrier, window_start, COUNT(*) AS flights, SUM(delay) AS delay
-FROM {DEPARTURES} GROUP BY upper(carrier), TUMBLE(occurred_at, '1 hour');
+SELECT upper(lower(carrier)) AS carrier, window_start, COUNT(*) AS flights, SUM(delay) AS delay
+FROM {DEPARTURES} GROUP BY upper(lower(carrier)), TUMBLE(occurred_at, '1 hour');
 """,
     "windy_loud": f"""
 CREATE PROJECTION windy_loud WITH (key = 'flight') AS
-SELECT f.flight, upper(f.origin) AS origin, f.occurred_at, w.wind FROM {DEPARTURES} f
+SELECT f.flight, upper(lower(f.origin)) AS origin, f.occurred_at, w.wind FROM {DEPARTURES} f
 JOIN weather FOR SYSTEM_TIME AS OF f.occurred_at w ON w.origin = f.origin WHERE w.wind > 9;
 """,
 }
