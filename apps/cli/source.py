@@ -130,8 +130,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     if gone:
         lines += [f"cause: {gaps.reason(gone)}", f"  fix: {gaps.remedy(name)}"]
     emit(document, as_json=as_json, text="\n".join(lines))
-    code = EXIT_UNHEALTHY if gone or not state.healthy else EXIT_PARTIAL if still else 0
-    if code:
+    if code := EXIT_UNHEALTHY if gone or not state.healthy else EXIT_PARTIAL if still else 0:
         raise typer.Exit(code)
 
 
