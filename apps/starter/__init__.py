@@ -42,7 +42,8 @@ def _texts(folder: str) -> Iterator[tuple[Path, str]]:
             remedy="Name a folder with a letter or digit of ASCII in its name.",
         )
     for path in sorted(_FILES.rglob("*")):
-        if path.is_dir():
+        # Whoever installs a package compiles its modules, these too.
+        if path.is_dir() or path.parent.name == "__pycache__":
             continue
         relative = path.relative_to(_FILES)
         if relative == Path("gitignore"):
