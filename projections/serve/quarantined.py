@@ -45,9 +45,11 @@ def waiting_records(lake: Lake) -> list[dict[str, Any]]:
     """Return the records that no outcome has ended, without their bytes, by their places."""
     rows = known_records(lake)
     told = outcomes(lake) if rows else []
-    over = {place(each) for each in told if each["outcome"] in (RELEASED, WAIVED)}
+    # In a topic that was made again another record came to the place of one that was decided about.
+    over = {place(each): each["epoch"] for each in told if each["outcome"] in (RELEASED, WAIVED)}
     copies = [each for each in told if each["outcome"] == COPIED]
-    return [row for row in rows if place(row) not in over and not _copied(row, copies)]
+    waiting = [row for row in rows if row["epoch"] >= over.get(place(row), -1)]
+    return [row for row in waiting if not _copied(row, copies)]
 
 
 def places_of(rows: Sequence[dict[str, Any]]) -> dict[str, list[int]]:

@@ -15,6 +15,7 @@ from lake.table_columns import OUTCOMES, QUARANTINE
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.quarantine import open_records
+from projections.serve.quarantined import waiting_records
 
 AT = datetime(2020, 2, 2, tzinfo=UTC)
 
@@ -32,7 +33,9 @@ def record(lake: Lake, epoch: int, offset: int) -> None:
 def waiting(lake: Lake) -> list[tuple[int, int]]:
     found = open_records(lake, Tables(), [])
     rows = [] if found is None else found.to_pylist()
-    return [(row["epoch"], row["offset"]) for row in rows]
+    places = [(row["epoch"], row["offset"]) for row in rows]
+    assert [(row["epoch"], row["offset"]) for row in waiting_records(lake)] == places
+    return places
 
 
 @pytest.mark.parametrize("outcome", [RELEASED, WAIVED])
