@@ -326,7 +326,7 @@ class Projector:
         stored = schema_of(table)
         if plan.strategy is Strategy.REGIONS and retyped(stored, shape_of(plan.tree)):
             return None
-        if plan.strategy is Strategy.NEWEST and not {*ORDER} <= {*stored.names}:
+        if (plan.strategy is Strategy.NEWEST) != ({*ORDER} <= {*stored.names}):
             # An earlier version of the software kept it, by other means.
             return None
         try:

@@ -380,13 +380,28 @@ def _newest(node: Newest, rows: str, dialect: Dialect) -> str:
     if node.unique:
         return keyed(node, rows, dialect)
     keys = listed(dialect, node.keys)
-    order = ", ".join(_told_apart(node.input, dialect, "DESC"))
+    if _in_places(node.input):
+        # Other columns are not looked at: one that cannot be computed hides no key.
+        order = ", ".join(f"{name} DESC NULLS LAST" for name in ORDER)
+    else:
+        order = ", ".join(_told_apart(node.input, dialect, "DESC"))
     columns = f"{listed(dialect, names(node))}, {', '.join(ORDER)}"
     return (
         f"SELECT {columns} FROM (SELECT {columns}, row_number() OVER (PARTITION BY {keys} "
         f"ORDER BY {order}) AS __rank FROM ({keyed(node, rows, dialect)}) AS k) AS n "
         "WHERE __rank = 1"
     )
+
+
+def _in_places(node: Node) -> bool:
+    """Say whether each row is the only one in its place: one of each fact of a stream."""
+    match node:
+        case Scan():
+            return node.kind is InputKind.STREAM
+        case Map():
+            return _in_places(node.input)
+        case _:
+            return False
 
 
 def _told_apart(node: Node, dialect: Dialect, direction: str) -> list[str]:

@@ -105,7 +105,7 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         stateful=stateful,
         strategy=strategy,
         small=beyond is None,
-        rows_sql=whole(tree, SparkText()),
+        rows_sql=rows_sql(tree, SparkText()),
         freshness=decl.freshness,
         fingerprint=_fingerprint(decl, tree),
         cost=TOUCHED_REGIONS if beyond is None else EVERYTHING,

@@ -14,11 +14,11 @@ from projections.trial.statements import parse_tests
 
 SQL = """
 CREATE PROJECTION doubled WITH (key = 'name, at') AS
-SELECT upper(name) AS name, at, total, mean
+SELECT upper(lower(name)) AS name, at, total, mean
 FROM STREAM events.thing.seen MATCH_RECOGNIZE (
   PARTITION BY name ORDER BY occurred_at
   MEASURES LAST(b.occurred_at) AS at, SUM(size) AS total, AVG(size) AS mean
-  PATTERN (a b) DEFINE a AS upper(a.name) = 'X', b AS b.size = 2 * a.size) found;
+  PATTERN (a b) DEFINE a AS upper(lower(a.name)) = 'X', b AS b.size = 2 * a.size) found;
 """
 TESTS = """
 INPUT events.thing.seen (name STRING, size DOUBLE);

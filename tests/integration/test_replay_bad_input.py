@@ -96,7 +96,7 @@ def test_a_build_whose_last_slice_fails_goes_on_once_its_query_is_mended(
     mended = dividing(flight, "try_divide(delay, {divisor})")
     done = builder(small.spark, small.site, seen.append).resume("latest", text=mended)
     assert (done.state, done.generation, done.text) == (State.BUILT, 2, mended)
-    assert min(each.slice for each in seen) == SLICES - 1, "no slice that was there is computed"
+    assert min(each.slice for each in seen) >= SLICES - 1, "no slice that was there is computed"
     rows = small.rows(generation_name("latest", 2))
     whole = builder(small.spark, small.site).build("latest", text=mended)
     assert rows == small.rows(generation_name("latest", whole.generation))
