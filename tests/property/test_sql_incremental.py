@@ -14,6 +14,7 @@ import sqlglot
 from hypothesis import HealthCheck, given, settings
 
 from projections.run.database import TEXT
+from projections.run.spark_scalars import register_scalars
 from tests.support.oracles.sql_arrivals import worlds
 from tests.support.oracles.sql_projections import CASES
 from tests.support.oracles.sql_world import Fact, Row, World, canonical, kept, planned, rebuilt
@@ -33,6 +34,7 @@ class DuckEngine:
     def __init__(self, *, spark: bool) -> None:
         self.spark = spark
         self._connection = duckdb.connect()
+        register_scalars(self._connection)
         self._translated: dict[str, str] = {}
         for function in _FUNCTIONS:
             self._connection.execute(f"CREATE MACRO {function}")
