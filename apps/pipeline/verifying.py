@@ -189,7 +189,11 @@ class Verifying:
         deployment = self._deployed.deployment()
         if not deployment.captures.get(source.name):
             return 0, 0.0
-        last = self._comparison.reader.last()
+        try:
+            last = self._comparison.reader.last()
+        except NotFound:
+            # Before the first epoch there is nothing that could be compared, and nothing is wrong.
+            return 0, 0.0
         if not last.cuts.get(source.name):
             return 0, 0.0
         tables = {each.table: each for each in captured_tables(self._settings, deployment, source)}

@@ -31,8 +31,10 @@ from apps.settings import Settings, load
 from apps.standstills import Standstill, of_pipeline, of_service, of_source, standing_still
 from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
 from lake.layout import Lake
+from lake.tables import Tables
 from lake.upkeep.compaction import Upkeep
 from pipeline.history.tables import HistoryOf
+from projections.run.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
 from projections.serve.lake_tables import list_tables
 from schemas.registry import MemoryRegistry
 from tests.support.lake.folding import Done
@@ -314,3 +316,20 @@ def test_upkeep_looks_after_the_others_and_names_the_one_that_fails(lake: Lake) 
     upkeep = Upkeep(lake, retention=timedelta(days=1))
     assert upkeep.look() == []
     assert list(upkeep.troubles) == ["epochs"]
+
+
+def test_before_the_first_epoch_the_verifier_compares_nothing_and_nothing_is_wrong(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "sources" / "shop.toml"
+    file.parent.mkdir()
+    file.write_text('dsn = "dbname=shop"\ntables = ["public.orders"]\n')
+    settings = load(tmp_path)
+    lake = Lake.at(settings.lake)
+    entry = Entry(
+        kind=CAPTURE, name="shop", generation=1, status=LIVE, text='{"public.orders": []}'
+    )
+    DeployedCatalog(lake, Tables()).put([entry])
+    verifying = Verifying(settings, MemoryRegistry(), VerifyMetrics(CollectorRegistry()))
+    verifying.step()
+    assert verifying.states == {}
