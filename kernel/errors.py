@@ -21,6 +21,7 @@
     │   └── StreamGone            a stream that was deleted for good
     ├── Incompatible          versions, schemas or stores that do not go together
     │   ├── TooLarge              more rows than one process may take in at once
+    │   │   └── BeyondThisProcess     what Spark's executors compute instead, by themselves
     │   └── StoreDiverged         a position has other content than before, or is gone
     ├── Unavailable           a part that is down, full or overloaded just now
     │   ├── Overloaded            a bounded queue is full
@@ -200,6 +201,12 @@ class TooLarge(Incompatible):
     """Rows of Spark's executors are more than what the driver may take in at once."""
 
     remedy = "Set pipeline.executor to auto or spark, so that executors do what is large."
+
+
+class BeyondThisProcess(TooLarge):
+    """A step needs what one process does not hold or compute: Spark's executors take it over."""
+
+    remedy = "Nothing: it is computed by Spark. Report it where it was shown."
 
 
 class StoreDiverged(Incompatible):

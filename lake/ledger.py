@@ -18,6 +18,7 @@ from arro3.core.types import ArrayInput, ArrowSchemaExportable, ArrowStreamExpor
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from kernel.errors import LeaseLost
 from kernel.positions import Epoch
 from kernel.retry import Backoff, retrying
 from lake.guarded_commits import conflict, guarded, write_error
@@ -73,6 +74,9 @@ class Ledger:
         if not made:
             return first
         last = Epoch(first + numbers - 1)
+        # Whoever decides on rows may have refreshed this handle: Delta then sees no conflict.
+        if (table.transaction_version(self._app_id) or 0) >= first:
+            raise LeaseLost(f"{first} of {self._app_id} was written by somebody else")
         try:
             write_deltalake(
                 table,

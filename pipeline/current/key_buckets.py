@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from kernel.errors import BeyondThisProcess
 from lake.datasets import dataset_of
 from lake.layers import beyond, newest_of, tail_name, whole
 from lake.layout import Lake
@@ -46,10 +47,7 @@ from schemas.registry import SchemaLookup
 T = TypeVar("T")
 
 _MARKS = 2**24
-
-
-class KeysMove(Exception):
-    """The transaction links too many keys, or changes their schema."""
+_LINKED = "the transaction links too many keys, or changes their schema"
 
 
 class _Linked(Exception):
@@ -156,7 +154,7 @@ def gone_through(
         with KeyBuckets(schemas, rows=rows, per_part=per_part) as buckets:
             try:
                 return take(buckets.parts(slices, known))
-            except KeysMove:
+            except BeyondThisProcess:
                 anew()
     return take(_Slice(part.read(), stored) for part in slices)
 
@@ -222,7 +220,10 @@ class KeyBuckets:
         self._folder.cleanup()
 
     def parts(self, slices: Sequence[LogRows], known: Known) -> Iterator[_OfKeys]:
-        """Yield all rows of `slices`, part by part. Raises `KeysMove` before the first one."""
+        """Yield all rows of `slices`, part by part.
+
+        Raises `BeyondThisProcess` before the first one.
+        """
         try:
             changes = self._laid_changes("changes", slices, known)
         except _Linked:
@@ -256,10 +257,10 @@ class KeyBuckets:
             old.append(hashes[places])
             new.append(hashes[places + 1])
             if sum(map(len, old)) > MOST_LINKS:
-                raise KeysMove
+                raise BeyondThisProcess(_LINKED)
         groups = groups_of(np.concatenate(old), np.concatenate(new))
         if groups is None:
-            raise KeysMove
+            raise BeyondThisProcess(_LINKED)
         return groups
 
     def _hashes(self, keys: pa.Table) -> Hashes:
@@ -304,7 +305,7 @@ class KeyBuckets:
         ids = pc.unique(rows["key_schema_id"]).to_pylist()
         schema = self._schemas.schema(ids[0])
         if len(ids) != 1 or self._key_schema not in (None, schema):
-            raise KeysMove
+            raise BeyondThisProcess(_LINKED)
         self._key_schema = schema
         found = decode_rows(rows["key"].combine_chunks(), schema, "self")
         found = found.select(list(key_columns(schema)))

@@ -13,11 +13,12 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kernel.errors import BeyondThisProcess
 from lake.adoption import FilePlace, StagedFiles
 from lake.executor_tasks import WrittenFile, handed_back
 from lake.layers import marked
 from lake.writer import DELETE, OP, UPSERT
-from pipeline.current.key_buckets import KeyBuckets, KeysMove, Known
+from pipeline.current.key_buckets import KeyBuckets, Known
 from pipeline.current.key_files import Share
 from pipeline.ddl.steps import NOTHING, Evolution
 from pipeline.ddl.unchanged_values import Stored, rows_of_keys, unless_left_alone
@@ -114,7 +115,7 @@ class KeyedImageTask:
                     newest, keys = self.images.of(part.rows, part.stored)
                     part.became(newest)
                     files.write(marked(newest, keys, place))
-            except KeysMove:
+            except BeyondThisProcess:
                 return None
         return handed_back(files, "staging")
 

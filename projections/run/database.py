@@ -14,12 +14,11 @@ from uuid import uuid4
 import duckdb
 import pyarrow as pa
 
-from kernel.errors import ContractViolation, TooLarge, first_line
+from kernel.errors import BeyondThisProcess, ContractViolation, TooLarge, first_line
 from projections.run.spark_scalars import register_scalars
 from projections.sql.batch import listed
 from projections.sql.catalog import Column
 from projections.sql.duckdb_text import DuckText, duckdb_type
-from projections.sql.spark_times import OnlySparkError
 
 TEXT = DuckText()
 MEMORY_BYTES = 256 * 2**20
@@ -27,10 +26,6 @@ MEMORY_BYTES = 256 * 2**20
 ORDER_TYPES = {"_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
 """Of the columns that rows are ordered by."""
 _TOGETHER_BYTES = 8 * 2**20
-
-
-class BeyondThisProcess(Exception):
-    """A run needs what this process does not hold or compute: Spark does it."""
 
 
 class Database:
@@ -82,7 +77,7 @@ class Database:
             raise
         except duckdb.Error as error:
             # DuckDB passes the name of a function's error on in its text.
-            if OnlySparkError.__name__ in str(error):
+            if BeyondThisProcess.__name__ in str(error):
                 raise BeyondThisProcess(first_line(error)) from error
             raise ContractViolation(
                 f"the query cannot be computed: {first_line(error)}",

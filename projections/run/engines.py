@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import SparkSession, functions
 
+from kernel.errors import BeyondThisProcess
 from lake.collecting import RESULT, collected
 from lake.layout import Lake
 from lake.ranges import Among, Condition, Range, Spans
@@ -16,7 +17,6 @@ from lake.views import DeltaFrames
 from projections.run.database import (
     ORDER_TYPES,
     TEXT,
-    BeyondThisProcess,
     Database,
     arrow_schema,
     types_of,
@@ -117,7 +117,9 @@ class SmallEngine:
         for part in rows:
             held += part.nbytes
             if held > self._most_bytes:
-                raise BeyondThisProcess
+                raise BeyondThisProcess(
+                    "a run needs more rows of an input than this process may hold"
+                )
             yield part
 
 

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from kernel import failpoints
-from kernel.errors import LeaseLost, NotFound
+from kernel.errors import BeyondThisProcess, LeaseLost, NotFound
 from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.collecting import RESULT, collected
 from lake.datasets import schema_of
@@ -39,7 +39,7 @@ from lake.views import DeltaFrames
 from lake.writer import DELETE, OP, ArrowWriter, Guard
 from pipeline.commit.manifest import Manifest, Projected
 from projections.run.corrections import Corrections
-from projections.run.database import MEMORY_BYTES, BeyondThisProcess, Database
+from projections.run.database import MEMORY_BYTES, Database
 from projections.run.engines import SmallEngine, SparkEngine
 from projections.run.final_rows import FinalRows
 from projections.run.input_rows import input_tables, table_of

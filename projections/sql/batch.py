@@ -35,6 +35,7 @@ from projections.sql.tree import (
     Sessions,
     UnionAll,
     Windowed,
+    in_places,
 )
 from projections.sql.windows import WindowKind
 
@@ -380,7 +381,7 @@ def _newest(node: Newest, rows: str, dialect: Dialect) -> str:
     if node.unique:
         return keyed(node, rows, dialect)
     keys = listed(dialect, node.keys)
-    if _in_places(node.input):
+    if in_places(node.input):
         # Other columns are not looked at: one that cannot be computed hides no key.
         order = ", ".join(f"{name} DESC NULLS LAST" for name in ORDER)
     else:
@@ -391,17 +392,6 @@ def _newest(node: Newest, rows: str, dialect: Dialect) -> str:
         f"ORDER BY {order}) AS __rank FROM ({keyed(node, rows, dialect)}) AS k) AS n "
         "WHERE __rank = 1"
     )
-
-
-def _in_places(node: Node) -> bool:
-    """Say whether each row is the only one in its place: one of each fact of a stream."""
-    match node:
-        case Scan():
-            return node.kind is InputKind.STREAM
-        case Map():
-            return _in_places(node.input)
-        case _:
-            return False
 
 
 def _told_apart(node: Node, dialect: Dialect, direction: str) -> list[str]:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
+from kernel.errors import BeyondThisProcess
 from projections.sql.decimals import EXACT_DIGITS, digits_of
 from projections.sql.scalar import TEXT, WHOLE, Rule, Scalar, TypeOf, form, literal_text
 from projections.sql.scalar_times import whole_units
-from projections.sql.spark_times import OnlySparkError, cast_day, cast_moment
+from projections.sql.spark_times import cast_day, cast_moment
 
 _SMALL = ("TINYINT", "SMALLINT")
 _NARROW = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
@@ -92,7 +93,7 @@ def _of_literal(text: str, target: str) -> Scalar | None:
     """Return a day or a moment that is written out; None where only Spark reads it."""
     try:
         number = cast_day(text) if target == "DATE" else cast_moment(text)
-    except (ValueError, OnlySparkError):
+    except (ValueError, BeyondThisProcess):
         return None
     if target == "DATE":
         return Scalar(target, (), lambda _: f"CAST(DATE '1970-01-01' + {number} AS DATE)")

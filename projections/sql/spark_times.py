@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from kernel.errors import BeyondThisProcess
+
 DAY_US = 86_400_000_000
 _CONTROLS = "".join(map(chr, (*range(0x21), 0x7F)))
 _DAY = re.compile(
@@ -24,10 +26,6 @@ _OFFSET = re.compile(
 )
 _REGION = re.compile(r"[A-Za-z][A-Za-z0-9~/._+-]+")
 _MOST_OFFSET_S = 18 * 3600
-
-
-class OnlySparkError(Exception):
-    """A value that Spark reads and this code does not: a zone by the name of its region."""
 
 
 def days_from(year: int, month: int, day: int) -> int:
@@ -82,7 +80,7 @@ def cast_day(text: str) -> int:
 
 
 def cast_moment(text: str) -> int:
-    """Read a moment in microseconds since 1970. Raises `ValueError`, `OnlySparkError`."""
+    """Read a moment in microseconds since 1970. Raises `ValueError`, `BeyondThisProcess`."""
     found = _MOMENT.fullmatch(text.strip(_CONTROLS))
     if found is None:
         raise ValueError(f"{text!r} is no TIMESTAMP")
@@ -107,7 +105,7 @@ def _offset_s(zone: str | None, text: str) -> int:
     if found is None and not _REGION.fullmatch(name):
         raise ValueError(f"{text!r} is no TIMESTAMP: there is no such zone")
     if found is None:
-        raise OnlySparkError(f"the zone of {text!r}")
+        raise BeyondThisProcess(f"only Spark reads the zone of {text!r}")
     if found["sign"] is None:
         return 0
     joined = found["joined"] or ""

@@ -356,3 +356,14 @@ def passed(columns: tuple[Column, ...]) -> tuple[Computed, ...]:
 def _named(node: Node, names: tuple[str, ...]) -> tuple[Column, ...]:
     known = {each.name: each for each in node.columns}
     return tuple(known[name] for name in names)
+
+
+def in_places(node: Node) -> bool:
+    """Say whether each row is the only one in its place: one of each fact of a stream."""
+    match node:
+        case Scan():
+            return node.kind is InputKind.STREAM
+        case Map():
+            return in_places(node.input)
+        case _:
+            return False
