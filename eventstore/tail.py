@@ -195,8 +195,9 @@ class Tail:
 
     def _read_ended(self, task: asyncio.Task[None]) -> None:
         self._reading = None
-        if not task.cancelled():
-            task.exception()  # Those who waited were told; perhaps nobody was left.
+        # Those who waited were told; perhaps nobody was left.
+        if task.cancelled() or task.exception() is not None:
+            self._asked_at = -math.inf  # It was no answer: who reads next asks again, and is told.
 
     def _begin_at(self, position: int) -> None:
         self._kept.clear()

@@ -7,15 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.service.feeds import SSE, event_chunks
 from apps.service.written import Chunk, Written
-from eventstore.feed import CaughtUp, Pages, follow
+from eventstore.feed import CaughtUp, Pages, diverged, follow
 from eventstore.memory import MemoryEventStore
 from eventstore.store import EventFilter, EventPage
 from eventstore.tail import Tail
+from kernel.errors import StoreDiverged
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 from tests.contracts.events import event, request, to
@@ -37,6 +39,7 @@ class CountedPages:
     def __init__(self, store: Pages) -> None:
         self.store = store
         self.reads = self.asked = 0
+        self.broken: Exception | None = None
 
     async def head(self) -> Position:
         return await self.store.head()
@@ -47,6 +50,8 @@ class CountedPages:
         self.reads += 1
         self.asked += up_to is None
         await asyncio.sleep(0)
+        if self.broken is not None:
+            raise self.broken
         return await self.store.read_all(after=after, limit=limit, filter_=filter_)
 
 
@@ -226,5 +231,20 @@ def test_a_hundred_feeds_read_and_render_an_event_once() -> None:
             await asyncio.gather(*tasks)
             assert world.rendered == Counter(dict.fromkeys(range(1, 21), 1))
             assert world.pages.reads <= 3 * 20, "not a hundred times as many"
+
+    asyncio.run(body())
+
+
+def test_what_the_watch_over_the_head_is_told_is_told_to_those_who_wait() -> None:
+    async def body() -> None:
+        async with MemoryEventStore() as store, asyncio.timeout(60):
+            world = World.over(store, 10**7)
+            await appended(store, "order-1", "paid", "red", b"x")
+            await world.tail.read_all(after=0, limit=10)
+            world.pages.broken = diverged(0, 1)
+            with pytest.raises(StoreDiverged):
+                for _ in range(50):
+                    await world.tail.beyond(1, timeout_s=0.02)
+                    await world.tail.read_all(after=1, limit=10)
 
     asyncio.run(body())
