@@ -235,6 +235,12 @@ def test_a_hundred_feeds_read_and_render_an_event_once() -> None:
     asyncio.run(body())
 
 
+async def looked_at(tail: Tail, times: int) -> None:
+    for _ in range(times):
+        await tail.beyond(1, timeout_s=0.02)
+        await tail.read_all(after=1, limit=10)
+
+
 def test_what_the_watch_over_the_head_is_told_is_told_to_those_who_wait() -> None:
     async def body() -> None:
         async with MemoryEventStore() as store, asyncio.timeout(60):
@@ -243,8 +249,6 @@ def test_what_the_watch_over_the_head_is_told_is_told_to_those_who_wait() -> Non
             await world.tail.read_all(after=0, limit=10)
             world.pages.broken = diverged(0, 1)
             with pytest.raises(StoreDiverged):
-                for _ in range(50):
-                    await world.tail.beyond(1, timeout_s=0.02)
-                    await world.tail.read_all(after=1, limit=10)
+                await looked_at(world.tail, times=50)
 
     asyncio.run(body())
