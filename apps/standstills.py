@@ -177,6 +177,9 @@ def _told(
     component: str, name: str, said: str, command: str, *, lasting: bool = False
 ) -> Standstill:
     cause, _, fix = said.partition(FIX)
+    if fix and "penstock " not in fix:
+        # Advice alone leads to no command.
+        fix = f"{fix} See: {command}"
     return Standstill(
         component=component, name=name, cause=cause, command=fix or command, lasting=lasting
     )

@@ -240,4 +240,7 @@ def test_a_version_that_is_not_kept_leads_to_another_topic(world: SinkWorld) -> 
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert "is not kept any more" in error_of(world)
     (told,) = of_pipeline({"sinks": world.sinks.documents()})
-    assert told.command == "Declare another topic as the sink, which gets all rows."
+    assert told.command == (
+        "Declare another topic as the sink, which gets all rows. See: penstock projection status "
+        "report"
+    )
