@@ -19,6 +19,7 @@ from apps.awaited_sinks import AwaitedSinks
 from apps.pipeline.heads import PostgresHeads
 from apps.settings import Settings
 from apps.standstills import Standstill, account, standing_still
+from cdc.declarations import FOLDER
 from kernel.errors import Unavailable, first_line
 from kernel.positions import Epoch, Lsn, Offsets, lsn_from_text
 from lake.layout import Lake
@@ -188,7 +189,9 @@ def goal_of(settings: Settings) -> Goal:
     store, head = (None, 0) if row is None else (row[0], int(row[1]))
     lake = Lake.at(settings.lake)
     captured = live(lake, SmallTables(), CAPTURE)
-    cuts = _marked(settings, captured) if captured else {}
+    # A file that cannot be read is told, whether or not anything is captured yet.
+    described = any((settings.workspace / FOLDER).glob("*.toml"))
+    cuts = _marked(settings, captured) if captured or described else {}
     ends, topics = _external(settings) if live(lake, SmallTables(), SOURCE) else ({}, {})
     return Goal(store=store, head=head, cuts=cuts, ends=ends, topics=topics)
 
