@@ -14,6 +14,8 @@ import zlib
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 
+from projections.sql.spark_times import CONTROLS
+
 _LONGEST_SCALE = 39
 _ROOM = decimal.Context(prec=1200)
 _HEX_DOUBLE = re.compile(r"[+-]?0[xX][0-9a-fA-F]*\.?[0-9a-fA-F]*[pP][+-]?[0-9]+")
@@ -24,8 +26,6 @@ _NAMED_DOUBLES = {
     "nan": math.nan,
 }
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_CONTROLS = "".join(map(chr, (*range(0x21), 0x7F)))
-"""What Spark cuts off both ends of a text before it reads a number, a day or a truth value."""
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))
 _NEW_CAPITALS = {
     **dict([(0x019B, 0xA7DC), (0x0264, 0xA7CB), (0x1C8A, 0x1C89)]),
@@ -205,7 +205,7 @@ def whole(number: float, bits: int) -> int:
 
 def cast_whole(text: str, bits: int) -> int:
     """Read a whole number of so many bits. Raises `ValueError`."""
-    inner = text.strip(_CONTROLS)
+    inner = text.strip(CONTROLS)
     if not re.fullmatch(r"[+-]?[0-9]+", inner) or not _fits(int(inner), bits):
         raise ValueError(f"{text!r} is no integer of {bits} bits")
     return int(inner)
@@ -235,7 +235,7 @@ def cast_double(text: str) -> float:
 
 def cast_boolean(text: str) -> bool:
     """Read a truth value. Raises `ValueError`."""
-    inner = text.strip(_CONTROLS).lower()
+    inner = text.strip(CONTROLS).lower()
     if inner not in (*_TRUE, *_FALSE):
         raise ValueError(f"{text!r} is no BOOLEAN")
     return inner in _TRUE

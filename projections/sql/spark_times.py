@@ -10,7 +10,8 @@ import re
 from kernel.errors import BeyondThisProcess
 
 DAY_US = 86_400_000_000
-_CONTROLS = "".join(map(chr, (*range(0x21), 0x7F)))
+CONTROLS = "".join(map(chr, (*range(0x21), 0x7F)))
+"""What Spark cuts off both ends of a text before it reads a number, a day or a truth value."""
 _DAY = re.compile(
     r"(?P<year>[+-]?[0-9]{4,7})(-(?P<month>[0-9]{1,2})(-(?P<day>[0-9]{1,2})([ T].*)?)?)?", re.DOTALL
 )
@@ -69,7 +70,7 @@ def moment_text(us: int) -> str:
 
 def cast_day(text: str) -> int:
     """Read a day, with or without a time behind it. Raises `ValueError`."""
-    found = _DAY.fullmatch(text.strip(_CONTROLS))
+    found = _DAY.fullmatch(text.strip(CONTROLS))
     if found is None:
         raise ValueError(f"{text!r} is no DATE")
     year, month, day = (int(found[part] or 1) for part in ("year", "month", "day"))
@@ -81,7 +82,7 @@ def cast_day(text: str) -> int:
 
 def cast_moment(text: str) -> int:
     """Read a moment in microseconds since 1970. Raises `ValueError`, `BeyondThisProcess`."""
-    found = _MOMENT.fullmatch(text.strip(_CONTROLS))
+    found = _MOMENT.fullmatch(text.strip(CONTROLS))
     if found is None:
         raise ValueError(f"{text!r} is no TIMESTAMP")
     year, month, day = (int(found[part] or 1) for part in ("year", "month", "day"))
@@ -98,7 +99,7 @@ def cast_moment(text: str) -> int:
 
 
 def _offset_s(zone: str | None, text: str) -> int:
-    name = (zone or "Z").strip(_CONTROLS)
+    name = (zone or "Z").strip(CONTROLS)
     if name == "Z":
         return 0
     found = _OFFSET.fullmatch(name)
