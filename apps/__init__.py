@@ -1,4 +1,4 @@
-"""Composition roots: the HTTP service, the Spark pipeline and the command line.
+"""Composition roots: settings, wiring, the command line, and what runs as a process.
 
 The only code that reads settings and wires adapters to ports.
 Upstream: every package. Downstream: people and processes.

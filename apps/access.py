@@ -1,59 +1,20 @@
-"""Who may call our HTTP services: bearers of the workspace's token, under names that are ours.
-
-A page in a browser reaches loopback too. It can name no token, and a name that its owner points at
-127.0.0.1 (DNS rebinding) is none of ours: either check alone stops it.
-"""
+"""What the workspace says of who may call its HTTP services, and of how it calls them itself."""
 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import ipaddress
 import os
 import secrets
-from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from apps.settings import TOKEN_FILE, Settings, kept_token
 from kernel.errors import Misconfigured
+from service.access import Access, without_port
 
 MODES: Final = ("token", "none")
-ANY_HOST: Final = "*"
 Section = Literal["service", "pipeline"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Who may call. An empty `token` lets everybody in.
-
-    `hosts` are names that a request may address beside those of this machine's loopback, and `*`
-    among them stands for all. `addresses`: whether any IP address will do, as it must where the
-    service listens to others.
-    """
-
-    token: str = ""
-    hosts: frozenset[str] = frozenset()
-    addresses: bool = False
-
-    def names(self, host: str) -> bool:
-        """Return whether a `Host` header names this service."""
-        name = _without_port(host).lower()
-        if name == "localhost" or name in self.hosts or ANY_HOST in self.hosts:
-            return True
-        try:
-            return ipaddress.ip_address(name).is_loopback or self.addresses
-        except ValueError:
-            return False
-
-    @property
-    def bearer(self) -> bytes:
-        """The `Authorization` header that carries the token."""
-        return f"Bearer {self.token}".encode()
-
-    def bears(self, authorization: bytes) -> bool:
-        """Return whether an `Authorization` header carries the token, if one is needed."""
-        return not self.token or hmac.compare_digest(authorization, self.bearer)
 
 
 def access_of(settings: Settings, section: Section) -> Access:
@@ -73,7 +34,7 @@ def access_of(settings: Settings, section: Section) -> Access:
             remedy=f"Set PENSTOCK_TOKEN to a long random text, or {section}.host to 127.0.0.1.",
         )
     listed = settings.text("service.hosts").split(",")
-    names = {name.strip().lower() for name in listed} | {_without_port(host).lower()}
+    names = {name.strip().lower() for name in listed} | {without_port(host).lower()}
     return Access(
         token="" if mode == "none" else token_of(settings),
         hosts=frozenset(names - {""}),
@@ -119,10 +80,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _without_port(host: str) -> str:
-    """Return the name or address of `name:port`, `[address]:port`, or of either without a port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host if host.count(":") > 1 else host.partition(":")[0]

@@ -9,7 +9,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from apps.standstills import FIX
+from kernel.errors import FIX
 from lake.layout import Lake
 from lake.rows import SmallTables
 from projections.serve.standings import with_sinks

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import psycopg
 
+from apps.accounts import account, standing_still
 from apps.awaited_sinks import AwaitedSinks
 from apps.pipeline.heads import PostgresHeads
 from apps.settings import Settings
-from apps.standstills import Standstill, account, standing_still
 from cdc.declarations import FOLDER
 from kernel.errors import Unavailable, first_line
 from kernel.positions import Epoch, Lsn, Offsets, lsn_from_text
@@ -35,6 +35,7 @@ from projections.serve.standings import (
     newest,
     runs,
 )
+from service.standstills import Standstill
 
 POLL_S = 0.2
 LOOK_S = 1.0

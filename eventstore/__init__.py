@@ -1,6 +1,6 @@
 """Facts, in the order in which they were committed: the write side.
 
-Upstream: kernel, schemas. Downstream: apps (HTTP, command line); Debezium reads `es.events`.
+Upstream: kernel, schemas. Downstream: service, delivery, apps; Debezium reads `es.events`.
 A request is an `AppendRequest`; `Appender` commits whatever is queued as one group, `decide_group`
 says what becomes of each request, a `GroupCommit` makes it durable, `Feed` tells the readers.
 Entry points: `eventstore.store.EventStore`, `PostgresEventStore`, `MemoryEventStore`, `Intake`,

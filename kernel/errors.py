@@ -287,6 +287,19 @@ EXIT_UNHEALTHY = 5
 EXIT_PARTIAL = 6
 
 
+FIX = " | fix: "
+"""Stands between a cause and the command that mends it, where both are one text."""
+
+
+def cause_and_fix(error: Exception, *, most: int) -> str:
+    """Say what went wrong, in at most so many characters, and what mends it.
+
+    An error that is none of ours leads to the pipeline's log.
+    """
+    remedy = getattr(error, "remedy", "penstock logs pipeline")
+    return f"{str(error)[:most]}{FIX}{remedy}"
+
+
 def first_line(error: BaseException) -> str:
     """Return what an error says, without the stacks and hints that libraries write below it."""
     lines = str(error).strip().splitlines()

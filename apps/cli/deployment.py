@@ -8,16 +8,19 @@ should not pay.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from apps import lake_documents, settings
+from apps import settings
+from apps.accounts import account
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, fields, refuse_unconfirmed, table
 from apps.cli.sites import site_of
 from apps.cli.sql_files import Files, read_files
 from lake.layout import Lake
+from service import lake_documents
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
 
@@ -57,7 +60,10 @@ def apply(files: Files, workspace: WorkspaceOption = None, as_json: JsonOption =
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List projections: generation, epoch that they have taken in, rows, why one stands still."""
-    documents = lake_documents.projection_list(settings.load(workspace))
+    found = settings.load(workspace)
+    documents = lake_documents.projection_list(
+        Lake.named(found.lake), partial(account, found, "pipeline")
+    )
     shown = ("name", "status", "generation", "epoch", "behind", "rows", "stands_still")
     rows = [[document[column] for column in shown] for document in documents]
     columns = "projection,status,generation,epoch,epochs behind,rows,stands still"
@@ -69,7 +75,10 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Show one projection, with the pipeline's last error if it is running."""
-    shown = lake_documents.projection_status(settings.load(workspace), name)
+    found = settings.load(workspace)
+    shown = lake_documents.projection_status(
+        Lake.named(found.lake), name, partial(account, found, "pipeline")
+    )
     emit(shown, as_json=as_json, text=fields(shown))
 
 

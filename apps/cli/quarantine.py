@@ -230,7 +230,7 @@ def _report(
     found: settings.Settings, numbers: tuple[int, ...], count: int, timeout: float, *, as_json: bool
 ) -> None:
     """Wait until the pipeline has carried decisions out, and say what became of the records."""
-    from apps.standstills import account
+    from apps.accounts import account
     from projections.serve.quarantined import outcomes
 
     lake, deadline = lake_of(found), time.monotonic() + timeout

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apps import lake_documents, settings
+from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake
+from service import lake_documents
 
 if TYPE_CHECKING:
     from projections.serve.epochs import EpochPage

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from apps import settings, standstills
+from apps import settings
+from apps.accounts import standing_still
 from apps.calls import asked
 from apps.cli import source_add, source_topics, verification
 from apps.cli.groups import Group
@@ -21,6 +22,7 @@ from apps.cli.output import emit, refuse_unconfirmed, table
 from cdc import declarations
 from kernel.errors import EXIT_PARTIAL, EXIT_UNHEALTHY
 from lake.layout import Lake
+from service import standstills
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 
@@ -46,7 +48,7 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
     told = _documents(found)
     external = [each for each in told if "topic" in each]
     documents = [each for each in told if "topic" not in each]
-    standing = standstills.standing_still(found) if documents else []
+    standing = standing_still(found) if documents else []
     still = {each["source"]: standstills.of_source(standing, each["source"]) for each in documents}
     for each in documents:
         each["standing_still"] = [one.document() for one in still[each["source"]]]

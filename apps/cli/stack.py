@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps import settings
+from apps.accounts import after_start, standing_still
 from apps.cli.options import JsonOption, NewWorkspaceOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed, table, without_password
-from apps.standstills import after_start, standing_still
 from kernel.errors import EXIT_UNHEALTHY, InvalidRequest, Misconfigured
 from stack import logs
 from stack.plan import LOCAL_PARTS, Part, Probe

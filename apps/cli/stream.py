@@ -134,8 +134,8 @@ def archive(
     # The log takes a second to load, which the other commands should not pay.
     import asyncio
 
-    from apps.archive.run import archive as run_archive
-    from apps.archive.run import shower
+    from apps.archiving import archive as run_archive
+    from apps.archiving import shower
 
     failpoints.arm_from_environment()
     found = settings.load(workspace)

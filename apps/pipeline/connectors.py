@@ -18,14 +18,13 @@ import psycopg
 from apps.capture import placement_of, record_capture, start
 from apps.pipeline.slots import SlotGuard, SlotMetrics
 from apps.settings import Settings
-from apps.standstills import cause_and_fix
 from cdc import outbox
 from cdc.connect import ConnectClient, ConnectorStatus, refuse_too_large
 from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.scope import fingerprint
 from cdc.sources import OUTBOX, Source, load_all
-from kernel.errors import NotFound, PenstockError, Unavailable
+from kernel.errors import NotFound, PenstockError, Unavailable, cause_and_fix
 from kernel.loops import Loop
 from lake.layout import Lake
 from lake.tables import Tables

@@ -1,4 +1,4 @@
-"""The small HTTP server of the pipeline: health and metrics, under the rules of `apps.access`."""
+"""The small HTTP server of the pipeline: health and metrics, by the rules of `service.access`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from apps.access import Access
 from apps.pipeline.metrics import PipelineMetrics
-from apps.standstills import of_pipeline
 from kernel.errors import PenstockError
+from service.access import Access
+from service.standstills import of_pipeline
 
 Health = Callable[[], tuple[bool, Mapping[str, object]]]
 """Says whether the pipeline is ready, and what state its parts are in."""

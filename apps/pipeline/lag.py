@@ -9,8 +9,7 @@ from typing import Protocol
 
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.source_lag import SourceLag
-from apps.standstills import cause_and_fix
-from kernel.errors import Unavailable
+from kernel.errors import Unavailable, cause_and_fix
 from kernel.loops import Loop
 from pipeline.commit.manifest import Committed
 

@@ -19,8 +19,7 @@ from apps.gaps import Gap
 from apps.pipeline.stream import IngestRun
 from apps.pipeline.turns import Turn
 from apps.settings import Settings
-from apps.standstills import cause_and_fix
-from kernel.errors import Unavailable
+from kernel.errors import Unavailable, cause_and_fix
 from pipeline.commit.manifest import Manifest
 from pipeline.lanes.lane_book import LaneBook
 

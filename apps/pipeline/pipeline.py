@@ -35,10 +35,9 @@ from apps.pipeline.topic_lag import TopicHeads
 from apps.pipeline.verifying import Verifying
 from apps.pipeline.watchdog import Signs, Watchdog, spark_signs, watchdog_of
 from apps.settings import Settings
-from apps.standstills import cause_and_fix
 from apps.topics import KafkaTopics
 from cdc.sources import OUTBOX
-from kernel.errors import Retry, StoreDiverged, Unavailable, retry_directive
+from kernel.errors import Retry, StoreDiverged, Unavailable, cause_and_fix, retry_directive
 from kernel.loops import Loop, passed
 from kernel.positions import Offsets
 from lake.executor_tasks import SparkTasks

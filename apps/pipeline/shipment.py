@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = (
-    *("apps", "cdc", "eventstore", "kernel", "lake"),
-    *("pipeline", "projections", "replay", "schemas", "stack"),
+    *("apps", "cdc", "delivery", "eventstore", "kernel", "lake"),
+    *("pipeline", "projections", "replay", "schemas", "service", "stack"),
 )
 """All of the distribution's, as `pyproject.toml` lists them."""
 FOLDER = "penstock"

@@ -21,8 +21,8 @@ from apps.pipeline.sink_records import RecordForm
 from apps.pipeline.sink_transactions import SinkTransactions
 from apps.pipeline.topic_sink import TopicOutlet
 from apps.settings import Settings
-from apps.standstills import cause_and_fix
 from apps.topics import KafkaTopics
+from kernel.errors import cause_and_fix
 from kernel.loops import Loop, passed
 from lake.layout import Lake
 from lake.tables import Tables

@@ -28,7 +28,6 @@ from apps.pipeline.copy_run import CopyRun, Stopped, TableChanged
 from apps.pipeline.copy_wanted import open_run, released, wanted
 from apps.pipeline.space import SpaceGuard
 from apps.settings import Settings
-from apps.standstills import cause_and_fix
 from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.replication import slot
@@ -37,6 +36,7 @@ from cdc.snapshot.copying import copied_columns, prepare
 from cdc.snapshot.slot import Exported, exported_snapshot, mark
 from cdc.sources import COPY, Source, load_all
 from kernel import failpoints
+from kernel.errors import cause_and_fix
 from kernel.loops import Loop
 from kernel.positions import lsn_from_text
 from lake.layout import Lake

@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from apps.pipeline.connectors import FILES
 from apps.settings import Settings
-from apps.standstills import cause_and_fix
 from apps.verification.commands import captured_tables
 from apps.verification.comparing import Captured, Comparison
 from apps.verification.continuous import ContinuousCheck
@@ -30,7 +29,7 @@ from apps.verification.rounds import (
     save_rounds,
 )
 from cdc.sources import Source, load_all
-from kernel.errors import InvalidRequest, NotComparable, NotFound, PenstockError
+from kernel.errors import InvalidRequest, NotComparable, NotFound, PenstockError, cause_and_fix
 from kernel.loops import Loop
 from kernel.positions import Lsn, lsn_from_text, lsn_to_text
 from lake.layout import Lake, current_name

@@ -25,7 +25,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
-from apps.standstills import FIX
+from kernel.errors import FIX
 from kernel.loops import Loop
 from stack.plan import write_atomically
 

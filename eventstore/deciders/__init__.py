@@ -2,7 +2,7 @@
 
     Command -> load state -> decide -> append (expected version) -> RecordedEvent
 
-Upstream: the workspace's `deciders/*.py`. Downstream: apps (HTTP, command line).
+Upstream: the workspace's `deciders/*.py`. Downstream: service, apps.
 Entry points: `Decider`, `eventstore.deciders.handling.CommandHandler`,
 `eventstore.deciders.entities.Entities`, and for tests of deciders `eventstore.deciders.kit`.
 """

@@ -59,8 +59,8 @@ def test_kernel_needs_the_standard_library_only() -> None:
                 "examples",
             ),
         ),
-        ("psycopg", ("eventstore", "cdc", "apps", "stack", "benchmarks")),
-        ("fastapi", ("apps",)),
+        ("psycopg", ("eventstore", "cdc", "apps", "stack", "benchmarks", "examples")),
+        ("fastapi", ("service",)),
         ("typer", ("apps",)),
     ],
 )
@@ -83,7 +83,8 @@ def test_only_apps_reads_settings_and_the_environment() -> None:
     readers = [
         name_of(path)
         for path in sources()
-        if path.relative_to(ROOT).parts[0] in {"kernel", "schemas", "cdc", "eventstore", "replay"}
+        if path.relative_to(ROOT).parts[0]
+        in {"kernel", "schemas", "cdc", "eventstore", "replay", "delivery", "service"}
         and name_of(path) not in exempt
         and any(_reads_environment(node) for node in ast.walk(parsed(path)))
     ]

@@ -79,7 +79,7 @@ def test_a_stack_in_a_checkout_leaves_nothing_untracked() -> None:
     assert {path.parent for path in written} == {ROOT}
     assert [path.name for path in written if not is_ignored(path)] == []
     # What is named after the lake is code here, no tables.
-    for kept in (ROOT / "lake", ROOT / "apps/archive/lake.py", ROOT / "tests/support/lake"):
+    for kept in (ROOT / "lake", ROOT / "eventstore/lake_archive.py", ROOT / "tests/support/lake"):
         assert kept.exists()
         assert not is_ignored(kept)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     *("kernel", "schemas", "cdc", "eventstore", "lake"),
-    *("pipeline", "projections", "replay", "stack", "apps"),
+    *("pipeline", "projections", "replay", "delivery", "service", "stack", "apps"),
 )
 SOURCE_ROOTS = (*PACKAGES, "benchmarks", "clients", "examples")
 TEXT_SUFFIXES = {

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 import penstock_client
-from apps.service.problems import KINDS
 from penstock_client import PenstockError, ServiceFault, errors
 from penstock_client.errors import error_of
 from penstock_client.lines import Lines, Message, Messages
+from service.problems import KINDS
 from tests.architecture.tree import ROOT
 
 HOME = ROOT / "clients/python"

@@ -10,19 +10,19 @@ from pathlib import Path
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
-import apps.service
-from apps.service.metrics import ServiceMetrics
-from apps.service.openapi import APPEND_PATHS
-from apps.service.problems import KINDS
+import service
+from service.metrics import ServiceMetrics
+from service.openapi import APPEND_PATHS
+from service.problems import KINDS
 from tests.architecture.tree import ROOT
 
 PAGE = (ROOT / "docs/reference/http.md").read_text()
-SERVICE = ROOT / "apps/service"
+SERVICE = ROOT / "service"
 
 
 def routers() -> list[APIRouter]:
     """Return the router of every module of the service that has one."""
-    names = [f"apps.service.{each.name}" for each in pkgutil.iter_modules(apps.service.__path__)]
+    names = [f"service.{each.name}" for each in pkgutil.iter_modules(service.__path__)]
     modules = [importlib.import_module(name) for name in names if not name.endswith("__")]
     return [
         module.router for module in modules if isinstance(vars(module).get("router"), APIRouter)

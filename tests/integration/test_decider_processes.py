@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from apps.live_deciders import begin_code
 from eventstore.deciders.decided import DecidedLimits
+from eventstore.deciders.live_deciders import begin_code
 from eventstore.deciders.processes import Processes
 from eventstore.deciders.tasks import Decide, Fold, Freeze, Unfolded
 from kernel.errors import DeciderFailed, DeciderStopped, Overloaded, Refused, Unavailable
@@ -146,7 +146,7 @@ def children() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if "apps.decider_process" in child.cmdline():
+            if "eventstore.deciders.decider_process" in child.cmdline():
                 found.append(child)
     return found
 

@@ -168,7 +168,7 @@ def test_p10_a_projection_replay_knows_nothing_of_deliveries() -> None:
         "    for found in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
         "        importlib.import_module(found.name)\n"
         "print([name for name in sys.modules if name.startswith(\n"
-        "    ('eventstore.groups', 'eventstore.postgres.groups', 'apps.delivery', 'smtplib'))])\n"
+        "    ('eventstore.groups', 'eventstore.postgres.groups', 'delivery', 'smtplib'))])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from apps.delivery.mail import MailForm, MailSender, MailServer
-from apps.delivery.outcome import Hopeless, Outcome, Sent, TryAgain
-from apps.delivery.template import Template, Unfilled
-from apps.delivery.webhook import WebhookSender, signature, signing_key
+from delivery.mail import MailForm, MailSender, MailServer
+from delivery.outcome import Hopeless, Outcome, Sent, TryAgain
+from delivery.template import Template, Unfilled
+from delivery.webhook import WebhookSender, signature, signing_key
 from kernel.clock import ManualClock
 from kernel.errors import Misconfigured
 from tests.support.services.http import free_port

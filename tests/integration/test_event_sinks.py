@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from apps.service.limits import BodyLimits
 from apps.settings import Setting, Settings
 from lake.layout import Lake
+from service.limits import BodyLimits
 from tests.support.lake.event_sink import EventWorld
 from tests.support.lake.handmade import words
 from tests.support.services.http import service_in_thread

@@ -13,11 +13,11 @@ import httpx
 import orjson
 import pytest
 
-from apps.access import Access
 from apps.cli.client import ServiceClient
-from apps.service.connections import ClientLimits
 from apps.settings import load
 from penstock_client import Penstock
+from service.access import Access
+from service.connections import ClientLimits
 from tests.support.services.http import ServiceProcess, service_in_thread
 from tests.support.store.postgres import Cluster, database
 

@@ -11,8 +11,8 @@ import orjson
 import psycopg
 import pytest
 
-from apps.service.limits import BodyLimits
 from penstock_client import NewEvent, Penstock
+from service.limits import BodyLimits
 from tests.support.services.http import service_in_thread
 
 

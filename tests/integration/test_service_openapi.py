@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import checks
 from schemathesis.specs.openapi import checks as rules
 
-from apps.service.openapi import ANSWERS
+from service.openapi import ANSWERS
 from tests.support.services.http import service_in_thread
 from tests.support.services.tier import examples
 

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import httpx
 import pytest
 
-from apps.service.pages import PATHS
+from service.pages import PATHS
 from tests.support.services.http import service_in_thread
 
 VOID = {"meta", "br"}

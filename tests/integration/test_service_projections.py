@@ -14,12 +14,12 @@ import psycopg
 import pytest
 from deltalake import DeltaTable
 
-from apps.service.openapi import ANSWERS
 from lake.layout import Lake
 from lake.writer import UPSERT, Guard, with_op
 from projections.run.catalog import DROPPED
 from replay.generations import live_app
 from replay.swap import swap
+from service.openapi import ANSWERS
 from tests.support.lake.handmade import HandMade, words
 from tests.support.services.http import service_in_thread
 

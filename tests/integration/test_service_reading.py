@@ -12,9 +12,9 @@ import httpx
 import psycopg
 import pytest
 
-from apps.service.connections import ClientLimits
-from apps.service.ndjson import PAGE
 from eventstore.postgres.reading import LOOK
+from service.connections import ClientLimits
+from service.ndjson import PAGE
 from tests.support.services.http import service_in_thread
 from tests.support.store.postgres import Cluster, database
 

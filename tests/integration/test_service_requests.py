@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from apps.service.limits import BodyLimits
+from service.limits import BodyLimits
 from tests.support.services.http import service_in_thread
 from tests.support.store.postgres import Cluster, database
 

@@ -12,7 +12,7 @@ import httpx
 import psycopg
 import pytest
 
-from apps.service.connections import ClientLimits
+from service.connections import ClientLimits
 from tests.support.services.http import service_in_thread
 from tests.support.services.waiting import until
 

@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from apps.access import bearing
+from apps.accounts import standing_still
 from apps.cli import build
 from apps.settings import load
-from apps.standstills import Standstill, standing_still
 from kernel.errors import EXIT_UNHEALTHY, Misconfigured, Unavailable
+from service.standstills import Standstill
 from tests.support.services.waiting import until
 from tests.support.services.whole_stack import WholeStack
 

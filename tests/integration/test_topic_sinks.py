@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from apps.settings import Setting, Settings
-from apps.standstills import of_pipeline
 from apps.topics import KafkaTopics
 from lake.layout import Lake
 from projections.run.catalog import DROPPED
+from service.standstills import of_pipeline
 from tests.support.lake.handmade import words
 from tests.support.lake.topic_sink import SinkWorld
 from tests.support.services.waiting import until

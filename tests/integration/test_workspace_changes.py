@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from apps.standstills import of_service
+from service.standstills import of_service
 from tests.support.services.http import service_in_thread
 from tests.support.services.receivers import HttpReceiver, http_receiver
 from tests.support.services.waiting import until

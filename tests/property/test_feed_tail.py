@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.service.feeds import SSE, event_chunks
-from apps.service.written import Chunk, Written
 from eventstore.feed import CaughtUp, Pages, diverged, follow
 from eventstore.memory import MemoryEventStore
 from eventstore.store import EventFilter, EventPage
@@ -20,6 +18,8 @@ from eventstore.tail import Tail
 from kernel.errors import StoreDiverged
 from kernel.positions import Position
 from schemas.records import RecordedEvent
+from service.feeds import SSE, event_chunks
+from service.written import Chunk, Written
 from tests.contracts.events import event, request, to
 
 FILTERS = (

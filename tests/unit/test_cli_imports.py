@@ -11,12 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from apps.access import Access
 from apps.pipeline.endpoint import serve
 from apps.pipeline.metrics import PipelineMetrics
 from lake.layout import Lake
 from lake.table_columns import QUARANTINE
 from lake.writer import ArrowWriter, Guard
+from service.access import Access
 from tests.docs.cli_reference import leaves
 from tests.support.lake.handmade import HandMade, words
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from apps.cli.client import error_of
-from apps.service.problems import KINDS, problem_of
 from kernel.errors import ContractViolation, InvalidRequest, LeaseLost, PenstockError, exit_code
+from service.problems import KINDS, problem_of
 
 # For who asks, a lost lease is no conflict of theirs: the service is not available just now. What
 # breaks the contract in no way that has a problem of its own is an invalid request.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.deciders import load_code
+from eventstore.deciders.workspace_code import load_code
 from kernel.errors import DeciderFailed, PenstockError
 
 GOOD = """

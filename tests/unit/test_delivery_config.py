@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from apps.delivery.config import (
+from delivery.config import (
     MAX_DELIVERIES,
     BrokenFile,
     DeliveryFile,
     MailSection,
     delivery_files,
 )
-from apps.delivery.secrets import secret
+from delivery.secrets import secret
 from eventstore.store import EventFilter
 from kernel.errors import Misconfigured
 

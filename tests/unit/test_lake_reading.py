@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from apps.service import lake_reading
-from apps.service.lake_reading import LakeReader
 from kernel.errors import Unavailable
+from service import lake_reading
+from service.lake_reading import LakeReader
 
 
 def test_slow_reads_are_bounded_and_hold_up_nothing_else(

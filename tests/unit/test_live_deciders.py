@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from apps import workspace_files
-from apps.deciders import PATTERNS, ToldCode
-from apps.live_deciders import LiveDeciders
+from eventstore import workspace_files
+from eventstore.deciders.live_deciders import LiveDeciders
+from eventstore.deciders.workspace_code import PATTERNS, ToldCode
 from kernel.errors import Unavailable
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from apps.deciders import load_code
 from eventstore.codecs import Codecs
 from eventstore.deciders import Event
 from eventstore.deciders.kit import Scenarios
+from eventstore.deciders.workspace_code import load_code
 from eventstore.intake import Intake, MemorySchemaCache
 from eventstore.upcasting import MemoryVersions, Upcasting
 from kernel.positions import Position, Version

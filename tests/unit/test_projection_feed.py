@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from apps.service.lake_reading import LakeReader
-from apps.service.projection_feed import ChangeFeed
 from kernel.errors import NotFound
 from lake.layout import Lake
+from service.lake_reading import LakeReader
+from service.projection_feed import ChangeFeed
 from tests.support.lake.handmade import HandMade, words
 
 MEMORY = 2**22

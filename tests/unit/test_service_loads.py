@@ -10,11 +10,11 @@ HEAVY = {"pandas", "pyspark", "duckdb", "pyarrow", "deltalake", "sqlglot"}
 
 def test_a_service_that_starts_loads_no_engine_and_no_reader_of_tables() -> None:
     code = (
-        "import sys, apps.service.__main__\n"
+        "import sys, service.__main__\n"
         "from pathlib import Path\n"
-        "from apps.service.app import build\n"
-        "from apps.service.config import ServiceConfig\n"
-        "from apps.service.runtime import Runtime\n"
+        "from service.app import build\n"
+        "from service.config import ServiceConfig\n"
+        "from service.runtime import Runtime\n"
         "from schemas.registry import MemoryRegistry\n"
         "build(Runtime(ServiceConfig(dsn='', registry_url=''), MemoryRegistry()))\n"
         "print(*sys.modules)"

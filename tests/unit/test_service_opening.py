@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from apps.service import runtime
-from apps.service.config import ServiceConfig
 from kernel.errors import Unavailable
 from schemas.registry import MemoryRegistry
+from service import runtime
+from service.config import ServiceConfig
 
 
 def test_a_store_is_opened_again_whatever_went_wrong(

@@ -15,7 +15,6 @@ from apps.pipeline import projection_sink, sinks
 from apps.pipeline.sink_records import RecordForm, SinkRecord
 from apps.pipeline.sink_transactions import SinkCursor
 from apps.settings import Setting, Settings, load
-from apps.standstills import of_pipeline
 from kernel.errors import Incompatible, Misconfigured, Unavailable
 from kernel.positions import DeltaVersion, Epoch, TopicId
 from lake.layout import Lake
@@ -24,6 +23,7 @@ from projections.serve.feed_places import FeedPlace
 from projections.serve.row_changes import RowChange
 from projections.serve.table_steps import Changes
 from schemas.registry import MemoryRegistry
+from service.standstills import of_pipeline
 from tests.support.lake.handmade import words
 from tests.support.lake.topic_sink import STATEMENT, SinkWorld
 

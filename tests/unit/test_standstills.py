@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from apps import caught_up
-from apps.access import Access
+from apps.accounts import standing_still
 from apps.cli import build
 from apps.pipeline.connectors import FILES
 from apps.pipeline.endpoint import serve
@@ -28,7 +28,6 @@ from apps.pipeline.projecting import held_documents
 from apps.pipeline.stuck_sources import STUCK_AFTER_S, StuckSources, poisoned
 from apps.pipeline.verifying import Verifying, VerifyMetrics
 from apps.settings import Settings, load
-from apps.standstills import Standstill, of_pipeline, of_service, of_source, standing_still
 from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
@@ -37,6 +36,8 @@ from pipeline.history.tables import HistoryOf
 from projections.run.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
 from projections.serve.lake_tables import list_tables
 from schemas.registry import MemoryRegistry
+from service.access import Access
+from service.standstills import Standstill, of_pipeline, of_service, of_source
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of
 from tests.support.lake.telling import BreakingRegistry, ToldLake

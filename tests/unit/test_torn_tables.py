@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from apps.lake_documents import table_list, table_shown
 from lake.layout import Lake, events_log
 from lake.tables import TableAt
 from pipeline.ddl.held_tables import NO_ORDER, Hold
 from pipeline.history.tables import HistoryOf
+from service.lake_documents import table_list, table_shown
 from tests.support.lake.telling import STORE, ToldLake
 
 PAID, PLACED = "typed/events.order.paid", "typed/events.order.placed"

@@ -15,9 +15,9 @@ import pytest
 
 from apps.pipeline.health import PartState
 from apps.pipeline.watchdog import EXIT_STANDSTILL, Ends, Signs, Watchdog, Watched
-from apps.standstills import of_pipeline
 from kernel import failpoints
 from kernel.loops import Loop, passed
+from service.standstills import of_pipeline
 from tests.support.services.waiting import until
 
 HELD = failpoints.EPOCH_AFTER_FOLD

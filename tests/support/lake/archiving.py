@@ -12,8 +12,8 @@ import httpx
 import psycopg
 import pyarrow as pa
 
-from apps.archive.lake import LakeArchive
 from eventstore.archiving import ArchiveRun, Report
+from eventstore.lake_archive import LakeArchive
 from eventstore.postgres.archiving import PostgresHolder, same_text
 from kernel.positions import Epoch
 from lake.layout import Lake, events_log

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import httpx
 
-from apps.access import Access
-from apps.service.config import ServiceConfig
-from apps.service.runtime import Runtime
-from apps.service.serving import server_of
 from schemas.registry import MemoryRegistry, SchemaRegistry
+from service.access import Access
+from service.config import ServiceConfig
+from service.runtime import Runtime
+from service.serving import server_of
 from tests.support.services.waiting import until
 
 _LIMITS = httpx.Limits(keepalive_expiry=2.0)

@@ -1,0 +1,72 @@
+"""`penstock stream archive`: the run over database, log and service."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from urllib.parse import quote
+
+from apps.cli.client import ServiceClient
+from apps.settings import Settings
+from eventstore.archiving import ArchiveRun, Report
+from eventstore.lake_archive import LakeArchive
+from eventstore.postgres.archiving import PostgresHolder, same_text
+
+_SHOW_EVERY_S = 1.0
+
+
+async def archive(
+    settings: Settings,
+    *,
+    stream: str | None,
+    before: int | None,
+    dry_run: bool,
+    max_events: int,
+    show: Callable[[Report], None],
+) -> Report:
+    """Move events of one stream, or of all that hide some, out of the database.
+
+    The service records how far each stream is in the archive, so it has to run; the events are
+    taken out under the role `penstock_archive`, which the login of `postgres.dsn` must have.
+    Raises `Unavailable`, `NotFound`, `InvalidRequest`.
+    """
+    with ServiceClient(settings) as client:
+
+        async def record(name: str, up_to: int) -> None:
+            path = f"/v1/streams/{quote(name, safe='')}/archived"
+            await asyncio.to_thread(client.put, path, {"up_to": up_to})
+
+        async with PostgresHolder(
+            settings.required("postgres.dsn"), stream=stream, before=before
+        ) as holder:
+            run = ArchiveRun(
+                holder,
+                LakeArchive(settings.lake),
+                record,
+                same_text=same_text,
+                show=show,
+                max_events=max_events,
+            )
+            return await (run.plan() if dry_run else run.run())
+
+
+def shower() -> Callable[[Report], None]:
+    """Show progress on standard error, once a second."""
+    shown_at = time.monotonic()
+
+    def show(report: Report) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at < _SHOW_EVERY_S:
+            return
+        shown_at = time.monotonic()
+        rate = report.events / report.seconds if report.seconds else 0.0
+        left = (report.planned - report.events) / rate if rate else 0.0
+        print(
+            f"{report.events:,} of {report.planned:,} events, {rate:,.0f}/s, {left:,.0f} s left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    return show

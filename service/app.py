@@ -1,0 +1,116 @@
+"""The application: routes, errors, the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from kernel.errors import InvalidRequest, PenstockError
+from service import (
+    command_routes,
+    encoding,
+    health,
+    imports,
+    lake_routes,
+    lifecycle_routes,
+    pages,
+    projection_routes,
+    reads,
+    schema_routes,
+    stream_routes,
+    subscription_routes,
+)
+from service.edge import Edge
+from service.openapi import completed
+from service.parameters import known_parameters
+from service.problems import CONTENT_TYPE, HttpRefusal, problem_of, refusal
+from service.requests import runtime_of
+from service.runtime import Runtime
+
+VERSION = "0.1.0"
+_ROUTERS = (
+    (reads.router, "events"),
+    (imports.router, "events"),
+    (encoding.router, "events"),
+    (stream_routes.router, "streams"),
+    (lifecycle_routes.router, "streams"),
+    (schema_routes.router, "schemas"),
+    (command_routes.router, "entities"),
+    (subscription_routes.router, "subscriptions"),
+    (projection_routes.router, "lake"),
+    (lake_routes.router, "lake"),
+    (health.router, "operation"),
+)
+
+
+class Application(FastAPI):
+    """Describes all routes in its OpenAPI document, the appends at the edge included."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI 3.1 document."""
+        if self.openapi_schema is None:
+            completed(super().openapi())
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
+def build(runtime: Runtime) -> Edge:
+    """Assemble the ASGI application of one service. Serving it starts and stops `runtime`."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        runtime.start()
+        try:
+            yield
+        finally:
+            await runtime.stop()
+
+    app = Application(
+        title="Penstock",
+        version=VERSION,
+        description="Append events, read them, follow them.",
+        lifespan=lifespan,
+        redoc_url=None,
+        docs_url=None,
+    )
+    app.state.runtime = runtime
+    for router, tag in _ROUTERS:
+        app.include_router(router, tags=[tag], dependencies=[Depends(known_parameters)])
+    app.include_router(pages.router)
+    for kind in (PenstockError, HttpRefusal, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _answer)
+    return Edge(app, runtime)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    problem = problem_of(_translated(error))
+    runtime_of(request).metrics.refusals.labels(problem.type).inc()
+    headers = dict(problem.headers) | {"content-type": CONTENT_TYPE}
+    return Response(problem.body(), status_code=problem.status, headers=headers)
+
+
+def _translated(error: Exception) -> Exception:
+    """Turn the framework's own errors into ours."""
+    match error:
+        case RequestValidationError():
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            return InvalidRequest(f"{place}: {first['msg']}")
+        case HTTPException(status_code=404):
+            return refusal(404, "not-found", "There is no such thing", "no such path", "See /docs.")
+        case HTTPException():
+            return refusal(
+                error.status_code,
+                "method-not-allowed" if error.status_code == 405 else "http-error",
+                str(error.detail),
+                str(error.detail),
+                "See /openapi.json.",
+                *(error.headers or {}).items(),
+            )
+        case _:
+            return error

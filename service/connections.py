@@ -1,0 +1,280 @@
+"""Connections of clients: what each may send and take, judged before anybody knows who it is.
+
+There are so many at most; a head has so many bytes; a request arrives within a time, and is never
+silent for long. A client that takes no bytes for a while is let go: what it was sent last is told
+as the last thing it gets, should it read on within a short grace, and it resumes from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from service.http import Scope
+from service.problems import CONTENT_TYPE, HttpRefusal, refusal
+
+_EXTENSION = "penstock.connection"
+_GRACE_S = 5.0
+_UPGRADING = (b"upgrade", b"http2-settings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """What clients may take.
+
+    One of them: events in a page of JSON (`page`), feeds and answers in lines at a time
+    (`subscriptions`), seconds of taking no byte (`slow_s`), seconds of sending none in the midst of
+    a request (`idle_s`), seconds for sending one (`request_s`), bytes of its head. All together:
+    `streams` (feeds and answers in lines) and `connections`.
+    """
+
+    page: int = 1_000
+    subscriptions: int = 50
+    streams: int = 500
+    connections: int = 800
+    header_bytes: int = 32 * 1024
+    slow_s: float = 30.0
+    idle_s: float = 10.0
+    request_s: float = 60.0
+
+
+class WatchedProtocol(HttpToolsProtocol):
+    """Speaks HTTP as uvicorn does, and watches the clock over the client."""
+
+    limits = ClientLimits()
+    polite = False
+    """Whether the answer under way says farewell by itself when it sees `evicted`."""
+    patient = False
+    """Whether the application watches by itself how the body arrives."""
+    evicted = False
+    _slow: asyncio.TimerHandle | None = None
+    _idle: asyncio.TimerHandle | None = None
+    _unsent = 0
+    _heard_at = 0.0
+    _begun_at: float | None = None
+    """When the request began that has not arrived as a whole."""
+    _in_head = False
+    _head_bytes = 0
+    """Bytes of the head that is incomplete after the packets so far."""
+    _packet_bytes = 0
+    """Bytes of the packet at hand, none once it has ended another request before this head."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to watch, or turn the client away where there are too many."""
+        # Not an instance of the class where the loop is not asyncio's own.
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._heard_at = self.loop.time()
+        first_s = min(self.limits.idle_s, self.limits.request_s)
+        self._idle = self.loop.call_later(first_s, self._check_idle)
+        if len(self.connections) > self.limits.connections:
+            self._turn_away(_too_many_connections(self.limits.connections))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop watching."""
+        for timer in (self._slow, self._idle):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Hear from the client."""
+        self._heard_at = self.loop.time()
+        self._packet_bytes = len(data)
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._stay_with_http(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._turn_away(
+                _head_too_large(self.limits.header_bytes) if self._too_large() else _malformed()
+            )
+        else:
+            if self._in_head:
+                self._head_bytes += self._packet_bytes
+                if self._head_bytes > self.limits.header_bytes:
+                    self._turn_away(_head_too_large(self.limits.header_bytes))
+
+    def on_message_begin(self) -> None:
+        """Let the application see the connection."""
+        super().on_message_begin()
+        self.patient = False
+        self._begun_at = self._heard_at
+        self._in_head = True
+        self._head_bytes = 0
+        cast(Scope, self.scope)["extensions"] = {_EXTENSION: self}
+
+    def on_headers_complete(self) -> None:
+        """Start the request, unless it is one that `_stay_with_http` will put in other words."""
+        if self._head_bytes + self._packet_bytes > self.limits.header_bytes and self._too_large():
+            raise ValueError("the head is too large")
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+        self._in_head = False
+
+    def on_message_complete(self) -> None:
+        """The request has arrived."""
+        if not self.parser.should_upgrade():
+            self._begun_at = None
+            self._packet_bytes = 0
+            super().on_message_complete()
+
+    def _stay_with_http(self, rest: bytes) -> None:
+        """Serve a request that asked for another protocol as if it had not.
+
+        The parser ends at its head, whatever body follows: a parser of its own reads the head
+        again without the question, as RFC 9110 lets a server do.
+        """
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._turn_away(_malformed())
+            return
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b\r\n" % (method, self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                kept = (token.strip() for token in value.split(b","))
+                value = b", ".join(token for token in kept if token.lower() not in _UPGRADING)
+            if name not in _UPGRADING and (value or name != b"connection"):
+                lines.append(b"%b: %b\r\n" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # As uvicorn has it.
+        self.data_received(b"".join(lines) + b"\r\n" + rest)
+
+    def _too_large(self) -> bool:
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        return size > self.limits.header_bytes
+
+    def pause_writing(self) -> None:
+        """More waits to be sent than the client takes."""
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._slow = self.loop.call_later(self.limits.slow_s, self._check_slow)
+
+    def resume_writing(self) -> None:
+        """The client has caught up with what was sent."""
+        if self._slow is not None:
+            self._slow.cancel()
+        super().resume_writing()
+
+    def _check_slow(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if unsent < self._unsent:
+            self._unsent = unsent
+            self._slow = self.loop.call_later(self.limits.slow_s, self._check_slow)
+        elif self.polite and not self.evicted:
+            self.evicted = True
+            self._slow = self.loop.call_later(_GRACE_S, self.transport.abort)
+            self.flow.resume_writing()
+        else:
+            self.transport.abort()
+
+    def _check_idle(self) -> None:
+        now = self.loop.time()
+        begun_at = now if self._begun_at is None else self._begun_at
+        silent_until = self._heard_at + self.limits.idle_s
+        whole_until = begun_at + self.limits.request_s
+        if self._answering():
+            again_s = min(self.limits.idle_s, self.limits.request_s)
+        elif now < min(silent_until, whole_until):
+            again_s = min(silent_until, whole_until) - now
+        elif self._begun_at is None:
+            self.transport.close()
+            return
+        else:
+            silent = now >= silent_until
+            limits = self.limits
+            self._turn_away(
+                silent_body(limits.idle_s) if silent else _slow_request(limits.request_s)
+            )
+            return
+        self._idle = self.loop.call_later(again_s, self._check_idle)
+
+    def _answering(self) -> bool:
+        """Whether the next step is the application's: the request is there, or it watches."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        return not cycle.more_body or self.patient
+
+    def _turn_away(self, refused: HttpRefusal) -> None:
+        """Close the connection; say why, unless an answer has begun or nothing was asked."""
+        if self._may_answer() and not self.transport.is_closing():
+            if self.cycle is not None:
+                self.cycle.response_started = self.cycle.response_complete = True
+            problem = refused.problem
+            body = problem.body()
+            self.transport.write(
+                b"%bconnection: close\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b"
+                % (STATUS_LINE[problem.status], CONTENT_TYPE.encode(), len(body), body)
+            )
+        self.transport.close()
+
+    def _may_answer(self) -> bool:
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return self._in_head or cycle is None
+        return cycle.more_body and not cycle.response_started
+
+
+def _too_many_connections(most: int) -> HttpRefusal:
+    return refusal(
+        503,
+        "too-many-connections",
+        "The service has too many connections",
+        f"{most} connections are open",
+        "Keep connections and share them, or raise service.max_connections.",
+    )
+
+
+def _head_too_large(most: int) -> HttpRefusal:
+    return refusal(
+        431,
+        "head-too-large",
+        "The address and headers are too large",
+        f"more than {most} bytes",
+        "Send fewer or shorter headers, or raise service.max_header_bytes.",
+    )
+
+
+def _malformed() -> HttpRefusal:
+    return refusal(
+        400,
+        "malformed-request",
+        "The request is not HTTP/1.1",
+        "it cannot be parsed",
+        "Send HTTP/1.1, as clients do by themselves; the service has neither TLS nor HTTP/2.",
+    )
+
+
+def _slow_request(seconds: float) -> HttpRefusal:
+    return refusal(
+        408,
+        "slow-request",
+        "The request takes too long to arrive",
+        f"it has not arrived within {seconds:g} seconds",
+        "Send less at a time, POST /v1/import without bound, or raise service.request_seconds.",
+        ("connection", "close"),
+    )
+
+
+def silent_body(seconds: float) -> HttpRefusal:
+    """Return the refusal of a request whose body does not arrive."""
+    return refusal(
+        408,
+        "slow-body",
+        "The body does not arrive",
+        f"nothing came for {seconds:g} seconds",
+        "Send it again with the same event ids: what is there already is recognised.",
+        ("connection", "close"),
+    )
+
+
+def connection_of(scope: Scope) -> WatchedProtocol | None:
+    """Return the connection that a request came by; None under another server."""
+    connection = scope.get("extensions", {}).get(_EXTENSION)
+    return connection if isinstance(connection, WatchedProtocol) else None

@@ -1,0 +1,61 @@
+"""`If-Match` and `If-None-Match`: the version that a caller expects, as HTTP says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from eventstore.store import Expected
+from kernel.errors import InvalidRequest, VersionConflict
+from kernel.positions import Version
+from service.problems import HttpRefusal, problem_of, refusal
+
+_ETAG = re.compile(rb'"(\d{1,18})"')
+
+
+def precondition_of(headers: Mapping[bytes, bytes]) -> Expected | None:
+    """Read `If-Match: "3"`, `If-Match: *` (exists) and `If-None-Match: *` (does not exist)."""
+    if_match = headers.get(b"if-match")
+    if_none_match = headers.get(b"if-none-match")
+    if if_match is not None and if_none_match is None:
+        if if_match.strip() == b"*":
+            return "stream_exists"
+        match = _ETAG.fullmatch(if_match.strip())
+        if match is not None:
+            return Version(int(match.group(1)))
+    elif if_none_match is not None and if_match is None:
+        if if_none_match.strip() == b"*":
+            return "no_stream"
+    elif if_match is None:
+        return None
+    raise InvalidRequest(
+        "If-Match or If-None-Match cannot be used as given",
+        remedy='Send one of: If-Match: "3" (the ETag of the last version), If-Match: *, '
+        "If-None-Match: *",
+    )
+
+
+class Preconditioned:
+    """Turns a conflict into the refusal (412) of the precondition that led to it, if there was one.
+
+    Not made of a generator: appends pass here.
+    """
+
+    __slots__ = ("_expected",)
+
+    def __init__(self, expected: Expected | None) -> None:
+        self._expected = expected
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if self._expected is not None and isinstance(error, VersionConflict):
+            raise _failed(error) from error
+
+
+def _failed(conflict: VersionConflict) -> HttpRefusal:
+    problem = problem_of(conflict)
+    failed = refusal(412, problem.type, problem.title, problem.detail, problem.remedy)
+    failed.problem.fields.update(problem.fields)
+    return failed

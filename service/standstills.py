@@ -1,0 +1,149 @@
+"""What stands still, of everything that ought to move: its cause, and the next command.
+
+The pipeline's and the service's own account of themselves (`/health/ready`) is read here alone, so
+that status, doctor, wait, metrics and alerts say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kernel.errors import FIX
+
+_LOGS = "penstock logs pipeline"
+_SERVICE_LOGS = "penstock logs service"
+_MOVING = ("running", "waiting", "starting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """One thing that does not move. `lasting`: it will not by itself, soon at least."""
+
+    component: str
+    name: str
+    cause: str
+    command: str
+    lasting: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.component} {self.name} stands still: {self.cause}{FIX}{self.command}"
+
+    def document(self) -> dict[str, object]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+def of_pipeline(state: Mapping[str, Any]) -> list[Standstill]:
+    """Read what the pipeline says of itself."""
+    return [
+        *_parts(state),
+        *_tables(state),
+        *_projections(state),
+        *_sinks(state),
+        *_sources(state),
+    ]
+
+
+def of_source(found: Iterable[Standstill], source: str) -> list[Standstill]:
+    """Return what stands still of one captured source: itself, or any of its tables."""
+    return [
+        each
+        for each in found
+        if each.name == source or each.name.rpartition("/")[2].startswith(f"{source}.")
+    ]
+
+
+def of_service(state: Mapping[str, Any]) -> list[Standstill]:
+    """Read what the service says of its deliveries, of deciders that their files stopped, and of a
+    snapshot that stays open.
+    """
+    found = [
+        _told("delivery", each["name"], each.get("reason") or each["state"], "penstock status")
+        for each in state.get("deliveries", ())
+        if each["state"] not in ("running", "starting")
+    ]
+    deciders = state.get("deciders", {})
+    if deciders.get("state") == "outdated":
+        found.append(_told("deciders", "workspace", deciders["reason"], _SERVICE_LOGS))
+    for each in deciders.get("stopped", ()):
+        cause = f"calls that were killed: {each['calls']}, the last one {each['cause']}"
+        found.append(_told("deciders", each["name"], cause, _SERVICE_LOGS))
+    if snapshot := state.get("old_snapshot"):
+        cause = f"open for {snapshot['age_s']:.0f} s: PostgreSQL can clean up nothing meanwhile"
+        found.append(_told("snapshot", snapshot["holder"], cause, snapshot["ended_by"]))
+    return found
+
+
+def _parts(state: Mapping[str, Any]) -> Iterator[Standstill]:
+    for part in ("ingest", "projecting"):
+        own = state.get(part, {})
+        if own.get("state", "running") not in _MOVING:
+            lasting = own["state"] in ("failed", "paused", "stalled")
+            yield _told(part, part, own.get("reason") or own["state"], _LOGS, lasting=lasting)
+    for name, trouble in state.get("loops", {}).items():
+        yield _told("loop", name, trouble, _LOGS)
+    for name, trouble in state.get("upkeep", {}).items():
+        yield _told("upkeep", name, trouble, _LOGS)
+    for name, trouble in state.get("lag_unknown", {}).items():
+        yield _told("lag", name, trouble, _LOGS)
+
+
+def _tables(state: Mapping[str, Any]) -> Iterator[Standstill]:
+    for name, hold in state.get("held", {}).items():
+        yield Standstill(
+            component="table",
+            name=name,
+            cause=f"held since epoch {hold['from_epoch']}: {hold['reason']}",
+            command=hold["command"],
+            lasting=bool(hold.get("lasting", True)),
+        )
+
+
+def _projections(state: Mapping[str, Any]) -> Iterator[Standstill]:
+    for name, each in state.get("projections", {}).items():
+        # One that waits for an input's first row stands where it should.
+        if each.get("error") and not each["error"].startswith("waits: "):
+            command = f"penstock projection status {name}"
+            yield _told("projection", name, each["error"], command)
+
+
+def _sinks(state: Mapping[str, Any]) -> Iterator[Standstill]:
+    for name, each in state.get("sinks", {}).items():
+        if each["error"]:
+            yield _told("sink", name, each["error"], f"penstock projection status {name}")
+
+
+def _sources(state: Mapping[str, Any]) -> Iterator[Standstill]:
+    """A source may stand still in several ways: each is named."""
+    for name, reason in state.get("stuck", {}).items():
+        yield _told("source", name, reason, f"penstock source status {name}", lasting=True)
+    for name, reason in state.get("gaps", {}).items():
+        yield _told("gap", name, reason, f"penstock source status {name}", lasting=True)
+    failing = state.get("failing", {})
+    for name, reason in failing.items():
+        yield _told("connector", name, reason, f"penstock source status {name}", lasting=True)
+    for name, said in state.get("connectors", {}).items():
+        if name not in failing and said not in ("running", "paused", "unassigned", "restarting"):
+            yield _told("connector", name, said, f"penstock source status {name}")
+    for name, said in state.get("copies", {}).items():
+        if said.startswith("waits:"):
+            yield _told("copy", name, said, f"penstock source status {name}")
+    for name, alarm in state.get("slot_alarms", {}).items():
+        yield _told("slot", name, alarm, f"penstock source status {name}")
+    for name, said in state.get("verify", {}).items():
+        if isinstance(said, str):
+            yield _told("verification", name, said, f"penstock source verify {name}")
+
+
+def _told(
+    component: str, name: str, said: str, command: str, *, lasting: bool = False
+) -> Standstill:
+    cause, _, fix = said.partition(FIX)
+    if fix and "penstock " not in fix:
+        # Advice alone leads to no command.
+        fix = f"{fix} See: {command}"
+    return Standstill(
+        component=component, name=name, cause=cause, command=fix or command, lasting=lasting
+    )
