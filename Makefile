@@ -61,7 +61,7 @@ bench: $(STAMP) ## Measure, and write raw results to benchmarks/results
 
 torture: ARGS ?= --events 10000000 --batch 500
 torture: $(STAMP) ## Kill services and PostgreSQL under load, judge what came of it (ARGS="--events 100000")
-	$(BIN)/python -m apps.torture $(ARGS)
+	$(BIN)/python -m tests.torture $(ARGS)
 
 up: $(STAMP) ## Start the local stack
 	$(BIN)/penstock up

@@ -8,18 +8,17 @@ from typing import Annotated
 
 import typer
 
-from apps.cli.options import JsonOption
-from apps.cli.output import emit
-from apps.cli.stack import PortBase
-from apps.demo.narration import Narration
-from apps.demo.options import (
+from apps.cli.demo_options import (
     DEFAULT_FLIGHTS,
     DEFAULT_FOLDER,
     FEWEST_FLIGHTS,
     LakePlace,
     Options,
 )
-from kernel.errors import EXIT_FAILED
+from apps.cli.options import JsonOption
+from apps.cli.output import emit
+from apps.cli.stack import PortBase
+from kernel.errors import EXIT_FAILED, Misconfigured
 from stack.ports import DEFAULT_BASE
 
 
@@ -48,9 +47,6 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Run the whole system on real flights and check every figure. Exit code 1 if one is wrong."""
-    # DuckDB, Arrow and Delta take a second to load, which other commands should not pay.
-    from apps.demo.run import run
-
     options = Options(
         flights=None if everything else flights,
         folder=workspace,
@@ -60,6 +56,17 @@ def demo(
         offline=offline,
         lake=lake,
     )
+    try:
+        # DuckDB, Arrow and Delta take a second to load, which other commands should not pay.
+        from examples.flights.narration import Narration
+        from examples.flights.run import run
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("examples"):
+            raise
+        raise Misconfigured(
+            "the example is not part of this installation",
+            remedy="Run the demo from a clone of the repository: make demo",
+        ) from error
     narration = Narration(sys.stderr if as_json else sys.stdout)
     held = run(options, narration)
     if as_json:

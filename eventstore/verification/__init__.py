@@ -1,7 +1,7 @@
 """Whether a store kept its promises: judges the history of a run, whoever made it.
 
 Upstream: what clients asked and were answered, what tailing readers saw, what is stored in the end.
-Downstream: `apps.torture`, fault tests. Pure: no I/O, a bounded amount of memory per event.
+Downstream: `tests.torture`, fault tests. Pure: no I/O, a bounded amount of memory per event.
 Chain: `history.Operation` -> `checker.HistoryChecker` -> `anomalies.Report`.
 Entry points: `eventstore.verification.checker.HistoryChecker`, `eventstore.verification.anomalies`.
 """

@@ -30,8 +30,8 @@ COMPOSED = {
     ("cdc/canonical.py", "before"): "numbers of dimensions",
     ("cdc/replication.py", "pids"): "one of two texts of the module",
     ("cdc/verification/source_rows.py", "start"): "a number",
-    ("apps/demo/comparison.py", "same"): "columns through duckdb_name",
-    ("apps/demo/comparison.py", "joined"): "columns through duckdb_name",
+    ("examples/flights/comparison.py", "same"): "columns through duckdb_name",
+    ("examples/flights/comparison.py", "joined"): "columns through duckdb_name",
 }
 """Holes of statements that are filled elsewhere, each with what fills it."""
 

@@ -14,8 +14,8 @@ import psutil
 import psycopg
 import pytest
 
-from apps.demo import closing
 from apps.settings import load
+from examples.flights import closing
 from lake.layout import Lake
 from stack import control
 from stack.status import status as status_of

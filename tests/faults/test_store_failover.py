@@ -14,14 +14,14 @@ import httpx
 import psycopg
 import pytest
 
-from apps.torture import progress
-from apps.torture.__main__ import summary
-from apps.torture.options import Options
-from apps.torture.run import torture
 from tests.support.services.http import ServiceProcess
 from tests.support.services.waiting import until
 from tests.support.store.killing import BODY, MortalDatabase, known_type
 from tests.support.store.postgres import Cluster
+from tests.torture import progress
+from tests.torture.__main__ import summary
+from tests.torture.options import Options
+from tests.torture.run import torture
 
 
 def asked(dsn: str, statement: str) -> tuple[object, ...]:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from apps.torture import progress
-from apps.torture.__main__ import summary
-from apps.torture.options import Options
-from apps.torture.run import torture
 from tests.support.store.killing import kill_postgres
 from tests.support.store.postgres import Cluster
+from tests.torture import progress
+from tests.torture.__main__ import summary
+from tests.torture.options import Options
+from tests.torture.run import torture
 
 
 def shut_down(cluster: Cluster) -> None:

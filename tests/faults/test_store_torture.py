@@ -11,15 +11,15 @@ from uuid import UUID
 import orjson
 import pytest
 
-from apps.torture import progress
-from apps.torture.__main__ import summary
-from apps.torture.options import KILLS, Options
-from apps.torture.run import torture
-from apps.torture.workload import Workload
 from eventstore.verification.history import author, event_id
 from kernel.errors import InvalidRequest
 from tests.support.store.killing import MortalDatabase
 from tests.support.store.postgres import Cluster
+from tests.torture import progress
+from tests.torture.__main__ import summary
+from tests.torture.options import KILLS, Options
+from tests.torture.run import torture
+from tests.torture.workload import Workload
 
 RUN = 0x20130101
 

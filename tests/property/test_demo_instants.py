@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.demo import raw
-from apps.demo.comparison import compare
-from apps.demo.flights import Flight, events_of, first_at_clock, flights_of
-from apps.demo.oracle import Oracle
+from examples.flights import raw
+from examples.flights.comparison import compare
+from examples.flights.flights import Flight, events_of, first_at_clock, flights_of
+from examples.flights.oracle import Oracle
 
 INSTANTS = st.integers(0, 365 * 24 * 60).map(
     lambda minutes: datetime(2013, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes)

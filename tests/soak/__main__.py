@@ -75,7 +75,7 @@ def torture(events: int, seed: int) -> dict[str, Any]:
         str(out),
     ]
     try:
-        done = subprocess.run([sys.executable, "-m", "apps.torture", *words], check=False)
+        done = subprocess.run([sys.executable, "-m", "tests.torture", *words], check=False)
         if not out.exists():
             return {"clean": False, "failed": f"no verdict, exit status {done.returncode}"}
         verdict: dict[str, Any] = orjson.loads(out.read_bytes())

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from apps.demo.amendments import final_weather, script
-from apps.demo.comparison import compare
-from apps.demo.oracle import KEYS, Oracle
-from apps.demo.posting_order import HeldBack
+from examples.flights.amendments import final_weather, script
+from examples.flights.comparison import compare
+from examples.flights.oracle import KEYS, Oracle
+from examples.flights.posting_order import HeldBack
 
 FLIGHTS = 1_000
 TABLE = pa.table({"id": [1, 2, 3], "name": ["a", None, "c"], "share": [0.1, 0.2, None]})

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from apps.demo import raw
-from apps.demo.flights import Flight, events_of, flights_of
-from apps.demo.posting_order import (
+from examples.flights import raw
+from examples.flights.flights import Flight, events_of, flights_of
+from examples.flights.posting_order import (
     FEWEST_FLIGHTS,
     HELD_BACK,
     LATENESS,

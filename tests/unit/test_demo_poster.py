@@ -8,9 +8,9 @@ import httpx
 import orjson
 import pytest
 
-from apps.demo.flights import event_id
-from apps.demo.poster import SPAN, Poster, batches, body_of
-from apps.demo.posting_order import LATENESS, PostedEvent
+from examples.flights.flights import event_id
+from examples.flights.poster import SPAN, Poster, batches, body_of
+from examples.flights.posting_order import LATENESS, PostedEvent
 from kernel.errors import ContractViolation, Unavailable
 from schemas.records import NewEvent
 

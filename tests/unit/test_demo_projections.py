@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from apps.demo.oracle import AWAITING_REPLAY, KEYS, Oracle
-from apps.demo.posting_order import LATENESS
-from apps.demo.source_database import NAME, TABLES
+from examples.flights.oracle import AWAITING_REPLAY, KEYS, Oracle
+from examples.flights.posting_order import LATENESS
+from examples.flights.source_database import NAME, TABLES
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import SourceDecl, parse_script

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from apps.demo import closing, freshness, workspace
-from apps.demo.narration import Check, Narration, Rate
+from examples.flights import closing, freshness, workspace
+from examples.flights.narration import Check, Narration, Rate
 from kernel.errors import Conflict
 from lake.layout import Lake
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import psutil
 
-from apps.torture.transacting import SCHEMA_ID, schema
-from apps.torture.workload import SAMPLE, SUBJECT
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
 from tests.support.store.postgres import Cluster
+from tests.torture.transacting import SCHEMA_ID, schema
+from tests.torture.workload import SAMPLE, SUBJECT
 
 BODY = SAMPLE
 
@@ -27,7 +27,7 @@ def kill_postgres(cluster: Cluster) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class MortalDatabase:
-    """A cluster as `apps.torture` wants it: killed, it comes back."""
+    """A cluster as `tests.torture` wants it: killed, it comes back."""
 
     cluster: Cluster
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 import httpx
 import orjson
 
-from apps.demo.posting_order import PostedEvent
+from examples.flights.posting_order import PostedEvent
 from kernel.errors import ContractViolation, Overloaded, PenstockError, StorageFull, Unavailable
 from kernel.retry import Backoff, retrying
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import psycopg
 
-from apps.torture.database import free_port
 from kernel.errors import Unavailable
+from tests.torture.database import free_port
 
 _READY_S = 60.0
 _PAUSE_S = 0.05

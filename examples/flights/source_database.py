@@ -15,8 +15,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from pyarrow import csv
 
-from apps.demo import raw
-from apps.demo.amendments import Amendment
+from examples.flights import raw
+from examples.flights.amendments import Amendment
 from kernel.errors import Conflict, ContractViolation, PenstockError, Unavailable
 
 NAME = "flightops"

@@ -18,7 +18,7 @@ import typer
 
 from apps.cli import build
 from apps.cli.usage import WrongUsage, told
-from apps.demo.narration import Narration
+from examples.flights.narration import Narration
 from kernel.errors import InvalidRequest
 
 _PASSWORD = re.compile(r"(password=)\S+")

@@ -10,10 +10,6 @@ from typing import Any
 import httpx
 import orjson
 
-from apps.torture.board import Board
-from apps.torture.options import Options
-from apps.torture.services import Fleet
-from apps.torture.workload import Request, Workload
 from eventstore.store import StreamAppended
 from eventstore.verification.checker import HistoryChecker
 from eventstore.verification.history import (
@@ -25,6 +21,10 @@ from eventstore.verification.history import (
     Unknown,
 )
 from kernel.positions import Position, Version
+from tests.torture.board import Board
+from tests.torture.options import Options
+from tests.torture.services import Fleet
+from tests.torture.workload import Request, Workload
 
 _ATTEMPT_S = 3.0
 _HASTY_S = 0.01

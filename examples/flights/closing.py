@@ -11,12 +11,12 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from apps.demo.commands import Penstock
-from apps.demo.comparison import Comparison, compare
-from apps.demo.freshness import Freshness
-from apps.demo.narration import Check, Narration
-from apps.demo.oracle import AWAITING_REPLAY, KEYS, Oracle
-from apps.demo.tables import rows_of
+from examples.flights.commands import Penstock
+from examples.flights.comparison import Comparison, compare
+from examples.flights.freshness import Freshness
+from examples.flights.narration import Check, Narration
+from examples.flights.oracle import AWAITING_REPLAY, KEYS, Oracle
+from examples.flights.tables import rows_of
 from lake import storage
 from lake.layout import Lake
 from projections.serve.lake_tables import table_names

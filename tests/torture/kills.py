@@ -18,11 +18,11 @@ from itertools import cycle
 
 import psycopg
 
-from apps.torture.board import Board, Kill
-from apps.torture.database import Database
-from apps.torture.options import KILLS, Options
-from apps.torture.services import Fleet, Service
 from kernel.errors import InvalidRequest
+from tests.torture.board import Board, Kill
+from tests.torture.database import Database
+from tests.torture.options import KILLS, Options
+from tests.torture.services import Fleet, Service
 
 _POLL_S = 0.01
 _WHOLE_S = 0.1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from apps.demo.narration import Narration
+from examples.flights.narration import Narration
 from kernel.errors import Unavailable
 from lake.datasets import dataset_of
 from lake.layout import Lake

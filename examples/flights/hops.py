@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from deltalake import DeltaTable
 
-from apps.demo.narration import Check
+from examples.flights.narration import Check
 from kernel.errors import Unavailable
 from lake.datasets import dataset_of
 from lake.layout import Lake, events_log

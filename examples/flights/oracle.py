@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 import duckdb
 import pyarrow as pa
 
-from apps.demo.amendments import WeatherReading
-from apps.demo.posting_order import HeldBack
-from apps.demo.raw import FLIGHTS_ARCHIVE, FLIGHTS_MEMBER, data_folder
+from examples.flights.amendments import WeatherReading
+from examples.flights.posting_order import HeldBack
+from examples.flights.raw import FLIGHTS_ARCHIVE, FLIGHTS_MEMBER, data_folder
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "flight_status": ("flight_id",),

@@ -23,8 +23,8 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from apps.demo import flights, raw
-from apps.demo.options import DEFAULT_FLIGHTS, FEWEST_FLIGHTS
+from apps.cli.demo_options import DEFAULT_FLIGHTS, FEWEST_FLIGHTS
+from examples.flights import flights, raw
 from kernel.errors import InvalidRequest
 from schemas.records import NewEvent
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KILLS = ("service", "writer", "connections", "pause", "postgres")
-"""What can happen to a running store, by name; see `apps.torture.kills`."""
+"""What can happen to a running store, by name; see `tests.torture.kills`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-from apps.demo import source_database
-from apps.demo.crash import Killer, finished_as_bound
-from apps.demo.narration import Check, Rate
-from apps.demo.poster import Poster, Tally
-from apps.demo.posting_order import PostedEvent
-from apps.demo.scene import Scene, Stopwatch
+from examples.flights import source_database
+from examples.flights.crash import Killer, finished_as_bound
+from examples.flights.narration import Check, Rate
+from examples.flights.poster import Poster, Tally
+from examples.flights.posting_order import PostedEvent
+from examples.flights.scene import Scene, Stopwatch
 
 _KILL_AT = 0.35
 _TAIL_EVENTS = 300

@@ -1,4 +1,4 @@
-"""Torture a store and judge it: `python -m apps.torture --events 100000 --writers 16`.
+"""Torture a store and judge it: `python -m tests.torture --events 100000 --writers 16`.
 
 Prints the verdict, writes everything to a file, and ends with 1 on any anomaly.
 """
@@ -15,11 +15,11 @@ from pathlib import Path
 import orjson
 
 from apps.cli.output import report
-from apps.torture.database import stack_database
-from apps.torture.options import KILLS, Options
-from apps.torture.progress import to_stderr
-from apps.torture.run import Verdict, torture
 from kernel.errors import PenstockError, exit_code
+from tests.torture.database import stack_database
+from tests.torture.options import KILLS, Options
+from tests.torture.progress import to_stderr
+from tests.torture.run import Verdict, torture
 
 _DEFAULTS = {each.name: each.default for each in fields(Options)}
 
@@ -68,7 +68,7 @@ def summary(verdict: Verdict) -> str:
 
 
 def _options(arguments: list[str]) -> Options:
-    parser = argparse.ArgumentParser(prog="python -m apps.torture", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
 
     def number(name: str, kind: type[int] | type[float], meaning: str) -> None:
         default = _DEFAULTS[name.replace("-", "_")]

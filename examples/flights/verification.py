@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from apps.demo import hops, source_database
-from apps.demo.closing import as_check, hashes_agree
-from apps.demo.comparison import compare
-from apps.demo.flights import CATEGORY
-from apps.demo.mirror import mirrored
-from apps.demo.narration import Check
-from apps.demo.oracle import KEYS
-from apps.demo.scene import Scene
-from apps.demo.tables import rows_of
+from examples.flights import hops, source_database
+from examples.flights.closing import as_check, hashes_agree
+from examples.flights.comparison import compare
+from examples.flights.flights import CATEGORY
+from examples.flights.mirror import mirrored
+from examples.flights.narration import Check
+from examples.flights.oracle import KEYS
+from examples.flights.scene import Scene
+from examples.flights.tables import rows_of
 
 
 def check_hops(scene: Scene) -> None:

@@ -12,9 +12,6 @@ from typing import Any
 
 import psycopg
 
-from apps.torture.board import Board
-from apps.torture.options import Options
-from apps.torture.workload import SAMPLE, SUBJECT, TYPE, Workload
 from eventstore.postgres.connect import conninfo
 from eventstore.postgres.in_transaction import append_encoded
 from eventstore.store import EncodedEvent
@@ -33,6 +30,9 @@ from kernel.errors import Overloaded, Unavailable, VersionConflict
 from schemas.inference import widened
 from schemas.json_codec import JsonCodec
 from schemas.wire import frame
+from tests.torture.board import Board
+from tests.torture.options import Options
+from tests.torture.workload import SAMPLE, SUBJECT, TYPE, Workload
 
 SCHEMA_ID = 1
 ROLE = "penstock_appender"

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from apps.demo import raw
+from examples.flights import raw
 
 WEATHER_COLUMNS = ("temp", "wind_speed", "precip", "visib")
 """What the join with departures reads of a weather row."""

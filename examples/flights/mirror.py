@@ -13,9 +13,9 @@ import pyarrow as pa
 from psycopg import sql
 from pyarrow import csv
 
-from apps.demo import source_database
-from apps.demo.comparison import Comparison, compare
-from apps.demo.tables import rows_of
+from examples.flights import source_database
+from examples.flights.comparison import Comparison, compare
+from examples.flights.tables import rows_of
 from kernel.errors import Unavailable
 from lake.layout import Lake
 

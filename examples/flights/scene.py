@@ -9,14 +9,14 @@ from functools import cached_property
 from pathlib import Path
 
 from apps import settings
-from apps.demo.amendments import Amendment, final_weather
-from apps.demo.commands import Penstock
-from apps.demo.narration import Narration
-from apps.demo.options import Options
-from apps.demo.oracle import KEYS, Oracle
-from apps.demo.poster import Poster, Tally
-from apps.demo.posting_order import FlightRiver
-from apps.demo.tables import Caught, until_caught_up
+from apps.cli.demo_options import Options
+from examples.flights.amendments import Amendment, final_weather
+from examples.flights.commands import Penstock
+from examples.flights.narration import Narration
+from examples.flights.oracle import KEYS, Oracle
+from examples.flights.poster import Poster, Tally
+from examples.flights.posting_order import FlightRiver
+from examples.flights.tables import Caught, until_caught_up
 from lake.layout import Lake
 
 

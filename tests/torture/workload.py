@@ -8,11 +8,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from apps.torture.options import Options
 from eventstore.conditions import Condition, Query, QueryItem
 from eventstore.store import Expected
 from eventstore.verification.history import Accepted, Write
 from kernel.positions import Position, Version
+from tests.torture.options import Options
 
 TYPE = "happened"
 CATEGORY = "order"

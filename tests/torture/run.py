@@ -19,17 +19,6 @@ from typing import Any, TextIO
 import httpx
 import orjson
 
-from apps.torture.board import Board
-from apps.torture.database import Database
-from apps.torture.final import head, stored_events
-from apps.torture.kills import Killer, check_kinds
-from apps.torture.options import Options
-from apps.torture.progress import Progress, Say
-from apps.torture.services import Fleet
-from apps.torture.tailing import follow_feed, follow_pages, seen
-from apps.torture.transacting import SCHEMA_ID, TransactingWriter, schema
-from apps.torture.workload import SUBJECT, Workload
-from apps.torture.writing import Writer
 from eventstore.postgres.migrate import migrate
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
@@ -38,6 +27,17 @@ from eventstore.verification.checker import HistoryChecker
 from eventstore.verification.history import MAX_PROCESS, Seen
 from eventstore.verification.readers import ReaderWatch
 from kernel.errors import InvalidRequest, Unavailable
+from tests.torture.board import Board
+from tests.torture.database import Database
+from tests.torture.final import head, stored_events
+from tests.torture.kills import Killer, check_kinds
+from tests.torture.options import Options
+from tests.torture.progress import Progress, Say
+from tests.torture.services import Fleet
+from tests.torture.tailing import follow_feed, follow_pages, seen
+from tests.torture.transacting import SCHEMA_ID, TransactingWriter, schema
+from tests.torture.workload import SUBJECT, Workload
+from tests.torture.writing import Writer
 
 _REST_S = 600.0
 _POLL_S = 0.05

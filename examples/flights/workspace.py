@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from kernel.errors import Conflict, Misconfigured
+from kernel.errors import Conflict
 from stack import control
 
 MARKER = ".penstock-demo"
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flights"
+EXAMPLE = Path(__file__).resolve().parent
 _SETTINGS = """\
 # Made by `penstock demo`; a second run begins with an empty folder.
 [workspace]
@@ -23,14 +23,8 @@ mode = "strict"
 def prepare(folder: Path) -> Path:
     """Empty the demo's folder, stop what a kept run left in it, and fill it with the example.
 
-    Raises `Conflict` for a folder with content that is not a demo's, `Misconfigured` where the
-    example's files are not at hand.
+    Raises `Conflict` for a folder with content that is not a demo's.
     """
-    if not EXAMPLE.is_dir():
-        raise Misconfigured(
-            f"the example's files are not in {EXAMPLE}",
-            remedy="Run the demo from a clone of the repository: make demo",
-        )
     folder = folder.resolve()
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARKER).exists():

@@ -19,15 +19,15 @@ from pathlib import Path
 from types import FrameType
 
 from apps import settings
+from apps.cli.demo_options import LakePlace, Options
 from apps.cli.stack import APPLICATIONS, stack_options
-from apps.demo import closing, freshness, posting, source_database, verification, workspace
-from apps.demo.amendments import script
-from apps.demo.commands import Penstock
-from apps.demo.narration import Narration
-from apps.demo.options import LakePlace, Options
-from apps.demo.oracle import KEYS
-from apps.demo.posting_order import FlightRiver
-from apps.demo.scene import Scene
+from examples.flights import closing, freshness, posting, source_database, verification, workspace
+from examples.flights.amendments import script
+from examples.flights.commands import Penstock
+from examples.flights.narration import Narration
+from examples.flights.oracle import KEYS
+from examples.flights.posting_order import FlightRiver
+from examples.flights.scene import Scene
 from kernel.errors import InvalidRequest
 from stack import control, object_store
 from stack.plan import LOCAL_PARTS
