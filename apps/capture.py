@@ -11,10 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from apps import copies, gaps
+from apps import copies
 from apps.incarnations import forget_incarnation, noted, record_incarnation, renewing
 from apps.settings import Settings
-from apps.topics import KafkaTopics
 from cdc import capture, outbox, sources
 from cdc.admission import refuse_unless_admitted
 from cdc.capture import Access, CaptureStatus, Started
@@ -26,7 +25,7 @@ from cdc.removal import Removal, retire_connector, retire_slot
 from cdc.removal import remove as removal_of
 from cdc.scope import Scope, scope_of
 from cdc.slots import refuse_lost
-from cdc.sources import OUTBOX, Source
+from cdc.sources import Source
 from kernel.errors import Conflict, Misconfigured, NotFound, PenstockError, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
@@ -34,8 +33,11 @@ from pipeline.commit.manifest import Manifest
 from pipeline.ddl.held_tables import hold_document
 from pipeline.installs.announced import InstallBook
 from pipeline.position.progress import Progress
+from pipeline.read import gaps
+from pipeline.read.kafka_topics import KafkaTopics
 from projections.run.captured_tables import CapturedTable, parse_tables, render_tables
 from projections.run.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
+from schemas.identifiers import OUTBOX
 from schemas.incarnations import Incarnation
 from schemas.registry import ConfluentRegistry
 

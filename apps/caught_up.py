@@ -16,10 +16,9 @@ from typing import Any, Protocol
 import psycopg
 
 from apps.accounts import account, standing_still
-from apps.awaited_sinks import AwaitedSinks
-from apps.pipeline.heads import PostgresHeads
 from apps.settings import Settings
 from cdc.declarations import FOLDER
+from eventstore.postgres.heads import PostgresHeads
 from kernel.errors import Unavailable, first_line
 from kernel.positions import Epoch, Lsn, Offsets, lsn_from_text
 from lake.layout import Lake
@@ -35,6 +34,7 @@ from projections.serve.standings import (
     newest,
     runs,
 )
+from projections.sinks.awaited_sinks import AwaitedSinks
 from service.standstills import Standstill
 
 POLL_S = 0.2
@@ -220,7 +220,7 @@ def _external(settings: Settings) -> tuple[Offsets, dict[str, str]]:
     To read declarations takes seconds to load, which nobody without any pays for.
     """
     from apps.topic_sources import declared_topics, ends_of
-    from apps.topics import KafkaTopics
+    from pipeline.read.kafka_topics import KafkaTopics
 
     declared = declared_topics(settings)
     ends = ends_of(KafkaTopics(settings.required("kafka.bootstrap")), declared) if declared else {}

@@ -9,14 +9,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from apps import gaps
 from apps.settings import Settings
-from apps.topics import KafkaTopics
 from kernel.positions import Offsets
 from lake.layout import Lake, topics_log
 from lake.tables import Tables
 from pipeline.commit.manifest import Committed, Manifest, first_progress
 from pipeline.installs.announced import InstallBook
+from pipeline.read import gaps
+from pipeline.read.kafka_topics import KafkaTopics
 from projections.run.catalog import DeployedCatalog
 from projections.serve.lake_tables import row_count
 from schemas.topic_records import TopicShape

@@ -28,7 +28,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from apps.pipeline.kafka import decode_records, staged_by_executors
 from apps.pipeline.session import start_session, warm
 from benchmarks.bounds.source import FIRST_ID, SOURCE, columns_of, logged, registry, table_name
 from benchmarks.harness import Context, Figures
@@ -49,6 +48,7 @@ from pipeline.decode.records import Decoder
 from pipeline.log.large_folds import LARGE_ROWS, split
 from pipeline.log.log_task import Facts
 from pipeline.log.staged_rows import Staged
+from pipeline.read.kafka_records import decode_records, staged_by_executors
 from pipeline.typed.columns import Visible
 from pipeline.typed.tables import TypedTables
 from schemas.registry import MemoryRegistry

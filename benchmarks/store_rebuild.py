@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from apps.store.comparison import compare
-from apps.store.database import StoredEvents
-from apps.store.events import LakeEvents
-from apps.store.rebuild import rebuild
 from benchmarks.eventstore.cluster import running
 from benchmarks.eventstore.cost import cpu_seconds
 from benchmarks.eventstore.lines import event_data
 from benchmarks.eventstore.seed import CATEGORY, EVENTS_PER_STREAM, SCHEMA_ID, TYPE, schema_json
 from benchmarks.harness import Context, Figures
+from eventstore.recovery.comparison import compare
+from eventstore.recovery.events import LakeEvents
+from eventstore.recovery.rebuild import rebuild
+from eventstore.recovery.stored_events import StoredEvents
 from kernel.positions import Epoch
 from lake.layout import Lake, events_log
 from lake.table_columns import AVRO_SCHEMAS, EVENTS

@@ -7,8 +7,6 @@ from pathlib import Path
 from kernel.errors import NotFound
 
 FOLDER = "sources"
-OUTBOX = "outbox"
-"""The event store's own source, which no file declares."""
 REMOVING = Path(".penstock/removing")
 """Declarations of sources that are being taken away: nobody starts those any more."""
 

@@ -27,7 +27,6 @@ from typing import Any
 
 from cdc.database import split_password, split_table, with_password
 from cdc.declarations import FOLDER, REMOVING, unknown_source
-from cdc.declarations import OUTBOX as OUTBOX
 from cdc.options import CONNECTOR as CONNECTOR
 from cdc.options import COPY as COPY
 from cdc.options import (
@@ -41,9 +40,10 @@ from cdc.options import (
 )
 from cdc.options import TableOptions as TableOptions
 from kernel.errors import InvalidRequest, Misconfigured
+from schemas.identifiers import EVENTS, OUTBOX
 
 SECRETS = Path(".penstock/secrets")
-RESERVED = frozenset({"events", "topics", OUTBOX})
+RESERVED = frozenset({EVENTS, "topics", OUTBOX})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 # It is part of a connector property's name: no other characters survive that.

@@ -12,6 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """What a probe sees of a loop: work that `waits` for it, and `progress`: it moves on whenever
+    that is another value than before.
+    """
+
+    waits: str | None = None
+    progress: object = None
 
 
 class Loop:

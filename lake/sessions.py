@@ -6,11 +6,14 @@ from collections.abc import Collection
 
 from pyspark.sql import SparkSession
 
+from kernel.loops import Signs
+
 SHUFFLES, ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
 FEW = 2
 """Partitions of a shuffle at least, and where the number of cores is not known yet."""
 _MANY_CORES = 8
 """With more, what is in a partition of a small shuffle is not worth a task: Spark joins them."""
+_JOBS = 3
 
 
 def fit_to_cores(session: SparkSession, asked: Collection[str] = ()) -> None:
@@ -39,3 +42,16 @@ def follow(beside: SparkSession, session: SparkSession) -> None:
     """Make the shuffles of one session as large as those of another."""
     for name in (SHUFFLES, ADAPTIVE):
         beside.conf.set(name, str(session.conf.get(name)))
+
+
+def spark_signs(spark: SparkSession, *groups: str | None) -> Signs:
+    """Return as progress what changes whenever Spark began a job or ended a task of its groups."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = sorted(job for group in groups for job in tracker.getJobIdsForGroup(group))[-_JOBS:]
+    ended = 0
+    for job in jobs:
+        known = tracker.getJobInfo(job)
+        for stage in known.stageIds if known is not None else ():
+            told = tracker.getStageInfo(stage)
+            ended += told.numCompletedTasks if told is not None else 0
+    return Signs(progress=(jobs, ended))

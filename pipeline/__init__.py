@@ -4,10 +4,10 @@ The folders, in the order in which they may import each other: `lanes` (what has
 own), `ddl` (what a source's DDL means), `position` (how far ingest has come), `decode` (records to
 rows), `arrive` (new, known or late), `log` (the append-only log), `current`, `installs` (bulk
 rows), `typed` and `history` (the tables kept from it), `commit` (the numbered protocol of an
-epoch), `verification` (the lake's side of a comparison with a source). `executor` says who does a
-step: the driver, or Spark's executors.
+epoch), `verification` (the lake's side of a comparison with a source), `read` (from Kafka: what an
+epoch has). `executor` says who does a step: the driver, or Spark's executors.
 
 Upstream: lake, schemas; records decoded by cdc and eventstore are handed in by apps.
-Downstream: projections, replay, apps.
+Downstream: projections, cdc, replay, apps.
 Entry points: `commit.ingest.Ingest.run_epoch`, `commit.manifest.Manifest`.
 """

@@ -10,6 +10,10 @@ from __future__ import annotations
 import re
 import unicodedata
 
+OUTBOX = "outbox"
+"""The event store's own source, which no file declares."""
+EVENTS = "events"
+"""Begins the names of the event store's topics, behind the workspace's prefix."""
 _SEGMENT_BYTES = 200
 """File systems take 255 bytes a segment; engines put suffixes of their own behind names."""
 _ESCAPE = "@"

@@ -40,7 +40,7 @@ def apply(files: Files, workspace: WorkspaceOption = None, as_json: JsonOption =
 
     A changed query is refused: it becomes a new generation by `penstock replay apply`.
     """
-    from apps import deployment
+    from replay import deployment
 
     declared = read_files(files)
     for error in declared.refused:

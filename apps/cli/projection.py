@@ -119,9 +119,9 @@ def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | N
     None when there is neither. Raises `NotFound` for a named file that is absent, `Misconfigured`
     for one that is malformed.
     """
-    from apps.deployment import lake_catalog
     from lake import storage
     from projections.sql.catalog import catalog_from
+    from replay.deployment import lake_catalog
 
     found = settings.load(workspace)
     path = given or found.state_dir / CATALOG_FILE
@@ -151,9 +151,9 @@ def _declared_catalog(known: Catalog, files: Declared) -> DeclaredCatalog:
 def _checked(decl: ProjectionDecl, known: Catalog | None, files: Declared) -> dict[str, object]:
     if known is None:
         return {"name": decl.name, "ok": True, "fingerprint": decl.fingerprint}
-    from apps.deployment import waits_for_input
     from projections.run.relations import LakeCatalog
     from projections.sql.plan import plan
+    from replay.deployment import waits_for_input
 
     try:
         made = plan(decl, _declared_catalog(known, files))

@@ -22,6 +22,7 @@ from apps.cli.output import emit, refuse_unconfirmed, table
 from cdc import declarations
 from kernel.errors import EXIT_PARTIAL, EXIT_UNHEALTHY
 from lake.layout import Lake
+from schemas.identifiers import OUTBOX
 from service import standstills
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
@@ -87,12 +88,13 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     declarations.refuse_unknown(found.workspace, name)
     connect_url = found.required("connect.url")
     # What follows takes seconds to load, which a wrong name or a stopped stack does not pay for.
-    from apps import capture, gaps
+    from apps import capture
     from apps.copy_progress import copies_of, render_copies
     from apps.source_documents import source_document
     from apps.verification.status import verifications_of
     from cdc import sources
     from cdc.connect import ConnectClient
+    from pipeline.read import gaps
 
     source = sources.load(found.workspace, name)
     with ConnectClient(connect_url) as connect:
@@ -205,7 +207,7 @@ def resnapshot(
         source_topics.pass_over(found, topic, yes=yes, as_json=as_json)
         return
     chosen = [each.strip() for each in (tables or "").split(",") if each.strip()]
-    if name != declarations.OUTBOX:
+    if name != OUTBOX:
         declarations.refuse_unknown(found.workspace, name)
     from cdc import sources
 

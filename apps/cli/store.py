@@ -18,9 +18,9 @@ from apps.cli.output import emit, refuse_unconfirmed
 from kernel.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
-    from apps.store.comparison import Report
-    from apps.store.events import StoreEvents
-    from apps.store.rebuild import Progress
+    from eventstore.recovery.comparison import Report
+    from eventstore.recovery.events import StoreEvents
+    from eventstore.recovery.rebuild import Progress
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder for the export's files.")]
 Into = Annotated[
@@ -75,7 +75,7 @@ def export_(folder: Folder, workspace: WorkspaceOption = None, as_json: JsonOpti
     """
     import asyncio
 
-    from apps.store.dump import export
+    from eventstore.recovery.dump import export
 
     found = settings.load(workspace)
     done = asyncio.run(export(found.required("postgres.dsn"), found.lake, folder, show=_shower()))
@@ -94,7 +94,7 @@ def import_(
 
     Checksums are compared first. Given again after a crash it goes on where it was.
     """
-    from apps.store.events import FolderEvents
+    from eventstore.recovery.events import FolderEvents
 
     _fill(FolderEvents(folder), into, workspace, as_json=as_json)
 
@@ -131,9 +131,9 @@ def verify_(
     """
     import asyncio
 
-    from apps.store.comparison import compare
-    from apps.store.database import StoredEvents
-    from apps.store.events import FolderEvents
+    from eventstore.recovery.comparison import compare
+    from eventstore.recovery.events import FolderEvents
+    from eventstore.recovery.stored_events import StoredEvents
 
     found = settings.load(workspace)
     events = FolderEvents(folder) if folder is not None else _from_lake(workspace, store)
@@ -151,7 +151,7 @@ def verify_(
 
 def _from_lake(workspace: Path | None, store: list[str] | None) -> StoreEvents:
     from apps.cli.query import lake_of
-    from apps.store.events import LakeEvents
+    from eventstore.recovery.events import LakeEvents
 
     return LakeEvents(lake_of(settings.load(workspace)), store or ())
 
@@ -159,7 +159,7 @@ def _from_lake(workspace: Path | None, store: list[str] | None) -> StoreEvents:
 def _fill(events: StoreEvents, into: str | None, workspace: Path | None, *, as_json: bool) -> None:
     import asyncio
 
-    from apps.store.rebuild import rebuild
+    from eventstore.recovery.rebuild import rebuild
 
     dsn = into or settings.load(workspace).required("postgres.dsn")
     started = time.monotonic()

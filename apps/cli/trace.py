@@ -17,7 +17,7 @@ from kernel.errors import InvalidRequest
 from lake.layout import Lake
 
 if TYPE_CHECKING:
-    from apps.event_trace import Hop
+    from projections.serve.event_trace import Hop
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +36,7 @@ def trace(
     """
     asked = str(_uuid(event_id))
     # Reading the lake takes a second to load, which `--help` and a wrong id should not pay.
-    from apps import event_trace
+    from projections.serve import event_trace
 
     found = settings.load(workspace)
 

@@ -8,12 +8,12 @@ import sys
 
 from apps.access import access_of
 from apps.pipeline.endpoint import serve
-from apps.pipeline.heads import PostgresHeads
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import Pipeline
 from apps.pipeline.session import session_for, warm
 from apps.settings import load
 from apps.source_documents import source_documents
+from eventstore.postgres.heads import PostgresHeads
 from kernel import failpoints
 from kernel.errors import PenstockError, exit_code
 

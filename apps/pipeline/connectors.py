@@ -23,12 +23,13 @@ from cdc.connect import ConnectClient, ConnectorStatus, refuse_too_large
 from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.scope import fingerprint
-from cdc.sources import OUTBOX, Source, load_all
+from cdc.sources import Source, load_all
 from kernel.errors import NotFound, PenstockError, Unavailable, cause_and_fix
 from kernel.loops import Loop
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.catalog import CAPTURE, DROPPED, DeployedCatalog
+from schemas.identifiers import OUTBOX
 
 log = logging.getLogger("penstock.connectors")
 

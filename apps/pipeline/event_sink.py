@@ -22,16 +22,21 @@ from uuid import UUID, uuid5
 import orjson
 
 from apps.cli.client import ServiceClient
-from apps.pipeline.sink_transactions import SinkCursor, SinkTransactions
 from apps.settings import Settings
 from eventstore.metadata import SILENT
 from eventstore.names import STREAM_MAX_CHARS
 from kernel.errors import Conflict
 from kernel.positions import TopicId
+from lake.layout import Lake
+from pipeline.read.kafka_topics import KafkaTopics
 from projections.serve.row_changes import RowChange
 from projections.serve.table_steps import Changes
+from projections.sinks.sink_metrics import SinkMetrics
+from projections.sinks.sink_transactions import SinkCursor, SinkTransactions
+from projections.sinks.sinks import Sinks
 from projections.sql.sinks import EVENT_TYPES, EventSink
 from schemas.json_codec import json_default
+from schemas.registry import SchemaRegistry
 
 _IDS = UUID("8f5fd0a0-6d4c-5d43-9c4e-5b8e0a3f2c11")
 _MOST_EVENTS, _MOST_BYTES = 100, 2**20
@@ -175,3 +180,32 @@ def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     return orjson.dumps(value, default=json_default, option=orjson.OPT_UTC_Z).decode().strip('"')
+
+
+def sinks_of(
+    settings: Settings, lake: Lake, registry: SchemaRegistry, metrics: SinkMetrics
+) -> Sinks:
+    """Return the sinks of a workspace's projections."""
+    topics = KafkaTopics(settings.required("kafka.bootstrap"))
+
+    def transact() -> SinkTransactions:
+        return SinkTransactions(
+            topics,
+            workspace=settings.name,
+            max_record_bytes=settings.number("kafka.max_record_bytes"),
+        )
+
+    def outlet(declared: EventSink, projection: str, transactions: SinkTransactions) -> EventOutlet:
+        return EventOutlet(
+            declared=declared, projection=projection, settings=settings, transactions=transactions
+        )
+
+    return Sinks(
+        lake,
+        registry,
+        metrics,
+        topics,
+        transact=transact,
+        outlet_of_events=outlet,
+        most_bytes=settings.number("pipeline.state_memory_bytes"),
+    )

@@ -14,12 +14,12 @@ from prometheus_client import (
     generate_latest,
 )
 
-from apps.pipeline.sink_metrics import SinkMetrics
 from apps.pipeline.slots import SlotMetrics
 from apps.pipeline.snapshots import CopyMetrics
 from apps.pipeline.source_lag import SourceLag
 from apps.pipeline.verifying import VerifyMetrics
 from pipeline.commit.manifest import Committed
+from projections.sinks.sink_metrics import SinkMetrics
 from service.standstills import Standstill
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)

@@ -16,33 +16,25 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from apps.gaps import told
 from apps.pipeline.connectors import ConnectorKeeper
+from apps.pipeline.event_sink import sinks_of
 from apps.pipeline.health import PartState, waiting_in
-from apps.pipeline.kafka import IngestBroker, decode_again
 from apps.pipeline.lag import LagWatch, StoreHeads
-from apps.pipeline.lane_runs import LaneRuns
 from apps.pipeline.metrics import PipelineMetrics
-from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
-from apps.pipeline.sinks import Sinks
 from apps.pipeline.snapshots import TableCopier
 from apps.pipeline.source_lag import SourceHeads
-from apps.pipeline.space import SpaceGuard
-from apps.pipeline.stream import IngestRun
-from apps.pipeline.stuck_sources import StuckSources, poisoned
 from apps.pipeline.topic_lag import TopicHeads
 from apps.pipeline.verifying import Verifying
-from apps.pipeline.watchdog import Signs, Watchdog, spark_signs, watchdog_of
+from apps.pipeline.watchdog import Watchdog, watchdog_of
 from apps.settings import Settings
-from apps.topics import KafkaTopics
-from cdc.sources import OUTBOX
 from kernel.errors import Retry, StoreDiverged, Unavailable, cause_and_fix, retry_directive
-from kernel.loops import Loop, passed
+from kernel.loops import Loop, Signs, passed
 from kernel.positions import Offsets
 from lake.executor_tasks import SparkTasks
 from lake.layout import Lake
-from lake.sessions import fit_to_cores
+from lake.sessions import fit_to_cores, spark_signs
+from lake.space import SpaceGuard
 from lake.tables import Tables
 from lake.upkeep.compaction import Upkeep
 from lake.upkeep.spark_compaction import SparkCompaction
@@ -57,8 +49,16 @@ from pipeline.current.tail import FoldPolicy
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.announced import InstallBook
 from pipeline.lanes.lane_book import LaneBook
+from pipeline.read.gaps import told
+from pipeline.read.kafka_records import IngestBroker, decode_again
+from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.lane_runs import LaneRuns
+from pipeline.read.stream import IngestRun
+from pipeline.read.stuck_sources import StuckSources, poisoned
 from projections.run.catalog import DeployedCatalog, Deployment
+from projections.run.projecting import Projecting
 from projections.run.projector import Run
+from schemas.identifiers import OUTBOX
 from schemas.registry import ConfluentRegistry
 
 log = logging.getLogger("penstock.pipeline")
@@ -120,7 +120,7 @@ class Pipeline:
             lateness=settings.lateness,
         )
         self._verifying = Verifying(settings, self._registry, metrics.verify)
-        self._sinks = Sinks(settings, self._lake, self._registry, metrics.sinks)
+        self._sinks = sinks_of(settings, self._lake, self._registry, metrics.sinks)
         self._stop = threading.Event()
         self._patience = Patience()
         self._stuck = StuckSources()
@@ -278,7 +278,13 @@ class Pipeline:
             after_rest=self._rested,
         )
         runs = LaneRuns(
-            self._spark, new_run, self._lanes, lanes=router.lanes, settings=self._settings
+            self._spark,
+            new_run,
+            self._lanes,
+            lanes=router.lanes,
+            checkpoints=self._settings.state_dir / "checkpoints",
+            max_records=self._settings.number("pipeline.max_records_per_epoch"),
+            lane_records=self._settings.number("pipeline.lane_records"),
         )
         runs.finish_unfinished(self._manifest)
         return ingest, runs

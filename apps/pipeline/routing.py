@@ -6,13 +6,12 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from apps.gaps import EVENTS
 from cdc.decode import ChangeDecoder
-from cdc.sources import OUTBOX
 from eventstore.decode import EventDecoder
 from pipeline.decode.records import Decoder
 from pipeline.decode.topic_decoder import TopicDecoder
 from projections.run.catalog import Deployment
+from schemas.identifiers import EVENTS, OUTBOX
 from schemas.registry import ConfluentRegistry
 from schemas.topic_records import TopicShape
 

@@ -18,9 +18,9 @@ from cdc.connect import ConnectClient
 from cdc.connectors import replication_name
 from cdc.database import Connection
 from cdc.slots import SlotWatch, next_incarnation, refuse_lost, watch
-from cdc.sources import OUTBOX
 from kernel.errors import NotFound
 from lake.layout import Lake
+from schemas.identifiers import OUTBOX
 
 log = logging.getLogger("penstock.slots")
 

@@ -26,7 +26,6 @@ from apps.pipeline.connectors import FILES
 from apps.pipeline.copy_plan import CopyPlan, new_run, plan_table
 from apps.pipeline.copy_run import CopyRun, Stopped, TableChanged
 from apps.pipeline.copy_wanted import open_run, released, wanted
-from apps.pipeline.space import SpaceGuard
 from apps.settings import Settings
 from cdc.connectors import replication_name
 from cdc.database import connected
@@ -40,6 +39,7 @@ from kernel.errors import cause_and_fix
 from kernel.loops import Loop
 from kernel.positions import lsn_from_text
 from lake.layout import Lake
+from lake.space import SpaceGuard
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from pipeline.installs.announced import (

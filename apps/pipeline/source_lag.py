@@ -23,7 +23,6 @@ import psycopg
 import pyarrow.compute as pc
 
 from apps.settings import Settings
-from apps.topics import KafkaTopics
 from cdc import sources
 from cdc.connectors import replication_name
 from kernel.errors import NotFound
@@ -33,6 +32,7 @@ from lake.table_columns import TRANSACTIONS_TABLE
 from lake.tables import Tables
 from pipeline.commit.manifest import Committed
 from pipeline.position.progress import Progress
+from pipeline.read.kafka_topics import KafkaTopics
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from apps.pipeline.source_lag import SourceLag
 from apps.topic_sources import ends_of, records_behind, waits_for
-from apps.topics import KafkaTopics
 from pipeline.commit.manifest import Committed
+from pipeline.read.kafka_topics import KafkaTopics
 from schemas.topic_records import TopicShape
 
 

@@ -22,11 +22,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from apps.settings import Settings
 from kernel.errors import FIX
-from kernel.loops import Loop
+from kernel.loops import Loop, Signs
 from stack.plan import write_atomically
 
 LOOK_S = 1.0
@@ -39,19 +37,8 @@ _MOST_DOUBLINGS = 6
 _LAST_S = 30
 _STDERR = 2
 _SLOW = 10
-_JOBS = 3
 
 log = logging.getLogger("penstock.watchdog")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signs:
-    """What a probe sees of a loop: work that `waits` for it, and `progress`: it moves on whenever
-    that is another value than before.
-    """
-
-    waits: str | None = None
-    progress: object = None
 
 
 Probe = Callable[[], Signs]
@@ -234,16 +221,3 @@ def watchdog_of(
         end_after_s=settings.number("pipeline.standstill_end_seconds"),
         ends=Ends(settings.state_dir / "standstills.json"),
     )
-
-
-def spark_signs(spark: SparkSession, *groups: str | None) -> Signs:
-    """Return as progress what changes whenever Spark began a job or ended a task of its groups."""
-    tracker = spark.sparkContext.statusTracker()
-    jobs = sorted(job for group in groups for job in tracker.getJobIdsForGroup(group))[-_JOBS:]
-    ended = 0
-    for job in jobs:
-        known = tracker.getJobInfo(job)
-        for stage in known.stageIds if known is not None else ():
-            told = tracker.getStageInfo(stage)
-            ended += told.numCompletedTasks if told is not None else 0
-    return Signs(progress=(jobs, ended))

@@ -25,11 +25,11 @@ from confluent_kafka.admin import AdminClient
 
 from apps import capture
 from apps.settings import Settings, load
-from apps.topics import KafkaTopics
 from benchmarks.eventstore.cluster import free_port
 from cdc import sources
 from kernel.errors import Unavailable
 from lake.layout import Lake
+from pipeline.read.kafka_topics import KafkaTopics
 from stack import control
 from stack.plan import LOCAL_PARTS
 from stack.planning import Options as StackOptions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
+from kernel.errors import PenstockError
 from lake.datasets import schema_of
 from lake.layout import Lake
 from lake.tables import Tables, earliest
@@ -26,6 +28,8 @@ from schemas.topic_records import TopicShape
 LATENESS = timedelta(minutes=10)
 """How late rows may be where nothing says otherwise: the default of pipeline.lateness_seconds."""
 HIDDEN = NOT_COLUMNS - {"committed_at"}
+_UNKNOWN_INPUT = re.compile(r"there is no (log|table|table with versions) named ")
+"""How the planner refuses an input that nothing has been written to yet."""
 
 
 class LakeCatalog:
@@ -214,3 +218,8 @@ def retyped(stored: pa.Schema, shape: pa.Schema) -> list[str]:
 
 def _spark_type(arrow: pa.DataType) -> str:
     return str(from_arrow_type(arrow).simpleString())
+
+
+def waits_for_input(error: PenstockError) -> bool:
+    """Say whether a query was refused only because nothing was written to an input yet."""
+    return _UNKNOWN_INPUT.search(error.message) is not None

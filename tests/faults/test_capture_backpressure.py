@@ -11,10 +11,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from apps.pipeline.heads import PostgresHeads
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import Pipeline
 from apps.settings import Settings
+from eventstore.postgres.heads import PostgresHeads
 from kernel import failpoints
 from kernel.positions import Epoch
 from lake.attempt_files import stem_of

@@ -18,11 +18,11 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from apps.topics import KafkaTopics
 from kernel.errors import EXIT_UNHEALTHY
 from kernel.positions import Epoch
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
+from pipeline.read.kafka_topics import KafkaTopics
 from stack.control import kill_part
 from tests.support.services.waiting import until
 from tests.support.services.whole_stack import ACCOUNTS, SOURCE, TABLES, Teller, WholeStack

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from apps.pipeline import event_sink, projection_sink
+from apps.pipeline import event_sink
 from apps.settings import Settings
 from kernel import failpoints
 from lake.layout import Lake
 from projections.serve import row_changes, row_values
+from projections.sinks import projection_sink
 from tests.support.lake.event_sink import EventWorld
 from tests.support.lake.handmade import words
 from tests.support.lake.topic_sink import SinkWorld

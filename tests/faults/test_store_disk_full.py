@@ -15,8 +15,8 @@ import httpx
 import psycopg
 import pytest
 
-from apps.pipeline.space import SpaceGuard
 from eventstore.postgres.migrate import migrate
+from lake.space import SpaceGuard
 from tests.support.services.http import ServiceProcess, free_port
 from tests.support.services.small_disk import fill, small_disk
 from tests.support.services.waiting import until

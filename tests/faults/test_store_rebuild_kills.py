@@ -14,8 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from apps.store.events import LakeEvents
-from apps.store.rebuild import rebuild
+from eventstore.recovery.events import LakeEvents
+from eventstore.recovery.rebuild import rebuild
 from kernel.errors import Unavailable
 from lake.layout import Lake
 from schemas.registry import MemoryRegistry
@@ -28,8 +28,8 @@ from tests.support.store.postgres import EMPTY
 PENSTOCK = "from apps.cli import main; main()"
 IN_PARTS = """
 import asyncio, sys
-from apps.store.events import LakeEvents
-from apps.store.rebuild import rebuild
+from eventstore.recovery.events import LakeEvents
+from eventstore.recovery.rebuild import rebuild
 from lake.layout import Lake
 def show(progress):
     print(progress.events, flush=True)

@@ -17,11 +17,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
-from apps.topics import KafkaTopics
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake
 from pipeline.commit.manifest import Committed
+from pipeline.read.kafka_topics import KafkaTopics
 from projections.serve.query import ask
 from stack.control import kill_part
 from tests.support.sources.mirroring import Mirror, mirrored

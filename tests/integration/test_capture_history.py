@@ -12,12 +12,12 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from apps.pipeline.projecting import Projecting
 from apps.settings import Settings
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.captured_tables import CapturedTable, render_tables
 from projections.run.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
+from projections.run.projecting import Projecting
 from schemas.registry import ConfluentRegistry
 from tests.support.sources.mirroring import Mirror, mirrored
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from apps.gaps import reason
 from apps.settings import Settings
 from kernel.errors import Conflict, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
+from pipeline.read.gaps import reason
 from projections.run.catalog import DeployedCatalog
 from tests.support.lake.topic_stream import READING, TopicStream, ping, reading
 

@@ -12,10 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from apps.pipeline.source_lag import SourceHeads, SourceLag
-from apps.pipeline.stream import IngestRun
 from apps.pipeline.watchdog import Watchdog, Watched
 from apps.settings import Settings, load
-from apps.topics import KafkaTopics
 from cdc import sources
 from cdc.database import split_password
 from kernel import failpoints
@@ -25,6 +23,8 @@ from lake.layout import Lake
 from pipeline.commit.manifest import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.announced import InstallBook
+from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.stream import IngestRun
 from tests.support.services.waiting import until
 from tests.support.sources.mirroring import Mirror, mirrored
 

@@ -14,11 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.sql import SparkSession
 
-from apps.pipeline.lane_runs import LaneRuns
 from apps.pipeline.routing import router_of
-from apps.pipeline.stream import IngestRun
-from apps.settings import Setting, Settings
-from apps.topics import KafkaTopics
+from apps.settings import Settings
 from kernel.errors import PenstockError, Unavailable
 from kernel.loops import Loop
 from lake.layout import Lake
@@ -29,6 +26,9 @@ from pipeline.commit.manifest import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.announced import InstallBook
 from pipeline.lanes.lane_book import LaneBook
+from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.lane_runs import LaneRuns
+from pipeline.read.stream import IngestRun
 from projections.run.catalog import DeployedCatalog
 from tests.support.lake.feeding import Epochs
 from tests.support.lake.topic_stream import FOR_EVER, READING, TopicStream, ping, reading
@@ -96,14 +96,15 @@ class Lanes:
             after_epoch=self.made.append,
             after_rest=lambda _: None,
         )
-        values = {"pipeline.lane_records": Setting(value=SOME, origin="test")}
-        stack = self.stream.stack
+        settings = Settings(self.stream.folder, self.stream.stack.values)
         self.runs = LaneRuns(
             spark,
             new_run,
             self.book,
             lanes=router.lanes,
-            settings=Settings(self.stream.folder, {**stack.values, **values}),
+            checkpoints=settings.state_dir / "checkpoints",
+            max_records=settings.number("pipeline.max_records_per_epoch"),
+            lane_records=SOME,
         )
         self.runs.finish_unfinished(epochs.manifest)
         self.runs.start()

@@ -9,10 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from apps.pipeline.kafka import decode_records, read_records
-from apps.pipeline.stream import IngestRun
 from apps.settings import Settings
-from apps.topics import KafkaTopics
 from kernel.errors import TooLarge
 from kernel.loops import Loop
 from lake.attempt_files import stem_of
@@ -21,6 +18,9 @@ from lake.tables import Tables
 from pipeline.commit.manifest import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.announced import InstallBook
+from pipeline.read.kafka_records import decode_records, read_records
+from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.stream import IngestRun
 from tests.support.lake.feeding import STORE, Epochs, EventFeed, Fed, event_router
 from tests.support.services.waiting import until
 

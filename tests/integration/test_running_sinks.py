@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from apps.topics import KafkaTopics
+from pipeline.read.kafka_topics import KafkaTopics
 from tests.architecture.tree import ROOT
 from tests.docs.markdown import blocks
 from tests.support.lake.topic_sink import SinkWorld

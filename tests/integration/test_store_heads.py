@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from apps.pipeline.heads import PostgresHeads
+from eventstore.postgres.heads import PostgresHeads
 from eventstore.postgres.store import PostgresEventStore
 from kernel.errors import Unavailable
 from tests.contracts.events import event, request, to

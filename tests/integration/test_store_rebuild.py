@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from apps.store.comparison import Report, compare
-from apps.store.database import StoredEvents
-from apps.store.dump import export
-from apps.store.events import FolderEvents, LakeEvents, StoreEvents
-from apps.store.lines import CopyLines
-from apps.store.rebuild import rebuild
 from eventstore.postgres.identity import renew_id
 from eventstore.postgres.restoring import Contents, Restored
+from eventstore.recovery.comparison import Report, compare
+from eventstore.recovery.copy_lines import CopyLines
+from eventstore.recovery.dump import export
+from eventstore.recovery.events import FolderEvents, LakeEvents, StoreEvents
+from eventstore.recovery.rebuild import rebuild
+from eventstore.recovery.stored_events import StoredEvents
 from kernel.errors import ChecksumMismatch, Conflict, Incompatible, NotFound, Unavailable
 from kernel.positions import Epoch
 from lake.layout import Lake

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from apps.settings import Setting, Settings
-from apps.topics import KafkaTopics
 from lake.layout import Lake
+from pipeline.read.kafka_topics import KafkaTopics
 from projections.run.catalog import DROPPED
 from service.standstills import of_pipeline
 from tests.support.lake.handmade import words

@@ -13,10 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
-from apps import gaps
-from apps.pipeline.stream import IngestRun
 from apps.settings import Settings
-from apps.topics import KafkaTopics
 from cdc.connect import ConnectClient
 from kernel.errors import StoreDiverged, Unavailable
 from kernel.loops import Loop
@@ -25,6 +22,9 @@ from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.announced import InstallBook
+from pipeline.read import gaps
+from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.stream import IngestRun
 from tests.support.lake.feeding import STORE, Epochs, EventFeed, Fed, event_router
 from tests.support.services.waiting import until
 from tests.support.sources.mirroring import mirrored

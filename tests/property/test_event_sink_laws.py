@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.pipeline.event_sink import EventOutlet, SinkEvent
-from apps.pipeline.sink_transactions import SinkCursor
 from apps.settings import Setting, load
 from eventstore.names import category_of
 from kernel.errors import Conflict
@@ -21,6 +20,7 @@ from kernel.positions import DeltaVersion, Epoch
 from projections.serve.feed_places import FeedPlace
 from projections.serve.row_changes import RowChange
 from projections.serve.table_steps import Changes
+from projections.sinks.sink_transactions import SinkCursor
 from projections.sql.sinks import EventSink
 
 NAMES = ("a", "b")

@@ -19,7 +19,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from apps.pipeline.projecting import Projecting
 from kernel import failpoints
 from kernel.positions import Epoch, Offsets, TopicId
 from lake.layout import Lake, topics_log
@@ -36,6 +35,7 @@ from pipeline.typed.topics import typed_topic
 from projections.run.catalog import LIVE, PROJECTION, Entry
 from projections.run.catalog import SOURCE as SOURCE_KIND
 from projections.run.endings import endings_of
+from projections.run.projecting import Projecting
 from projections.sql.parse import parse_script
 from projections.sql.topics import shape_of
 from schemas.registry import MemoryRegistry

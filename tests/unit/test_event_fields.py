@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from apps.pipeline import event_fields
-from apps.pipeline.event_fields import EventFields
+from projections.run import event_fields
+from projections.run.event_fields import EventFields
 from schemas.registry import MemoryRegistry, RegisteredSchema
 
 

@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from apps.cli import build
-from apps.event_trace import Hop, trace
 from kernel.errors import NotFound, Unavailable
 from lake.layout import Lake
 from lake.table_columns import UTC_MICROS
 from projections.run.catalog import LIVE, PROJECTION, Entry
+from projections.serve.event_trace import Hop, trace
 from tests.support.lake.handmade import HandMade, words
 
 LOG = "log/events/0b0f7a0e-0000-4000-8000-000000000001"

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from apps import gaps
-from apps.gaps import Gap, Kept, Skip, Standing, gaps_of, kept_by, next_offsets, skips_of
-from apps.topics import KafkaTopics
 from kernel.positions import TopicId
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.installs.announced import InstallBook, hold
+from pipeline.read import gaps
+from pipeline.read.gaps import Gap, Kept, Skip, Standing, gaps_of, kept_by, next_offsets, skips_of
+from pipeline.read.kafka_topics import KafkaTopics
 
 TOPIC = "shop.public.orders"
 

@@ -12,17 +12,17 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import TopicPartition
 
-from apps import topics
 from apps.pipeline import topic_lag
 from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.source_lag import SourceHeads, _Source
 from apps.pipeline.topic_lag import TopicHeads
 from apps.settings import load
-from apps.topics import KafkaTopics
 from kernel.errors import Unavailable
 from kernel.retry import Backoff
 from pipeline.commit.manifest import Committed
+from pipeline.read import kafka_topics as topics
+from pipeline.read.kafka_topics import KafkaTopics
 
 
 class SilentAdmin:

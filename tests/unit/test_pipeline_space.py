@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from apps.pipeline.space import SpaceGuard
+from lake.space import SpaceGuard
 
 
 def test_ingest_pauses_below_the_reserve_with_the_reason_and_resumes_above_it() -> None:

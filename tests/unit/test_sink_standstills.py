@@ -11,9 +11,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from apps.pipeline import projection_sink, sinks
-from apps.pipeline.sink_records import RecordForm, SinkRecord
-from apps.pipeline.sink_transactions import SinkCursor
 from apps.settings import Setting, Settings, load
 from kernel.errors import Incompatible, Misconfigured, Unavailable
 from kernel.positions import DeltaVersion, Epoch, TopicId
@@ -22,6 +19,9 @@ from projections.run.catalog import LIVE, PROJECTION, Entry
 from projections.serve.feed_places import FeedPlace
 from projections.serve.row_changes import RowChange
 from projections.serve.table_steps import Changes
+from projections.sinks import projection_sink, sinks
+from projections.sinks.sink_records import RecordForm, SinkRecord
+from projections.sinks.sink_transactions import SinkCursor
 from schemas.registry import MemoryRegistry
 from service.standstills import of_pipeline
 from tests.support.lake.handmade import words

@@ -24,8 +24,6 @@ from apps.pipeline.connectors import FILES
 from apps.pipeline.endpoint import serve
 from apps.pipeline.health import waiting_in
 from apps.pipeline.metrics import PipelineMetrics
-from apps.pipeline.projecting import held_documents
-from apps.pipeline.stuck_sources import STUCK_AFTER_S, StuckSources, poisoned
 from apps.pipeline.verifying import Verifying, VerifyMetrics
 from apps.settings import Settings, load
 from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
@@ -33,7 +31,9 @@ from lake.layout import Lake
 from lake.tables import Tables
 from lake.upkeep.compaction import Upkeep
 from pipeline.history.tables import HistoryOf
+from pipeline.read.stuck_sources import STUCK_AFTER_S, StuckSources, poisoned
 from projections.run.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
+from projections.run.projecting import held_documents
 from projections.serve.lake_tables import list_tables
 from schemas.registry import MemoryRegistry
 from service.access import Access

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from apps.deployment import Outcome, apply
 from kernel.errors import Conflict
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.catalog import DeployedCatalog, Entry
 from projections.sql.parse import ProjectionDecl, parse_script
+from replay.deployment import Outcome, apply
 from tests.support.lake.handmade import SQL, HandMade, words
 
 NAME = "report"

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from apps.store.database import StoredEvents
-from apps.store.events import COLUMNS, LakeEvents, refuse_gaps
 from eventstore.archive import Archived
+from eventstore.recovery.events import COLUMNS, LakeEvents, refuse_gaps
+from eventstore.recovery.stored_events import StoredEvents
 from kernel.errors import Incompatible, InvalidRequest
 from lake.layout import Lake, events_log
 from schemas.records import RecordedEvent

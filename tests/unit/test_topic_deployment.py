@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from apps.deployment import Deployed, Outcome, apply
 from kernel.errors import Conflict, Incompatible, NotFound
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.catalog import PROJECTION, DeployedCatalog
 from projections.sql.parse import parse_script
+from replay.deployment import Deployed, Outcome, apply
 from replay.subject import Site
 
 PINGS = "CREATE SOURCE pings (device INT) WITH (topic = 'ext.pings', format = json, key = device);"

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from apps.pipeline.health import PartState
-from apps.pipeline.watchdog import EXIT_STANDSTILL, Ends, Signs, Watchdog, Watched
+from apps.pipeline.watchdog import EXIT_STANDSTILL, Ends, Watchdog, Watched
 from kernel import failpoints
-from kernel.loops import Loop, passed
+from kernel.loops import Loop, Signs, passed
 from service.standstills import of_pipeline
 from tests.support.services.waiting import until
 
@@ -214,7 +214,7 @@ import logging
 import threading
 from apps.pipeline.watchdog import Watchdog, Watched
 from kernel import failpoints
-from kernel.loops import Loop
+from kernel.loops import Signs, Loop
 loop = Loop("ingest")
 failpoints.arm({HELD!r}, "hold")
 

@@ -17,21 +17,21 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from apps.pipeline.kafka import (
+from apps.pipeline.routing import TopicRouter
+from apps.settings import Settings
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound, Committed
+from pipeline.executor import Executor
+from pipeline.read.kafka_records import (
     IngestBroker,
     decode_again,
     decode_records,
     read_records,
     stage_records,
 )
-from apps.pipeline.routing import TopicRouter
-from apps.settings import Settings
-from apps.topics import KafkaTopics
-from lake.layout import Lake
-from lake.tables import Tables
-from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Bound, Committed
-from pipeline.executor import Executor
+from pipeline.read.kafka_topics import KafkaTopics
 from schemas.registry import ConfluentRegistry
 from schemas.wire import frame
 from tests.support.lake.ingested import IngestedLake

@@ -12,12 +12,12 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from prometheus_client import CollectorRegistry
 
-from apps.pipeline.sink_metrics import SinkMetrics
-from apps.pipeline.sinks import Sinks
+from apps.pipeline.event_sink import sinks_of
 from apps.settings import Setting, Settings
 from lake.layout import Lake
 from lake.writer import Guard, with_op
 from projections.run.catalog import LIVE, PROJECTION, Entry
+from projections.sinks.sink_metrics import SinkMetrics
 from replay.generations import live_app
 from replay.swap import rollback, swap
 from schemas.registry import ConfluentRegistry
@@ -73,7 +73,7 @@ class SinkWorld:
         """Begin as a new process does, whatever became of the one before."""
         self.exposed = CollectorRegistry()
         metrics = SinkMetrics(self.exposed)
-        self.sinks = Sinks(self.settings, self.lake, self.registry, metrics)
+        self.sinks = sinks_of(self.settings, self.lake, self.registry, metrics)
 
     def text(self, more: str = "") -> str:
         """Return the statement of `report`."""

@@ -16,21 +16,21 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
-from apps.deployment import apply
-from apps.pipeline.projecting import Projecting
 from apps.pipeline.routing import router_of
-from apps.pipeline.stream import IngestRun
 from apps.settings import Setting, Settings
 from apps.topic_sources import topic_states
-from apps.topics import KafkaTopics
 from kernel.loops import Loop
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.announced import InstallBook
+from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.stream import IngestRun
 from projections.run.catalog import DeployedCatalog
+from projections.run.projecting import Projecting
 from projections.sql.parse import parse_script
+from replay.deployment import apply
 from replay.subject import Site
 from schemas.registry import ConfluentRegistry
 from schemas.wire import frame

@@ -14,13 +14,13 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from apps.capture import allow_records, placement_of
 from apps.settings import Settings
-from apps.topics import KafkaTopics
 from cdc import capture, removal, sources
 from cdc.capture import Access
 from cdc.connect import ConnectClient
 from cdc.decode import ChangeDecoder
 from cdc.options import TableOptions
 from kernel.positions import KafkaOffset
+from pipeline.read.kafka_topics import KafkaTopics
 from schemas.columns import PRESENT, UNCHANGED_COLUMNS, decode_rows, key_columns
 from schemas.pg_exact import EXACT, carried_exact
 from schemas.records import (

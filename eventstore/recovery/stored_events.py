@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from apps.store.events import COLUMNS
 from eventstore.archive import Archived, fetched
 from eventstore.lake_archive import LakeArchive
 from eventstore.postgres.connect import Connection, connect, half_filled, wrapped
 from eventstore.postgres.restoring import Contents
+from eventstore.recovery.events import COLUMNS
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 

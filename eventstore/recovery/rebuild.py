@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from apps.store.events import StoreEvents
-from apps.store.lines import CopyLines
 from eventstore.postgres.migrate import migrate
 from eventstore.postgres.restoring import PostgresRestore, Restored, refuse_used, restoring
+from eventstore.recovery.copy_lines import CopyLines
+from eventstore.recovery.events import StoreEvents
 
 COPIES = min(4, os.cpu_count() or 1)
 """Connections that copy at once: making lines takes about as long as storing them."""

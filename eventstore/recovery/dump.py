@@ -20,9 +20,9 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from apps.store.database import StoredEvents
-from apps.store.events import ABOUT, COLUMNS, FORMAT, files_of, refuse_gaps
-from apps.store.rebuild import Progress
+from eventstore.recovery.events import ABOUT, COLUMNS, FORMAT, files_of, refuse_gaps
+from eventstore.recovery.rebuild import Progress
+from eventstore.recovery.stored_events import StoredEvents
 from kernel.errors import Conflict
 
 _FILE_EVENTS = 1_000_000

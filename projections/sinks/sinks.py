@@ -10,28 +10,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, assert_never
 
-from apps.pipeline.event_sink import EventOutlet
-from apps.pipeline.projection_sink import Outlet, ProjectionSink, SinkState
-from apps.pipeline.sink_metrics import SinkMetrics
-from apps.pipeline.sink_records import RecordForm
-from apps.pipeline.sink_transactions import SinkTransactions
-from apps.pipeline.topic_sink import TopicOutlet
-from apps.settings import Settings
-from apps.topics import KafkaTopics
 from kernel.errors import cause_and_fix
 from kernel.loops import Loop, passed
 from lake.layout import Lake
 from lake.tables import Tables
+from pipeline.read.kafka_topics import KafkaTopics
 from projections.run.catalog import DeployedCatalog, Deployment
 from projections.serve.feed_places import table_id_of
 from projections.serve.newest_runs import WatchedTable
 from projections.serve.row_changes import ReadRows
 from projections.serve.row_values import documents
 from projections.serve.table_steps import TableSteps
+from projections.sinks.projection_sink import Outlet, ProjectionSink, SinkState
+from projections.sinks.sink_metrics import SinkMetrics
+from projections.sinks.sink_records import RecordForm
+from projections.sinks.sink_transactions import SinkTransactions
+from projections.sinks.topic_sink import TopicOutlet
 from projections.sql.parse import ProjectionDecl
 from projections.sql.sinks import EventSink, Sink, TopicSink
 from schemas.registry import SchemaRegistry
@@ -52,20 +50,35 @@ class _Trouble:
     again_at: float = 0.0
 
 
+EventOutlets = Callable[[EventSink, str, SinkTransactions], Outlet[Any]]
+"""Makes what appends the events of a sink, by its declaration and its projection's name."""
+
+
 class Sinks:
     """All sinks of a workspace's projections. `states` says how each is, for health."""
 
     def __init__(
-        self, settings: Settings, lake: Lake, registry: SchemaRegistry, metrics: SinkMetrics
+        self,
+        lake: Lake,
+        registry: SchemaRegistry,
+        metrics: SinkMetrics,
+        topics: KafkaTopics,
+        *,
+        transact: Callable[[], SinkTransactions],
+        outlet_of_events: EventOutlets,
+        most_bytes: int,
     ) -> None:
-        self._settings = settings
+        """`transact` begins the workspace's transactions; `most_bytes` of a table are held."""
+        self._transact = transact
+        self._outlet_of_events = outlet_of_events
+        self._most_bytes = most_bytes
         self._lake = lake
         self._registry = registry
         self._metrics = metrics
         self._deployed = DeployedCatalog(lake, Tables())
         self._deployment: Deployment | None = None
         self._epochs = WatchedTable(lake.epochs)
-        self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
+        self._topics = topics
         self._transactions: SinkTransactions | None = None
         self._declared: dict[str, tuple[Sink, tuple[str, ...]]] = {}
         self._sinks: dict[str, ProjectionSink[Any]] = {}
@@ -134,7 +147,7 @@ class Sinks:
         if name in self._sinks:
             return self._sinks[name]
         if self._transactions is None:
-            self._transactions = SinkTransactions(self._settings, self._topics)
+            self._transactions = self._transact()
         self._epochs.moved()
         outlet, read = self._outlet(declared, decl, self._transactions)
         table = f"projection/{name}"
@@ -149,7 +162,7 @@ class Sinks:
                 path=self._lake.path(table),
                 table_id=table_id_of(self._epochs.table_id, name),
                 read=read,
-                most_bytes=self._settings.number("pipeline.state_memory_bytes"),
+                most_bytes=self._most_bytes,
             ),
         )
         return made
@@ -171,13 +184,7 @@ class Sinks:
                 )
                 return topic, plain
             case EventSink():
-                events = EventOutlet(
-                    declared=declared,
-                    projection=decl.name,
-                    settings=self._settings,
-                    transactions=transactions,
-                )
-                return events, documents
+                return self._outlet_of_events(declared, decl.name, transactions), documents
             case _:
                 assert_never(declared)
 

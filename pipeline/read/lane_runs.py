@@ -15,13 +15,12 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from apps.gaps import Gap
-from apps.pipeline.stream import IngestRun
-from apps.pipeline.turns import Turn
-from apps.settings import Settings
 from kernel.errors import Unavailable, cause_and_fix
 from pipeline.commit.manifest import Manifest
 from pipeline.lanes.lane_book import LaneBook
+from pipeline.read.gaps import Gap
+from pipeline.read.stream import IngestRun
+from pipeline.read.turns import Turn
 
 log = logging.getLogger("penstock.pipeline")
 
@@ -60,16 +59,18 @@ class LaneRuns:
         book: LaneBook,
         *,
         lanes: frozenset[str],
-        settings: Settings,
+        checkpoints: Path,
+        max_records: int,
+        lane_records: int,
     ) -> None:
         self._spark = spark
         self._new_run = new_run
         self._book = book
         book.keep(lanes)
         self._lanes = lanes
-        self._checkpoints = settings.state_dir / "checkpoints"
-        self._max_records = settings.number("pipeline.max_records_per_epoch")
-        self._lane_records = settings.number("pipeline.lane_records")
+        self._checkpoints = checkpoints
+        self._max_records = max_records
+        self._lane_records = lane_records
         self._turn = Turn()
         self._apart: dict[str, IngestRun] = {}
         self._looks = 0

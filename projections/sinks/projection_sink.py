@@ -18,13 +18,13 @@ from typing import Generic, Protocol, TypeVar
 
 from deltalake import DeltaTable
 
-from apps.pipeline.sink_transactions import SinkCursor
 from kernel.errors import Conflict, Incompatible, NotFound
 from kernel.positions import DeltaVersion, Epoch, TopicId
 from projections.serve.feed_places import FeedPlace
 from projections.serve.lake_tables import rows_in
 from projections.serve.newest_runs import WatchedTable
 from projections.serve.table_steps import Changes, TableSteps
+from projections.sinks.sink_transactions import SinkCursor
 
 _MOST_RECORDS, _MOST_BYTES = 5_000, 16 * 2**20
 """Of one step; one more batch of rows may come on top."""

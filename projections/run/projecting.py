@@ -9,9 +9,6 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from apps.deployment import waits_for_input
-from apps.pipeline.event_fields import EventFields
-from apps.pipeline.triggering import Triggering
 from kernel.errors import PenstockError
 from kernel.loops import passed
 from kernel.positions import Epoch
@@ -30,10 +27,12 @@ from projections.run.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
 from projections.run.database import MEMORY_BYTES
 from projections.run.derived_holds import held_input
 from projections.run.derived_tables import Brought, DerivedTables
+from projections.run.event_fields import EventFields
 from projections.run.projector import Projector, Run
-from projections.run.relations import LATENESS, LakeCatalog
+from projections.run.relations import LATENESS, LakeCatalog, waits_for_input
 from projections.run.step_budget import within_budget
 from projections.run.targets import live_target
+from projections.run.triggering import Triggering
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.lineage import in_order, read_by, with_what_they_read
 from projections.sql.parse import ProjectionDecl

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from apps.store.database import StoredEvents
-from apps.store.events import COLUMNS, StoreEvents
 from eventstore.lifecycle import METADATA_SUFFIX
+from eventstore.recovery.events import COLUMNS, StoreEvents
+from eventstore.recovery.stored_events import StoredEvents
 from eventstore.restoring import PolicyFold
 
 _MOST_TOLD = 20

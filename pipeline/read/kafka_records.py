@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from apps.topics import TIMEOUT_S, KafkaTopics
 from kernel.errors import Unavailable
 from kernel.positions import Offsets
 from lake.collecting import NAMES_OF_FILES, collected, small_epoch
@@ -21,6 +20,7 @@ from lake.table_columns import DECODED
 from pipeline.decode.records import BatchDecoder, Router, decode, decode_batches, row_of
 from pipeline.log.log_task import TOLD, Facts, LogTask
 from pipeline.log.staged_rows import Staged
+from pipeline.read.kafka_topics import TIMEOUT_S, KafkaTopics
 from schemas.records import KafkaRecord
 
 FEW_RECORDS = 5_000

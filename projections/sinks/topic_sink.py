@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from apps.pipeline.sink_records import RecordForm, SinkRecord
-from apps.pipeline.sink_transactions import SinkCursor, SinkTransactions
-from apps.topics import KafkaTopics
 from kernel.errors import Incompatible, Misconfigured
 from kernel.positions import TopicId
+from pipeline.read.kafka_topics import KafkaTopics
 from projections.serve.table_steps import Changes
+from projections.sinks.sink_records import RecordForm, SinkRecord
+from projections.sinks.sink_transactions import SinkCursor, SinkTransactions
 from projections.sql.sinks import TopicSink
 
 

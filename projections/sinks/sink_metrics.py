@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from apps.pipeline.projection_sink import SinkState
+from projections.sinks.projection_sink import SinkState
 
 _GAUGES = {
     "penstock_sink_lag_seconds": "Seconds for which changes of rows have waited for the sink",

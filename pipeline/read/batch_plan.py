@@ -6,12 +6,12 @@ import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from apps.gaps import Skip, Standing, next_offsets, standing_of
-from apps.topics import KafkaTopics
 from kernel.errors import Unavailable
 from kernel.positions import Offsets, TopicId
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Bound
+from pipeline.read.gaps import Skip, Standing, next_offsets, standing_of
+from pipeline.read.kafka_topics import KafkaTopics
 
 
 class BatchPlans:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from apps.sink_columns import check_sink_columns
 from kernel.errors import Conflict, InvalidRequest, PenstockError
 from pipeline.commit.manifest import TYPED
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
-from projections.run.relations import LakeCatalog
+from projections.run.relations import LakeCatalog, waits_for_input
+from projections.sinks.sink_columns import check_sink_columns
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from projections.sql.plan import plan
@@ -19,11 +18,7 @@ from projections.sql.sink_circles import check_sink_circles, check_sinks_apart
 from projections.sql.sinks import TopicSink
 from replay.planning import next_generation
 from replay.subject import Site
-
-EVENTS = "events"
-"""Begins the names of the event store's topics, behind the workspace's prefix."""
-_UNKNOWN_INPUT = re.compile(r"there is no (log|table|table with versions) named ")
-"""How the planner refuses an input that nothing has been written to yet."""
+from schemas.identifiers import EVENTS
 
 
 class Outcome(StrEnum):
@@ -43,11 +38,6 @@ class Deployed:
     outcome: Outcome
     generation: int
     waits: str | None
-
-
-def waits_for_input(error: PenstockError) -> bool:
-    """Say whether a query was refused only because nothing was written to an input yet."""
-    return _UNKNOWN_INPUT.search(error.message) is not None
 
 
 def lake_catalog(site: Site) -> LakeCatalog:

@@ -20,7 +20,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from apps.gaps import (
+from kernel.errors import StoreDiverged, TooLarge, Unavailable
+from kernel.loops import Loop, Signs
+from kernel.positions import Offsets
+from lake.sessions import spark_signs
+from lake.table_columns import DECODED
+from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.executor import ExecutorChoice
+from pipeline.installs.announced import InstallBook
+from pipeline.read.batch_plan import BatchPlans
+from pipeline.read.epoch_records import EpochRecords
+from pipeline.read.gaps import (
     Gap,
     gaps_of,
     kept_by,
@@ -32,21 +43,10 @@ from apps.gaps import (
     standing_of,
     still_there,
 )
-from apps.pipeline.batch_plan import BatchPlans
-from apps.pipeline.epoch_records import EpochRecords
-from apps.pipeline.kafka import records_between, stream_records
-from apps.pipeline.routing import TopicRouter
-from apps.pipeline.turns import Stopped, Turn
-from apps.pipeline.watchdog import Signs, spark_signs
-from apps.topics import KafkaTopics
-from kernel.errors import StoreDiverged, TooLarge, Unavailable
-from kernel.loops import Loop
-from kernel.positions import Offsets
-from lake.table_columns import DECODED
-from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Bound, Committed, Manifest
-from pipeline.executor import ExecutorChoice
-from pipeline.installs.announced import InstallBook
+from pipeline.read.kafka_records import records_between, stream_records
+from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.read_topics import ReadTopics
+from pipeline.read.turns import Stopped, Turn
 
 _TOPICS_APPEARED = "you must specify all TopicPartitions"
 """Part of what Spark says when its own list of partitions is newer than the one we gave."""
@@ -79,7 +79,7 @@ class IngestRun:
         self,
         spark: SparkSession,
         topics: KafkaTopics,
-        router: TopicRouter,
+        router: ReadTopics,
         ingest: Ingest,
         book: InstallBook,
         *,

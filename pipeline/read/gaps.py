@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from apps.topics import KafkaTopics
-from cdc.sources import OUTBOX
 from kernel.errors import Unavailable
 from kernel.positions import Offsets, TopicId
 from pipeline.commit.manifest import Bound, Committed
 from pipeline.installs.announced import SKIP, Entry, InstallBook
+from pipeline.read.kafka_topics import KafkaTopics
+from schemas.identifiers import EVENTS, OUTBOX
 
-EVENTS = "events"
 _KEY = "skips"
 NOBODY: Mapping[str, str] = MappingProxyType({})
 

@@ -22,12 +22,11 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from apps.pipeline.sink_records import SinkRecord
-from apps.settings import Settings
-from apps.topics import KafkaTopics
 from kernel import failpoints
 from kernel.errors import Misconfigured, Unavailable
+from pipeline.read.kafka_topics import KafkaTopics
 from projections.serve.feed_places import FeedPlace, place_of
+from projections.sinks.sink_records import SinkRecord
 
 _TIMEOUT_S = 20.0
 _PLACES = {
@@ -73,9 +72,9 @@ class SinkTransactions:
     Beginning one fences the one before. For one thread.
     """
 
-    def __init__(self, settings: Settings, topics: KafkaTopics) -> None:
-        self._bootstrap = settings.required("kafka.bootstrap")
-        self._topic = f"_penstock.{settings.name}.sinks"
+    def __init__(self, topics: KafkaTopics, *, workspace: str, max_record_bytes: int) -> None:
+        self._bootstrap = topics.bootstrap
+        self._topic = f"_penstock.{workspace}.sinks"
         self.doubtful = False
         topics.make(self._topic, 1, _PLACES)
         self._producer = Producer(
@@ -83,7 +82,7 @@ class SinkTransactions:
                 "bootstrap.servers": self._bootstrap,
                 "transactional.id": self._topic,
                 "partitioner": "murmur2_random",
-                "message.max.bytes": settings.number("kafka.max_record_bytes"),
+                "message.max.bytes": max_record_bytes,
                 "log_level": 3,
             }
         )

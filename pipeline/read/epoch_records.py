@@ -7,26 +7,26 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from apps.pipeline.kafka import (
+from kernel.errors import TooLarge
+from kernel.positions import Offsets
+from pipeline.decode.records import Router
+from pipeline.decode.side_by_side import Many
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.log.staged_rows import Stage
+from pipeline.read.kafka_records import (
     decode_records,
     read_records,
     records_between,
     stage_records,
     try_decoding,
 )
-from apps.pipeline.routing import TopicRouter
-from kernel.errors import TooLarge
-from kernel.positions import Offsets
-from pipeline.decode.side_by_side import Many
-from pipeline.executor import Executor, ExecutorChoice
-from pipeline.log.staged_rows import Stage
 
 
 class EpochRecords:
     """Reads and decodes what lies between offsets, where `executor` has it done."""
 
     def __init__(
-        self, spark: SparkSession, bootstrap: str, router: TopicRouter, executor: ExecutorChoice
+        self, spark: SparkSession, bootstrap: str, router: Router, executor: ExecutorChoice
     ) -> None:
         self._spark = spark
         self._bootstrap = bootstrap

@@ -1,0 +1,7 @@
+"""From Kafka: which records make an epoch, where reading goes on, and what Kafka has lost.
+
+Upstream: topics of event stores, captured databases and other systems; who decodes them is handed
+in. Downstream: `pipeline.commit.ingest`, one epoch at a time.
+Entry points: `stream.IngestRun` (one stream), `lane_runs.LaneRuns` (streams of lanes read apart),
+`gaps.look`, `kafka_topics.KafkaTopics`.
+"""
