@@ -1,402 +1,109 @@
-"""Capture wired to a workspace: settings and files in, running connectors out.
-
-Upstream: `sources/*.toml`, settings. Downstream: `cdc`, the catalog that the pipeline reads.
-Entry points: `ensure_outbox` and `ensure_sources`, which `penstock up` calls; `add`.
-"""
+"""What capture knows of a workspace, read from its settings when it is asked for."""
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 
-from apps import copies
-from apps.incarnations import forget_incarnation, noted, record_incarnation, renewing
 from apps.settings import Settings
-from cdc import capture, outbox, sources
-from cdc.admission import refuse_unless_admitted
-from cdc.capture import Access, CaptureStatus, Started
-from cdc.connect import ConnectClient, ConnectorStatus
-from cdc.connectors import Placement, replication_name
-from cdc.database import connected, with_password
-from cdc.progress import SnapshotProgress, snapshot_progress
-from cdc.removal import Removal, retire_connector, retire_slot
-from cdc.removal import remove as removal_of
-from cdc.scope import Scope, scope_of
-from cdc.slots import refuse_lost
-from cdc.sources import Source
-from kernel.errors import Conflict, Misconfigured, NotFound, PenstockError, Unavailable
-from lake.layout import Lake
-from lake.tables import Tables
-from pipeline.commit.manifest import Manifest
-from pipeline.ddl.held_tables import hold_document
-from pipeline.installs.announced import InstallBook
-from pipeline.position.progress import Progress
-from pipeline.read import gaps
-from pipeline.read.kafka_topics import KafkaTopics
-from projections.run.captured_tables import CapturedTable, parse_tables, render_tables
-from projections.run.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
-from schemas.identifiers import OUTBOX
-from schemas.incarnations import Incarnation
-from schemas.registry import ConfluentRegistry
-
-log = logging.getLogger(__name__)
+from cdc.connectors import Placement
+from cdc.site import CaptureSite
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resnapshot:
-    """Tables that are copied anew. `renewed`: why there is a new slot, None where the old one goes
-    on."""
+@dataclass(frozen=True, slots=True)
+class WorkspaceSite:
+    """A workspace's settings as `cdc.site.CaptureSite`."""
 
-    source: str
-    renewed: str | None
-    tables: tuple[str, ...]
+    settings: Settings
 
+    @property
+    def folder(self) -> Path:
+        """Where `sources/*.toml` and their secrets lie."""
+        return self.settings.workspace
 
-def placement_of(settings: Settings) -> Placement:
-    """Return what the connectors of this workspace share. Raises `Misconfigured`."""
-    return Placement(
-        workspace=settings.name,
-        topic_prefix=settings.text("kafka.topic_prefix"),
-        partitions=settings.number("kafka.partitions"),
-        registry_url=settings.required("registry.url"),
-        max_record_bytes=settings.number("kafka.max_record_bytes"),
-    )
+    @property
+    def state_dir(self) -> Path:
+        """Where what this machine notes lies; it may be lost."""
+        return self.settings.state_dir
 
+    @property
+    def name(self) -> str:
+        """The workspace's name: connectors, slots and publications are named by it."""
+        return self.settings.name
 
-def ensure_outbox(settings: Settings, *, timeout_s: float = 90.0) -> ConnectorStatus:
-    """Make the event store's outbox run; call it after the migrations. Idempotent."""
-    allow_records(settings, OUTBOX)
-    with ConnectClient(settings.required("connect.url")) as connect:
-        dsn = settings.required("postgres.dsn")
-        return outbox.ensure(dsn, placement_of(settings), connect, timeout_s=timeout_s)
+    @property
+    def lake(self) -> str:
+        """Where the tables lie."""
+        return self.settings.lake
 
-
-def allow_records(settings: Settings, name: str) -> None:
-    """Let a source's topics take what `kafka.max_record_bytes` allows; `outbox` is the store's.
-
-    They were made with the setting of their day. Where that cannot be done the connector goes on,
-    and says so when it meets a row that is too large.
-    """
-    topics = KafkaTopics(settings.required("kafka.bootstrap"))
-    largest = settings.number("kafka.max_record_bytes")
-    prefix = settings.text("kafka.topic_prefix")
-    try:
-        of_source = topics.of_source(prefix, gaps.EVENTS if name == OUTBOX else name)
-        raised = topics.allow(of_source, largest)
-    except Unavailable as error:
-        log.warning("%s: %s", name, error)
-        return
-    if raised:
-        log.info("%s: topics take records of %d bytes now: %s", name, largest, ", ".join(raised))
-
-
-def ensure_sources(settings: Settings) -> dict[str, PenstockError | None]:
-    """Make every declared source run as its file says. Idempotent.
-
-    One that cannot run does not hold up the others: the answer has its error, None where it runs.
-    """
-    found: dict[str, PenstockError | None] = {}
-    with ConnectClient(settings.required("connect.url")) as connect:
-        for source in sources.load_all(settings.workspace):
-            found[source.name] = None
-            try:
-                start(settings, source, connect)
-            except PenstockError as error:
-                found[source.name] = error
-    return found
-
-
-def resnapshot_outbox(settings: Settings) -> Resnapshot:
-    """Send the event store's events again behind a new slot, where the outbox's slot is lost.
-
-    Events that the log has are recognised by their positions and dropped.
-    """
-    placement = placement_of(settings)
-    dsn = settings.required("postgres.dsn")
-    with ConnectClient(settings.required("connect.url")) as connect:
-        retire_connector(f"{placement.workspace}-{OUTBOX}", connect)
-        retire_slot(dsn, replication_name(placement.workspace, OUTBOX))
-        outbox.ensure(dsn, placement, connect)
-    lost = missing(settings, OUTBOX)
-    if lost:
-        gaps.skip(InstallBook(Lake.at(settings.lake), Tables()), OUTBOX, lost)
-    return Resnapshot(source=OUTBOX, renewed="asked for", tables=("es.events",))
-
-
-def missing(settings: Settings, name: str) -> list[gaps.Gap]:
-    """Return what Kafka lost of a source before it was read; `outbox` is the event store's."""
-    lake, tables = Lake.at(settings.lake), Tables()
-    last = Manifest(lake, tables).last()
-    if last is None:
-        return []
-    prefix = settings.text("kafka.topic_prefix")
-    first = re.escape(f"{prefix}{gaps.EVENTS if name == OUTBOX else name}.")
-    topics = KafkaTopics(settings.required("kafka.bootstrap"))
-    captures = DeployedCatalog(lake, tables).deployment().captures
-    book = InstallBook(lake, tables)
-    return gaps.look(topics, f"{first}.+", last, book, captures, prefix).get(name, [])
-
-
-def access_of(settings: Settings, source: Source) -> Access:
-    """Gather what a source's declaration leaves out: secrets, and what was noted of its slot."""
-    found, removed = noted(Lake.at(settings.lake), source.name)
-    return Access(
-        dsn=source.full_dsn(settings.workspace),
-        salt=source.full_salt(settings.workspace),
-        known=None if removed else found,
-        retired=found if removed else None,
-    )
-
-
-def start(
-    settings: Settings,
-    source: Source,
-    connect: ConnectClient,
-    *,
-    renew: bool = False,
-    timeout_s: float = 90.0,
-) -> Started:
-    """Make a source run as declared, and tell the catalog and the copier what it captures.
-
-    What a copy has to bring is noted before the connector starts, or the publication is altered: a
-    crash in between repeats it.
-    Raises what `cdc.capture.ensure` raises.
-    """
-    allow_records(settings, source.name)
-    lake = Lake.at(settings.lake)
-
-    def before_start(incarnation: Incarnation | None) -> None:
-        if renew or access.retired is not None or source.snapshot == sources.COPY:
-            copies.awaited(lake, source.name)
-        if incarnation is not None:
-            # From here on a pipeline that looks takes the new slot for the right one.
-            record_incarnation(lake, source.name, incarnation)
-
-    def before_join(joining: Sequence[str]) -> None:
-        by_copy = source.snapshot == sources.COPY or (access.known and access.known.slots > 1)
-        copies.joining(lake, source.name, joining, known=known if by_copy else joining)
-
-    access, known = access_of(settings, source), captured_tables(lake, source.name)
-    started = capture.ensure(
-        source,
-        access,
-        placement_of(settings),
-        connect,
-        before_start=before_start,
-        before_join=before_join,
-        renew=renew,
-        timeout_s=timeout_s,
-    )
-    record_capture(lake, source.name, LIVE, tables_of(source, started.scope))
-    copies.joined(lake, source.name, started.scope.tables)
-    if started.incarnation is not None:
-        record_incarnation(lake, source.name, started.incarnation)
-    return started
-
-
-def add(
-    settings: Settings, source: Source, password: str | None, *, timeout_s: float = 90.0
-) -> Started:
-    """Declare a source and start it; the same again changes nothing but where its database is.
-
-    Nothing is written before everything is admitted. Raises `Conflict` when the source's file says
-    otherwise, and what `cdc.capture.ensure` raises.
-    """
-    source = _as_declared(settings, source)
-    dsn = with_password(source.dsn, password)
-    refuse_unless_admitted(capture.check(source, dsn, placement_of(settings)))
-    sources.save(settings.workspace, source, password)
-    with ConnectClient(settings.required("connect.url")) as connect:
-        return start(settings, source, connect, timeout_s=timeout_s)
-
-
-def resnapshot(
-    settings: Settings, source: Source, *, tables: Sequence[str] = (), timeout_s: float = 90.0
-) -> Resnapshot:
-    """Copy tables anew. A source whose slot is lost gets a new slot first, and all its tables.
-
-    Readers keep the old rows until the new ones replace them in one commit. Repeating it after a
-    crash is safe. Raises `NotFound` for a table that is not captured.
-    """
-    lake = Lake.at(settings.lake)
-    known = captured_tables(lake, source.name)
-    strangers = [name for name in tables if name not in known]
-    if strangers:
-        raise NotFound(
-            f"source {source.name} does not capture {', '.join(strangers)}",
-            remedy=f"It captures {', '.join(known) or 'nothing'}.",
+    @property
+    def placement(self) -> Placement:
+        """What the connectors of this workspace share."""
+        return Placement(
+            workspace=self.settings.name,
+            topic_prefix=self.settings.text("kafka.topic_prefix"),
+            partitions=self.settings.number("kafka.partitions"),
+            registry_url=self.settings.required("registry.url"),
+            max_record_bytes=self.settings.number("kafka.max_record_bytes"),
         )
-    with ConnectClient(settings.required("connect.url")) as connect:
-        now = status(settings, source, connect)
-        if now.away is not None:
-            raise Unavailable(now.away, remedy="Repeat it when the database answers.")
-        lost = now.watch.lost if now.watch is not None else None
-        gaps_ = missing(settings, source.name)
-        if gaps_:
-            lost = lost or gaps.reason(gaps_)
-        if lost is None:
-            chosen = tuple(tables) or tuple(known)
-            copies.again(lake, source.name, chosen, reason="penstock source resnapshot")
-            return Resnapshot(source=source.name, renewed=None, tables=chosen)
-        if now.watch is not None:
-            renewing(lake, source.name, now.watch.server, lost)
-        started = start(settings, source, connect, renew=True, timeout_s=timeout_s)
-        if gaps_:
-            # Last: from here on ingest reads on, and finds the cut held for the copy.
-            gaps.skip(InstallBook(lake, Tables()), source.name, gaps_)
-        return Resnapshot(source=source.name, renewed=lost, tables=tuple(started.scope.tables))
+
+    @property
+    def topic_prefix(self) -> str:
+        """What the names of the workspace's topics begin with."""
+        return self.settings.text("kafka.topic_prefix")
+
+    @property
+    def bootstrap(self) -> str:
+        """The address of Kafka."""
+        return self.settings.required("kafka.bootstrap")
+
+    @property
+    def connect_url(self) -> str:
+        """The address of Kafka Connect."""
+        return self.settings.required("connect.url")
+
+    @property
+    def registry_url(self) -> str:
+        """The address of the schema registry."""
+        return self.settings.required("registry.url")
+
+    @property
+    def store_dsn(self) -> str:
+        """The event store's database, which the outbox is read from."""
+        return self.settings.required("postgres.dsn")
+
+    @property
+    def max_record_bytes(self) -> int:
+        """The largest record that topics take."""
+        return self.settings.number("kafka.max_record_bytes")
+
+    @property
+    def slot_alarm_bytes(self) -> int:
+        """So much WAL kept by a slot raises an alarm."""
+        return self.settings.number("capture.slot_alarm_bytes")
+
+    @property
+    def copy_readers(self) -> int:
+        """So many connections read a copy side by side."""
+        return self.settings.number("capture.copy_readers")
+
+    @property
+    def min_free_bytes(self) -> int:
+        """So much room stays free where the lake lies."""
+        return self.settings.number("storage.min_free_bytes")
+
+    @property
+    def retention(self) -> timedelta:
+        """So long old versions of tables can be read."""
+        return timedelta(days=self.settings.number("lake.retention_days"))
+
+    @property
+    def verified_rows_per_second(self) -> int:
+        """The rate of the continuous verifier; 0 turns it off."""
+        return self.settings.number("verify.rows_per_second")
 
 
-def status(settings: Settings, source: Source, connect: ConnectClient) -> CaptureStatus:
-    """Report what a source does now. What it lacks (a password, say) is part of the report."""
-    try:
-        access = access_of(settings, source)
-    except Misconfigured as error:
-        return CaptureStatus(
-            source=source.name, connector=None, watch=None, snapshot="unknown", away=error.message
-        )
-    return capture.status(
-        source,
-        access,
-        placement_of(settings),
-        connect,
-        alarm_bytes=settings.number("capture.slot_alarm_bytes"),
-    )
-
-
-def held(settings: Settings, source: Source) -> dict[str, str]:
-    """Return the tables that match a pattern but are not captured, each with its reason."""
-    try:
-        name = replication_name(settings.name, source.name)
-        with connected(source.full_dsn(settings.workspace)) as connection:
-            return dict(scope_of(source, connection, name, slot=False, runs=True).held)
-    except Misconfigured as error:
-        return {"all": error.message}
-
-
-def standing_still(settings: Settings, source: Source) -> dict[str, dict[str, object]]:
-    """Return the tables that DDL of the source holds: why, what differs, and what releases them."""
-    last = Manifest(Lake.at(settings.lake), Tables()).last()
-    held = Progress.from_json(last.progress).held if last is not None else {}
-    return {
-        table: hold_document(source.name, table, hold)
-        for table, hold in held.get(source.name, {}).items()
-    }
-
-
-def resume(settings: Settings, source: Source, connect: ConnectClient) -> ConnectorStatus:
-    """Go on after a pause or a failure. Raises `Incompatible` for a source that is slot-lost."""
-    now = status(settings, source, connect)
-    if now.watch is not None and now.watch.lost is not None:
-        refuse_lost(source.name, now.watch.lost)
-    failed = now.connector is not None and now.connector.failed
-    if failed or any(said.exclude or said.veiled for said in source.options.values()):
-        # What the file and the settings say now is applied before anything is read under it.
-        start(settings, source, connect)
-    name = f"{settings.name}-{source.name}"
-    connect.resume(name)
-    if connect.status(name).failed:
-        connect.restart(name)
-    return connect.await_running(name)
-
-
-def progress(settings: Settings, source: Source) -> SnapshotProgress:
-    """Report how far the source's snapshot is."""
-    topic = f"{settings.text('kafka.topic_prefix')}{source.name}.notifications"
-    registry = ConfluentRegistry(settings.required("registry.url"))
-    try:
-        return snapshot_progress(settings.required("kafka.bootstrap"), topic, registry)
-    finally:
-        registry.close()
-
-
-def removable(settings: Settings, name: str) -> Source:
-    """Return a source that can be removed: a declared one, or one that is removed in part."""
-    for source in sources.load_removing(settings.workspace):
-        if source.name == name:
-            return source
-    return sources.load(settings.workspace, name)
-
-
-def remove(settings: Settings, source: Source) -> Removal:
-    """Remove everything but the tables of the lake, and then the declaration.
-
-    The declaration is set aside first: a pipeline that runs must not start it again. There it
-    stays, with its secrets, while something could not be reached: the same again finishes it.
-    """
-    lake, placement = Lake.at(settings.lake), placement_of(settings)
-    dsn = source.full_dsn(settings.workspace)
-    sources.set_aside(settings.workspace, source.name)
-    record_capture(lake, source.name, DROPPED, {})
-    with ConnectClient(settings.required("connect.url")) as connect:
-        removal = removal_of(source.name, dsn, placement, connect)
-        connector = f"{placement.workspace}-{source.name}"
-        if removal.whole and connect.config(connector) is not None:
-            # A pipeline was just about to start it when the declaration was set aside.
-            removal = removal_of(source.name, dsn, placement, connect)
-    if removal.whole:
-        record_capture(lake, source.name, DROPPED, {})
-        forget_incarnation(lake, source.name)
-        sources.forget(settings.workspace, source.name)
-    return removal
-
-
-def tables_of(source: Source, scope: Scope) -> dict[str, CapturedTable]:
-    """Return what the catalog is told about each table that a source captures now."""
-    return {
-        table: CapturedTable(
-            keys=keys,
-            history=source.options_of(table).history,
-            soft_deletes=source.options_of(table).soft_deletes,
-        )
-        for table, keys in scope.tables.items()
-    }
-
-
-def captured_tables(lake: Lake, name: str) -> dict[str, CapturedTable]:
-    """Return the tables that the catalog has for a source; empty for one that is new or dropped."""
-    for entry in DeployedCatalog(lake, Tables()).entries():
-        if (entry.kind, entry.name) == (CAPTURE, name) and entry.status != DROPPED:
-            return parse_tables(entry.text)
-    return {}
-
-
-def record_capture(
-    lake: Lake, name: str, status_: str, tables: Mapping[str, CapturedTable]
-) -> None:
-    """Tell the catalog which tables of a source are captured, their keys and what is kept."""
-    catalog = DeployedCatalog(lake, Tables())
-    text = render_tables(tables)
-    entry = Entry(kind=CAPTURE, name=name, generation=0, status=status_, text=text)
-    catalog.decide(lambda: [] if entry in catalog.entries() else [entry])
-
-
-def _as_declared(settings: Settings, source: Source) -> Source:
-    """Return what is to be written: never less than what the source's file says already."""
-    if source.name in [each.name for each in sources.load_removing(settings.workspace)]:
-        raise Conflict(
-            f"source {source.name} is removed in part",
-            remedy=f"Finish that first: penstock source remove {source.name} --yes",
-        )
-    for known in sources.load_all(settings.workspace):
-        if known.name != source.name:
-            continue
-        if set(known.tables) != set(source.tables):
-            raise _declared_otherwise(source, f"captures {', '.join(known.tables)} already")
-        if (known.keys, known.set_options, known.snapshot) != (
-            source.keys,
-            source.set_options,
-            source.snapshot,
-        ):
-            raise _declared_otherwise(source, "is declared with other keys or options already")
-        return replace(source, salt=known.salt)
-    return source
-
-
-def _declared_otherwise(source: Source, how: str) -> Conflict:
-    return Conflict(
-        f"source {source.name} {how}",
-        remedy=f"Change sources/{source.name}.toml: a running pipeline applies it.",
-    )
+def capture_site(settings: Settings) -> CaptureSite:
+    """Return what capture knows of a workspace."""
+    return WorkspaceSite(settings)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from apps import capture
+from apps.capture import capture_site
 from apps.settings import Settings
 from apps.topic_sources import topic_states
 from cdc import declarations, sources
 from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient
+from cdc.upkeep import lifecycle
 
 
 def source_documents(settings: Settings) -> list[dict[str, object]]:
@@ -20,7 +21,10 @@ def source_documents(settings: Settings) -> list[dict[str, object]]:
     declared = sources.load_all(settings.workspace)
     with ConnectClient(settings.required("connect.url")) as connect:
         found = [
-            {**source_document(capture.status(settings, each, connect)), "tables": each.tables}
+            {
+                **source_document(lifecycle.status(capture_site(settings), each, connect)),
+                "tables": each.tables,
+            }
             for each in declared
         ]
     external = [asdict(each) for each in topic_states(settings)]

@@ -5,7 +5,6 @@ The topics are on the broker of the workspace (`kafka.bootstrap`), and are read 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from pipeline.commit.manifest import Committed, Manifest, first_progress
 from pipeline.installs.announced import InstallBook
 from pipeline.read import gaps
 from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.topic_lag import ends_of, pattern_of, records_behind, waits_for
 from projections.run.catalog import DeployedCatalog
 from projections.serve.lake_tables import row_count
 from schemas.topic_records import TopicShape
@@ -56,28 +56,12 @@ def topic_states(settings: Settings) -> list[TopicState]:
     return [_state(shape, last, ends, lost.get(name, []), lake) for name, shape in declared.items()]
 
 
-def ends_of(topics: KafkaTopics, declared: Mapping[str, TopicShape]) -> Offsets:
-    """Return where the topics of sources end now; those that are not there yet are left out."""
-    there = topics.matching(_pattern(declared)) if declared else {}
-    return topics.ends({topic: parts for topic, parts in there.items() if parts})
-
-
-def records_behind(ends: Mapping[str, int], taken: Mapping[str, int]) -> int:
-    """Count the offsets of a topic that no epoch has yet."""
-    return sum(max(0, end - taken.get(partition, 0)) for partition, end in ends.items())
-
-
-def waits_for(shape: TopicShape, ends: Offsets) -> str | None:
-    """Say what the source of a topic waits for; None where the topic is there."""
-    return None if shape.topic in ends else f"there is no topic {shape.topic} yet"
-
-
 def missing(settings: Settings, declared: Mapping[str, TopicShape]) -> Mapping[str, list[gaps.Gap]]:
     """Return, by source, what Kafka lost of its topic before it was read."""
     lake, tables = Lake.named(settings.lake), Tables()
     return gaps.look(
         KafkaTopics(settings.required("kafka.bootstrap")),
-        _pattern(declared),
+        pattern_of(declared),
         Manifest(lake, tables).last(),
         InstallBook(lake, tables),
         {},
@@ -92,10 +76,6 @@ def pass_over(settings: Settings, shape: TopicShape) -> list[gaps.Gap]:
     if lost:
         gaps.skip(InstallBook(Lake.at(settings.lake), Tables()), shape.source, lost)
     return lost
-
-
-def _pattern(declared: Mapping[str, TopicShape]) -> str:
-    return "|".join(sorted(re.escape(shape.topic) for shape in declared.values()))
 
 
 def _state(

@@ -7,6 +7,8 @@ from pathlib import Path
 from kernel.errors import NotFound
 
 FOLDER = "sources"
+FILES = "sources/*.toml"
+"""Stands for the sources of a workspace of which a file cannot be read."""
 REMOVING = Path(".penstock/removing")
 """Declarations of sources that are being taken away: nobody starts those any more."""
 

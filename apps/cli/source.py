@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from kernel.errors import EXIT_PARTIAL, EXIT_UNHEALTHY
 from lake.layout import Lake
 from schemas.identifiers import OUTBOX
 from service import standstills
+
+if TYPE_CHECKING:
+    from cdc.copies.copy_progress import TableCopy
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 
@@ -88,24 +91,25 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     declarations.refuse_unknown(found.workspace, name)
     connect_url = found.required("connect.url")
     # What follows takes seconds to load, which a wrong name or a stopped stack does not pay for.
-    from apps import capture
-    from apps.copy_progress import copies_of, render_copies
+    from apps.capture import capture_site
     from apps.source_documents import source_document
-    from apps.verification.status import verifications_of
     from cdc import sources
     from cdc.connect import ConnectClient
+    from cdc.copies.copy_progress import copies_of
+    from cdc.upkeep import lifecycle
+    from cdc.verification.verification_status import verifications_of
     from pipeline.read import gaps
 
     source = sources.load(found.workspace, name)
     with ConnectClient(connect_url) as connect:
-        state = capture.status(found, source, connect)
-    captured = capture.captured_tables(Lake.at(found.lake), name)
-    snapshot = capture.progress(found, source)
+        state = lifecycle.status(capture_site(found), source, connect)
+    captured = lifecycle.captured_tables(Lake.at(found.lake), name)
+    snapshot = lifecycle.progress(capture_site(found), source)
     rows = [(each, snapshot.tables.get(each, "not yet")) for each in captured]
-    held = {} if state.away else capture.held(found, source)
+    held = {} if state.away else lifecycle.held(capture_site(found), source)
     copied = copies_of(Lake.at(found.lake), name)
-    still = capture.standing_still(found, source)
-    gone = capture.missing(found, name)
+    still = lifecycle.standing_still(capture_site(found), source)
+    gone = lifecycle.missing(capture_site(found), name)
     verified = verifications_of(Lake.at(found.lake), found.state_dir, name)
     shown = source_document(state)
     document = {
@@ -124,7 +128,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         + (f", reading {snapshot.current}" if snapshot.current else ""),
         table(("table", "rows"), rows, nothing="no table is captured yet")
         if not copied
-        else render_copies(copied),
+        else _copy_lines(copied),
         *(f"held back: {each}: {reason}" for each, reason in held.items()),
         *(_still_lines(each, told) for each, told in still.items()),
         *verification.verification_lines(verified),
@@ -173,13 +177,14 @@ def resume(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     found = settings.load(workspace)
     declarations.refuse_unknown(found.workspace, name)
     connect_url = found.required("connect.url")
-    from apps import capture
+    from apps.capture import capture_site
     from cdc import sources
     from cdc.connect import ConnectClient
+    from cdc.upkeep import lifecycle
 
     source = sources.load(found.workspace, name)
     with ConnectClient(connect_url) as connect:
-        state = capture.resume(found, source, connect)
+        state = lifecycle.resume(capture_site(found), source, connect)
     emit(asdict(state), as_json=as_json, text=f"{name} runs")
 
 
@@ -217,12 +222,13 @@ def resnapshot(
         only = f" --tables {','.join(chosen)}" if chosen else ""
         command = f"penstock source resnapshot {name}{only} --yes"
         refuse_unconfirmed(f"This copies {which}.", command, as_json=as_json, copies=which)
-    from apps import capture
+    from apps.capture import capture_site
+    from cdc.upkeep import lifecycle
 
     if source is None:
-        done = capture.resnapshot_outbox(found)
+        done = lifecycle.resnapshot_outbox(capture_site(found))
     else:
-        done = capture.resnapshot(found, source, tables=chosen, timeout_s=timeout)
+        done = lifecycle.resnapshot(capture_site(found), source, tables=chosen, timeout_s=timeout)
     again = "" if done.renewed is None else f" after a new slot ({done.renewed})"
     emit(
         asdict(done),
@@ -248,14 +254,15 @@ def remove(
         source_topics.drop(found, name, yes=yes, as_json=as_json)
         return
     declarations.refuse_unknown(found.workspace, name, leaving=True)
-    from apps import capture
+    from apps.capture import capture_site
+    from cdc.upkeep import lifecycle
 
-    source = capture.removable(found, name)
+    source = lifecycle.removable(capture_site(found), name)
     if not yes:
         what = f"This drops connector, slot and publication of {name}: later changes are lost."
         command = f"penstock source remove {name} --yes"
         refuse_unconfirmed(what, command, as_json=as_json, removes=name)
-    removal = capture.remove(found, source)
+    removal = lifecycle.remove(capture_site(found), source)
     lines = [f"{name} is removed" if removal.whole else f"{name} is removed in part"]
     lines += [f"left: {part}: {reason}" for part, reason in removal.left.items()]
     lines += [f"stays: {part}: {reason}" for part, reason in removal.stays.items()]
@@ -285,3 +292,19 @@ def _row(document: Mapping[str, Any]) -> tuple[object, ...]:
         slot.get("retained_bytes"),
         document.get("limit_bytes"),
     )
+
+
+def _copy_lines(copies: Sequence[TableCopy]) -> str:
+    """Return the copies of a source as a table for people."""
+    rows = [
+        (
+            copy.table,
+            copy.state,
+            f"{copy.rows:,}",
+            f"~{copy.estimate:,}",
+            "" if copy.rate is None else f"{copy.rate:,.0f}/s",
+            "" if copy.eta_s is None else f"{copy.eta_s:,.0f} s",
+        )
+        for copy in copies
+    ]
+    return table(("table", "copy", "rows", "of", "rate", "left"), rows)

@@ -124,22 +124,25 @@ def check(
 def _checked(
     found: settings.Settings, source: Source, dsn: str, *, fix: bool, fix_as: str | None
 ) -> tuple[tuple[Check, ...], tuple[Repair, ...]]:
-    from apps import admission
+    from apps.capture import capture_site
+    from cdc.upkeep import source_checks
 
-    rows = admission.checks(found, source, dsn)
+    site = capture_site(found)
+    rows = source_checks.checks(site, source, dsn)
     if not fix and fix_as is None:
         return rows, ()
-    repairs = admission.repairs(found, source, dsn, rows, as_=fix_as)
-    return admission.checks(found, source, dsn), repairs
+    repairs = source_checks.repairs(site, source, dsn, rows, as_=fix_as)
+    return source_checks.checks(site, source, dsn), repairs
 
 
 def _started(
     found: settings.Settings, source: Source, password: str | None, timeout_s: float
 ) -> tuple[Started, Path]:
-    from apps import capture
+    from apps.capture import capture_site
     from cdc.declarations import FOLDER
+    from cdc.upkeep import lifecycle
 
-    started = capture.add(found, source, password, timeout_s=timeout_s)
+    started = lifecycle.add(capture_site(found), source, password, timeout_s=timeout_s)
     return started, found.workspace / FOLDER / f"{source.name}.toml"
 
 

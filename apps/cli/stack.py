@@ -96,10 +96,11 @@ def up(
 
 def _captures(found: settings.Settings, report: Callable[[str], None]) -> None:
     """Let events and captured tables flow; the service has made the event store by now."""
-    from apps import capture
+    from apps.capture import capture_site
+    from cdc.upkeep import lifecycle
 
-    capture.ensure_outbox(found)
-    for name, error in capture.ensure_sources(found).items():
+    lifecycle.ensure_outbox(capture_site(found))
+    for name, error in lifecycle.ensure_sources(capture_site(found)).items():
         if error is not None:
             report(f"source {name} does not run: {error.message}\n  fix: {error.remedy}")
 

@@ -13,8 +13,8 @@ from cdc import declarations
 from kernel.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
-    from apps.verification.reports import TableReport
-    from apps.verification.status import TableVerification
+    from cdc.verification.reports import TableReport
+    from cdc.verification.verification_status import TableVerification
 
 _SHOWN_RANGES = 10
 
@@ -45,14 +45,22 @@ def verify(
     found = settings.load(workspace)
     declarations.refuse_unknown(found.workspace, name)
     # Comparing loads the drivers and the lake, which neither `--help` nor a wrong name pays for.
-    from apps.verification.commands import verify as verify_source
+    from apps.capture import capture_site
+    from apps.large_states import large_states
     from cdc import sources
     from cdc.database import split_table
+    from cdc.verification.on_demand import verify as verify_source
 
     source = sources.load(found.workspace, name)
     wanted = [".".join(split_table(each)) for each in only or ()]
     reports = verify_source(
-        found, source, tables=wanted, ranges=ranges, heal=heal, timeout_s=timeout
+        capture_site(found),
+        source,
+        tables=wanted,
+        ranges=ranges,
+        heal=heal,
+        timeout_s=timeout,
+        large=large_states(found),
     )
     sound = all(report.sound for report in reports)
     emit(

@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from apps.pipeline.metrics import PipelineMetrics
-from apps.pipeline.source_lag import SourceLag
 from kernel.errors import Unavailable, cause_and_fix
 from kernel.loops import Loop
 from pipeline.commit.manifest import Committed
+from pipeline.position.lag import SourceLag
 
 log = logging.getLogger("penstock.pipeline")
 

@@ -14,11 +14,11 @@ from prometheus_client import (
     generate_latest,
 )
 
-from apps.pipeline.slots import SlotMetrics
-from apps.pipeline.snapshots import CopyMetrics
-from apps.pipeline.source_lag import SourceLag
-from apps.pipeline.verifying import VerifyMetrics
+from cdc.copies.table_copier import CopyMetrics
+from cdc.upkeep.slot_guard import SlotMetrics
+from cdc.verification.verifier import VerifyMetrics
 from pipeline.commit.manifest import Committed
+from pipeline.position.lag import SourceLag
 from projections.sinks.sink_metrics import SinkMetrics
 from service.standstills import Standstill
 

@@ -16,18 +16,18 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from apps.pipeline.connectors import ConnectorKeeper
+from apps.capture import capture_site
 from apps.pipeline.event_sink import sinks_of
 from apps.pipeline.health import PartState, waiting_in
 from apps.pipeline.lag import LagWatch, StoreHeads
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.routing import router_of
-from apps.pipeline.snapshots import TableCopier
-from apps.pipeline.source_lag import SourceHeads
-from apps.pipeline.topic_lag import TopicHeads
-from apps.pipeline.verifying import Verifying
 from apps.pipeline.watchdog import Watchdog, watchdog_of
 from apps.settings import Settings
+from cdc.copies.table_copier import TableCopier
+from cdc.upkeep.connector_keeper import ConnectorKeeper
+from cdc.upkeep.source_lag import SourceHeads
+from cdc.verification.verifier import Verifying
 from kernel.errors import Retry, StoreDiverged, Unavailable, cause_and_fix, retry_directive
 from kernel.loops import Loop, Signs, passed
 from kernel.positions import Offsets
@@ -55,6 +55,7 @@ from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.lane_runs import LaneRuns
 from pipeline.read.stream import IngestRun
 from pipeline.read.stuck_sources import StuckSources, poisoned
+from pipeline.read.topic_lag import TopicHeads
 from projections.run.catalog import DeployedCatalog, Deployment
 from projections.run.projecting import Projecting
 from projections.run.projector import Run
@@ -106,9 +107,10 @@ class Pipeline:
             large=large,
         )
         self._topic_heads = TopicHeads(self._topics)
-        self._lag = LagWatch(heads, SourceHeads(settings, self._topics), self._topic_heads, metrics)
-        self._keeper = ConnectorKeeper(settings, self._lake, metrics.slots)
-        self._copier = TableCopier(settings, self._lake, self._registry, metrics=metrics.copies)
+        site = capture_site(settings)
+        self._lag = LagWatch(heads, SourceHeads(site, self._topics), self._topic_heads, metrics)
+        self._keeper = ConnectorKeeper(site, self._lake, metrics.slots)
+        self._copier = TableCopier(site, self._lake, self._registry, metrics=metrics.copies)
         self._projecting = Projecting(
             spark,
             self._lake,
@@ -119,7 +121,7 @@ class Pipeline:
             large=large,
             lateness=settings.lateness,
         )
-        self._verifying = Verifying(settings, self._registry, metrics.verify)
+        self._verifying = Verifying(site, self._registry, metrics.verify)
         self._sinks = sinks_of(settings, self._lake, self._registry, metrics.sinks)
         self._stop = threading.Event()
         self._patience = Patience()

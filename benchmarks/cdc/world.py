@@ -23,10 +23,11 @@ import psutil
 import psycopg
 from confluent_kafka.admin import AdminClient
 
-from apps import capture
+from apps.capture import capture_site
 from apps.settings import Settings, load
 from benchmarks.eventstore.cluster import free_port
 from cdc import sources
+from cdc.upkeep import lifecycle
 from kernel.errors import Unavailable
 from lake.layout import Lake
 from pipeline.read.kafka_topics import KafkaTopics
@@ -82,14 +83,14 @@ class World:
         source, password = sources.declare(
             SOURCE, dsn=self.dsn, tables=tuple(names), snapshot=snapshot
         )
-        capture.add(self.settings, source, password)
+        lifecycle.add(capture_site(self.settings), source, password)
         self.captured = source.tables
 
     def forget(self) -> None:
         """End the capture, empty its topics and the lake: the next line starts from nothing."""
         if self.captured:
             source = sources.load(self.settings.workspace, SOURCE)
-            capture.remove(self.settings, source)
+            lifecycle.remove(capture_site(self.settings), source)
             self.captured = ()
             self._drop_topics()
         shutil.rmtree(self.settings.lake, ignore_errors=True)

@@ -17,9 +17,9 @@ from cdc.columns import columns_of, set_text_output
 from cdc.database import Connection, split_table
 from cdc.masking import hand_salt, select_list
 from cdc.options import PLAIN, TableOptions
+from cdc.ranges import where
 from cdc.snapshot.chunks import from_clause
 from cdc.snapshot.slot import adopt
-from cdc.verification.ranges import where
 from kernel.errors import Conflict, SchemaViolation
 from schemas.key_ranges import WHOLE, KeyColumn, KeyRange
 from schemas.pg_types import SourceColumn

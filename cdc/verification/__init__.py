@@ -1,5 +1,7 @@
-"""The source's side of a comparison: its rows at one LSN, hashed by ranges of keys.
+"""A source compared with its tables in the lake, at one LSN; what differs is healed.
 
-Upstream: a source database. Downstream: `apps.verification`, which compares with the lake.
-Entry points: `source_rows.SourceRows`, `ranges.where`, `watermarks.emit`.
+Upstream: a source database, its rows hashed by ranges of keys; `pipeline.verification`, the lake's
+side. Downstream: `penstock source verify`, the pipeline's continuous verifier.
+Entry points: `on_demand.verify`, `verifier.Verifying`, `comparing.Comparison`, `healing.heal`;
+of the source's side `source_rows.SourceRows`, `watermarks.emit`.
 """

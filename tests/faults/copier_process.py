@@ -6,8 +6,9 @@ import sys
 import threading
 from pathlib import Path
 
-from apps.pipeline.snapshots import TableCopier
+from apps.capture import capture_site
 from apps.settings import load
+from cdc.copies.table_copier import TableCopier
 from kernel import failpoints
 from lake.layout import Lake
 from schemas.registry import ConfluentRegistry
@@ -19,7 +20,9 @@ def main(folder: Path, chunk_bytes: int) -> None:
     settings = load(folder)
     registry = ConfluentRegistry(settings.required("registry.url"))
     lake = Lake.at(settings.lake)
-    TableCopier(settings, lake, registry, chunk_bytes=chunk_bytes).run(threading.Event())
+    TableCopier(capture_site(settings), lake, registry, chunk_bytes=chunk_bytes).run(
+        threading.Event()
+    )
 
 
 if __name__ == "__main__":

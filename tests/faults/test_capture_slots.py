@@ -13,12 +13,12 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from apps.incarnations import incarnation_of
 from apps.settings import Settings, load
 from cdc import sources
 from cdc.connect import ConnectClient
 from cdc.database import connected
 from cdc.replication import slot
+from cdc.upkeep.noted_incarnations import incarnation_of
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, EXIT_UNHEALTHY, Incompatible
 from tests.support.services.waiting import until
 from tests.support.sources.copying import Copied

@@ -10,12 +10,12 @@ import psycopg
 import pytest
 
 import cdc.capture
-from apps import capture
-from apps.capture import captured_tables
 from apps.settings import Settings
 from cdc.connect import ConnectClient
 from cdc.database import connected
 from cdc.replication import published
+from cdc.upkeep import lifecycle
+from cdc.upkeep.lifecycle import captured_tables
 from lake.tables import Tables
 from pipeline.installs.announced import WANT, InstallBook
 from tests.support.sources.workspaces import Kept, Workspace
@@ -135,7 +135,9 @@ def test_a_copy_of_what_comes_back_is_asked_for_although_the_process_dies(
         raise KeyboardInterrupt
 
     # Right before the publication is altered, or right after.
-    place = (cdc.capture, "ensure_publication") if step == "before" else (capture, "record_capture")
+    place = (
+        (cdc.capture, "ensure_publication") if step == "before" else (lifecycle, "record_capture")
+    )
     with monkeypatch.context() as patched:
         patched.setattr(*place, dies)
         with pytest.raises(KeyboardInterrupt):

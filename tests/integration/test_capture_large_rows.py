@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from apps.capture import placement_of
+from apps.capture import capture_site
 from apps.settings import Settings
 from cdc import capture
 from cdc.connect import ConnectorStatus, refuse_too_large
@@ -51,7 +51,7 @@ def test_a_row_that_is_too_large_is_named_and_passes_by_the_setting_alone(
     large.connect.await_status(
         large.connector, lambda s: s.connector == "STOPPED" and s.task is None, timeout_s=60
     )
-    placement = replace(placement_of(stack), max_record_bytes=MEGABYTE)
+    placement = replace(capture_site(stack).placement, max_record_bytes=MEGABYTE)
     capture.ensure(large.source, large.access, placement, large.connect)
     large.execute(f"INSERT INTO letters VALUES (3, repeat('letter', {MEGABYTE}))")
     large.connect.resume(large.connector)

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from apps.capture import placement_of
+from apps.capture import capture_site
 from apps.settings import Settings
 from cdc import outbox
 from cdc.connect import ConnectClient
@@ -59,7 +59,7 @@ class Outbox:
         self.dsn = make_conninfo(self.admin, dbname=self.name)
         asyncio.run(migrate(self.dsn))
         self.placement = replace(
-            placement_of(settings), workspace=self.name, topic_prefix=f"{self.name}."
+            capture_site(settings).placement, workspace=self.name, topic_prefix=f"{self.name}."
         )
         self.connect = ConnectClient(settings.required("connect.url"))
         self.reader = Reader(settings.required("kafka.bootstrap"), f"{self.name}.events.")

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from apps.capture import placement_of
+from apps.capture import capture_site
 from apps.settings import Settings
 from cdc import capture
 from cdc.capture import Access
@@ -84,7 +84,7 @@ def test_a_declared_key_needs_full_identity_and_its_columns(source: Prepare) -> 
 
 def test_generated_columns_are_noted_but_no_obstacle(source: Prepare) -> None:
     made = source("computed")
-    checks = capture.check(made.source, made.dsn, placement_of(made.settings))
+    checks = capture.check(made.source, made.dsn, capture_site(made.settings).placement)
     (note,) = [check for check in checks if not check.ok and "event triggers" not in check.required]
     assert note.advice
     assert "twice" in note.found
@@ -98,7 +98,9 @@ def test_a_role_without_rights(source: Prepare) -> None:
     try:
         weak = psycopg.conninfo.make_conninfo(made.dsn, user="weak", password="weak")
         with pytest.raises(Misconfigured) as error:
-            capture.ensure(made.source, Access(dsn=weak), placement_of(made.settings), made.connect)
+            capture.ensure(
+                made.source, Access(dsn=weak), capture_site(made.settings).placement, made.connect
+            )
         assert "REPLICATION is required" in error.value.message
         assert 'ALTER ROLE "weak" REPLICATION' in error.value.remedy
         assert "GRANT CREATE ON DATABASE" in error.value.remedy
@@ -112,7 +114,9 @@ def test_a_database_that_does_not_answer(source: Prepare) -> None:
     made = source("keyed")
     away = psycopg.conninfo.make_conninfo(made.dsn, port="1")
     with pytest.raises(Unavailable, match=r"does not answer at 127\.0\.0\.1:1/"):
-        capture.ensure(made.source, Access(dsn=away), placement_of(made.settings), made.connect)
+        capture.ensure(
+            made.source, Access(dsn=away), capture_site(made.settings).placement, made.connect
+        )
 
 
 def test_a_lock_names_its_holder(source: Prepare) -> None:

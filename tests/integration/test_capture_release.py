@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from apps import capture
+from apps.capture import capture_site
 from apps.settings import Settings
+from cdc.upkeep import lifecycle
 from lake.datasets import schema_of
 from lake.layout import current_name
 from lake.tables import Tables
@@ -52,7 +53,7 @@ def test_p11_a_held_table_is_released_by_its_command(bank: Copied) -> None:
         assert before is not None
         assert before.column_names == ["id", "balance", "note"]
         assert set(before["balance"].to_pylist()) == {100}
-        still = capture.standing_still(bank.workspace.settings, bank.source)
+        still = lifecycle.standing_still(capture_site(bank.workspace.settings), bank.source)
         assert set(still) == {ACCOUNTS}
         assert still[ACCOUNTS]["diff"] == ["balance integer -> balance text"]
 
@@ -62,7 +63,7 @@ def test_p11_a_held_table_is_released_by_its_command(bank: Copied) -> None:
         bank.execute("ALTER TABLE accounts RENAME remark TO memo")
         bank.execute("UPDATE accounts SET memo = 'after' WHERE id = 5")
         bank.catch_up()
-    assert capture.standing_still(bank.workspace.settings, bank.source) == {}
+    assert lifecycle.standing_still(capture_site(bank.workspace.settings), bank.source) == {}
     assert bank.differing() == []
     table = Tables().open(bank.lake.path(current_name(bank.name, ACCOUNTS)))
     assert table is not None

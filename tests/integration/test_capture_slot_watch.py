@@ -10,15 +10,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from apps import copies
-from apps.capture import resnapshot
-from apps.incarnations import incarnation_of
+from apps.capture import capture_site
 from apps.settings import Settings
 from cdc import slots, sources
 from cdc.connect import ConnectClient
+from cdc.copies import copy_requests as copies
 from cdc.database import Connection, connected
 from cdc.replication import slot
 from cdc.slots import make_slot, next_incarnation, server_of, switch_point, watch
+from cdc.upkeep.lifecycle import resnapshot
+from cdc.upkeep.noted_incarnations import incarnation_of
 from kernel.errors import EXIT_UNHEALTHY, Incompatible, Unavailable
 from kernel.positions import lsn_from_text
 from schemas.incarnations import Incarnation
@@ -176,7 +177,7 @@ def test_a_new_slot_is_not_taken_for_the_lost_one_after_a_crash(
     with monkeypatch.context() as patched:
         patched.setattr(copies, "awaited", dies)
         with pytest.raises(KeyboardInterrupt):
-            resnapshot(found.settings, source)
+            resnapshot(capture_site(found.settings), source)
     with connected(dsn) as connection:
         assert slot(connection, found.replication) is not None
     assert "slot-lost" in Kept(found).look()

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
-from apps.verification.comparing import Comparison
-from apps.verification.healing import heal_reports
+from cdc.verification.comparing import Comparison
+from cdc.verification.healing import heal_reports
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.installs.staging import snapshot_log

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
-from apps.verification.comparing import Captured, Comparison
-from apps.verification.reports import TableReport
 from cdc.columns import set_text_output
 from cdc.database import connected
+from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.reports import TableReport
 from cdc.verification.source_rows import NOTHING, GroupHash, SourceTable, Split, group_hashes
 from kernel.errors import NotComparable
 from kernel.positions import Epoch, Lsn, lsn_from_text

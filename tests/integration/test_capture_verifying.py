@@ -14,14 +14,15 @@ from deltalake import DeltaTable, write_deltalake
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from apps.capture import record_capture
-from apps.pipeline import verifying
-from apps.pipeline.verifying import Verifying, VerifyMetrics
+from apps.capture import capture_site
 from apps.settings import Settings, load
-from apps.verification.reports import TableReport
-from apps.verification.rounds import load_rounds
 from cdc import sources
 from cdc.database import split_password
+from cdc.upkeep.lifecycle import record_capture
+from cdc.verification import verifier
+from cdc.verification.reports import TableReport
+from cdc.verification.rounds import load_rounds
+from cdc.verification.verifier import Verifying, VerifyMetrics
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.verification.book import Fact, Kind, Verifications
@@ -67,7 +68,7 @@ class Watched:
         """Begin as a new process would."""
         self.metrics = CollectorRegistry()
         self.verifying = Verifying(
-            self.settings,
+            capture_site(self.settings),
             self.mirror.registry(),
             VerifyMetrics(self.metrics),
             round_s=0,
@@ -164,7 +165,7 @@ def test_what_healing_does_not_mend_is_not_verified_and_healed_no_more_than_thri
         healed.append(captured.table)
         return cast(TableReport, report).healed("install", equal=False)
 
-    monkeypatch.setattr(verifying, "heal", in_vain)
+    monkeypatch.setattr(verifier, "heal", in_vain)
 
     def times(kind: Kind, table: str) -> int:
         return len([fact for fact in watched.facts(kind) if fact.table == table])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from apps.verification.comparing import Captured
-from apps.verification.healing import stage
 from cdc.database import connected
 from cdc.options import PLAIN
+from cdc.verification.comparing import Captured
+from cdc.verification.healing import stage
 from kernel.errors import InvalidRequest
 from lake.layout import Lake
 from lake.tables import Tables

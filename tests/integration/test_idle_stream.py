@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from apps.pipeline.source_lag import SourceHeads, SourceLag
+from apps.capture import capture_site
 from apps.pipeline.watchdog import Watchdog, Watched
 from apps.settings import Settings, load
 from cdc import sources
 from cdc.database import split_password
+from cdc.upkeep.source_lag import SourceHeads
 from kernel import failpoints
 from kernel.loops import Loop
 from kernel.positions import Offsets, covers
@@ -23,6 +24,7 @@ from lake.layout import Lake
 from pipeline.commit.manifest import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.announced import InstallBook
+from pipeline.position.lag import SourceLag
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.stream import IngestRun
 from tests.support.services.waiting import until
@@ -248,7 +250,7 @@ def test_an_idle_source_in_a_busy_database_is_not_said_to_lag(
     ]
     (folder / "penstock.toml").write_text("\n".join(lines))
     sources.save(folder, notes.source, split_password(notes.dsn)[1])
-    heads = SourceHeads(load(folder), KafkaTopics(stack.required("kafka.bootstrap")))
+    heads = SourceHeads(capture_site(load(folder)), KafkaTopics(stack.required("kafka.bootstrap")))
 
     def lag() -> SourceLag:
         found = heads.look([notes.name], stream.last)[notes.name]

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from apps.verification import healing
-from apps.verification.comparing import Captured, Comparison
+from cdc.verification import healing
+from cdc.verification.comparing import Captured, Comparison
 from kernel.errors import InvalidRequest, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables

@@ -9,12 +9,13 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from apps.pipeline.connectors import STEADY_LOOKS, ConnectorKeeper
-from apps.pipeline.slots import SlotMetrics
+from apps.capture import capture_site
 from apps.settings import load
 from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.slots import unreadable
+from cdc.upkeep.connector_keeper import STEADY_LOOKS, ConnectorKeeper
+from cdc.upkeep.slot_guard import SlotMetrics
 from lake.layout import Lake
 
 FAILED, RUNNING = "FAILED", "RUNNING"
@@ -44,7 +45,9 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConnectorKeeper:
     (tmp_path / "penstock.toml").write_text(
         '[postgres]\ndsn = "postgresql://x@127.0.0.1:1/x"\n[registry]\nurl = "http://127.0.0.1:1"'
     )
-    made = ConnectorKeeper(load(tmp_path), Lake.at(tmp_path), SlotMetrics(CollectorRegistry()))
+    made = ConnectorKeeper(
+        capture_site(load(tmp_path)), Lake.at(tmp_path), SlotMetrics(CollectorRegistry())
+    )
     monkeypatch.setattr(made, "_look_at", lambda name, source, connect: "as before")
     made._ensured["shop"] = "as before"
     return made

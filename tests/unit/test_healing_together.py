@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apps.verification.healing import together
+from cdc.verification.healing import together
 from kernel.errors import InvalidRequest
 from schemas.key_ranges import WHOLE, KeyRange
 

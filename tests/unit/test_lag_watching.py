@@ -12,17 +12,18 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import TopicPartition
 
-from apps.pipeline import topic_lag
+from apps.capture import capture_site
 from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
-from apps.pipeline.source_lag import SourceHeads, _Source
-from apps.pipeline.topic_lag import TopicHeads
 from apps.settings import load
+from cdc.upkeep.source_lag import SourceHeads, _Source
 from kernel.errors import Unavailable
 from kernel.retry import Backoff
 from pipeline.commit.manifest import Committed
 from pipeline.read import kafka_topics as topics
+from pipeline.read import topic_lag
 from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.topic_lag import TopicHeads
 
 
 class SilentAdmin:
@@ -47,7 +48,7 @@ def test_a_source_whose_lag_cannot_be_read_is_named_and_the_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "penstock.toml").write_text("")
-    heads = SourceHeads(load(tmp_path), KafkaTopics("127.0.0.1:1"))
+    heads = SourceHeads(capture_site(load(tmp_path)), KafkaTopics("127.0.0.1:1"))
 
     def broken(name: str, last: object) -> object:
         raise OSError(f"{name} cannot be read")

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from apps.incarnations import (
+from cdc.slots import Server
+from cdc.upkeep.noted_incarnations import (
     forget_incarnation,
     incarnation_of,
     noted,
@@ -14,7 +15,6 @@ from apps.incarnations import (
     record_lost,
     renewing,
 )
-from cdc.slots import Server
 from kernel.positions import Lsn
 from lake.layout import Lake
 from projections.run.catalog import DeployedCatalog, Entry

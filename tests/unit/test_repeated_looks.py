@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from apps.verification.comparing import Captured, Comparison
-from apps.verification.reports import TableReport
 from cdc.options import PLAIN
+from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.reports import TableReport
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import Epoch
 from lake.layout import Lake

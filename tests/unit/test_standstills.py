@@ -19,13 +19,14 @@ from typer.testing import CliRunner
 
 from apps import caught_up
 from apps.accounts import standing_still
+from apps.capture import capture_site
 from apps.cli import build
-from apps.pipeline.connectors import FILES
 from apps.pipeline.endpoint import serve
 from apps.pipeline.health import waiting_in
 from apps.pipeline.metrics import PipelineMetrics
-from apps.pipeline.verifying import Verifying, VerifyMetrics
 from apps.settings import Settings, load
+from cdc.declarations import FILES
+from cdc.verification.verifier import Verifying, VerifyMetrics
 from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
@@ -302,7 +303,7 @@ def test_the_verifier_outlives_a_source_file_that_cannot_be_read(tmp_path: Path)
     broken.parent.mkdir()
     broken.write_text("[[torn")
     metrics = VerifyMetrics(CollectorRegistry())
-    verifying = Verifying(load(tmp_path), MemoryRegistry(), metrics)
+    verifying = Verifying(capture_site(load(tmp_path)), MemoryRegistry(), metrics)
     verifying.step()
     (still,) = of_pipeline({"verify": verifying.states})
     assert (still.component, still.name) == ("verification", FILES)
@@ -331,6 +332,8 @@ def test_before_the_first_epoch_the_verifier_compares_nothing_and_nothing_is_wro
         kind=CAPTURE, name="shop", generation=1, status=LIVE, text='{"public.orders": []}'
     )
     DeployedCatalog(lake, Tables()).put([entry])
-    verifying = Verifying(settings, MemoryRegistry(), VerifyMetrics(CollectorRegistry()))
+    verifying = Verifying(
+        capture_site(settings), MemoryRegistry(), VerifyMetrics(CollectorRegistry())
+    )
     verifying.step()
     assert verifying.states == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from apps.verification.rounds import (
+from cdc.verification.rounds import (
     MOST_FAILED_HEALS,
     SourceRounds,
     TableRound,

@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
-from apps.capture import allow_records, placement_of
+from apps.capture import capture_site
 from apps.settings import Settings
 from cdc import capture, removal, sources
 from cdc.capture import Access
 from cdc.connect import ConnectClient
 from cdc.decode import ChangeDecoder
 from cdc.options import TableOptions
+from cdc.upkeep.lifecycle import allow_records
 from kernel.positions import KafkaOffset
 from pipeline.read.kafka_topics import KafkaTopics
 from schemas.columns import PRESENT, UNCHANGED_COLUMNS, decode_rows, key_columns
@@ -157,8 +158,10 @@ class Captured(SourceDatabase):
 
     def start(self) -> None:
         """Start it, or look whether it runs."""
-        allow_records(self.settings, self.source.name)
-        capture.ensure(self.source, self.access, placement_of(self.settings), self.connect)
+        allow_records(capture_site(self.settings), self.source.name)
+        capture.ensure(
+            self.source, self.access, capture_site(self.settings).placement, self.connect
+        )
 
     def tables(self) -> list[str]:
         """Return the tables that its connector reads."""
@@ -167,7 +170,9 @@ class Captured(SourceDatabase):
 
     def remove(self) -> None:
         """Leave nothing behind in Connect and the database."""
-        removal.remove(self.source.name, self.dsn, placement_of(self.settings), self.connect)
+        removal.remove(
+            self.source.name, self.dsn, capture_site(self.settings).placement, self.connect
+        )
         self.reader.close()
         self.connect.close()
         self.registry.close()

@@ -12,12 +12,13 @@ import pyarrow as pa
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from apps import capture
+from apps.capture import capture_site
 from apps.pipeline.routing import TopicRouter
-from apps.pipeline.snapshots import TableCopier
 from apps.settings import Settings
 from cdc import sources
 from cdc.connect import ConnectClient
+from cdc.copies.table_copier import TableCopier
+from cdc.upkeep import lifecycle
 from lake.layers import read_whole
 from lake.layout import current_name
 from lake.tables import Tables
@@ -68,7 +69,7 @@ class Copied(FollowedDatabase):
     def start(self) -> None:
         """Start the connector, as `source add` does."""
         with ConnectClient(self._stack.required("connect.url")) as connect:
-            capture.start(self.workspace.settings, self.source, connect)
+            lifecycle.start(capture_site(self.workspace.settings), self.source, connect)
 
     def restart(self) -> None:
         """Let the connector begin anew, with what the catalog says now."""
@@ -81,12 +82,14 @@ class Copied(FollowedDatabase):
 
     def close(self) -> None:
         """Remove connector, slot and publication."""
-        capture.remove(self.workspace.settings, self.source)
+        lifecycle.remove(capture_site(self.workspace.settings), self.source)
 
     def copier(self) -> TableCopier:
         """Make the pipeline's copier."""
         registry = ConfluentRegistry(self._stack.required("registry.url"))
-        return TableCopier(self.workspace.settings, self.lake, registry, chunk_bytes=CHUNK_BYTES)
+        return TableCopier(
+            capture_site(self.workspace.settings), self.lake, registry, chunk_bytes=CHUNK_BYTES
+        )
 
     @contextmanager
     def copying(self) -> Iterator[TableCopier]:

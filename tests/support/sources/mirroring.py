@@ -13,8 +13,6 @@ from pyspark.sql import SparkSession
 
 from apps.pipeline.routing import TopicRouter
 from apps.settings import Settings
-from apps.verification.comparing import Captured, Comparison
-from apps.verification.reports import TableReport
 from cdc import capture, removal
 from cdc.capture import Access
 from cdc.connect import ConnectClient
@@ -23,6 +21,8 @@ from cdc.database import connected
 from cdc.options import PLAIN
 from cdc.sources import CONNECTOR, Source, declare
 from cdc.table_checks import key_columns
+from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.reports import TableReport
 from lake.layers import read_whole
 from lake.layout import Lake
 from lake.tables import Tables

@@ -10,13 +10,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
+from apps.capture import capture_site
 from apps.cli import build
-from apps.pipeline.connectors import ConnectorKeeper
-from apps.pipeline.slots import SlotMetrics
 from apps.settings import Settings, load
 from cdc.connect import ConnectClient
 from cdc.connectors import replication_name
 from cdc.declarations import FOLDER
+from cdc.upkeep.connector_keeper import ConnectorKeeper
+from cdc.upkeep.slot_guard import SlotMetrics
 from lake.layout import Lake
 
 
@@ -77,7 +78,7 @@ class Kept:
         self._name = workspace.source
         self.registry = CollectorRegistry()
         self.keeper = ConnectorKeeper(
-            workspace.settings, workspace.lake, SlotMetrics(self.registry)
+            capture_site(workspace.settings), workspace.lake, SlotMetrics(self.registry)
         )
 
     def look(self) -> str:

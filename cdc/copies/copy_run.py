@@ -18,7 +18,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from apps.pipeline.copy_plan import CopyPlan, TablePlan
+from cdc.copies.copy_plan import CopyPlan, TablePlan
 from cdc.database import Connection, connected
 from cdc.snapshot.chunks import chunk_condition
 from cdc.snapshot.copying import read, set_up

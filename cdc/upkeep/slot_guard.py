@@ -11,13 +11,12 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from apps.capture import placement_of
-from apps.incarnations import incarnation_of, record_incarnation, record_lost
-from apps.settings import Settings
 from cdc.connect import ConnectClient
 from cdc.connectors import replication_name
 from cdc.database import Connection
+from cdc.site import CaptureSite
 from cdc.slots import SlotWatch, next_incarnation, refuse_lost, watch
+from cdc.upkeep.noted_incarnations import incarnation_of, record_incarnation, record_lost
 from kernel.errors import NotFound
 from lake.layout import Lake
 from schemas.identifiers import OUTBOX
@@ -72,9 +71,9 @@ class SlotMetrics:
 class SlotGuard:
     """Looks at one source's slot at a time. `alarms` says which keep too much, for health."""
 
-    def __init__(self, settings: Settings, lake: Lake, metrics: SlotMetrics) -> None:
-        self._settings = settings
-        self._placement = placement_of(settings)
+    def __init__(self, site: CaptureSite, lake: Lake, metrics: SlotMetrics) -> None:
+        self._site = site
+        self._placement = site.placement
         self._lake = lake
         self._metrics = metrics
         self.alarms: dict[str, str] = {}
@@ -88,7 +87,7 @@ class SlotGuard:
             replication_name(self._placement.workspace, name),
             known=known,
             offsets=lambda: _offsets(connect, connector),
-            alarm_bytes=self._settings.number("capture.slot_alarm_bytes"),
+            alarm_bytes=self._site.slot_alarm_bytes,
         )
         self._metrics.set(name, seen)
         self._note_alarm(name, seen.alarm)

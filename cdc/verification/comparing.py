@@ -22,16 +22,16 @@ from dataclasses import dataclass, replace
 import psycopg
 from deltalake.exceptions import DeltaError
 
-from apps.verification.narrowing import Narrowing
-from apps.verification.reports import (
-    NO_DIFFERENCES,
-    TableReport,
-)
 from cdc.columns import set_text_output
 from cdc.database import Connection, connected
 from cdc.options import TableOptions
 from cdc.snapshot.slot import adopt, exported_snapshot
 from cdc.verification import watermarks
+from cdc.verification.narrowing import Narrowing
+from cdc.verification.reports import (
+    NO_DIFFERENCES,
+    TableReport,
+)
 from cdc.verification.source_rows import (
     NOTHING,
     GroupHash,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from apps.cli.output import table as rendered
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
@@ -66,22 +64,6 @@ def copies_of(lake: Lake, source: str) -> list[TableCopy]:
                 state = "ended"
             found[name] = _table(lake, tables, source, planned, state, reason)
     return list(found.values())
-
-
-def render_copies(copies: Sequence[TableCopy]) -> str:
-    """Return a table for people."""
-    rows = [
-        (
-            copy.table,
-            copy.state,
-            f"{copy.rows:,}",
-            f"~{copy.estimate:,}",
-            "" if copy.rate is None else f"{copy.rate:,.0f}/s",
-            "" if copy.eta_s is None else f"{copy.eta_s:,.0f} s",
-        )
-        for copy in copies
-    ]
-    return rendered(("table", "copy", "rows", "of", "rate", "left"), rows)
 
 
 def _table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from apps.pipeline.copy_plan import CopyPlan, plan_of
+from cdc.copies.copy_plan import CopyPlan, plan_of
 from pipeline.installs.announced import ALL, DONE, INSTALL, RUN, WANT, Entry, install_of
 from projections.run.captured_tables import CapturedTable
 

@@ -4,42 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from apps.large_states import large_states
-from apps.settings import Settings
-from apps.verification.comparing import Captured, Comparison
-from apps.verification.healing import heal_reports
-from apps.verification.reports import TableReport
+from cdc.site import CaptureSite
 from cdc.sources import Source
+from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.healing import heal_reports
+from cdc.verification.reports import TableReport
 from kernel.errors import NotFound
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.verification.book import Kind, Verifications
+from pipeline.verification.large_states import LargeStates
 from projections.run.catalog import DeployedCatalog, Deployment
 from schemas.registry import ConfluentRegistry
 
 
 def verify(
-    settings: Settings,
+    site: CaptureSite,
     source: Source,
     *,
     tables: Sequence[str] = (),
     ranges: int | None = None,
     heal: bool = False,
     timeout_s: float,
+    large: LargeStates | None = None,
 ) -> list[TableReport]:
     """Compare tables (default: all captured ones) with the lake; see `Comparison.compare`.
 
-    With `heal`, ranges that differ are replaced by the source's rows, and compared again.
-    Every report becomes a fact in `lake/verifications`. Raises `NotFound` for a table that is not
+    With `heal`, ranges that differ are replaced by the source's rows, and compared again. `large`
+    hashes tables that are too large to be read here. Every report becomes a fact in `lake/verifications`. Raises `NotFound` for a table that is not
     captured, `Unavailable` when the source or the lake does not come to the LSN in time.
     """
-    lake, opened = Lake.at(settings.lake), Tables()
+    lake, opened = Lake.at(site.lake), Tables()
     deployment = DeployedCatalog(lake, opened).deployment()
-    wanted = captured_tables(settings, deployment, source, tables)
-    dsn = source.full_dsn(settings.workspace)
-    registry = ConfluentRegistry(settings.required("registry.url"))
+    wanted = captured_tables(site, deployment, source, tables)
+    dsn = source.full_dsn(site.folder)
+    registry = ConfluentRegistry(site.registry_url)
     try:
-        comparison = Comparison(lake, opened, registry, large=large_states(settings))
+        comparison = Comparison(lake, opened, registry, large=large)
         reports = comparison.compare(dsn, wanted, ranges=ranges, timeout_s=timeout_s)
         if heal:
             reports = heal_reports(
@@ -57,7 +58,7 @@ def verify(
 
 
 def captured_tables(
-    settings: Settings, deployment: Deployment, source: Source, tables: Sequence[str] = ()
+    site: CaptureSite, deployment: Deployment, source: Source, tables: Sequence[str] = ()
 ) -> list[Captured]:
     """Return what is needed to compare the tables of a source, sorted by name."""
     known = deployment.captures.get(source.name, {})
@@ -73,7 +74,7 @@ def captured_tables(
             table=table,
             catalog=known[table],
             options=source.options_of(table),
-            salt=source.full_salt(settings.workspace) or "",
+            salt=source.full_salt(site.folder) or "",
         )
         for table in sorted(tables or known)
     ]

@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from apps.verification.comparing import Captured, Comparison
-from apps.verification.reports import TableReport
 from cdc.database import connected
 from cdc.snapshot.copying import copied_columns, prepare, read
 from cdc.snapshot.slot import exported_snapshot
 from cdc.verification import watermarks
+from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.reports import TableReport
 from cdc.verification.source_rows import count_up_to
 from kernel.errors import InvalidRequest, NotFound, Unavailable
 from lake.layout import Lake

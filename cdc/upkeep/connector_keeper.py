@@ -15,15 +15,16 @@ from collections.abc import Mapping
 
 import psycopg
 
-from apps.capture import placement_of, record_capture, start
-from apps.pipeline.slots import SlotGuard, SlotMetrics
-from apps.settings import Settings
 from cdc import outbox
 from cdc.connect import ConnectClient, ConnectorStatus, refuse_too_large
 from cdc.connectors import replication_name
 from cdc.database import connected
+from cdc.declarations import FILES
 from cdc.scope import fingerprint
+from cdc.site import CaptureSite
 from cdc.sources import Source, load_all
+from cdc.upkeep.lifecycle import record_capture, start
+from cdc.upkeep.slot_guard import SlotGuard, SlotMetrics
 from kernel.errors import NotFound, PenstockError, Unavailable, cause_and_fix
 from kernel.loops import Loop
 from lake.layout import Lake
@@ -42,8 +43,6 @@ STEADY_LOOKS = 30
 moment after each start runs at most looks."""
 FAILING = 3
 """So many failures without a steady time between them make it one that fails over and over."""
-FILES = "sources/*.toml"
-"""Stands for the sources of a workspace of which a file cannot be read."""
 LOOKS = "keeper"
 """Stands for all connectors, when they cannot be looked after."""
 
@@ -51,13 +50,13 @@ LOOKS = "keeper"
 class ConnectorKeeper:
     """Looks after connectors in a thread of its own. `states` says how each is, for health."""
 
-    def __init__(self, settings: Settings, lake: Lake, slots: SlotMetrics) -> None:
-        self._settings = settings
-        self._placement = placement_of(settings)
-        self._dsn = settings.required("postgres.dsn")
+    def __init__(self, site: CaptureSite, lake: Lake, slots: SlotMetrics) -> None:
+        self._site = site
+        self._placement = site.placement
+        self._dsn = site.store_dsn
         self._lake = lake
         self._deployed = DeployedCatalog(lake, Tables())
-        self._guard = SlotGuard(settings, lake, slots)
+        self._guard = SlotGuard(site, lake, slots)
         self._ensured: dict[str, object] = {}
         self._failures: dict[str, int] = {}
         self._crashes: dict[str, int] = {}
@@ -74,7 +73,7 @@ class ConnectorKeeper:
             try:
                 with (
                     self.loop.working("a look at the connectors"),
-                    ConnectClient(self._settings.required("connect.url")) as connect,
+                    ConnectClient(self._site.connect_url) as connect,
                 ):
                     self.look(connect)
                 self.states.pop(LOOKS, None)
@@ -113,7 +112,7 @@ class ConnectorKeeper:
     def _declared(self) -> tuple[Source, ...]:
         """Return the declared sources. A file that is wrong changes nothing until it is mended."""
         try:
-            self._sources = load_all(self._settings.workspace)
+            self._sources = load_all(self._site.folder)
             self.states.pop(FILES, None)
         except PenstockError as error:
             self.states[FILES] = f"{error.message} | fix: {error.remedy}"
@@ -130,7 +129,7 @@ class ConnectorKeeper:
                 # What there is may have changed by it: the publication, first of all.
                 self._ensured[name] = self._look_at(name, source, connect)
             else:
-                status = connect.status(f"{self._settings.name}-{name}")
+                status = connect.status(f"{self._site.name}-{name}")
                 if status.failed:
                     refuse_too_large(status)
                     connect.restart(status.name)
@@ -152,7 +151,7 @@ class ConnectorKeeper:
 
         When that differs from last time, everything is applied again.
         """
-        dsn = self._dsn if source is None else source.full_dsn(self._settings.workspace)
+        dsn = self._dsn if source is None else source.full_dsn(self._site.folder)
         slot = replication_name(self._placement.workspace, name)
         with connected(dsn) as connection:
             self._guard.look(name, connection, connect)
@@ -178,7 +177,7 @@ class ConnectorKeeper:
     def _ensure(self, source: Source | None, connect: ConnectClient) -> ConnectorStatus:
         if source is None:
             return outbox.ensure(self._dsn, self._placement, connect)
-        return start(self._settings, source, connect, timeout_s=START_S).connector
+        return start(self._site, source, connect, timeout_s=START_S).connector
 
     def _drop_missing(self, sources: Mapping[str, Source]) -> None:
         for entry in self._deployed.entries():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from apps.verification.rounds import TableRound, load_rounds
+from cdc.verification.rounds import TableRound, load_rounds
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.verification.book import Fact, Kind, Verifications

@@ -18,18 +18,17 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from prometheus_client import CollectorRegistry, Counter
 
-from apps.pipeline.connectors import FILES
-from apps.pipeline.copy_plan import CopyPlan, new_run, plan_table
-from apps.pipeline.copy_run import CopyRun, Stopped, TableChanged
-from apps.pipeline.copy_wanted import open_run, released, wanted
-from apps.settings import Settings
 from cdc.connectors import replication_name
+from cdc.copies.copy_plan import CopyPlan, new_run, plan_table
+from cdc.copies.copy_run import CopyRun, Stopped, TableChanged
+from cdc.copies.copy_wanted import open_run, released, wanted
 from cdc.database import connected
+from cdc.declarations import FILES
 from cdc.replication import slot
+from cdc.site import CaptureSite
 from cdc.snapshot.chunks import CHUNK_BYTES
 from cdc.snapshot.copying import copied_columns, prepare
 from cdc.snapshot.slot import Exported, exported_snapshot, mark
@@ -90,14 +89,14 @@ class TableCopier:
 
     def __init__(
         self,
-        settings: Settings,
+        site: CaptureSite,
         lake: Lake,
         schemas: SchemaLookup,
         *,
         metrics: CopyMetrics | None = None,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        self._settings = settings
+        self._site = site
         self._chunk_bytes = chunk_bytes
         self._lake = lake
         self._schemas = schemas
@@ -110,7 +109,7 @@ class TableCopier:
         self._stop = threading.Event()
         self.states: dict[str, str] = {}
         self._metrics = metrics
-        self._space = SpaceGuard(lake.root, reserve_bytes=settings.number("storage.min_free_bytes"))
+        self._space = SpaceGuard(lake.root, reserve_bytes=site.min_free_bytes)
         self._tidied = time.monotonic()
         self.loop = Loop("copies")
 
@@ -131,7 +130,7 @@ class TableCopier:
     def look(self) -> None:
         """Bring every source's copy as far as it goes now; what fails is noted and tried later."""
         deployment = self._deployed.deployment()
-        for source in load_all(self._settings.workspace):
+        for source in load_all(self._site.folder):
             pause = self._pauses.setdefault(source.name, _Pause())
             if source.name not in deployment.captures or time.monotonic() < pause.until:
                 continue
@@ -158,7 +157,7 @@ class TableCopier:
             self._tables,
             taken=Progress.from_json(last.progress).installs,
             kept=last.tables,
-            retention=timedelta(days=self._settings.number("lake.retention_days")),
+            retention=self._site.retention,
         )
 
     def _look_at(self, source: Source, deployment: Deployment) -> None:
@@ -200,7 +199,7 @@ class TableCopier:
         wanted: Mapping[str, CapturedTable],
         captured: Mapping[str, CapturedTable],
     ) -> None:
-        dsn = source.full_dsn(self._settings.workspace)
+        dsn = source.full_dsn(self._site.folder)
         self.states[source.name] = "copies: waits for a snapshot"
         with exported_snapshot(dsn) as exported:
             failpoints.hit(failpoints.SNAPSHOT_AFTER_SLOT)
@@ -211,8 +210,8 @@ class TableCopier:
                 source,
                 plan,
                 dsn=dsn,
-                salt=source.full_salt(self._settings.workspace),
-                readers=self._settings.number("capture.copy_readers"),
+                salt=source.full_salt(self._site.folder),
+                readers=self._site.copy_readers,
                 stop=self._stop,
                 on_rows=lambda table, rows: self._count(source.name, table, rows),
                 shortage=self._space.shortage,
@@ -298,7 +297,7 @@ class TableCopier:
         now = time.monotonic()
         if now - self._marked.get(source.name, -MARK_AGAIN_S) >= MARK_AGAIN_S:
             self._marked[source.name] = now
-            mark(source.full_dsn(self._settings.workspace), waiting[-1].id)
+            mark(source.full_dsn(self._site.folder), waiting[-1].id)
 
     def _progress(self) -> Progress | None:
         last = self._manifest.last()
@@ -310,8 +309,8 @@ class TableCopier:
 
     def _streams(self, source: Source) -> bool:
         """Say whether the source's slot is read: then the stream begins before any new snapshot."""
-        name = replication_name(self._settings.name, source.name)
-        with connected(source.full_dsn(self._settings.workspace)) as connection:
+        name = replication_name(self._site.name, source.name)
+        with connected(source.full_dsn(self._site.folder)) as connection:
             at = slot(connection, name)
         return at is not None and at.active_pid is not None and at.confirmed_lsn is not None
 

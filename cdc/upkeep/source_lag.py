@@ -22,15 +22,16 @@ from typing import TypeVar
 import psycopg
 import pyarrow.compute as pc
 
-from apps.settings import Settings
 from cdc import sources
 from cdc.connectors import replication_name
+from cdc.site import CaptureSite
 from kernel.errors import NotFound
 from kernel.positions import Offsets, covers, lsn_from_text
 from lake.layout import Lake, changes_log
 from lake.table_columns import TRANSACTIONS_TABLE
 from lake.tables import Tables
 from pipeline.commit.manifest import Committed
+from pipeline.position.lag import SourceLag
 from pipeline.position.progress import Progress
 from pipeline.read.kafka_topics import KafkaTopics
 
@@ -43,20 +44,6 @@ SELECT pg_current_wal_lsn()::text AS head,
 _SAMPLES = 7_200
 """Looks that are remembered. Of more, every second one goes and the oldest stays: a source that has
 been behind for a day is said to be behind for a day."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceLag:
-    """What may be missing from the tables: bytes of WAL, seconds since the oldest such commit.
-
-    `records` are in Kafka and in no epoch yet (transaction markers included). `unknown` says why
-    the figures are those of an earlier look.
-    """
-
-    bytes: int
-    seconds: float
-    records: int
-    unknown: str | None = None
 
 
 @dataclass(slots=True)
@@ -84,10 +71,10 @@ class _Source:
 class SourceHeads:
     """Looks at every captured source, over one connection each. Call `look` about once a second."""
 
-    def __init__(self, settings: Settings, topics: KafkaTopics) -> None:
-        self._settings = settings
+    def __init__(self, site: CaptureSite, topics: KafkaTopics) -> None:
+        self._site = site
         self._topics = topics
-        self._lake = Lake(settings.lake)
+        self._lake = Lake(site.lake)
         self._known: dict[str, _Source] = {}
         self.lags: dict[str, SourceLag] = {}
 
@@ -146,17 +133,17 @@ class SourceHeads:
 
     def _positions(self, name: str, known: _Source) -> tuple[int, int]:
         if known.connection is None or known.connection.closed:
-            source = sources.load(self._settings.workspace, name)
-            dsn = source.full_dsn(self._settings.workspace)
+            source = sources.load(self._site.folder, name)
+            dsn = source.full_dsn(self._site.folder)
             known.connection = psycopg.connect(dsn, autocommit=True, connect_timeout=5)
-        slot = replication_name(self._settings.name, name)
+        slot = replication_name(self._site.name, name)
         row = known.connection.execute(_LOOK, {"slot": slot}).fetchone()
         if row is None:
             raise NotFound(f"the database of {name} does not say where it is")
         return lsn_from_text(row[0]), lsn_from_text(row[1] or "0/0")
 
     def _ends(self, name: str) -> Offsets:
-        prefix = self._settings.text("kafka.topic_prefix")
+        prefix = self._site.topic_prefix
         return self._topics.ends(self._topics.of_source(prefix, name))
 
     def _remember_cut(self, name: str, known: _Source, last: Committed, cut: int) -> None:

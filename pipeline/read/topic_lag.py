@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 
-from apps.pipeline.source_lag import SourceLag
-from apps.topic_sources import ends_of, records_behind, waits_for
+from kernel.positions import Offsets
 from pipeline.commit.manifest import Committed
+from pipeline.position.lag import SourceLag
 from pipeline.read.kafka_topics import KafkaTopics
 from schemas.topic_records import TopicShape
 
@@ -43,3 +44,24 @@ class TopicHeads:
             found[name] = SourceLag(bytes=0, seconds=seconds, records=records, unknown=waits)
         self.lags = found
         return found
+
+
+def ends_of(topics: KafkaTopics, declared: Mapping[str, TopicShape]) -> Offsets:
+    """Return where the topics of sources end now; those that are not there yet are left out."""
+    there = topics.matching(pattern_of(declared)) if declared else {}
+    return topics.ends({topic: parts for topic, parts in there.items() if parts})
+
+
+def records_behind(ends: Mapping[str, int], taken: Mapping[str, int]) -> int:
+    """Count the offsets of a topic that no epoch has yet."""
+    return sum(max(0, end - taken.get(partition, 0)) for partition, end in ends.items())
+
+
+def waits_for(shape: TopicShape, ends: Offsets) -> str | None:
+    """Say what the source of a topic waits for; None where the topic is there."""
+    return None if shape.topic in ends else f"there is no topic {shape.topic} yet"
+
+
+def pattern_of(declared: Mapping[str, TopicShape]) -> str:
+    """Return a regular expression of the topics of sources."""
+    return "|".join(sorted(re.escape(shape.topic) for shape in declared.values()))

@@ -8,40 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from apps import copies
-from apps.capture import captured_tables, placement_of
-from apps.settings import Settings
 from cdc import capture, ddl
 from cdc.admission import Check
 from cdc.connectors import replication_name
+from cdc.copies import copy_requests as copies
 from cdc.database import Connection, connected
 from cdc.repairs import Repair, publish, repair
 from cdc.replication import published
 from cdc.scope import columns_listed, scope_of
+from cdc.site import CaptureSite
 from cdc.sources import Source
 from cdc.table_checks import PUBLISHABLE
+from cdc.upkeep.lifecycle import captured_tables
 from lake.layout import Lake
 
 _AS_SUPERUSER = "penstock source check NAME --fix --fix-as DSN"
 
 
-def checks(settings: Settings, source: Source, dsn: str) -> tuple[Check, ...]:
+def checks(site: CaptureSite, source: Source, dsn: str) -> tuple[Check, ...]:
     """Return what must be true before a source starts, row by row."""
-    return capture.check(source, dsn, placement_of(settings))
+    return capture.check(source, dsn, site.placement)
 
 
 def repairs(
-    settings: Settings, source: Source, dsn: str, found: Sequence[Check], *, as_: str | None = None
+    site: CaptureSite, source: Source, dsn: str, found: Sequence[Check], *, as_: str | None = None
 ) -> tuple[Repair, ...]:
     """Mend what can be mended, as the role of `dsn` or of `as_`; see `cdc.repairs`.
 
     Where the source's role does not own its tables, the role of `as_` makes the publication.
     """
-    name = replication_name(settings.name, source.name)
+    name = replication_name(site.name, source.name)
     with connected(as_ or dsn) as connection:
         done = repair(connection, found)
         if as_ is not None:
-            done += _publications(settings, source, dsn, connection, name)
+            done += _publications(site, source, dsn, connection, name)
         if not ddl.installed(connection):
             made = ddl.ensure(connection)
             done += (
@@ -56,7 +56,7 @@ def repairs(
 
 
 def _publications(
-    settings: Settings, source: Source, dsn: str, maker: Connection, name: str
+    site: CaptureSite, source: Source, dsn: str, maker: Connection, name: str
 ) -> tuple[Repair, ...]:
     with connected(dsn) as own:
         scope = scope_of(source, own, name)
@@ -67,7 +67,7 @@ def _publications(
         columns = {table: lists.get(table) for table in scope.publishable}
         late = [table for table in columns if table not in (published(own, name) or {})]
         reader = own.info.user
-    lake = Lake.at(settings.lake)
+    lake = Lake.at(site.lake)
     # What happened to a table that was captured before, while nobody published it, takes a copy.
     copies.joining(lake, source.name, late, known=captured_tables(lake, source.name))
     return (publish(maker, name, columns, reader=reader),)

@@ -1,6 +1,6 @@
 """Rows that were there before the stream: when a copy of them is asked for.
 
-The pipeline takes the copies (`apps.pipeline.snapshots`); what is asked for here waits in the book
+The pipeline takes the copies (`cdc.copies.table_copier`); what is asked for here waits in the book
 of installs. Of a source with `snapshot = "copy"`, and of any with another than its first slot, it
 copies every captured table once per incarnation without being asked.
 

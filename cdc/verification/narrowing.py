@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from apps.verification.reports import (
+from cdc.database import Connection
+from cdc.verification.reports import (
     DIFFERS,
     EXTRA,
     MISSING,
@@ -15,7 +16,6 @@ from apps.verification.reports import (
     KeyDifference,
     readable,
 )
-from cdc.database import Connection
 from cdc.verification.source_rows import SourceTable, Split, column_hashes, row_hashes
 from pipeline.verification.book import MOST_KEYS
 from pipeline.verification.hashing import LakeRows

@@ -14,21 +14,21 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from apps.pipeline.connectors import FILES
-from apps.settings import Settings
-from apps.verification.commands import captured_tables
-from apps.verification.comparing import Captured, Comparison
-from apps.verification.continuous import ContinuousCheck
-from apps.verification.healing import heal
-from apps.verification.reports import TableReport
-from apps.verification.rounds import (
+from cdc.declarations import FILES
+from cdc.site import CaptureSite
+from cdc.sources import Source, load_all
+from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.continuous import ContinuousCheck
+from cdc.verification.healing import heal
+from cdc.verification.on_demand import captured_tables
+from cdc.verification.reports import TableReport
+from cdc.verification.rounds import (
     MOST_FAILED_HEALS,
     SourceRounds,
     TableRound,
     load_rounds,
     save_rounds,
 )
-from cdc.sources import Source, load_all
 from kernel.errors import InvalidRequest, NotComparable, NotFound, PenstockError, cause_and_fix
 from kernel.loops import Loop
 from kernel.positions import Lsn, lsn_from_text, lsn_to_text
@@ -94,7 +94,7 @@ class Verifying:
 
     def __init__(
         self,
-        settings: Settings,
+        site: CaptureSite,
         registry: SchemaRegistry,
         metrics: VerifyMetrics,
         *,
@@ -102,8 +102,8 @@ class Verifying:
         round_s: float = ROUND_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._settings = settings
-        self._lake = Lake.at(settings.lake)
+        self._site = site
+        self._lake = Lake.at(site.lake)
         self._tables = Tables()
         self._registry = registry
         self._comparison = Comparison(self._lake, self._tables, registry)
@@ -139,7 +139,7 @@ class Verifying:
 
     def run(self, stop: threading.Event) -> None:
         """Verify until `stop` is set."""
-        rate = self._settings.number("verify.rows_per_second")
+        rate = self._site.verified_rows_per_second
         while rate > 0 and not stop.is_set():
             began = time.monotonic()
             with self.loop.working("a range to compare"):
@@ -175,7 +175,7 @@ class Verifying:
         now = time.monotonic()
         found = {
             source.name: source
-            for source in load_all(self._settings.workspace)
+            for source in load_all(self._site.folder)
             if source.name not in self._away or self._away[source.name].until <= now
         }
         if not found:
@@ -195,16 +195,16 @@ class Verifying:
             return 0, 0.0
         if not last.cuts.get(source.name):
             return 0, 0.0
-        tables = {each.table: each for each in captured_tables(self._settings, deployment, source)}
+        tables = {each.table: each for each in captured_tables(self._site, deployment, source)}
         rounds = self._rounds.setdefault(
-            source.name, load_rounds(self._settings.state_dir, source.name)
+            source.name, load_rounds(self._site.state_dir, source.name)
         )
         rounds.keep_only(list(tables))
         due = [name for name in tables if rounds.of(name).due(self._round_s)]
         if not due:
             return 0, 0.0
         captured = tables[rounds.next_of(due)]
-        dsn = source.full_dsn(self._settings.workspace)
+        dsn = source.full_dsn(self._site.folder)
         current = rounds.of(captured.table)
         try:
             return self._check_table(captured, dsn, current)
@@ -212,7 +212,7 @@ class Verifying:
             current.note = f"{error.message} | fix: {error.remedy}"
             return 0, 0.0
         finally:
-            save_rounds(self._settings.state_dir, source.name, rounds)
+            save_rounds(self._site.state_dir, source.name, rounds)
 
     def _check_table(self, captured: Captured, dsn: str, current: TableRound) -> tuple[int, float]:
         held = self._comparison.reader.held_now(captured.source).get(captured.table)
