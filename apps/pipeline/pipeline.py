@@ -241,26 +241,22 @@ class Pipeline:
 
     def _prepared(self, deployment: Deployment, current: CurrentTables) -> tuple[Ingest, LaneRuns]:
         """Return runs that can start: what a crash left unfinished is finished."""
-        router = router_of(
-            deployment,
-            prefix=self._settings.text("kafka.topic_prefix"),
-            registry_url=self._settings.required("registry.url"),
-        )
+        settings = self._settings
+        prefix, registry = settings.text("kafka.topic_prefix"), settings.required("registry.url")
+        router = router_of(deployment, prefix=prefix, registry_url=registry)
         ingest = Ingest(
             self._lake,
             self._tables,
             self._manifest,
             self._registry,
-            lateness=lambda name: deployment.closed_after(name, self._settings.lateness),
+            lateness=lambda name: deployment.closed_after(name, settings.lateness),
             broker=IngestBroker(
-                self._topics,
-                group=f"penstock.{self._settings.name}.ingest",
-                prefix=self._settings.text("kafka.topic_prefix"),
+                self._topics, group=f"penstock.{settings.name}.ingest", prefix=prefix
             ),
             current=current,
             patience=self._patience,
             redecode=lambda records: decode_again(records, router),
-            ahead=self._settings.ahead,
+            ahead=settings.ahead,
         )
         self._note(ingest.last)
         if ingest.last is not None:
@@ -284,9 +280,9 @@ class Pipeline:
             new_run,
             self._lanes,
             lanes=router.lanes,
-            checkpoints=self._settings.state_dir / "checkpoints",
-            max_records=self._settings.number("pipeline.max_records_per_epoch"),
-            lane_records=self._settings.number("pipeline.lane_records"),
+            checkpoints=settings.state_dir / "checkpoints",
+            max_records=settings.number("pipeline.max_records_per_epoch"),
+            lane_records=settings.number("pipeline.lane_records"),
         )
         runs.finish_unfinished(self._manifest)
         return ingest, runs

@@ -31,8 +31,9 @@ def verify(
     """Compare tables (default: all captured ones) with the lake; see `Comparison.compare`.
 
     With `heal`, ranges that differ are replaced by the source's rows, and compared again. `large`
-    hashes tables that are too large to be read here. Every report becomes a fact in `lake/verifications`. Raises `NotFound` for a table that is not
-    captured, `Unavailable` when the source or the lake does not come to the LSN in time.
+    hashes tables that are too large to be read here. Every report becomes a fact in
+    `lake/verifications`. Raises `NotFound` for a table that is not captured, `Unavailable` when the
+    source or the lake does not come to the LSN in time.
     """
     lake, opened = Lake.at(site.lake), Tables()
     deployment = DeployedCatalog(lake, opened).deployment()
