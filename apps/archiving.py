@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import quote
 
-from apps.cli.client import ServiceClient
+from apps.service_client import ServiceClient
 from apps.settings import Settings
 from eventstore.archiving import ArchiveRun, Report
 from eventstore.lake_archive import LakeArchive

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from apps.pipeline.shipment import is_elsewhere
 from apps.settings import Settings
+from apps.shipment import is_elsewhere
 from lake.executor_rows import SparkRows
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.verification.large_states import LargeStates
@@ -23,7 +23,7 @@ def large_states(found: Settings) -> LargeStates | None:
     master = found.text("replay.spark_master")
 
     def start() -> SparkSession:
-        from apps.pipeline.session import session_of_command
+        from apps.spark_session import session_of_command
 
         return session_of_command(found, "replay-spark", master=master)
 

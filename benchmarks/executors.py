@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from apps.pipeline.session import start_session, warm
+from apps.spark_session import start_session, warm
 from benchmarks.bounds.source import FIRST_ID, SOURCE, columns_of, logged, registry, table_name
 from benchmarks.harness import Context, Figures
 from benchmarks.machine import children_cpu_s

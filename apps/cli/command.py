@@ -9,9 +9,9 @@ import orjson
 import typer
 
 from apps import settings
-from apps.cli.client import ServiceClient
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
+from apps.service_client import ServiceClient
 from kernel.errors import InvalidRequest
 
 _EXAMPLE = 'Write an object, in quotes: --data \'{"amount": "5.00"}\''

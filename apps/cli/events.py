@@ -13,9 +13,9 @@ import orjson
 import typer
 
 from apps import settings
-from apps.cli.client import ServiceClient, error_of
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import cell, emit, folded, table
+from apps.service_client import ServiceClient, error_of
 from eventstore.names import category_of
 from kernel.errors import InvalidRequest
 

@@ -149,7 +149,7 @@ class OnSpark:
 
     def run(self, plan: Plan, views: dict[str, pa.Table]) -> pa.Table:
         """Compute all rows of a plan over the views of its inputs."""
-        from apps.pipeline.session import session_of_command
+        from apps.spark_session import session_of_command
 
         if self._session is None:
             self._session = session_of_command(self._found, "tests", master="local[2]")

@@ -183,7 +183,7 @@ def book_of(found: settings.Settings, name: str) -> ReplayBook:
 
 def builder_of(found: settings.Settings, site: Site) -> Builder:
     """Start Spark for a build and tell of its progress on standard error."""
-    from apps.pipeline.session import session_of_command
+    from apps.spark_session import session_of_command
     from replay.build import Builder
 
     master = found.text("replay.spark_master")

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from apps import settings
-from apps.cli.client import ServiceClient
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table, text_of
+from apps.service_client import ServiceClient
 from kernel.errors import Incompatible
 from schemas.compatibility import Level
 

@@ -13,11 +13,11 @@ import orjson
 import typer
 
 from apps import settings
-from apps.cli.client import ServiceClient
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed
 from apps.cli.stream_list import categories, list_
+from apps.service_client import ServiceClient
 from eventstore.archiving import MAX_EVENTS, Report
 from kernel import failpoints
 from kernel.errors import EXIT_PARTIAL, InvalidRequest

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from apps import settings
-from apps.cli.client import ServiceClient
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
+from apps.service_client import ServiceClient
 
 _PAGE = 1_000
 _NO_STREAMS = "no such streams; the first event of a stream makes it: penstock append"

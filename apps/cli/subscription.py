@@ -8,10 +8,10 @@ from urllib.parse import quote
 import typer
 
 from apps import settings
-from apps.cli.client import ServiceClient
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, fields, refuse_unconfirmed, table
+from apps.service_client import ServiceClient
 from kernel.errors import InvalidRequest
 
 _AT = "/v1/subscriptions"

@@ -10,9 +10,9 @@ from uuid import UUID
 import typer
 
 from apps import settings
-from apps.cli.client import ServiceClient
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
+from apps.service_client import ServiceClient
 from kernel.errors import InvalidRequest
 from lake.layout import Lake
 

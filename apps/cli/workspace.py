@@ -35,7 +35,7 @@ def init(
 
     Its README leads through them. Nothing that is there is written over.
     """
-    from apps.starter import begin
+    from apps.cli.starter import begin
 
     if folder is not None and workspace is not None:
         raise InvalidRequest(

@@ -10,9 +10,9 @@ from apps.access import access_of
 from apps.pipeline.endpoint import serve
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import Pipeline
-from apps.pipeline.session import session_for, warm
 from apps.settings import load
 from apps.source_documents import source_documents
+from apps.spark_session import session_for, warm
 from eventstore.postgres.heads import PostgresHeads
 from kernel import failpoints
 from kernel.errors import PenstockError, exit_code

@@ -21,7 +21,7 @@ from uuid import UUID, uuid5
 
 import orjson
 
-from apps.cli.client import ServiceClient
+from apps.service_client import ServiceClient
 from apps.settings import Settings
 from eventstore.metadata import SILENT
 from eventstore.names import STREAM_MAX_CHARS

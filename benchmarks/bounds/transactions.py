@@ -25,7 +25,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from apps.pipeline.session import start_session, warm
+from apps.spark_session import start_session, warm
 from benchmarks.bounds.source import (
     AT,
     FIRST_ID,

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from apps.pipeline.session import start_session
+from apps.spark_session import start_session
 from benchmarks.replay.usage import usage
 from kernel.positions import Epoch
 from lake.layout import Lake

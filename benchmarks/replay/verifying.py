@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from apps.pipeline.session import start_session
+from apps.spark_session import start_session
 from benchmarks.replay.usage import usage
 from lake.executor_rows import SparkRows
 from pipeline.verification.large_states import LargeStates

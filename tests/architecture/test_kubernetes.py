@@ -14,9 +14,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from apps.pipeline.session import FIXED, with_asked
-from apps.pipeline.shipment import is_elsewhere
 from apps.settings import Settings, load
+from apps.shipment import is_elsewhere
+from apps.spark_session import FIXED, with_asked
 from tests.architecture.tree import ROOT
 
 FILE = ROOT / "deploy/kubernetes/penstock.yaml"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from apps import settings
-from apps.starter import begin
+from apps.cli.starter import begin
 from kernel.errors import Conflict, InvalidRequest
 from projections.sql.parse import parse_script
 from tests.docs.conftest import Newcomer

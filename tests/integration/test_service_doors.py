@@ -13,7 +13,7 @@ import httpx
 import orjson
 import pytest
 
-from apps.cli.client import ServiceClient
+from apps.service_client import ServiceClient
 from apps.settings import load
 from penstock_client import Penstock
 from service.access import Access

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 
 from apps import settings
-from apps.pipeline import session
+from apps import spark_session as session
 from kernel.errors import Misconfigured
 
 CHATTER = "WARNING: Using incubator modules"

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from apps.pipeline.session import start_session, warm
 from apps.settings import Settings, load
+from apps.spark_session import start_session, warm
 from lake.layout import Lake
 from lake.storage import spark_settings
 from stack.control import Options, down, up

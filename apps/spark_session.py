@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from apps.pipeline.shipment import is_elsewhere, packed, settings_of
 from apps.settings import Settings
+from apps.shipment import is_elsewhere, packed, settings_of
 from kernel.errors import Misconfigured, first_line
 from lake.collecting import FEW_ROWS, collected
 from lake.sessions import ADAPTIVE, FEW, SHUFFLES, fit_to_cores
