@@ -12,7 +12,7 @@ import yaml
 from apps.settings import DEFAULTS
 from stack.connect import JAR
 from stack.lock import version_of
-from tests.architecture.tree import ROOT
+from tests.architecture.tree import ROOT, sources
 
 SERVICES = {
     "postgres": "postgres",
@@ -195,7 +195,7 @@ def test_alerts_ask_for_figures_that_the_code_gives() -> None:
         for group in yaml.safe_load((ROOT / "deploy/prometheus" / name).read_text())["groups"]
         for rule in group["rules"]
     ]
-    code = "".join(path.read_text() for path in (ROOT / "apps").rglob("*.py"))
+    code = "".join(path.read_text() for path in sources())
     assert rules
     for rule in rules:
         for metric in re.findall(r"penstock_\w+", rule["expr"]):

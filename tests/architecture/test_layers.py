@@ -61,7 +61,7 @@ def test_kernel_needs_the_standard_library_only() -> None:
         ),
         ("psycopg", ("eventstore", "cdc", "apps", "stack", "benchmarks", "examples")),
         ("fastapi", ("service",)),
-        ("typer", ("apps",)),
+        ("typer", ("apps", "examples")),
     ],
 )
 def test_a_driver_is_met_only_where_it_belongs(driver: str, homes: tuple[str, ...]) -> None:
@@ -76,10 +76,10 @@ def test_a_driver_is_met_only_where_it_belongs(driver: str, homes: tuple[str, ..
 def test_only_apps_reads_settings_and_the_environment() -> None:
     """Settings are read once, in the composition root, and handed down as values.
 
-    Failpoints are armed by the environment, and a source's password is not a setting: its file
-    names the variable that holds it.
+    Failpoints are armed by the environment, and the secret of a source or of a delivery is not a
+    setting: its file names the variable that holds it.
     """
-    exempt = {"kernel/failpoints.py", "cdc/sources.py"}
+    exempt = {"kernel/failpoints.py", "cdc/sources.py", "delivery/secrets.py"}
     readers = [
         name_of(path)
         for path in sources()
