@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from apps.pipeline import event_sink
 from apps.settings import Setting, Settings, load
 from kernel.errors import Incompatible, Misconfigured, Unavailable
 from kernel.positions import DeltaVersion, Epoch, TopicId
@@ -47,7 +48,7 @@ class Broker:
     def made(self, name: str) -> TopicId:
         return self.topics[name]
 
-    def transactions(self, *_: object) -> Transactions:
+    def transactions(self, *_: object, **__: object) -> Transactions:
         self.begun += 1
         return Transactions(self)
 
@@ -77,8 +78,8 @@ class Transactions:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker()
-    monkeypatch.setattr(sinks, "KafkaTopics", lambda _: made)
-    monkeypatch.setattr(sinks, "SinkTransactions", made.transactions)
+    monkeypatch.setattr(event_sink, "KafkaTopics", lambda _: made)
+    monkeypatch.setattr(event_sink, "SinkTransactions", made.transactions)
     monkeypatch.setattr(sinks, "_PAUSES_S", (0.0,))
     monkeypatch.setattr(projection_sink, "_LOOK_S", 0.0)
     return made
