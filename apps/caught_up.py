@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg
 
@@ -24,6 +24,7 @@ from kernel.positions import Epoch, Lsn, Offsets, lsn_from_text
 from lake.layout import Lake
 from lake.rows import SmallTables
 from pipeline.ddl.held_tables import hold_line, release_command, retry_command
+from pipeline.position.lag import StoreHeads
 from projections.serve.standings import (
     CAPTURE,
     PROJECTION,
@@ -45,14 +46,6 @@ _HEAD = (
     "SELECT (SELECT store_id::text FROM es.store), "
     "(SELECT coalesce(max(position), 0) FROM es.events)"
 )
-
-
-class StoreHeads(Protocol):
-    """Reads how far the event store itself has come."""
-
-    def lag(self, heads: Mapping[str, int]) -> tuple[str, int, float]:
-        """Return (store, events behind, age in seconds of the oldest one missing)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

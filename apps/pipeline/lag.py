@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Protocol
 
 from apps.pipeline.metrics import PipelineMetrics
 from kernel.errors import Unavailable, cause_and_fix
 from kernel.loops import Loop
 from pipeline.commit.manifest import Committed
-from pipeline.position.lag import SourceLag
+from pipeline.position.lag import SourceLag, StoreHeads
 
 log = logging.getLogger("penstock.pipeline")
-
-
-class StoreHeads(Protocol):
-    """Reads how far the event store itself has come, so that lag is never understated."""
-
-    def lag(self, heads: Mapping[str, int]) -> tuple[str, int, float]:
-        """Return (store, events behind, age in seconds of the oldest one missing)."""
-        ...
 
 
 class SourceLags(Protocol):

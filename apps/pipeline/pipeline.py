@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from apps.capture import capture_site
 from apps.pipeline.event_sink import sinks_of
 from apps.pipeline.health import PartState, waiting_in
-from apps.pipeline.lag import LagWatch, StoreHeads
+from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.routing import router_of
 from apps.pipeline.watchdog import Watchdog, watchdog_of
@@ -49,6 +49,7 @@ from pipeline.current.tail import FoldPolicy
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.announced import InstallBook
 from pipeline.lanes.lane_book import LaneBook
+from pipeline.position.lag import StoreHeads
 from pipeline.read.gaps import told
 from pipeline.read.kafka_records import IngestBroker, decode_again
 from pipeline.read.kafka_topics import KafkaTopics
@@ -131,8 +132,7 @@ class Pipeline:
         self._projections_loop = Loop(PROJECTIONS)
         self._reading: IngestRun | None = None
         self._watchdog = self._watching()
-        self.ingest = PartState()
-        self.projections = PartState()
+        self.ingest, self.projections = PartState(), PartState()
 
     def run(self) -> None:
         """Run until `stop`: ingest here, projections and lag in threads of their own."""

@@ -1,8 +1,10 @@
-"""How far a source is ahead of the tables."""
+"""How far sources are ahead of the tables."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,3 +19,11 @@ class SourceLag:
     seconds: float
     records: int
     unknown: str | None = None
+
+
+class StoreHeads(Protocol):
+    """Reads how far the event store itself has come, so that lag is never understated."""
+
+    def lag(self, heads: Mapping[str, int]) -> tuple[str, int, float]:
+        """Return (store, events behind, age in seconds of the oldest one missing)."""
+        ...
