@@ -212,8 +212,9 @@ def _external(settings: Settings) -> tuple[Offsets, dict[str, str]]:
 
     To read declarations takes seconds to load, which nobody without any pays for.
     """
-    from apps.topic_sources import declared_topics, ends_of
+    from apps.topic_sources import declared_topics
     from pipeline.read.kafka_topics import KafkaTopics
+    from pipeline.read.topic_lag import ends_of
 
     declared = declared_topics(settings)
     ends = ends_of(KafkaTopics(settings.required("kafka.bootstrap")), declared) if declared else {}

@@ -151,9 +151,8 @@ def _declared_catalog(known: Catalog, files: Declared) -> DeclaredCatalog:
 def _checked(decl: ProjectionDecl, known: Catalog | None, files: Declared) -> dict[str, object]:
     if known is None:
         return {"name": decl.name, "ok": True, "fingerprint": decl.fingerprint}
-    from projections.run.relations import LakeCatalog
+    from projections.run.relations import LakeCatalog, waits_for_input
     from projections.sql.plan import plan
-    from replay.deployment import waits_for_input
 
     try:
         made = plan(decl, _declared_catalog(known, files))

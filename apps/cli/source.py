@@ -28,6 +28,7 @@ from service import standstills
 if TYPE_CHECKING:
     from cdc.copies.copy_progress import TableCopy
 
+_NOTHING = "no table is captured yet"
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 
 
@@ -101,16 +102,16 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     from pipeline.read import gaps
 
     source = sources.load(found.workspace, name)
+    site, lake = capture_site(found), Lake.at(found.lake)
     with ConnectClient(connect_url) as connect:
-        state = lifecycle.status(capture_site(found), source, connect)
-    captured = lifecycle.captured_tables(Lake.at(found.lake), name)
-    snapshot = lifecycle.progress(capture_site(found), source)
+        state = lifecycle.status(site, source, connect)
+    captured = lifecycle.captured_tables(lake, name)
+    snapshot = lifecycle.progress(site, source)
     rows = [(each, snapshot.tables.get(each, "not yet")) for each in captured]
-    held = {} if state.away else lifecycle.held(capture_site(found), source)
-    copied = copies_of(Lake.at(found.lake), name)
-    still = lifecycle.standing_still(capture_site(found), source)
-    gone = lifecycle.missing(capture_site(found), name)
-    verified = verifications_of(Lake.at(found.lake), found.state_dir, name)
+    held = {} if state.away else lifecycle.held(site, source)
+    copied, still = copies_of(lake, name), lifecycle.standing_still(site, source)
+    gone = lifecycle.missing(site, name)
+    verified = verifications_of(lake, found.state_dir, name)
     shown = source_document(state)
     document = {
         **shown,
@@ -126,9 +127,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         table(_HEADINGS, [_row(shown)]),
         f"snapshot {snapshot.state}, attempts {snapshot.attempts}"
         + (f", reading {snapshot.current}" if snapshot.current else ""),
-        table(("table", "rows"), rows, nothing="no table is captured yet")
-        if not copied
-        else _copy_lines(copied),
+        _copy_lines(copied) if copied else table(("table", "rows"), rows, nothing=_NOTHING),
         *(f"held back: {each}: {reason}" for each, reason in held.items()),
         *(_still_lines(each, told) for each, told in still.items()),
         *verification.verification_lines(verified),
@@ -216,7 +215,7 @@ def resnapshot(
         declarations.refuse_unknown(found.workspace, name)
     from cdc import sources
 
-    source = None if name == sources.OUTBOX else sources.load(found.workspace, name)
+    source = None if name == OUTBOX else sources.load(found.workspace, name)
     if not yes:
         which = ", ".join(chosen) or f"every table of {name}"
         only = f" --tables {','.join(chosen)}" if chosen else ""

@@ -38,7 +38,7 @@ from pipeline.read import gaps
 from pipeline.read.kafka_topics import KafkaTopics
 from projections.run.captured_tables import CapturedTable, parse_tables, render_tables
 from projections.run.catalog import CAPTURE, DROPPED, LIVE, DeployedCatalog, Entry
-from schemas.identifiers import OUTBOX
+from schemas.identifiers import EVENTS, OUTBOX
 from schemas.incarnations import Incarnation
 from schemas.registry import ConfluentRegistry
 
@@ -73,7 +73,7 @@ def allow_records(site: CaptureSite, name: str) -> None:
     largest = site.max_record_bytes
     prefix = site.topic_prefix
     try:
-        of_source = topics.of_source(prefix, gaps.EVENTS if name == OUTBOX else name)
+        of_source = topics.of_source(prefix, EVENTS if name == OUTBOX else name)
         raised = topics.allow(of_source, largest)
     except Unavailable as error:
         log.warning("%s: %s", name, error)
@@ -122,7 +122,7 @@ def missing(site: CaptureSite, name: str) -> list[gaps.Gap]:
     if last is None:
         return []
     prefix = site.topic_prefix
-    first = re.escape(f"{prefix}{gaps.EVENTS if name == OUTBOX else name}.")
+    first = re.escape(f"{prefix}{EVENTS if name == OUTBOX else name}.")
     topics = KafkaTopics(site.bootstrap)
     captures = DeployedCatalog(lake, tables).deployment().captures
     book = InstallBook(lake, tables)

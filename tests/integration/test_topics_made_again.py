@@ -25,6 +25,7 @@ from pipeline.installs.announced import InstallBook
 from pipeline.read import gaps
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.stream import IngestRun
+from schemas.identifiers import OUTBOX
 from tests.support.lake.feeding import STORE, Epochs, EventFeed, Fed, event_router
 from tests.support.services.waiting import until
 from tests.support.sources.mirroring import mirrored
@@ -77,14 +78,14 @@ class Runs:
             run.stop()
         assert run.error is None
 
-    def refused(self, source: str = gaps.OUTBOX) -> gaps.Gap:
+    def refused(self, source: str = OUTBOX) -> gaps.Gap:
         """Return why the next run does not read, as the health says it too."""
         run = self.run()
         with pytest.raises(Unavailable):
             run.start()
         return run.gaps[source][0]
 
-    def lost(self, source: str = gaps.OUTBOX) -> list[gaps.Gap]:
+    def lost(self, source: str = OUTBOX) -> list[gaps.Gap]:
         """Return what a recovery finds to be lost."""
         last = Manifest(self.epochs.lake, Tables()).last()
         pattern = self.epochs.router.pattern()
@@ -158,7 +159,7 @@ def test_p9_a_topic_that_was_made_again_and_outgrew_the_old_offsets_is_named(
     assert "was deleted and made again" in str(reader.refused())
     assert reader.positions() == list(range(1, 21)), "nothing was read from its middle"
 
-    gaps.skip(reader.book, gaps.OUTBOX, reader.lost())
+    gaps.skip(reader.book, OUTBOX, reader.lost())
     reader.read(range(1, 121))
     reader.feed.send(events(121, 130))
     reader.read(range(1, 131))
@@ -197,7 +198,7 @@ def test_p9_a_store_that_diverged_holds_its_own_topics_alone(reader: Reader) -> 
     with pytest.raises(StoreDiverged):
         reader.run()
 
-    run = reader.run(without={gaps.OUTBOX})
+    run = reader.run(without={OUTBOX})
     done = reader.epochs.manifest.last()
     assert done is not None
     assert (done.epoch, done.end) == (before.epoch + 1, before.end), "the epoch is finished"

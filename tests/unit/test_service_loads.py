@@ -10,7 +10,7 @@ HEAVY = {"pandas", "pyspark", "duckdb", "pyarrow", "deltalake", "sqlglot"}
 
 def test_a_service_that_starts_loads_no_engine_and_no_reader_of_tables() -> None:
     code = (
-        "import sys, service.__main__\n"
+        "import sys, apps.service\n"
         "from pathlib import Path\n"
         "from service.app import build\n"
         "from service.config import ServiceConfig\n"
