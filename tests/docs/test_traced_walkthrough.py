@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from apps.settings import load
@@ -15,6 +16,7 @@ LAMPS = "INSERT INTO lamps SELECT i, 40 FROM generate_series(1, 20) i"
 """More than the few rows that are read one by one."""
 
 
+@pytest.mark.matrix
 def test_the_functions_of_the_walkthrough_are_those_that_a_whole_stack_calls(
     newcomer: Newcomer,
 ) -> None:

@@ -172,6 +172,7 @@ def sorted_out(source: str, records: list[dict[str, object]]) -> tuple[Arrival, 
     return arrival, cut
 
 
+@pytest.mark.matrix
 def test_p5_a_kill_amid_a_transaction_while_others_commit_loses_and_tears_nothing(
     stack: Settings, bank: Captured, writer: Writer
 ) -> None:

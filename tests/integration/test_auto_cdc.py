@@ -138,6 +138,7 @@ def test_columns_may_be_called_as_ours_were(spark: SparkSession, lake: Lake, scd
         flow(lake, ours, target="projection/others").run()
 
 
+@pytest.mark.matrix
 def test_what_cannot_be_used_is_in_quarantine_once(spark: SparkSession, lake: Lake) -> None:
     first = [Said(key=1, sequence=5, name="ann"), Said(key=None, sequence=1, name="nobody")]
     flow(lake, changes(spark, first)).run()

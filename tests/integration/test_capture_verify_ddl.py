@@ -144,6 +144,7 @@ def seen_at(reader: StateReader, source: str, since: Epoch, look: Look) -> dict[
     return verdicts
 
 
+@pytest.mark.matrix
 def test_p4_no_comparison_amid_ddl_tells_a_difference(amid: Amid) -> None:
     mirror, since = amid.mirror, amid.mirror.epochs.ingest.last
     assert since is not None

@@ -97,6 +97,7 @@ def test_p6_history_equals_a_walk_through_the_transactions(
     assert any(row["_previous_key"] for row in world.rows())
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(240, func_only=True)
 def test_a_table_of_many_columns_has_a_history(spark: SparkSession, lake: Lake) -> None:
     done = work(3, 4)
@@ -131,6 +132,7 @@ def test_a_late_snapshot_opens_versions_only_where_it_differs(
     assert unchanged in world.rows()
 
 
+@pytest.mark.matrix
 def test_a_key_is_followed_through_its_changes_by_any_engine(
     spark: SparkSession, lake: Lake
 ) -> None:

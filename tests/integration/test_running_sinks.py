@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from pipeline.read.kafka_topics import KafkaTopics
 from tests.architecture.tree import ROOT
 from tests.docs.markdown import blocks
@@ -53,6 +55,7 @@ def test_p10_a_running_pipeline_sends_what_events_change(whole_stack: Path) -> N
 ALERTS = ROOT / "docs/how-to/raise-and-clear-alerts.md"
 
 
+@pytest.mark.matrix
 def test_the_page_on_alerts_raises_and_clears_them(whole_stack: Path) -> None:
     stack = WholeStack(whole_stack, "")
     pages = {block.mark[1]: block.text for block in blocks(ALERTS) if block.language == "sql"}

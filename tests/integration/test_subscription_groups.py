@@ -340,6 +340,7 @@ async def drain(w: World, consumer: str, handled: dict[uuid.UUID, list[str]], to
                 await w.groups.ack("g", [each.event.id])
 
 
+@pytest.mark.matrix
 def test_several_consumers_of_several_services_handle_all_in_order(postgres_dsn: str) -> None:
     async def check() -> None:
         async with AsyncExitStack() as stack:

@@ -113,14 +113,17 @@ class WholeStack(SourceDatabase):
         found = self._state(part)
         return found["pid"] if found["state"] == "ready" else None
 
-    def kill(self, part: str) -> None:
-        """Kill a part with -9 and wait until it is back.
+    def kill(self, *parts: str) -> None:
+        """Kill parts with -9, one right behind the other, and wait until they are back.
 
         A supervisor stops believing in a part that dies too often; then a person starts it.
         """
         # What it needs may just have died, and it with that.
-        self.revive(part)
-        self.revive(part, besides=kill_part(self.workspace, part))
+        for part in parts:
+            self.revive(part)
+        killed = {part: kill_part(self.workspace, part) for part in parts}
+        for part, pid in killed.items():
+            self.revive(part, besides=pid)
 
     def revive(self, part: str, *, besides: int | None = None, deadline_s: float = 180) -> None:
         """Wait until a part runs, in another process than `besides`."""
