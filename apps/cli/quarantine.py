@@ -12,6 +12,7 @@ import getpass
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,24 +90,39 @@ def show(
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one record that could not be used, with its key, value and headers, and its outcomes."""
-    from projections.serve.quarantined import outcomes, place, whole_records
+    """Show the record that could not be used, with its key, value and headers, and its outcomes.
+
+    Where the topic was made again and had one at the same place before, that one follows.
+    """
+    from projections.serve.quarantined import known_records, outcomes, place, whole_records
 
     lake = lake_of(settings.load(workspace))
     at = (topic, partition, offset)
-    found = whole_records(lake, [at])
+    found = whole_records(lake, [row for row in known_records(lake) if place(row) == at])
     if not found:
         raise NotFound(
             f"no record {topic} {partition} {offset} in quarantine",
             remedy="penstock quarantine list",
         )
-    (row,) = found
+    told = outcomes(lake)
+    newest, *earlier = [_shown(row, told) for row in reversed(found)]
+    text = "\n\n".join(fields(page) for _, page in (newest, *earlier))
+    document = newest[0] | {"earlier": [each for each, _ in earlier]}
+    emit(document, as_json=as_json, text=text)
+
+
+def _shown(
+    row: dict[str, Any], told: list[dict[str, Any]]
+) -> tuple[dict[str, object], dict[str, object]]:
+    """Return a whole record for JSON, and for people."""
+    from projections.serve.quarantined import outcomes_of
+
+    ends = outcomes_of(row, told)
     headers = {name: readable(value) for name, value in _headers(row).items()}
-    ends = [each for each in outcomes(lake) if place(each) == at]
     document = plain(row) | {"headers": headers}
     said = [f"{each['outcome']} at {each['decided_at']}: {each['reason']}" for each in ends]
-    shown = document | ({"outcomes": "; ".join(said)} if said else {})
-    emit(document | {"outcomes": ends}, as_json=as_json, text=fields(shown))
+    page = document | ({"outcomes": "; ".join(said)} if said else {})
+    return document | {"outcomes": ends}, page
 
 
 def retry(
@@ -175,20 +191,17 @@ def export(
 
     Key, value and headers are in base64. The records stay where they are.
     """
-    from projections.serve.quarantined import place
-
     lake = lake_of(settings.load(workspace))
     rows = [r for r in _known(lake, ended=ended) if topic is None or _named(r, topic)]
-    places = [place(row) for row in rows]
     if str(to) == "-":
-        for line in _lines(lake, places):
+        for line in _lines(lake, rows):
             print(line)
         return
     with to.open("w") as file:
-        for line in _lines(lake, places):
+        for line in _lines(lake, rows):
             file.write(f"{line}\n")
-    text = f"{len(places)} records are in {to}"
-    emit({"records": len(places), "file": str(to)}, as_json=as_json, text=text)
+    text = f"{len(rows)} records are in {to}"
+    emit({"records": len(rows), "file": str(to)}, as_json=as_json, text=text)
 
 
 def _decide(
@@ -258,24 +271,31 @@ def _report(
 
 def _known(lake: Lake, *, ended: bool) -> list[dict[str, Any]]:
     """Return the records that wait, or all of them, without their bytes."""
-    from projections.serve.quarantined import known_records, outcomes, place, waiting_records
+    from projections.serve.quarantined import (
+        known_records,
+        outcomes,
+        outcomes_of,
+        place,
+        waiting_records,
+    )
 
     if not ended:
         return waiting_records(lake)
-    rows = known_records(lake)
-    by_place = {place(each): each for each in outcomes(lake)}
+    rows, at_place = known_records(lake), defaultdict(list)
+    for each in outcomes(lake):
+        at_place[place(each)].append(each)
     for row in rows:
-        outcome = by_place.get(place(row), {})
+        outcome = next(reversed(outcomes_of(row, at_place[place(row)])), {})
         row |= {"outcome": outcome.get("outcome"), "by": outcome.get("by")}
         row["reason"] = outcome.get("reason") or row["reason"]
     return rows
 
 
-def _lines(lake: Lake, places: list[tuple[str, int, int]]) -> Iterator[str]:
+def _lines(lake: Lake, rows: list[dict[str, Any]]) -> Iterator[str]:
     from projections.serve.quarantined import whole_records
 
-    for first in range(0, len(places), _EXPORTED_AT_ONCE):
-        for row in whole_records(lake, places[first : first + _EXPORTED_AT_ONCE]):
+    for first in range(0, len(rows), _EXPORTED_AT_ONCE):
+        for row in whole_records(lake, rows[first : first + _EXPORTED_AT_ONCE]):
             headers = {name: _base64(value) for name, value in _headers(row).items()}
             raw = {"key": _base64(row["key"]), "value": _base64(row["value"]), "headers": headers}
             yield json.dumps({**row, **raw}, default=str)

@@ -16,10 +16,11 @@ MOST_AT_ONCE = 10_000
 """Records that one decision names at most: an epoch decodes them in its process."""
 
 Place = tuple[str, int, int]
-"""Topic, partition and offset of a record."""
+"""Topic, partition and offset of a record. A topic that was made again has another one there."""
 
 _KNOWN = "SELECT * EXCLUDE (key, value, headers) FROM rows"
-_AT = 'SELECT * FROM rows WHERE topic IN ({topics}) AND "offset" IN ({offsets})'
+_AT = """SELECT * FROM rows
+WHERE topic IN ({topics}) AND "offset" IN ({offsets}) AND epoch IN ({epochs}) ORDER BY epoch"""
 _OUTCOMES = "SELECT * FROM rows ORDER BY epoch"
 
 
@@ -60,14 +61,35 @@ def places_of(rows: Sequence[dict[str, Any]]) -> dict[str, list[int]]:
     return found
 
 
-def whole_records(lake: Lake, places: Collection[Place]) -> list[dict[str, Any]]:
-    """Return records with their bytes."""
-    topics = ", ".join("'" + topic.replace("'", "''") + "'" for topic in {p[0] for p in places})
-    offsets = ", ".join(str(offset) for offset in {p[2] for p in places})
-    if not places:
+def whole_records(lake: Lake, records: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return known records with their bytes, oldest first."""
+    if not records:
         return []
-    found = SmallTables().select(lake.quarantine, _AT.format(topics=topics, offsets=offsets))
-    return [row for row in found if place(row) in set(places)]
+    wanted = {(*place(row), row["epoch"]) for row in records}
+    topics = ", ".join("'" + topic.replace("'", "''") + "'" for topic in {w[0] for w in wanted})
+    offsets, epochs = (", ".join(map(str, {w[n] for w in wanted})) for n in (2, 3))
+    text = _AT.format(topics=topics, offsets=offsets, epochs=epochs)
+    found = SmallTables().select(lake.quarantine, text)
+    return [row for row in found if (*place(row), row["epoch"]) in wanted]
+
+
+def outcomes_of(row: dict[str, Any], told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return those of all outcomes that are a record's own, up to the one that ended it.
+
+    What was decided at its place before it came is about another record, and so is what was
+    decided after its end: the topic was made again.
+    """
+    own: list[dict[str, Any]] = []
+    end: int | None = None
+    for each in told:
+        if place(each) != place(row) or each["epoch"] <= row["epoch"]:
+            continue
+        if end is not None and each["epoch"] > end:
+            break
+        own.append(each)
+        if each["outcome"] in (RELEASED, WAIVED):
+            end = each["epoch"]
+    return own
 
 
 def _copied(row: dict[str, Any], copies: list[dict[str, Any]]) -> bool:
