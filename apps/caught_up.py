@@ -18,7 +18,7 @@ import psycopg
 from apps.accounts import account, standing_still
 from apps.settings import Settings
 from cdc.declarations import FOLDER
-from eventstore.postgres.heads import PostgresHeads
+from eventstore.postgres.heads import CONNECT_TIMEOUT_S, PostgresHeads
 from kernel.errors import Unavailable, first_line
 from kernel.positions import Epoch, Lsn, Offsets, lsn_from_text
 from lake.layout import Lake
@@ -174,7 +174,9 @@ class Waiting:
 def goal_of(settings: Settings) -> Goal:
     """Ask the event store and every captured database how far they are now."""
     try:
-        with psycopg.connect(settings.required("postgres.dsn"), autocommit=True) as connection:
+        with psycopg.connect(
+            settings.required("postgres.dsn"), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
+        ) as connection:
             row = connection.execute(_HEAD).fetchone()
     except psycopg.Error as error:
         raise Unavailable(

@@ -224,7 +224,7 @@ def switch_point(connection: Connection, timeline: int, of: int) -> Lsn | None:
     """Return where timeline `of` ended on the way to `timeline`, from the server's own history."""
     info = connection.info
     dsn = make_conninfo(info.dsn, password=info.password or None, replication="database")
-    with psycopg.connect(dsn, autocommit=True) as walsender:
+    with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as walsender:
         answer = walsender.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
     content = answer.get_value(0, 1) if answer.ntuples else None
     for line in (content or b"").decode().splitlines():

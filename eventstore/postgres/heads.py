@@ -12,6 +12,8 @@ import psycopg
 
 from kernel.errors import Unavailable
 
+CONNECT_TIMEOUT_S = 10
+"""A server that is stopped, or behind a broken network, never refuses: it says nothing."""
 _LAG = """
 SELECT (SELECT store_id::text FROM es.store),
        (SELECT coalesce(max(position), 0) FROM es.events),
@@ -36,7 +38,9 @@ class PostgresHeads:
         """
         try:
             if self._connection is None or self._connection.closed:
-                self._connection = psycopg.connect(self._dsn, autocommit=True)
+                self._connection = psycopg.connect(
+                    self._dsn, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
+                )
             have = max(heads.values(), default=0)
             row = self._connection.execute(_LAG, {"next": have + 1}).fetchone()
         except psycopg.errors.UndefinedTable:
