@@ -84,6 +84,8 @@ class Sinks:
         self._sinks: dict[str, ProjectionSink[Any]] = {}
         self._troubles: dict[str, _Trouble] = {}
         self.states: dict[str, SinkState] = {}
+        self.troubles: dict[str, str] = {}
+        """Why none of them could be looked at, by the name of the loop."""
         self.loop = Loop("sinks")
 
     def run(self, stop: threading.Event) -> None:
@@ -93,7 +95,9 @@ class Sinks:
             try:
                 with self.loop.working("a look at the sinks"):
                     busy = self.step()
+                self.troubles.clear()
             except Exception as error:
+                self.troubles[self.loop.name] = cause_and_fix(error, most=500)
                 log.error("sinks: %s", error, exc_info=error)
             if not busy:
                 stop.wait(LOOK_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from projections.sinks import projection_sink, sinks
 from projections.sinks.sink_records import RecordForm, SinkRecord
 from projections.sinks.sink_transactions import SinkCursor
 from schemas.registry import MemoryRegistry
-from service.standstills import of_pipeline
+from service.standstills import Standstill, of_pipeline
 from tests.support.lake.handmade import words
 from tests.support.lake.topic_sink import STATEMENT, SinkWorld
 
@@ -245,3 +246,36 @@ def test_a_version_that_is_not_kept_leads_to_another_topic(world: SinkWorld) -> 
         "Declare another topic as the sink, which gets all rows. See: penstock projection status "
         "report"
     )
+
+
+def test_sinks_that_cannot_be_looked_at_are_named_until_they_can(
+    world: SinkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails before any one of them is asked: which there are cannot be read, say."""
+    looks = 0
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            nonlocal looks
+            looks += 1
+            told.append(of_pipeline({"loops": world.sinks.troubles}))
+            if looks == 1:
+                monkeypatch.undo()
+            else:
+                self.set()
+            return True
+
+    def torn(_: object) -> None:
+        raise Unavailable("the catalog cannot be read")
+
+    told: list[list[Standstill]] = []
+    monkeypatch.setattr(sinks.Sinks, "_wanted", torn)
+    world.sinks.run(Stop())
+    (still,), mended = told
+    assert (still.component, still.name, still.cause) == (
+        "loop",
+        "sinks",
+        "the catalog cannot be read",
+    )
+    assert "penstock logs pipeline" in still.command
+    assert mended == []
