@@ -12,19 +12,56 @@ from typing import Any
 from apps.calls import asked
 from apps.settings import Settings
 from service.standstills import Standstill, of_pipeline, of_service
+from stack.status import status
 
 _BEGIN_S, _PAUSE_S = 5.0, 0.1
+_ANSWER_S, _HUNG_S = 5.0, 0.5
 
 
 def standing_still(settings: Settings) -> list[Standstill]:
-    """Ask the pipeline and the service. One that does not answer is shown as a part instead."""
-    found = [*of_pipeline(account(settings, "pipeline") or {})]
-    return [*found, *of_service(account(settings, "service") or {})]
+    """Ask the stack for its parts, then the pipeline and the service for what is in them."""
+    found = of_parts(status(settings.workspace))
+    hung = {each.name for each in found}
+    for part, read in (("pipeline", of_pipeline), ("service", of_service)):
+        # Whoever did not answer the supervisor three times is not waited for once more.
+        told = account(settings, part, timeout_s=_HUNG_S if part in hung else _ANSWER_S)
+        found += read(told or {})
+    return found
 
 
-def account(settings: Settings, part: str) -> Mapping[str, Any] | None:
+def of_parts(stack: Mapping[str, Any]) -> list[Standstill]:
+    """Read what the stack's supervisor says: parts that it gave up, or that do not answer."""
+    if stack["supervisor"] is None:
+        return []
+    return [
+        Standstill(
+            component="part",
+            name=part["name"],
+            cause=f"{part['state']}: {part['reason'] or 'its process is gone'}",
+            command=f"penstock restart {part['name']}",
+            lasting=part["state"] == "failed",
+        )
+        for part in stack["parts"]
+        if part["state"] in ("failed", "unready")
+    ]
+
+
+def while_starting(settings: Settings, part: str) -> list[str]:
+    """Say in lines what keeps the pipeline or the service from being ready, in its own words."""
+    state = account(settings, part)
+    if state is None:
+        return [f"{part} does not answer yet"]
+    read = of_pipeline if part == "pipeline" else of_service
+    ingest = state.get("ingest", {})
+    begins = f"ingest is starting: {ingest.get('reason')}"
+    return [*([begins] if ingest.get("state") == "starting" else []), *map(str, read(state))]
+
+
+def account(
+    settings: Settings, part: str, *, timeout_s: float = _ANSWER_S
+) -> Mapping[str, Any] | None:
     """Return what the pipeline or the service says of itself; None when it does not answer."""
-    answer = asked(settings, part, "/health/ready", timeout_s=5.0)
+    answer = asked(settings, part, "/health/ready", timeout_s=timeout_s)
     if answer is None:
         return None
     state: Mapping[str, Any] = answer[1]

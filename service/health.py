@@ -43,9 +43,7 @@ async def ready(request: Request) -> Response:
         "status": "unready" if look.reasons else "degraded" if of_service(account) else "ready"
     }
     if runtime.admission.bears(dict(request.scope["headers"])):
-        reasons = look.reasons.items()
-        document["reasons"] = [{"part": part, "reason": reason} for part, reason in reasons]
-        document |= account
+        document |= {"reasons": look.told(), **account}
     return Response(
         orjson.dumps(document),
         status_code=503 if look.reasons else 200,
@@ -59,7 +57,8 @@ async def metrics(request: Request) -> Response:
     runtime = runtime_of(request)
     look = await _look(runtime)
     runtime.metrics.up.set(0 if look.reasons else 1)
-    runtime.metrics.standing_still(of_service(_account(runtime, look.oldest)))
+    account = {"reasons": look.told(), **_account(runtime, look.oldest)}
+    runtime.metrics.standing_still(of_service(account))
     if look.answers:
         with contextlib.suppress(PenstockError):  # Figures of groups are not worth a failed scrape.
             groups, deliveries = runtime.opened.groups, runtime.opened.deliveries.standings()
@@ -120,6 +119,10 @@ class _Look:
     reasons: Mapping[str, str]
     answers: bool = False
     oldest: OpenSnapshot | None = None
+
+    def told(self) -> list[dict[str, str]]:
+        """Say which parts keep appends from being taken, and why."""
+        return [{"part": part, "reason": reason} for part, reason in self.reasons.items()]
 
 
 async def _look(runtime: Runtime) -> _Look:

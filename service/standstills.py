@@ -15,6 +15,7 @@ from kernel.errors import FIX
 _LOGS = "penstock logs pipeline"
 _SERVICE_LOGS = "penstock logs service"
 _MOVING = ("running", "waiting", "starting")
+_OF_SOURCES = ("source", "gap", "connector", "copy", "slot", "verification", "table")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +52,20 @@ def of_source(found: Iterable[Standstill], source: str) -> list[Standstill]:
     return [
         each
         for each in found
-        if each.name == source or each.name.rpartition("/")[2].startswith(f"{source}.")
+        if each.component in _OF_SOURCES
+        and (each.name == source or each.name.rpartition("/")[2].startswith(f"{source}."))
     ]
 
 
 def of_service(state: Mapping[str, Any]) -> list[Standstill]:
-    """Read what the service says of its deliveries, of deciders that their files stopped, and of a
-    snapshot that stays open.
+    """Read what the service says: why it takes no appends, how deliveries and deciders stand, and
+    which snapshot stays open.
     """
     found = [
+        _told("service", each["part"], each["reason"], _SERVICE_LOGS)
+        for each in state.get("reasons", ())
+    ]
+    found += [
         _told("delivery", each["name"], each.get("reason") or each["state"], "penstock status")
         for each in state.get("deliveries", ())
         if each["state"] not in ("running", "starting")

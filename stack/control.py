@@ -14,15 +14,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from kernel.errors import Conflict, NotFound, Unavailable
 from stack.accounts import data_folder, postgres_account
+from stack.logs import last_words
 from stack.plan import Plan
 from stack.planning import Options, make_plan
 from stack.progress import Report, silent
-from stack.running import Running
+from stack.running import WAITS, Running
 from stack.status import parts as parts_of
 from stack.status import process_of, states_of
 from stack.supervisor import EXIT_CLAIMED, Supervisor
@@ -138,22 +140,59 @@ def wait_ready(
             if state == "failed":
                 raise Unavailable(
                     f"{name} failed: {states[name]['reason']}",
-                    remedy=f"See its log: penstock logs {name}. Then again: penstock up",
+                    remedy=f"See its log, {workspace.log_of(name)}: penstock logs {name}."
+                    " Then again: penstock up",
                     part=name,
                 )
         if all(state == "ready" for state in said.values()):
             endpoints: dict[str, object] = json.loads(workspace.endpoints_file.read_text())
             return endpoints
-        late = ", ".join(f"{name} ({state})" for name, state in said.items() if state != "ready")
+        late = [name for name, state in said.items() if state != "ready"]
         if not alive:
             raise Unavailable(
-                f"the supervisor ended before all was ready: {late}",
+                f"the supervisor ended before all was ready: {', '.join(late)}",
                 remedy=f"See {workspace.log_of('supervisor')}. Then again: penstock up",
                 ended="supervisor",
             )
         if time.monotonic() > limit:
-            raise Unavailable(f"not ready within {timeout_s:.0f} s: {late}")
+            raise _not_ready(workspace, states, late, timeout_s)
         time.sleep(_POLL_S)
+
+
+def _not_ready(
+    workspace: Workspace,
+    states: Mapping[str, Mapping[str, object]],
+    late: Sequence[str],
+    timeout_s: float,
+) -> Unavailable:
+    """Say of each part that is late what it does, what it said last and why it ended before.
+
+    What waits for another part comes behind those that do not: these are the cause.
+    """
+
+    def behind_another(name: str) -> bool:
+        return str(states.get(name, {}).get("reason")).startswith(WAITS)
+
+    ordered = sorted(late, key=behind_another)
+    first = ordered[0]
+    lines = [_late(workspace, name, states.get(name, {})) for name in ordered]
+    return Unavailable(
+        f"not ready within {timeout_s:.0f} s: " + "; ".join(lines),
+        remedy=f"See its log, {workspace.log_of(first)}: penstock logs {first}."
+        " The parts go on to start: penstock status. Then again: penstock up",
+        part=first,
+        late=" ".join(ordered),
+    )
+
+
+def _late(workspace: Workspace, name: str, found: Mapping[str, object]) -> str:
+    state, reason = found.get("state", "waiting"), found.get("reason")
+    line = f"{name} is {state}" + (f": {reason}" if reason else "")
+    if state == "starting":
+        line += f"; last lines of its log: {last_words(workspace.log_of(name))}"
+    if found.get("ended") and found["ended"] != reason:
+        line += f"; it ended {found['restarts']} times, the last one: {found['ended']}"
+    return line
 
 
 def down(path: Path, *, timeout_s: float = 90.0) -> bool:

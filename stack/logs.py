@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _CHUNK_BYTES = 256 * 1024
 _POLL_S = 0.2
+_TAIL_BYTES = 4096
+_TAIL_LINES = 6
+
+
+def last_words(path: Path) -> str:
+    """Return the last lines of a log in one, or what there is instead of them."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = log.read().decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return "(no log)"
+    return " | ".join(line.strip() for line in lines[-_TAIL_LINES:]) or "(nothing printed)"
 
 
 def tail(files: Sequence[Path], *, lines: int, follow: bool = False) -> Iterator[tuple[str, str]]:

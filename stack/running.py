@@ -12,18 +12,22 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from stack.logs import last_words
 from stack.plan import Part
 from stack.shim import EXIT_LOCKED
 from stack.workspace import Workspace
 
 _SHIM = Path(__file__).with_name("shim.py")
-_TAIL_BYTES = 4096
-_TAIL_LINES = 6
 _REAP_S = 10.0
+WAITS = "waits for "
+"""What the reason of a part begins with that waits for another one."""
 
 
 class Running:
-    """A part with its shim. `ready` is set while it serves; `changed` wakes at every new state."""
+    """A part with its shim. `ready` is set while it serves; `changed` wakes at every new state.
+
+    `ended` says why it ended the last time, until it is ready.
+    """
 
     def __init__(self, part: Part, workspace: Workspace, log_bytes: int) -> None:
         self.part = part
@@ -34,6 +38,7 @@ class Running:
         self.since = datetime.now(UTC)
         self.restarts = 0
         self.deaths = 0
+        self.ended: str | None = None
         self.ready = asyncio.Event()
         self.changed = asyncio.Event()
         self._ready_at: float | None = None
@@ -56,6 +61,7 @@ class Running:
 
     def ready_now(self) -> None:
         """Note the moment of readiness."""
+        self.ended = None
         self._ready_at = time.monotonic()
         self.ready.set()
 
@@ -169,18 +175,13 @@ class Running:
             "version": self.part.version,
             "restarts": self.restarts,
             "reason": self.reason,
+            "ended": self.ended,
             "since": self.since.isoformat(),
             "needs": list(self.part.needs),
         }
 
     def _tail(self) -> str:
-        try:
-            with self.workspace.log_of(self.part.name).open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                lines = log.read().decode("utf-8", "replace").strip().splitlines()
-        except OSError:
-            return "(no log)"
-        return " | ".join(line.strip() for line in lines[-_TAIL_LINES:]) or "(nothing printed)"
+        return last_words(self.workspace.log_of(self.part.name))
 
     def _close_pipe(self) -> None:
         if self._pipe is not None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stack.plan import Part, Plan, in_order, write_atomically
 from stack.probes import serves
-from stack.running import Running
+from stack.running import WAITS, Running
 from stack.workspace import Workspace
 
 _PROBE_PAUSE_S = 0.1
@@ -95,7 +95,7 @@ class Supervisor:
         try:
             while True:
                 await self._needs_ready(running)
-                reason = await self._once(running)
+                reason = running.ended = await self._once(running)
                 if running.ready_for_s() >= self.plan.restarts.stable_s:
                     running.deaths = 0
                 running.deaths += 1
@@ -114,7 +114,7 @@ class Supervisor:
             # Looked up each time: a failed part that is tried again is a new object.
             while not self.parts[name].ready.is_set():
                 need = self.parts[name]
-                self._set(running, "waiting", f"waits for {name}, which is {need.state}")
+                self._set(running, "waiting", f"{WAITS}{name}, which is {need.state}")
                 await need.changed.wait()
 
     async def _once(self, running: Running) -> str:
@@ -149,6 +149,7 @@ class Supervisor:
                 return None
             if asyncio.get_running_loop().time() > limit:
                 return f"not ready within {part.start_timeout_s:g} s: {complaint}"
+            self._set(running, "starting", complaint)
             await asyncio.wait({died}, timeout=_PROBE_PAUSE_S)
         return None
 

@@ -10,6 +10,7 @@ import typer
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
+from apps.cli.stack import explained
 
 
 def register(app: typer.Typer) -> None:
@@ -36,5 +37,6 @@ def restart(
     def report(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    told = control.restart(found.workspace, part, timeout_s=timeout, report=report)
+    with explained(found.workspace):
+        told = control.restart(found.workspace, part, timeout_s=timeout, report=report)
     emit(told, as_json=as_json, text=f"{part}: {told['state']}, process {told['pid']}")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from apps import settings
-from apps.accounts import after_start, standing_still
+from apps.accounts import after_start, standing_still, while_starting
 from apps.cli.options import JsonOption, NewWorkspaceOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed, table, without_password
-from kernel.errors import EXIT_UNHEALTHY, InvalidRequest, Misconfigured
+from kernel.errors import EXIT_UNHEALTHY, InvalidRequest, Misconfigured, Unavailable
 from stack import logs
 from stack.plan import LOCAL_PARTS, Part, Probe
 from stack.ports import DEFAULT_BASE, MAX_BASE, MIN_BASE, NAMES
@@ -83,7 +85,8 @@ def up(
     if foreground:
         control.up_foreground(found.workspace, options, report)
         return
-    endpoints = control.up(found.workspace, options, report)
+    with explained(found.workspace):
+        endpoints = control.up(found.workspace, options, report)
     if {"connect", "service"} <= set(parts):
         _captures(settings.load(workspace), report)
     if "service" in parts:
@@ -92,6 +95,20 @@ def up(
     shown = {key: without_password(value) for key, value in endpoints.items()}
     rows = [[key, value] for key, value in shown.items()]
     emit(endpoints, as_json=as_json, text=table(["endpoint", "value"], rows))
+
+
+@contextmanager
+def explained(workspace: Path) -> Iterator[None]:
+    """Add to the error of a stack that is late what our own programs say of themselves."""
+    try:
+        yield
+    except Unavailable as late:
+        known = settings.load(workspace)
+        names = [name for name in APPLICATIONS if name in str(late.fields.get("late")).split()]
+        said = [line for name in names for line in while_starting(known, name)]
+        raise Unavailable(
+            "; ".join([late.message, *said]), remedy=late.remedy, **late.fields
+        ) from late
 
 
 def _captures(found: settings.Settings, report: Callable[[str], None]) -> None:

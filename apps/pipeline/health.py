@@ -15,10 +15,14 @@ class PartState:
     state: str = "starting"
     reason: str | None = None
 
-    def shown(self, still: str | None) -> dict[str, str | None]:
-        """Return it for the health. `still`: why the watchdog says that the part stands still."""
+    def shown(self, still: str | None, step: str | None = None) -> dict[str, str | None]:
+        """Return it for the health. `still`: why the watchdog says that the part stands still;
+        `step` is where a part is that has not got to run yet.
+        """
         if still is not None:
             return {"state": "stalled", "reason": still}
+        if self.state == "starting" and self.reason is None:
+            return {"state": self.state, "reason": step}
         return {"state": self.state, "reason": self.reason}
 
 

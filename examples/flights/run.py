@@ -20,7 +20,7 @@ from types import FrameType
 
 from apps import settings
 from apps.cli.demo_options import LakePlace, Options
-from apps.cli.stack import APPLICATIONS, stack_options
+from apps.cli.stack import APPLICATIONS, explained, stack_options
 from examples.flights import closing, freshness, posting, source_database, verification, workspace
 from examples.flights.amendments import script
 from examples.flights.commands import Penstock
@@ -104,7 +104,8 @@ def _start(options: Options, narration: Narration, folder: Path) -> None:
         port_base=options.port_base,
         offline=options.offline,
     )
-    control.up(folder, chosen, narration.say)
+    with explained(folder):
+        control.up(folder, chosen, narration.say)
 
 
 def _open(options: Options, narration: Narration, folder: Path) -> Scene:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from apps.accounts import of_parts
 from kernel.errors import InvalidRequest, NotFound, Unavailable
 from stack import control, logs
 from stack.plan import Part, Plan, Probe, Step
@@ -189,6 +191,61 @@ def test_p11_a_part_that_must_not_hang_is_started_again(stack: Bench) -> None:
     assert stack.states()["stuck"]["pid"] != before
     assert stack.living() == {stack.states()["stuck"]["pid"], frozen}
     assert stack.states()["frozen"]["restarts"] == 0, "one that may hang is only shown"
+
+
+def test_parts_that_are_late_are_told_with_cause_log_and_command(
+    stack: Bench, tmp_path: Path
+) -> None:
+    """Each way to be late: it does not answer, it dies again and again, it waits for another."""
+    gate, never = tmp_path / "gate", tmp_path / "never"
+    parts_of_all_kinds = (
+        stack.part("fine"),
+        stack.part("top", "mute"),
+        stack.part("mute", says="reading the past", gate=gate),
+        stack.part("slow", says="again", gate=never, start_timeout_s=0.3, grace_s=0.1),
+    )
+    patient = replace(QUICK, cap=1_000, base_s=0.01)
+    plan = Plan(parts=parts_of_all_kinds, restarts=patient, health_pause_s=0.05)
+    control.launch(stack.workspace, plan)
+    until(lambda: stack.states().get("slow", {}).get("restarts", 0) != 0, "it was given up once")
+    until(lambda: stack.states()["fine"]["state"] == "ready", "another one is ready")
+    with pytest.raises(Unavailable) as refused:
+        control.wait_ready(stack.workspace, plan, timeout_s=0)
+    said = refused.value
+    assert re.search(r"mute is starting: port \d+: .*failed", said.message)
+    assert "last lines of its log: reading the past" in said.message
+    assert "not ready within 0.3 s" in said.message, "why it ended before"
+    assert said.message.endswith("top is waiting: waits for mute, which is starting")
+    assert "fine" not in said.message
+    assert said.fields["part"] in ("mute", "slow")
+    assert str(stack.workspace.log_of(str(said.fields["part"]))) in said.remedy
+    assert f"penstock logs {said.fields['part']}" in said.remedy
+    gate.touch()
+    until(lambda: stack.states()["top"]["state"] == "ready", "it goes on meanwhile")
+    assert stack.states()["mute"]["reason"] is None
+
+
+@pytest.mark.parametrize("frozen", [True, False], ids=["hangs", "dies"])
+def test_a_part_that_stands_still_is_told_with_the_next_command(stack: Bench, frozen: bool) -> None:
+    part = stack.part("part", dies=None if frozen else stack.root / "never")
+    stack.up(stack.part("fine"), *([part] if frozen else []))
+    assert of_parts(status_of(stack.root)) == []
+    if frozen:
+        pid = control.kill_part(stack.root, "part", signal.SIGSTOP)
+        until(lambda: stack.states()["part"]["state"] == "unready", "it hangs")
+    else:
+        with pytest.raises(Unavailable, match="part failed"):
+            stack.up(part)
+    (still,) = of_parts(status_of(stack.root))
+    assert (still.component, still.name) == ("part", "part")
+    assert still.command == "penstock restart part"
+    assert still.lasting == (not frozen)
+    assert ("no answer on port" if frozen else "exit status 7") in still.cause
+    if frozen:
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: of_parts(status_of(stack.root)) == [], "it answers again")
+    control.down(stack.root)
+    assert of_parts(status_of(stack.root)) == [], "what is stopped does not stand still"
 
 
 def test_p11_a_part_that_hangs_again_and_again_stands_still_and_says_so(stack: Bench) -> None:

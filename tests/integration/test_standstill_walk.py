@@ -1,13 +1,22 @@
-"""A walk over a whole stack in which one component after the other stands still, door by door."""
+"""A walk over a whole stack in which one component after the other stands still, door by door.
+
+By a fault of its own each, all of them at once: whatever may stand still while ingest moves.
+"""
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from typer.testing import CliRunner
 
 from apps.access import bearing
@@ -25,13 +34,26 @@ PROJECTION = """
 CREATE PROJECTION walked WITH (key = 'event_id') AS
 SELECT event_id, n, 100 / (n - 1) AS share, occurred_at FROM STREAM events.walk.stepped;
 """
+AS_OF = """
+CREATE SOURCE walk_places (place STRING, at TIMESTAMP, wind INT) WITH (
+  topic = 'walk-places', format = 'json', key = place, event_time = at);
+CREATE PROJECTION walked_as_of WITH (key = 'event_id', sink = 'topic:{changes}') AS
+SELECT e.event_id, w.wind FROM STREAM events.walk.stepped e
+LEFT JOIN walk_places FOR SYSTEM_TIME AS OF e.occurred_at w ON w.place = e.stream;
+"""
 TYPED = "typed/events.walk.torn"
+HISTORY = "history/walk_places"
+KEPT_UP = "log/_pending"
+"""A table that upkeep looks after, and that nobody else reads here."""
 STOPPED = {
     ("connector", FILES): "penstock doctor",
     ("copy", FILES): "penstock doctor",
     ("verification", FILES): "penstock doctor",
     ("projection", "walked"): "penstock projection status walked",
     ("table", TYPED): f"penstock table retry {TYPED}",
+    ("table", HISTORY): f"penstock table retry {HISTORY}",
+    ("sink", "walked_as_of"): "penstock projection status walked_as_of",
+    ("upkeep", KEPT_UP): "penstock logs pipeline",
     ("delivery", "walked"): "penstock status",
     ("deciders", "workspace"): "penstock logs service",
 }
@@ -44,12 +66,14 @@ class Walk:
     def __init__(self, stack: WholeStack) -> None:
         self.stack = stack
         self._mends: list[Callable[[], object]] = []
+        self._changes = f"walked-{uuid.uuid4().hex[:8]}"
+        broker = {"bootstrap.servers": stack.settings.required("kafka.bootstrap")}
+        self._producer, self._admin = Producer(broker), AdminClient(broker)
 
     def stop_all(self) -> None:
         self.append("stepped", 2)
         self.append("torn", 1)
-        typed = Path(self.stack.lake.path(TYPED)) / "_delta_log"
-        until(lambda: any(typed.glob("*.json")), "the typed table is there", deadline_s=120)
+        self.await_table(TYPED)
         self.write("sources/walked.toml", "[[torn")
         self.write("deciders/walked.py", "def (")
         with socket.create_server(("127.0.0.1", 0)) as closed:
@@ -61,11 +85,51 @@ class Walk:
         self.stack.command("projection", "apply", str(query))
         drop = ("projection", "drop", "walked", "--yes")
         self._mends.append(lambda: self.stack.command(*drop))
-        following = f"{len(list(typed.glob('*.json'))):020}.json"
-        self.write(str((typed / following).relative_to(self.stack.workspace)), "{torn")
+        self.keep_a_history()
+        self.tear(TYPED)
+        self.tear(HISTORY)
+        self.tear(KEPT_UP)
+        self.place(11)
+        self._admin.create_partitions([NewPartitions(self._changes, 2)])[self._changes].result()
         self.append("torn", 2)
         # The projection meets a row on which its query fails.
         self.append("stepped", 1)
+
+    def keep_a_history(self) -> None:
+        """Declare a topic whose history a projection asks for, and whose rows go to a topic."""
+        statements = self.write("walked_as_of.sql", AS_OF.format(changes=self._changes))
+        self.stack.command("projection", "apply", str(statements))
+        remove = ("source", "remove", "walk_places", "--yes")
+        drop = ("projection", "drop", "walked_as_of", "--yes")
+        self._mends += [partial(self.stack.command, *remove), partial(self.stack.command, *drop)]
+        for made in self._admin.create_topics([NewTopic("walk-places", 1)]).values():
+            with suppress(KafkaException):  # By the walk before.
+                made.result()
+        self.place(10)
+        self.await_table(HISTORY)
+        until(self._sent, "the sink has sent", deadline_s=120)
+
+    def place(self, wind: int) -> None:
+        """Record a version of a place."""
+        row = {"place": "walk-1", "at": "2024-05-01T10:00:00Z", "wind": wind}
+        self._producer.produce("walk-places", json.dumps(row))
+        self._producer.flush()
+
+    def _sent(self) -> bool:
+        sinks = self.stack.health().get("sinks", {})
+        return bool(sinks.get("walked_as_of", {}).get("records"))
+
+    def await_table(self, name: str) -> None:
+        until(lambda: self._commits(name) > 0, f"{name} is there", deadline_s=120)
+
+    def tear(self, name: str) -> None:
+        """Put half a commit where a table's next one ought to be."""
+        torn = Path(self.stack.lake.path(name)) / "_delta_log" / f"{self._commits(name):020}.json"
+        self.write(str(torn.relative_to(self.stack.workspace)), "{torn")
+
+    def _commits(self, name: str) -> int:
+        log = Path(self.stack.lake.path(name)) / "_delta_log"
+        return max((int(path.stem) + 1 for path in log.glob("*.json")), default=0)
 
     def mend_all(self) -> None:
         while self._mends:
@@ -116,27 +180,20 @@ def walk(whole_stack: Path) -> Iterator[Walk]:
 def test_each_component_that_stands_still_is_seen_at_every_door(walk: Walk) -> None:
     walk.stop_all()
     until(lambda: STOPPED.keys() <= walk.standing().keys(), "all stand still", deadline_s=180)
-    shown = walk.stack.command("status", code=EXIT_UNHEALTHY)
-    assert shown["state"] == "degraded"
-    told = {(s["component"], s["name"]): s for s in shown["standing_still"]}
-    for name, command in STOPPED.items():
-        assert command in told[name]["command"]
-        assert told[name]["cause"]
+    told = assert_told(walk, STOPPED)
     doors = {part: walk.asked(part, "/health/ready").json() for part in ("pipeline", "service")}
     assert {part: door["status"] for part, door in doors.items()} == dict.fromkeys(
         doors, "degraded"
     )
     metrics = "".join(walk.asked(part, "/metrics").text for part in doors)
-    code, doctor = walk.printed("doctor")
-    assert code == EXIT_UNHEALTHY
     for component, name in STOPPED:
         labels = f'component="{component}",name="{name}"'
         assert f"penstock_standing_still{{{labels}}} 1.0" in metrics
-        assert f"{component} {name}" in doctor
     (projection,) = (p for p in walk.stack.command("projection", "list") if p["name"] == "walked")
     assert projection["stands_still"] == told["projection", "walked"]["cause"]
-    (table,) = (t for t in walk.stack.command("table", "list") if t["name"] == TYPED)
-    assert table["held"]
+    tables = {t["name"]: t for t in walk.stack.command("table", "list")}
+    assert tables[TYPED]["held"]
+    assert tables[HISTORY]["held"]
     with pytest.raises(Misconfigured, match=r"walked\.toml"):
         walk.stack.command("wait", "--timeout", "60")
     (walk.stack.workspace / "sources" / "walked.toml").unlink()
@@ -146,3 +203,19 @@ def test_each_component_that_stands_still_is_seen_at_every_door(walk: Walk) -> N
     walk.mend_all()
     walk.until_all_moves()
     assert walk.stack.command("status")["state"] == "ready"
+
+
+def assert_told(
+    walk: Walk, stopped: Mapping[tuple[str, str], str]
+) -> dict[tuple[str, str], dict[str, str]]:
+    """Look at `status` and `doctor` for what stands still: cause and command of each."""
+    shown = walk.stack.command("status", code=EXIT_UNHEALTHY)
+    assert shown["state"] == "degraded"
+    told = {(s["component"], s["name"]): s for s in shown["standing_still"]}
+    code, doctor = walk.printed("doctor")
+    assert code == EXIT_UNHEALTHY
+    for (component, name), command in stopped.items():
+        assert command in told[component, name]["command"]
+        assert told[component, name]["cause"]
+        assert f"{component} {name}" in doctor
+    return told

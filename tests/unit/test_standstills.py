@@ -21,6 +21,7 @@ from apps import caught_up
 from apps.accounts import standing_still
 from apps.capture import capture_site
 from apps.cli import build
+from apps.cli.stack import explained
 from apps.pipeline.endpoint import serve
 from apps.pipeline.health import waiting_in
 from apps.pipeline.metrics import PipelineMetrics
@@ -248,6 +249,42 @@ def test_wait_names_it_at_once_and_ends_for_what_does_not_move_by_itself(
     assert "the cause" in ended.value.message
     assert lasting == (component in ("ingest", "table", "source", "gap"))
     assert closed == ["heads"], "no connection to the store is left open"
+
+
+def test_a_service_that_takes_no_appends_says_why() -> None:
+    (found,) = of_service({"reasons": [{"part": "store", "reason": "the disk is full"}]})
+    assert (found.component, found.name, found.cause) == ("service", "store", "the disk is full")
+    assert found.command == "penstock logs service"
+
+
+def test_only_what_belongs_to_a_source_is_told_of_it() -> None:
+    """A delivery, a projection or a part may be called as a source is."""
+    state = MOVING | {"projections": {"shop": {"epoch": 1, "error": WHY, "run_ms": 0}}}
+    others = of_service({"deliveries": [{"name": "shop", "state": "failing", "reason": WHY}]})
+    own = of_pipeline(state | {"copies": {"shop": f"waits: {WHY}"}})
+    assert [each.component for each in of_source([*others, *own], "shop")] == ["copy"]
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"ingest": {"state": "starting", "reason": "the begin of a run"}}, "the begin of a run"),
+        ({"ingest": {"state": "restarting", "reason": WHY}}, "the cause | fix: penstock mend it"),
+        ({"reasons": [{"part": "store", "reason": "the cause"}]}, "the cause"),
+    ],
+)
+def test_a_stack_that_is_late_is_told_with_what_its_programs_say(
+    served: Serve, state: dict[str, Any], said: str
+) -> None:
+    settings = served(state)
+    late = Unavailable(
+        "not ready within 9 s: it", remedy="penstock logs it", late="kafka pipeline service"
+    )
+    with pytest.raises(Unavailable) as told, explained(settings.workspace):
+        raise late
+    assert told.value.message.startswith("not ready within 9 s: it; ")
+    assert said in told.value.message
+    assert told.value.remedy == "penstock logs it"
 
 
 def test_nothing_stands_still_where_all_moves(served: Serve) -> None:
