@@ -42,8 +42,11 @@ Bad data is not in this tree: a record that cannot be used is a value (`schemas.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import ClassVar
+
+_RUST_STACK = re.compile(r"\n\s+0: ")
 
 
 class Retry(Enum):
@@ -297,13 +300,18 @@ def cause_and_fix(error: Exception, *, most: int) -> str:
     An error that is none of ours leads to the pipeline's log.
     """
     remedy = getattr(error, "remedy", "penstock logs pipeline")
-    return f"{str(error)[:most]}{FIX}{remedy}"
+    return f"{without_stack(error)[:most]}{FIX}{remedy}"
 
 
 def first_line(error: BaseException) -> str:
     """Return what an error says, without the stacks and hints that libraries write below it."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else ""
+
+
+def without_stack(error: BaseException) -> str:
+    """Return all that an error says but for the stack that Rust's libraries write below it."""
+    return _RUST_STACK.split(str(error), maxsplit=1)[0].strip()
 
 
 def exit_code(error: BaseException) -> int:

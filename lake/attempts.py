@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kernel.errors import LeaseLost
+from kernel.errors import LeaseLost, without_stack
 from lake.layout import part_of
 from lake.tables import TableAt
 
@@ -35,7 +35,7 @@ class Attempts:
         except LeaseLost:
             raise
         except Exception as error:
-            log.error("%s fails: %s", name, error, exc_info=error)
+            log.error("%s fails: %s", name, without_stack(error), exc_info=error)
             self.failed[name] = error
 
     def take(self, others: Attempts) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deltalake import CommitProperties, Transaction
 
-from kernel.errors import Incompatible, LeaseLost, Unavailable
+from kernel.errors import Incompatible, LeaseLost, Unavailable, without_stack
 from kernel.positions import Epoch
 
 _STORAGE = ("os error", "ObjectStore", "object store", "Object at", "Generic S3", "Generic Local")
@@ -22,13 +22,14 @@ def guarded(app_id: str, epoch: Epoch) -> CommitProperties:
 def conflict(app_id: str, epoch: Epoch, error: Exception) -> LeaseLost:
     """Return the error of a commit that another one under its app id came before."""
     return LeaseLost(
-        f"another writer committed to {app_id} while epoch {epoch} was written: {error}"
+        f"another writer committed to {app_id} while epoch {epoch} was written:"
+        f" {without_stack(error)}"
     )
 
 
 def write_error(what: str, error: Exception) -> Unavailable | Incompatible:
     """Tell a storage that fails, which may pass, from rows and a table that do not go together."""
-    said = f"{what} failed: {error}"
+    said = f"{what} failed: {without_stack(error)}"
     if isinstance(error, OSError) or any(hint in said for hint in _STORAGE):
         return Unavailable(said)
     return Incompatible(said, remedy="Read the cause: these rows fail in the same way again.")

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, StructType
 
-from kernel.errors import LeaseLost, Unavailable
+from kernel.errors import LeaseLost, Unavailable, without_stack
 from kernel.positions import DeltaVersion
 from lake.collecting import FEW_ROWS, collected
 from lake.datasets import location_of, schema_of
@@ -130,7 +130,9 @@ class SparkWriter:
         except (PySparkException, Py4JJavaError) as error:
             if any(name in str(error) for name in CONFLICTS):
                 raise _overtaken(guard) from error
-            raise Unavailable(f"writing to {table.table_uri} failed: {str(error)[:500]}") from error
+            raise Unavailable(
+                f"writing to {table.table_uri} failed: {without_stack(error)[:500]}"
+            ) from error
         table.update_incremental()
         behind = table.version() - before
         commits = table.history(behind) if behind else []

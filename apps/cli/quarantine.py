@@ -285,7 +285,7 @@ def _known(lake: Lake, *, ended: bool) -> list[dict[str, Any]]:
     for each in outcomes(lake):
         at_place[place(each)].append(each)
     for row in rows:
-        outcome = next(reversed(outcomes_of(row, at_place[place(row)])), {})
+        outcome: dict[str, Any] = next(reversed(outcomes_of(row, at_place[place(row)])), {})
         row |= {"outcome": outcome.get("outcome"), "by": outcome.get("by")}
         row["reason"] = outcome.get("reason") or row["reason"]
     return rows

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kernel.errors import PenstockError
+from kernel.errors import PenstockError, without_stack
 from lake.layout import current_name
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class Hold:
 
 def failure_hold(error: BaseException, *, from_epoch: int) -> Hold:
     """Return the hold of a table whose fold, typing or history failed."""
-    said = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    said = without_stack(error)
+    said = said if isinstance(error, PenstockError) else f"{type(error).__name__}: {said}"
     return Hold(order=NO_ORDER, reason=said[:800], from_epoch=from_epoch)
 
 

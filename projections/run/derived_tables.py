@@ -109,9 +109,8 @@ class DerivedTables:
 
     def _tried(self, name: str, hold: Hold) -> bool:
         """Say whether a held table may be tried: not while rows of it are in quarantine."""
-        return hold.resumes is None or not covered(
-            name.replace("history/", "typed/", 1), self._in_quarantine
-        )
+        typed = name.replace("history/", "typed/", 1)
+        return hold.resumes is None or not covered(typed, self._in_quarantine)
 
     def try_now(self) -> None:
         """Try held tables again at the next occasion, whatever pause they are in."""
@@ -125,6 +124,8 @@ class DerivedTables:
         made, held = dict(before.tables), dict(before.held)
         waiting = in_quarantine(up_to)
         self._in_quarantine = frozenset(waiting)
+        for name in self.topics.unwanted(held, [each.name for each in histories]):
+            del held[name]
         for name in waiting.keys() - held.keys():
             held[name] = replace(waiting[name], from_epoch=before.epoch + 1)
         self._retry(before, up_to, made, held)
@@ -176,9 +177,7 @@ class DerivedTables:
         others = self._manifest.at(before.epoch)
         for name, hold in before.held.items():
             own = name.startswith("typed/") and not name.startswith(typed_topic(""))
-            if not own or not self._retries.due(name):
-                continue
-            if not self._tried(name, hold):
+            if not (own and self._retries.due(name) and self._tried(name, hold)):
                 continue
             after = Epoch(hold.from_epoch - 1)
             reached = within_budget(self._manifest, after, others)
@@ -194,17 +193,18 @@ class DerivedTables:
                     held[name] = replace(hold, from_epoch=reached.epoch + 1)
 
     def lacks(self, brought: Brought, histories: Iterable[HistoryOf]) -> bool:
-        """Say whether a history was asked for just now, or removed to have it computed anew.
-
-        So is one that cannot be opened: it is held when it is folded, and stops no other table.
+        """Say whether a history was asked for just now, cannot be opened, or was removed to have it
+        computed anew; or whether a table is held that nobody asks for any more.
         """
-        for history in histories:
-            name, there = history.name, False
+        wanted = {each.name: each for each in histories}
+        for name in wanted.keys() - brought.held.keys():
+            there = False
             with Attempts().of(name):
-                there = history.cursor(self._tables.open(self._lake.path(name))) is not None
-            if name not in brought.held and (name not in brought.tables or not there):
+                there = wanted[name].cursor(self._tables.open(self._lake.path(name))) is not None
+            if name not in brought.tables or not there:
                 return True
-        return self.topics.lacks(brought.tables, brought.held)
+        unwanted = self.topics.unwanted(brought.held, wanted)
+        return bool(unwanted) or self.topics.lacks(brought.tables, brought.held)
 
     def _bring_typed(
         self,

@@ -29,11 +29,20 @@ class DerivedTopics:
 
     def declared_anew(self, held: Collection[str]) -> bool:
         """Say whether a table that is not held has the rows of another declaration."""
-        return not self._others() <= {*held}
+        return bool(self._others(held))
 
-    def _others(self) -> set[str]:
+    def unwanted(self, held: Collection[str], histories: Collection[str]) -> list[str]:
+        """Return held tables, of topics and histories, that nobody asks for: no hold would end."""
+        kinds = ("history/", typed_topic(""))
+        wanted = {*histories, *self._declared()}
+        return [name for name in held if name.startswith(kinds) and name not in wanted]
+
+    def _others(self, held: Collection[str]) -> set[str]:
+        """Return the tables, those held left out, that have the rows of another declaration."""
         found: set[str] = set()
         for name, shape in self._declared().items():
+            if name in held:
+                continue
             # What cannot be opened is held when it is brought forward.
             with Attempts().of(name):
                 found |= {name} if self._typed.has_other_topic(shape) else set()
@@ -54,7 +63,7 @@ class DerivedTopics:
         another declaration.
         """
         attempts = Attempts()
-        others = self._others()
+        others = self._others(held)
         for name, shape in self._declared().items():
             if due(name) if name in held else moved or name not in made or name in others:
                 with attempts.of(name):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from kernel.errors import PenstockError
+from kernel.errors import PenstockError, without_stack
 from kernel.loops import passed
 from kernel.positions import Epoch
 from lake.attempts import Attempts
@@ -289,7 +289,7 @@ class Projecting:
             state.error = f"{error.message} | fix: {error.remedy}"
             return False
         except Exception as error:
-            state.error = f"{type(error).__name__}: {str(error)[:500]}"
+            state.error = f"{type(error).__name__}: {without_stack(error)[:500]}"
             return False
         state.epoch, state.error, state.last_ms = up_to, None, run.milliseconds
         state.waits = final_rows_wait(run) if made.final else None
@@ -335,7 +335,7 @@ class Projecting:
             state.error = f"{'waits: ' if first else ''}{error.message} | fix: {error.remedy}"
             return None
         except Exception as error:
-            state.error = f"{type(error).__name__}: {str(error)[:500]}"
+            state.error = f"{type(error).__name__}: {without_stack(error)[:500]}"
             return None
 
     def _current_deployment(self) -> Deployment:

@@ -205,6 +205,7 @@ def test_what_was_really_stopped_is_seen_at_every_door(
     (still,) = standing_still(settings)
     assert still.command == command
     assert still.cause
+    assert "<unknown>" not in still.cause, "no stack of a library"
     assert_shown(settings, still)
     looked = CliRunner().invoke(build(), ["doctor", "--workspace", str(settings.workspace)])
     assert still.command in looked.output

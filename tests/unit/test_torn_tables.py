@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 
 from lake.layout import Lake, events_log
@@ -29,7 +30,9 @@ def tear(lake: Lake, name: str) -> None:
     (log / f"{last + 1:020}.json").write_text("{torn")
 
 
-def test_a_torn_history_is_lacking_until_it_is_held(lake: Lake) -> None:
+def test_a_torn_history_is_lacking_until_it_is_held(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
     told = ToldLake(lake)
     path = lake.path(HISTORY)
     brought = replace(told.derived.at(), tables={HISTORY: TableAt(version=0, as_of_epoch=1)})
@@ -40,7 +43,27 @@ def test_a_torn_history_is_lacking_until_it_is_held(lake: Lake) -> None:
     tear(lake, HISTORY)
     assert told.derived.lacks(brought, [KEPT])
     held = {HISTORY: Hold(order=NO_ORDER, reason="torn", from_epoch=2)}
+    caplog.clear()
     assert not told.derived.lacks(replace(brought, held=held), [KEPT])
+    assert not caplog.records, "what is held is not told again at every look"
+    assert told.derived.lacks(replace(brought, held=held), []), "nobody asks for it any more"
+
+
+def test_a_hold_ends_with_what_asked_for_its_table(lake: Lake) -> None:
+    """A history or a topic's table that nobody asks for is never tried, and was held for ever."""
+    told = ToldLake(lake)
+    told.tell("placed", {"n": 1})
+    told.tell("paid", {"n": 2})
+    told.epoch()
+    brought = told.bring()
+    hold = Hold(order=NO_ORDER, reason="torn", from_epoch=1)
+    orphans = dict.fromkeys((HISTORY, "typed/topics.gone"), hold)
+    last = told.manifest.last()
+    assert last is not None
+    left = told.derived.bring(replace(brought, held={**orphans, PAID: hold}), last, [])
+    assert left.held.keys() <= {PAID}
+    noted = told.manifest.projected()["typed"].held
+    assert noted == left.held, "who waits reads it there"
 
 
 def test_a_torn_table_without_new_rows_stops_no_other(lake: Lake) -> None:
