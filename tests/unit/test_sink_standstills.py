@@ -278,5 +278,5 @@ def test_sinks_that_cannot_be_looked_at_are_named_until_they_can(
         "sinks",
         "the catalog cannot be read",
     )
-    assert "penstock logs pipeline" in still.command
+    assert "penstock status" in still.command
     assert mended == []
