@@ -29,7 +29,17 @@ def conflict(app_id: str, epoch: Epoch, error: Exception) -> LeaseLost:
 
 def write_error(what: str, error: Exception) -> Unavailable | Incompatible:
     """Tell a storage that fails, which may pass, from rows and a table that do not go together."""
-    said = f"{what} failed: {without_stack(error)}"
+    remedy = "Read the cause: these rows fail in the same way again."
+    return _error(f"{what} failed: {without_stack(error)}", error, remedy)
+
+
+def read_error(path: str, error: Exception) -> Unavailable | Incompatible:
+    """Tell a storage that fails, which may pass, from a table whose files are not whole."""
+    remedy = "Bring its files back as they were, from a backup; then: penstock restart pipeline"
+    return _error(f"{path} cannot be read: {without_stack(error)}", error, remedy)
+
+
+def _error(said: str, error: Exception, remedy: str) -> Unavailable | Incompatible:
     if isinstance(error, OSError) or any(hint in said for hint in _STORAGE):
         return Unavailable(said)
-    return Incompatible(said, remedy="Read the cause: these rows fail in the same way again.")
+    return Incompatible(said, remedy=remedy)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from arro3.core.types import ArrowSchemaExportable
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from lake.guarded_commits import read_error
 from lake.table_settings import TABLE_SETTINGS
 
 
@@ -22,7 +23,10 @@ class SmallTables:
     _handles: dict[str, DeltaTable] = field(default_factory=dict)
 
     def select(self, path: str, sql: str) -> list[dict[str, object]]:
-        """Answer a query of one table, called `rows` in it; no rows where there is no table."""
+        """Answer a query of one table, called `rows` in it; no rows where there is no table.
+
+        Raises `Unavailable` when storage fails, `Incompatible` for a table that cannot be read.
+        """
         table = self._handles.get(path)
         try:
             if table is None:
@@ -31,6 +35,8 @@ class SmallTables:
                 table.update_incremental()
         except TableNotFoundError:
             return []
+        except (DeltaError, OSError) as error:
+            raise read_error(path, error) from error
         found = QueryBuilder().register("rows", table).execute(sql).read_all()
         columns = {name: found[name].to_pylist() for name in found.schema.names}
         return [{name: columns[name][i] for name in columns} for i in range(found.num_rows)]
