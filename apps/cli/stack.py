@@ -307,7 +307,8 @@ def _application(name: str, port: int, env: Mapping[str, str]) -> Part:
         env={**env, f"PENSTOCK_{name.upper()}_PORT": str(port)},
         probe=Probe(kind="http", port=port, path="/health/ready"),
         needs=needs[name],
-        start_timeout_s=300,
+        # A start that is starved for time is not mended by another one.
+        start_timeout_s=900,
         grace_s=20,
     )
 

@@ -6,11 +6,7 @@ import ast
 
 from tests.architecture.tree import name_of, parsed, sources
 
-BOUNDED = {
-    "eventstore/postgres/connect.py": "`conninfo` has the bound in the text",
-    "apps/torture/transacting.py": "the same text, of a client that is killed at its end",
-    "apps/torture/final.py": "a database that the torture itself has just started",
-}
+BOUNDED = {"eventstore/postgres/connect.py": "`conninfo` has the bound in the text"}
 """Calls without a bound of their own, each with the reason."""
 
 

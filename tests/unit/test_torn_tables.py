@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from kernel.errors import Incompatible
 from lake.layout import Lake, events_log
+from lake.rows import SmallTables
 from lake.tables import TableAt
 from pipeline.ddl.held_tables import NO_ORDER, Hold
 from pipeline.history.tables import HistoryOf
@@ -104,3 +106,16 @@ def test_tables_that_stand_still_are_found_by_their_own_names_when_their_log_is_
     assert listed[PLACED] == listed["typed/events"]
     assert listed[PLACED] != listed[PAID]
     assert table_shown(lake, PLACED, commits=1)["held"] == listed[PLACED]
+
+
+def test_a_small_table_that_is_torn_is_told_with_its_path_and_what_to_do(lake: Lake) -> None:
+    """`wait`, `status` and others read the manifest by it; they showed a library's own error."""
+    told = ToldLake(lake)
+    told.tell("paid", {"n": 1})
+    told.epoch()
+    tear(lake, "epochs")
+    for reader in (SmallTables(), SmallTables()):
+        with pytest.raises(Incompatible, match=r"epochs cannot be read: .*Json") as refused:
+            reader.select(lake.epochs, "SELECT epoch FROM rows")
+        assert "<unknown>" not in refused.value.message
+        assert "penstock restart pipeline" in refused.value.remedy
