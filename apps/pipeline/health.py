@@ -15,12 +15,15 @@ class PartState:
     state: str = "starting"
     reason: str | None = None
 
-    def shown(self, still: str | None, step: str | None = None) -> dict[str, str | None]:
-        """Return it for the health. `still`: why the watchdog says that the part stands still;
-        `step` is where a part is that has not got to run yet.
+    def shown(
+        self, still: dict[str, str], *loops: str, step: str | None = None
+    ) -> dict[str, str | None]:
+        """Return it for the health. `still`: which loops the watchdog says stand still, and why;
+        those of this part are taken out. `step` is where a part is that has not got to run yet.
         """
-        if still is not None:
-            return {"state": "stalled", "reason": still}
+        why = [still.pop(loop) for loop in loops if loop in still]
+        if why:
+            return {"state": "stalled", "reason": why[0]}
         if self.state == "starting" and self.reason is None:
             return {"state": self.state, "reason": step}
         return {"state": self.state, "reason": self.reason}

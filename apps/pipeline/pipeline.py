@@ -195,10 +195,8 @@ class Pipeline:
         states, still = self._projecting.states.values(), dict(self._watchdog.still)
         held, quarantine = waiting_in(self._last)
         return {
-            "ingest": self.ingest.shown(
-                still.pop("ingest", still.pop("topology", None)), self._ingest_loop.step
-            ),
-            "projecting": self.projections.shown(still.pop(PROJECTIONS, None)),
+            "ingest": self.ingest.shown(still, "ingest", "topology", step=self._ingest_loop.step),
+            "projecting": self.projections.shown(still, PROJECTIONS),
             "loops": still | self._sinks.troubles,
             "connectors": dict(self._keeper.states),
             "failing": dict(self._keeper.failing),
