@@ -200,7 +200,7 @@ def test_counts_that_cannot_be_read_or_written_do_not_keep_the_process(tmp_path:
 def test_a_part_that_stands_still_is_told_with_its_command(world: World) -> None:
     with world.loop.working("an epoch"), world.other.working("a copy"):
         still = dict(world.after(100))
-    state = {"ingest": PartState("running").shown(still.pop("ingest")), "loops": still}
+    state = {"ingest": PartState("running").shown(still, "ingest"), "loops": still}
     ingest, copies = of_pipeline(state)
     assert (ingest.component, ingest.command) == ("ingest", "penstock restart pipeline")
     assert ingest.lasting, "whoever waits is told at once"
