@@ -30,7 +30,8 @@ NDJSON: Final = "application/x-ndjson"
 SSE: Final = "text/event-stream"
 
 _PROBLEMS: Final[dict[str, str]] = {
-    "400": "malformed-body: no JSON; malformed-address, unknown-parameter, two-expectations",
+    "400": "malformed-body: no JSON; malformed-address, unknown-parameter, repeated-parameter, "
+    "two-expectations",
     "401": "unauthorized",
     "403": "foreign-origin: a web page sent it",
     "404": "not-found",

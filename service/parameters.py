@@ -1,9 +1,10 @@
-"""Query parameters: one that a route does not know is refused, with the nearest that it knows."""
+"""Query parameters: one that a route does not know, or takes once and gets twice, is refused."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import get_args, get_origin
 from urllib.parse import parse_qsl
 
 from fastapi import Request
@@ -12,12 +13,26 @@ from fastapi.routing import APIRoute
 from service.problems import refusal
 
 
-def check_parameters(query: bytes, known: Iterable[str] = ()) -> None:
-    """Refuse parameters of a query string that are not among `known`."""
+def check_parameters(
+    query: bytes, known: Iterable[str] = (), repeatable: Collection[str] = ()
+) -> None:
+    """Refuse parameters of a query string that are not among `known`, or that come more than once
+    and are not `repeatable`: all but the last value would be left out without a word.
+    """
     if not query:
         return
     names = list(known)
+    seen: set[str] = set()
     for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name in seen and name not in repeatable:
+            raise refusal(
+                400,
+                "repeated-parameter",
+                "The route takes this parameter once",
+                f"parameter {name!r} is there more than once",
+                f"Give {name} one value.",
+            )
+        seen.add(name)
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
             hint = f"Did you mean {near[0]}? " if near else ""
@@ -35,5 +50,10 @@ def known_parameters(request: Request) -> None:
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
     if request.scope["query_string"]:
-        names = [field.alias for field in route.dependant.query_params]
-        check_parameters(request.scope["query_string"], names)
+        fields = {field.alias: field.field_info for field in route.dependant.query_params}
+        many = [name for name, info in fields.items() if _takes_many(info.annotation)]
+        check_parameters(request.scope["query_string"], fields, many)
+
+
+def _takes_many(annotation: object) -> bool:
+    return any(get_origin(each) is list for each in (annotation, *get_args(annotation)))

@@ -224,6 +224,14 @@ def test_an_unknown_parameter_is_refused_with_the_nearest(
     assert (f"Did you mean {nearest}?" in answer.json()["remedy"]) == (nearest is not None)
 
 
+@pytest.mark.parametrize("query", ["after=0&after=1", "limit=5&after=0&%61fter=0"])
+def test_a_parameter_that_comes_twice_is_refused(http: httpx.Client, query: str) -> None:
+    """Which of two values counts is not for us to guess; the first was left out without a word."""
+    answer = http.get(f"/v1/events?{query}")
+    assert refusal(answer) == (400, "repeated-parameter")
+    assert "'after'" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize("path", ["/v1/streams/order-1?expected_version=3", "/v1/append?x=1"])
 def test_appends_have_no_parameters(http: httpx.Client, path: str) -> None:
     before = head(http)
