@@ -13,7 +13,6 @@ from kernel.positions import Epoch
 from lake.datasets import schema_of
 from lake.tables import kept
 from pipeline.typed.columns import EPOCH
-from projections.sql.plan import Strategy
 from projections.sql.shape import ORDER
 from replay.book import READY, Replay, ReplayBook, State
 from replay.comparison import row_differences
@@ -182,7 +181,7 @@ def _compare(
             remedy=f"Look at both, then: penstock replay swap {replay.name} --yes",
         )
     # Elsewhere the order is what a first run wrote and later ones did not keep up.
-    by_order = subject_of(site, replay.name, replay.text).plan.strategy is Strategy.NEWEST
+    by_order = subject_of(site, replay.name, replay.text).plan.ordered
     left_out = {EPOCH, *expectation.columns, *(() if by_order else ORDER)} - set(key)
     compared = tuple(name for name in columns if name not in left_out)
     return Comparison(

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession, functions
 
 from kernel.errors import BeyondThisProcess
+from kernel.positions import Epoch
 from lake.collecting import RESULT, collected
 from lake.layout import Lake
 from lake.ranges import Among, Condition, Range, Spans
@@ -21,9 +22,17 @@ from projections.run.database import (
     arrow_schema,
     types_of,
 )
-from projections.run.input_rows import facts, table_at, table_of, versions
+from projections.run.input_rows import (
+    facts,
+    rows_of_keys,
+    table_at,
+    table_of,
+    versions,
+    written_in,
+)
 from projections.run.region_runs import Reading
 from projections.run.stream_frames import input_frame
+from projections.sql.adding import GIVEN
 from projections.sql.catalog import Column
 from projections.sql.key_steps import TOUCHED
 from projections.sql.spark_text import SparkText
@@ -88,6 +97,17 @@ class SmallEngine:
         known = {each.name: each for each in self._reading.plan.columns}
         self._make(TOUCHED, types_of([known[name] for name in keys.schema.names]), [keys])
 
+    def given(
+        self, keys: pa.Table, conditions: Sequence[Condition], columns: Sequence[Column]
+    ) -> Epoch | None:
+        """See `Engine`."""
+        table = self._tables.open(self._reading.path)
+        found = None if table is None else rows_of_keys(table, keys, conditions, columns)
+        if found is None:
+            return None
+        self._make(GIVEN, types_of(columns), [found.select([each.name for each in columns])])
+        return written_in(found)
+
     def narrow(self, scan: Scan, query: str) -> None:
         """See `Engine`."""
         with self._database.within_memory(), self._database.computing():
@@ -127,11 +147,17 @@ class SparkEngine:
     """Computes one run in Spark; see `key_runs.Engine`."""
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, frames: DeltaFrames, reading: Reading
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        tables: Tables,
+        frames: DeltaFrames,
+        reading: Reading,
     ) -> None:
         self.dialect = SparkText()
         self._spark = spark
         self._lake = lake
+        self._tables = tables
         self._frames = frames
         self._reading = reading
 
@@ -166,6 +192,18 @@ class SparkEngine:
     def touch(self, keys: pa.Table) -> None:
         """See `Engine`."""
         self._frames.from_arrow(keys).createOrReplaceTempView(TOUCHED)
+
+    def given(
+        self, keys: pa.Table, conditions: Sequence[Condition], columns: Sequence[Column]
+    ) -> Epoch | None:
+        """See `Engine`. They are as few as the rows that the run gives."""
+        table = self._tables.open(self._reading.path)
+        found = None if table is None else rows_of_keys(table, keys, conditions, columns)
+        if found is None:
+            return None
+        shown = found.select([each.name for each in columns])
+        self._frames.from_arrow(shown).createOrReplaceTempView(GIVEN)
+        return written_in(found)
 
     def narrow(self, scan: Scan, query: str) -> None:
         """See `Engine`; Spark plans the whole query at once."""

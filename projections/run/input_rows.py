@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from kernel.errors import NotFound
+from kernel.positions import Epoch
 from lake.datasets import scanner_of, schema_of
 from lake.layout import Lake
 from lake.ranges import Condition, Range, actions_within, dataset_within, filter_of
@@ -17,9 +18,12 @@ from lake.small_files import SmallFiles
 from lake.tables import Tables
 from pipeline.typed.columns import EPOCH, LATE
 from projections.run.database import arrow_schema, arrow_type
-from projections.run.relations import LakeCatalog
+from projections.run.relations import LakeCatalog, retyped
+from projections.sql.catalog import Column
 from projections.sql.shape import ORDER, Input, InputKind, Plan
 from projections.sql.tree import Scan
+
+_PLACE = "__place"
 
 
 def table_of(read: Scan | Input) -> str:
@@ -110,6 +114,38 @@ def versions(scan: Scan, table: DeltaTable, conditions: Sequence[Condition]) -> 
         rows = pa.table(batch)
         columns = {field.name: rows[field.name].cast(field.type) for field in schema}
         yield pa.table({name: columns.get(name, rows[name]) for name in needed})
+
+
+def rows_of_keys(
+    table: DeltaTable, keys: pa.Table, conditions: Sequence[Condition], columns: Sequence[Column]
+) -> pa.Table | None:
+    """Return the rows that a projection's table has of some keys, with the epoch of each.
+
+    The rows of all keys meet the conditions. None where the table lacks one of the columns, or has
+    one, or the keys, under another type.
+    """
+    stored, names = schema_of(table), [each.name for each in columns]
+    certain = arrow_schema([each for each in columns if each.type])
+    if not {*names, EPOCH} <= {*stored.names}:
+        return None
+    if retyped(stored, certain) or retyped(stored, keys.schema):
+        return None
+    where = filter_of(table, conditions)
+    assert where is not None, "the table has the columns"
+    wanted = pa.schema([stored.field(name) for name in (*names, EPOCH)])
+    found = [wanted.empty_table()]
+    for batch in scanner_of(dataset_within(table, conditions), where, wanted.names).to_batches():
+        rows = pa.table(batch).cast(wanted)
+        place = pa.array(range(rows.num_rows), pa.int64())
+        placed_keys = rows.select(keys.schema.names).cast(keys.schema).append_column(_PLACE, place)
+        met = placed_keys.join(keys, keys.schema.names, join_type="left semi")
+        found.append(rows.take(met[_PLACE]))
+    return pa.concat_tables(found)
+
+
+def written_in(rows: pa.Table) -> Epoch:
+    """Return the newest epoch that one of some rows was written in; 0 for none."""
+    return Epoch(pc.max(rows[EPOCH]).as_py() or 0)
 
 
 def placed(scan: Scan, files: ds.Dataset) -> Iterator[pa.Table]:

@@ -5,6 +5,11 @@ these are read again where they are stored, by file statistics and by the values
 the query gives their rows. A process that starts has nothing to read first, and there is no state
 that needs a bound.
 
+Where facts can be added to what the table has of their groups (`projections.sql.adding`), the new
+facts are enough. Up to which epoch a row has its facts follows from the commit that it is in. A row
+that was written in a later epoch than the table's own, as a copy of another table may be, is
+computed anew, and so are all touched rows when a version changed that facts look up.
+
 Where each fact gives a row by itself, whatever it looks up, the newest row of each key needs less:
 that of the new facts and of those whose version changed, with the columns of `ORDER`, which a merge
 compares with those of the stored row.
@@ -29,7 +34,8 @@ from lake.ranges import Among, Condition, Range, Spans
 from lake.writer import UPSERT, upserts_and_deletes, with_op
 from pipeline.typed.columns import EPOCH
 from projections.run.database import ORDER_TYPES
-from projections.sql.batch import Dialect, whole
+from projections.sql.adding import added_sql
+from projections.sql.batch import Dialect, listed, whole
 from projections.sql.catalog import Column
 from projections.sql.key_steps import (
     KeySteps,
@@ -77,6 +83,16 @@ class Engine(Protocol):
         """Make the view of the touched keys."""
         ...
 
+    def given(
+        self, keys: pa.Table, conditions: Sequence[Condition], columns: Sequence[Column]
+    ) -> Epoch | None:
+        """Make the view `GIVEN` of the rows that the projection's table has of some keys.
+
+        The rows of all keys meet the conditions. Return the newest epoch that one of them was
+        written in, 0 for none; None where the table has no such columns.
+        """
+        ...
+
     def narrow(self, scan: Scan, query: str) -> None:
         """Put the rows of a query over a view into its place, where that spares work."""
         ...
@@ -99,34 +115,75 @@ def changed_rows(engine: Engine, plan: Plan, after: Epoch, up_to: Epoch) -> pa.T
     engine.facts(steps.driver, [_came(after, up_to)])
     if plan.strategy is Strategy.NEWEST:
         return with_op(_newest_of_changed(engine, plan, steps, after, up_to), UPSERT)
-    touched = _touched(engine, plan, steps, after, up_to)
+    by_facts, *by_versions = _touched(engine, plan, steps, after, up_to)
+    touched = pa.concat_tables([by_facts, *by_versions]).group_by(list(plan.key)).aggregate([])
     if not touched.num_rows:
-        none = f"{rows_sql(plan.tree, engine.dialect)} LIMIT 0"
-        return with_op(engine.rows(none, plan.columns), UPSERT)
+        none = f"{_all_sql(engine, plan)} LIMIT 0"
+        return with_op(engine.rows(none, _stored(plan)), UPSERT)
+    added = None if by_versions else _added(engine, plan, steps, touched, after)
+    if added is not None:
+        return with_op(added, UPSERT)
     engine.touch(touched)
     engine.facts(steps.driver, [_came(Epoch(0), up_to), *_of_keys(steps, touched)])
     engine.narrow(steps.driver, facts_sql(steps, engine.dialect))
     _look_up(engine, steps)
-    rows = engine.rows(touched_rows_sql(plan.tree, engine.dialect), plan.columns)
+    query = touched_rows_sql(plan.tree, engine.dialect, ordered=plan.ordered)
+    rows = engine.rows(query, _stored(plan))
     gone = touched.join(rows.select(list(plan.key)), list(plan.key), join_type="left anti")
     return upserts_and_deletes(rows, gone)
 
 
 def all_rows(engine: Engine, plan: Plan, up_to: Epoch) -> pa.Table:
-    """Return all rows as they are at an epoch; those of a `NEWEST` plan with `ORDER`."""
+    """Return all rows as they are at an epoch; those of an `ordered` plan with `ORDER`."""
     for scan in scans(plan.tree):
         if scan.kind is InputKind.STREAM:
             engine.facts(scan, [_came(Epoch(0), up_to)])
         else:
             engine.versions(scan, [])
-    if plan.strategy is Strategy.NEWEST:
-        return _newest(engine, plan)
-    return engine.rows(rows_sql(plan.tree, engine.dialect), plan.columns)
+    return engine.rows(_all_sql(engine, plan), _stored(plan))
 
 
-def _newest(engine: Engine, plan: Plan) -> pa.Table:
+def _all_sql(engine: Engine, plan: Plan) -> str:
+    """Write all rows as the table has them, from the views of the inputs."""
+    return (whole if plan.ordered else rows_sql)(plan.tree, engine.dialect)
+
+
+def _stored(plan: Plan) -> tuple[Column, ...]:
+    """Return the columns of the table, but for the epoch."""
     order = (Column(name=name, type=ORDER_TYPES[name]) for name in ORDER)
-    return engine.rows(whole(plan.tree, engine.dialect), (*plan.columns, *order))
+    return (*plan.tree.columns, *(order if plan.ordered else ()))
+
+
+def _added(
+    engine: Engine, plan: Plan, steps: KeySteps, touched: pa.Table, after: Epoch
+) -> pa.Table | None:
+    """Return the rows of touched keys that are new facts added to those that the table has.
+
+    None where they have to be computed anew. The view of the driver holds the new facts.
+    """
+    adding = plan.adding
+    if adding is None or not adding.known_by(engine.dialect):
+        return None
+    written = engine.given(touched, _of_rows(plan, touched), _stored(plan))
+    if written is None or written > after:
+        return None
+    _look_up(engine, steps)
+    columns = _stored(plan)
+    names = listed(engine.dialect, [each.name for each in columns])
+    query = f"SELECT {names} FROM ({added_sql(adding, engine.dialect)}) AS a"
+    return engine.rows(query, columns)
+
+
+def _of_rows(plan: Plan, touched: pa.Table) -> list[Condition]:
+    """Return conditions that the rows of touched keys meet."""
+    conditions: list[Condition] = []
+    for each in (column for column in plan.columns if column.name in plan.key):
+        if each.type == "TIMESTAMP":
+            ends = pc.add(touched[each.name], pa.scalar(1, pa.duration("us")))
+            conditions.append(_spans(each.name, touched[each.name], ends))
+        else:
+            conditions += _among(each.name, pc.unique(touched[each.name]))
+    return conditions
 
 
 def _newest_of_changed(
@@ -136,12 +193,12 @@ def _newest_of_changed(
     version which changed. The view of the driver holds the new facts.
     """
     _look_up(engine, steps)
-    rows = [_newest(engine, plan)]
+    rows = [engine.rows(_all_sql(engine, plan), _stored(plan))]
     for lookup in steps.lookups:
         if _facts_near_changes(engine, steps, lookup, after, up_to):
             engine.narrow(steps.driver, meeting_sql(steps, lookup, engine.dialect))
             _look_up(engine, steps)
-            rows.append(_newest(engine, plan))
+            rows.append(engine.rows(_all_sql(engine, plan), _stored(plan)))
     if len(rows) == 1:
         return rows[0]
     both = pa.concat_tables(rows)
@@ -162,10 +219,13 @@ def _came(after: Epoch, up_to: Epoch) -> Range:
     return Range(column=EPOCH, lower=after + 1, upper=up_to + 1)
 
 
-def _touched(engine: Engine, plan: Plan, steps: KeySteps, after: Epoch, up_to: Epoch) -> pa.Table:
-    """Return the keys that new facts and changed versions touch, each once.
+def _touched(
+    engine: Engine, plan: Plan, steps: KeySteps, after: Epoch, up_to: Epoch
+) -> list[pa.Table]:
+    """Return the keys that new facts touch, and those that the changed versions of each table do.
 
-    The view of the driver holds the new facts.
+    Of a table without a changed version there are none. The view of the driver holds the new
+    facts, and goes on to do so where no version changed.
     """
     columns = [each for each in plan.columns if each.name in plan.key]
 
@@ -176,8 +236,7 @@ def _touched(engine: Engine, plan: Plan, steps: KeySteps, after: Epoch, up_to: E
     for lookup in steps.lookups:
         if _facts_near_changes(engine, steps, lookup, after, up_to):
             found.append(keys(lookup.keys))
-    names = list(plan.key)
-    return pa.concat_tables([each.select(names) for each in found]).group_by(names).aggregate([])
+    return [each.select(list(plan.key)) for each in found]
 
 
 def _facts_near_changes(

@@ -15,7 +15,8 @@ import duckdb
 
 from projections.run.database import TEXT
 from projections.run.regions import region_of
-from projections.sql.batch import join_condition, joined, names, over_rows
+from projections.sql.batch import names, over_rows
+from projections.sql.join_text import join_condition, joined
 from projections.sql.shape import END, NOTHING_ENDED, ORDER
 from projections.sql.tree import Final, Join, JoinKind, Node, Recomputed
 

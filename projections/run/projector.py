@@ -53,7 +53,7 @@ from projections.run.stream_frames import input_frame
 from projections.run.targets import Target
 from projections.run.watermark import greater
 from projections.sql.plan import InputKind, Plan, Strategy
-from projections.sql.shape import END, ORDER
+from projections.sql.shape import END, ORDER, PARTIAL
 
 BOUNDED_BYTES = 64 * 2**20
 """Input files up to this size give a result that is collected here and committed at once."""
@@ -326,7 +326,9 @@ class Projector:
         stored = schema_of(table)
         if plan.strategy is Strategy.REGIONS and retyped(stored, shape_of(plan.tree)):
             return None
-        if (plan.strategy is Strategy.NEWEST) != ({*ORDER} <= {*stored.names}):
+        hidden = {each.name for each in plan.tree.columns if each.name.startswith(PARTIAL)}
+        lacking = bool(hidden - {*stored.names})
+        if lacking or plan.ordered != ({*ORDER} <= {*stored.names}):
             # An earlier version of the software kept it, by other means.
             return None
         try:
@@ -345,7 +347,7 @@ class Projector:
             with suppress(BeyondThisProcess):
                 rows = changed_rows(self._small_engine(reading), plan, after, up_to)
                 return stamped(rows, up_to)
-        spark = SparkEngine(self._spark, self._lake, self._frames, reading)
+        spark = SparkEngine(self._spark, self._lake, self._tables, self._frames, reading)
         return stamped(changed_rows(spark, plan, after, up_to), up_to)
 
     def _small_engine(self, reading: Reading) -> SmallEngine:

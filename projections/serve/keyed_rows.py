@@ -27,7 +27,7 @@ from kernel.positions import DeltaVersion
 from lake.datasets import dataset_at, dataset_of, paths_of, scanner_of, schema_of
 from projections.serve.row_values import Key, comparable, place
 from projections.serve.versions import readable
-from projections.sql.shape import ORDER
+from projections.sql.shape import ORDER, PARTIAL
 
 HIDDEN = frozenset({"_epoch", "_late", "_time", "_ingested_at", *ORDER})
 """Columns that keep a table right: no part of its rows as readers see them."""
@@ -182,7 +182,11 @@ class ScannedRows:
 
 def visible(table: DeltaTable) -> pa.Schema:
     """Return the columns of a table's rows that readers see."""
-    return pa.schema([field for field in schema_of(table) if field.name not in HIDDEN])
+    return pa.schema([field for field in schema_of(table) if not _is_hidden(field.name)])
+
+
+def _is_hidden(name: str) -> bool:
+    return name in HIDDEN or name.startswith(PARTIAL)
 
 
 def held(

@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from projections.sql.catalog import Column
 from projections.sql.decimals import FLOATING
+from projections.sql.join_text import joined
 from projections.sql.match_text import matches
 from projections.sql.shape import END, ORDER, WATERMARK, InputKind
 from projections.sql.tree import (
@@ -25,7 +26,6 @@ from projections.sql.tree import (
     Function,
     Grouped,
     Join,
-    JoinKind,
     Map,
     Match,
     Newest,
@@ -45,6 +45,8 @@ class Dialect(Protocol):
 
     semi: str
     anti: str
+    by_order: bool
+    """Whether the engine looks up the version that holds at a time by order: `ASOF JOIN`."""
 
     def name(self, name: str) -> str:
         """Quote a name."""
@@ -76,6 +78,13 @@ class Dialect(Protocol):
 
     def total(self, call: Call, value: str, over: str) -> str:
         """Write SUM or AVG of a value, the same in whatever order the rows are added."""
+        ...
+
+    divides_decimals: bool
+    """Whether `average` takes decimals, too."""
+
+    def average(self, call: Call, total: str, count: str) -> str:
+        """Write an AVG from the exact total of its values and their number, NULL for none."""
         ...
 
     def rank(self, call: str) -> str:
@@ -111,12 +120,6 @@ def newest(value: str, dialect: Dialect, *, told_apart: bool) -> str:
     """
     more = [f"{value} IS NOT NULL", value] if told_apart else []
     return dialect.of_greatest(value, dialect.row([*ORDER, *more]))
-
-
-def _later(left: str, right: str, dialect: Dialect) -> str:
-    """Write that the row `right` comes after the row `left`, in the order of `ORDER`."""
-    ours, theirs = (dialect.row([f"{side}.{name}" for name in ORDER]) for side in (left, right))
-    return f"{right}._time IS NOT NULL AND {theirs} > {ours}"
 
 
 def called(call: Call, dialect: Dialect, over: str = "") -> str:
@@ -257,36 +260,6 @@ def united(node: UnionAll, rows: Sequence[str], dialect: Dialect, more: str = ""
     """Write the query of a `UnionAll`; `more` are columns that are passed on beside."""
     columns = f"{listed(dialect, names(node))}, {', '.join(ORDER)}{more}"
     return " UNION ALL ".join(f"SELECT {columns} FROM ({each}) AS u" for each in rows)
-
-
-def joined(node: Join, left: str, right: str, dialect: Dialect, weight: str = "") -> str:
-    """Write the query of a `Join`; `weight` is a column that is given beside."""
-    on = join_condition(node, dialect)
-    own = listed(dialect, names(node.left), "l")
-    order = ", ".join(f"l.{name}" for name in ORDER)
-    if node.kind in (JoinKind.SEMI, JoinKind.ANTI):
-        word = dialect.semi if node.kind is JoinKind.SEMI else dialect.anti
-        return (
-            f"SELECT {own}, {order}{weight} FROM ({left}) AS l {word} JOIN ({right}) AS r ON {on}"
-        )
-    if node.timed:
-        later = _later("l", "r", dialect)
-        order = ", ".join(
-            f"CASE WHEN {later} THEN r.{name} ELSE l.{name} END AS {name}" for name in ORDER
-        )
-    theirs = listed(dialect, names(node.right), "r")
-    return (
-        f"SELECT {own}, {theirs}, {order}{weight} "
-        f"FROM ({left}) AS l {node.kind} JOIN ({right}) AS r ON {on}"
-    )
-
-
-def join_condition(node: Join, dialect: Dialect) -> str:
-    """Write when the rows `l` and `r` of a join are a pair."""
-    columns = (*node.left.columns, *node.right.columns)
-    parts = [f"l.{dialect.name(ours)} = r.{dialect.name(theirs)}" for ours, theirs in node.pairs]
-    parts += [f"({dialect.expression(part, columns)})" for part in node.rest]
-    return " AND ".join(parts)
 
 
 def ended(node: Final, rows: str, dialect: Dialect) -> str:

@@ -63,6 +63,8 @@ class DuckText:
 
     semi = "SEMI"
     anti = "ANTI"
+    by_order = True
+    divides_decimals = True
 
     def name(self, name: str) -> str:
         """Quote a name."""
@@ -95,6 +97,10 @@ class DuckText:
     def total(self, call: Call, value: str, over: str) -> str:
         """Write SUM or AVG of a value, the same in whatever order the rows are added."""
         return _total(call, value, over)
+
+    def average(self, call: Call, total: str, count: str) -> str:
+        """Write an AVG from the exact total of its values and their number, NULL for none."""
+        return _average(call, total, count)
 
     def rank(self, call: str) -> str:
         """Write a rank as an INT, from the call that gives it."""
@@ -131,14 +137,16 @@ def _total(call: Call, value: str, over: str) -> str:
         )
         return f"(({total}) / {count})" if average else f"({total})"
     total = f"sum({word}{value}){over}"
+    return _average(call, total, count) if average else f"CAST({total} AS {call.type})"
+
+
+def _average(call: Call, total: str, count: str) -> str:
     size = digits_of(call.type)
-    if average and call.kind.startswith("DECIMAL") and size is not None:
+    if call.kind.startswith("DECIMAL") and size is not None:
         texts = f"CAST({total} AS VARCHAR), CAST({count} AS VARCHAR)"
         return f"CAST(spark_divided({texts}, {size[0]}, {size[1]}) AS {call.type})"
-    if average:
-        # By way of text: the nearest double of a whole number of any size.
-        return f"(CAST(CAST({total} AS VARCHAR) AS DOUBLE) / {count})"
-    return f"CAST({total} AS {call.type})"
+    # By way of text: the nearest double of a whole number of any size.
+    return f"(CAST(CAST({total} AS VARCHAR) AS DOUBLE) / {count})"
 
 
 class _Expressions:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from projections.sql.adding import Adding
 from projections.sql.expressions import render
 from projections.sql.key_steps import key_steps
 from projections.sql.outline import outline
 from projections.sql.query import Query
-from projections.sql.shape import InputKind, Plan, Strategy
+from projections.sql.shape import PARTIAL, InputKind, Plan, Strategy
 from projections.sql.tree import (
     Function,
     Grouped,
@@ -24,6 +25,11 @@ from projections.sql.tree import (
 )
 
 NEW_ROWS = "new rows only"
+NEW_ROWS_ADDED = "new rows only, added to the rows of their groups"
+NEW_ROWS_ADDED_OR_MET = (
+    "new rows only, added to the rows of their groups; all rows of the touched groups when a "
+    "version changed that rows look up"
+)
 NEW_ROWS_AND_MET = "new rows, and those that look up a version which changed"
 TOUCHED_WINDOWS = "rows of the touched windows"
 TOUCHED_KEYS = "all rows of the touched keys"
@@ -37,19 +43,25 @@ _LATE_GROUPS = (
 _LATE_ROWS = "late rows: take part whenever they come; the latest event time wins"
 
 
-def cost_of(query: Query, strategy: Strategy) -> str:
+def cost_of(query: Query, strategy: Strategy, adding: Adding | None) -> str:
     """Return the cost class: what one run reads, apart from finding the keys."""
+    if adding is not None and not query.lookups:
+        return NEW_ROWS_ADDED
+    if adding is not None:
+        return NEW_ROWS_ADDED_OR_MET
     if strategy is Strategy.NEWEST:
         return NEW_ROWS_AND_MET if query.lookups else NEW_ROWS
     return TOUCHED_WINDOWS if query.window is not None else TOUCHED_KEYS
 
 
-def notes_of(query: Query, tree: Newest, strategy: Strategy, beyond: str | None) -> tuple[str, ...]:
+def notes_of(
+    query: Query, tree: Newest, strategy: Strategy, beyond: str | None, adding: Adding | None
+) -> tuple[str, ...]:
     """Say what is kept, what late rows do, and what the author may not expect.
 
     `beyond` is what Spark alone computes.
     """
-    notes = [_engine(beyond), _state(tree, strategy), _late(query)]
+    notes = [_engine(beyond), _state(tree, strategy, adding), _late(query)]
     if strategy is Strategy.NEWEST and query.where:
         notes.append(
             "WHERE: a row that fails it never wins and never removes its key's row; the newest "
@@ -145,7 +157,12 @@ def _engine(beyond: str | None) -> str:
     )
 
 
-def _state(tree: Newest, strategy: Strategy) -> str:
+def _state(tree: Newest, strategy: Strategy, adding: Adding | None) -> str:
+    if adding is not None:
+        hidden = any(output.startswith(PARTIAL) for _, output in adding.held)
+        beside = ", and totals and counts in hidden columns" if hidden else ""
+        place = ", and the place of each group's newest row" if adding.ordered else ""
+        return f"state: the target alone: new rows are added to its rows{beside}{place}"
     if strategy is Strategy.NEWEST:
         return "state: the target alone, with event time and sequence of each key's newest row"
     steps = key_steps(tree)

@@ -153,9 +153,12 @@ def rows_sql(tree: Newest, dialect: Dialect) -> str:
     return f"SELECT {listed(dialect, names(tree))} FROM ({whole(tree, dialect)}) AS y"
 
 
-def touched_rows_sql(tree: Newest, dialect: Dialect) -> str:
-    """Write the rows of the touched keys, from views that hold what these need, or more."""
-    columns = ", ".join(f"y.{dialect.name(name)}" for name in names(tree))
+def touched_rows_sql(tree: Newest, dialect: Dialect, *, ordered: bool = False) -> str:
+    """Write the rows of the touched keys, from views that hold what these need, or more.
+
+    `ordered`: with the columns of `ORDER`.
+    """
+    columns = listed(dialect, (*names(tree), *(ORDER if ordered else ())), "y")
     same = _same(tree.keys, "y", dialect)
     rows = whole(tree, dialect)
     return f"SELECT {columns} FROM ({rows}) AS y {dialect.semi} JOIN {TOUCHED} AS t ON {same}"
@@ -236,6 +239,7 @@ def _meeting(node: Join, needed: Set[str]) -> Join:
         pairs=node.pairs,
         rest=node.as_of,
         timed=False,
+        as_of=node.as_of,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from projections.sql.adding import adding_of
 from projections.sql.batch import whole
 from projections.sql.catalog import Catalog
 from projections.sql.certified import check_arguments, uncertified
@@ -33,7 +34,7 @@ from projections.sql.pruning import pruned
 from projections.sql.query import Output, Query, read_query
 from projections.sql.reading import read_tree, several_steps
 from projections.sql.scope import WINDOW_COLUMNS
-from projections.sql.shape import END, Input, InputKind, Plan, Strategy
+from projections.sql.shape import END, PARTIAL, Input, InputKind, Plan, Strategy
 from projections.sql.spark_text import SparkText
 from projections.sql.tree import Newest, is_stateful, scans, walk
 from projections.sql.windows import WindowKind
@@ -62,24 +63,28 @@ def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     else:
         _check_row_key(decl, query, key)
     tree = pruned(read_tree(decl, catalog))
-    beyond = uncertified(tree)
     newest = a_row_for_each_fact(tree)
+    adding = None if newest else adding_of(tree)
+    tree = tree if adding is None else adding.tree
+    beyond = uncertified(tree)
     strategy = Strategy.NEWEST if newest else Strategy.KEYS
     text = SparkText()
+    ordered = newest or (adding is not None and adding.ordered)
     return Plan(
         name=decl.name,
         key=tree.keys,
-        columns=tree.columns,
+        columns=tuple(each for each in tree.columns if not each.name.startswith(PARTIAL)),
         inputs=_inputs(tree),
         stateful=query.grouped,
         strategy=strategy,
         small=beyond is None,
-        rows_sql=whole(tree, text) if newest else rows_sql(tree, text),
+        rows_sql=whole(tree, text) if ordered else rows_sql(tree, text),
         freshness=decl.freshness,
         fingerprint=_fingerprint(decl, tree),
-        cost=cost_of(query, strategy),
-        notes=notes_of(query, tree, strategy, beyond),
+        cost=cost_of(query, strategy, adding),
+        notes=notes_of(query, tree, strategy, beyond, adding),
         tree=tree,
+        adding=adding,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from projections.sql.catalog import Column
 
 if TYPE_CHECKING:
+    from projections.sql.adding import Adding
     from projections.sql.tree import Newest
 
 HIDDEN_STREAM = ("_epoch", "_time", "_seq_hi", "_seq_lo")
@@ -20,6 +21,8 @@ ORDER = ("_time", "_seq_hi", "_seq_lo")
 """Order of the rows of one stream: event time, then the source's own sequence."""
 END = "_end"
 """The column with the end of a final row, in microseconds since 1970: hidden, as `_epoch` is."""
+PARTIAL = "_partial_"
+"""Begins the names of hidden columns that new facts are added to; see `projections.sql.adding`."""
 WATERMARK = "{watermark}"
 """Stands in a query of final rows for the watermark, in microseconds since 1970."""
 NOTHING_ENDED = -(2**62)
@@ -46,7 +49,8 @@ class Strategy(StrEnum):
 
     NEWEST: the newest row of each key among new facts, and facts whose version changed, with its
     order columns; it is merged where it is not older than the target's row.
-    KEYS: the rows of the keys that new facts and changed versions touch, from the facts of these.
+    KEYS: the rows of the keys that new facts and changed versions touch, from the facts of these,
+    or where the plan says how (`adding`) from the new facts and the rows that the target has.
     REGIONS: the operators of `tree` compute the regions that changes touch, in this process.
     WHOLE: as REGIONS, but an expression is Spark's alone: every run computes everything.
     """
@@ -70,9 +74,10 @@ class Input:
 class Plan:
     """How to compute a projection.
 
-    `tree` are the operators, and `columns` is the target's shape in order, without the order
-    columns that NEWEST adds. `rows_sql` computes all rows from the whole inputs, as Spark SQL text
-    over their views: the rebuild, and the oracle of P6.
+    `tree` are the operators, and `columns` is the target's shape in order, without the columns that
+    are hidden: those of `ORDER` where the plan is `ordered`, and those of `PARTIAL`.
+    `rows_sql` computes all rows from the whole inputs, as Spark SQL text over their views: the
+    rebuild, and the oracle of P6.
     `small`: the process of the pipeline computes it with the same bits as Spark.
     `stateful`: a row depends on several facts, so rows closed as late must be left out.
     `final`: rows are given out when the watermark has passed their end; see `rows_at`.
@@ -92,6 +97,13 @@ class Plan:
     notes: tuple[str, ...]
     tree: Newest = field(repr=False, compare=False)
     final: bool = False
+    adding: Adding | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def ordered(self) -> bool:
+        """Say whether the target has the columns of `ORDER`."""
+        adds = self.adding is not None and self.adding.ordered
+        return adds or self.strategy is Strategy.NEWEST
 
     def rows_at(self, watermark_us: int | None) -> str:
         """Return `rows_sql` as it is at a watermark, which final rows alone depend on."""

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from projections.sql.catalog import Column
+from projections.sql.decimals import INTEGERS
 from projections.sql.expressions import render
-from projections.sql.totals import total_sql
+from projections.sql.totals import divided_sql, total_sql
 from projections.sql.tree import Call, Function
 from schemas.identifiers import spark_name
 
@@ -18,6 +19,8 @@ class SparkText:
 
     semi = "LEFT SEMI"
     anti = "LEFT ANTI"
+    by_order = False
+    divides_decimals = False
 
     def name(self, name: str) -> str:
         """Quote a name."""
@@ -51,6 +54,11 @@ class SparkText:
         """Write SUM or AVG of a value, the same in whatever order the rows are added."""
         average = call.function is Function.AVG
         return total_sql(value, call.kind, average=average, distinct=call.distinct, over=over)
+
+    def average(self, call: Call, total: str, count: str) -> str:
+        """Write an AVG from the exact total of its values and their number, NULL for none."""
+        assert call.kind in INTEGERS, "Spark rounds a quotient of decimals in a way of its own"
+        return divided_sql(total, count)
 
     def rank(self, call: str) -> str:
         """Write a rank as an INT, from the call that gives it."""

@@ -18,8 +18,13 @@ def total_sql(value: str, kind: str, *, average: bool, distinct: bool, over: str
         return f"({total} / {count})" if average else total
     if kind in INTEGERS and average:
         exact = f"sum({word}CAST({value} AS DECIMAL(38, 0))){over}"
-        return f"(CAST({exact} AS DOUBLE) / {count})"
+        return divided_sql(exact, count)
     return f"{'avg' if average else 'sum'}({word}{value}){over}"
+
+
+def divided_sql(total: str, count: str) -> str:
+    """Write the average of whole numbers from their exact total and their number."""
+    return f"(CAST({total} AS DOUBLE) / {count})"
 
 
 def _sorted_sum(value: str, distinct: bool, over: str) -> str:

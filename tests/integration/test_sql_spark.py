@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from projections.run.database import arrow_type
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.parse import parse_script
 from projections.sql.plan import plan
@@ -26,14 +27,6 @@ from tests.support.oracles.sql_world import (
 )
 
 SEED = 20130101
-_ARROW = {
-    "STRING": pa.string(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-}
 
 
 class SparkEngine:
@@ -44,7 +37,8 @@ class SparkEngine:
 
     def view(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
         values = {n: [_zoned(row[n]) for row in rows] for n in columns}
-        table = pa.table({n: pa.array(values[n], _ARROW[kind]) for n, kind in columns.items()})
+        kinds = {n: arrow_type(Column(name=n, type=kind)) for n, kind in columns.items()}
+        table = pa.table({n: pa.array(values[n], kinds[n]) for n in columns})
         self._spark.createDataFrame(table).createOrReplaceTempView(name)
 
     def query(self, sql: str) -> list[Row]:

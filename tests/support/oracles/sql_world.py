@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -18,7 +18,9 @@ import pyarrow as pa
 from kernel.positions import Epoch
 from lake.ranges import Among, Condition, Spans
 from lake.writer import DELETE, OP
+from projections.run.database import arrow_schema, arrow_type
 from projections.run.key_runs import changed_rows
+from projections.sql.adding import GIVEN
 from projections.sql.batch import Dialect
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.declared import DeclaredCatalog
@@ -188,6 +190,7 @@ class WorldEngine:
     plan: Plan
     world: World
     dialect: Dialect = field(default_factory=SparkText)
+    target: Mapping[tuple[object, ...], Row] = field(default_factory=dict)
 
     def facts(self, scan: Scan, conditions: Sequence[Condition]) -> None:
         self._view(scan.view, {**FACT_COLUMNS, **ORDER_COLUMNS}, fact_rows(self.world), conditions)
@@ -202,17 +205,28 @@ class WorldEngine:
         types = {name: known[name] for name in keys.schema.names}
         self.engine.view(TOUCHED, types, [plain(row) for row in keys.to_pylist()])
 
+    def given(
+        self, keys: pa.Table, conditions: Sequence[Condition], columns: Sequence[Column]
+    ) -> Epoch | None:
+        wanted = {_key(self.plan, plain(row)) for row in keys.to_pylist()}
+        rows = [row for key, row in self.target.items() if key in wanted]
+        # Whoever asks for too few of them gets too few.
+        rows = [row for row in rows if all(_meets(row, each) for each in conditions)]
+        types = {each.name: each.type or "STRING" for each in columns}
+        self.engine.view(GIVEN, types, [{name: row[name] for name in types} for row in rows])
+        return Epoch(max((int(str(row["_epoch"])) for row in rows), default=0))
+
     def narrow(self, scan: Scan, query: str) -> None:
         columns = {**FACT_COLUMNS, **ORDER_COLUMNS}
         self.engine.view(scan.view, columns, self.engine.query(query))
 
     def values(self, scan: Scan, column: str) -> pa.Array | None:
         rows = self.engine.query(f"SELECT DISTINCT {column} FROM {scan.view}")
-        (kind,) = (each.type for each in scan.columns if each.name == column)
-        return pa.array([zoned(row)[column] for row in rows], ARROW[kind])
+        (kind,) = (arrow_type(each) for each in scan.columns if each.name == column)
+        return pa.array([zoned(row)[column] for row in rows], kind)
 
     def rows(self, query: str, columns: Sequence[Column]) -> pa.Table:
-        shape = pa.schema([(each.name, ARROW[each.type or "STRING"]) for each in columns])
+        shape = arrow_schema([replace(each, type=each.type or "STRING") for each in columns])
         return pa.Table.from_pylist([zoned(row) for row in self.engine.query(query)], shape)
 
     def _view(
@@ -267,14 +281,23 @@ def rebuilt(engine: Engine, plan: Plan, world: World) -> list[Row]:
 
 def kept(engine: Engine, plan: Plan, world: World, dialect: Dialect | None = None) -> list[Row]:
     """All rows as the runner keeps them, epoch after epoch, by the texts of a dialect."""
+    rows = stored(engine, plan, world, dialect or SparkText())
+    return [_visible(plan, row) for row in rows.values()]
+
+
+def stored(
+    engine: Engine, plan: Plan, world: World, dialect: Dialect
+) -> dict[tuple[object, ...], Row]:
+    """What the runner's table has in the end, by key, hidden columns too."""
     target: dict[tuple[object, ...], Row] = {}
     before = 0
     for epoch in world.epochs:
-        run = WorldEngine(engine, plan, world.until(epoch), dialect or SparkText())
+        run = WorldEngine(engine, plan, world.until(epoch), dialect, target)
         changes = changed_rows(run, plan, Epoch(before), Epoch(epoch))
-        _merge(target, plan, [plain(row) for row in changes.to_pylist()])
+        rows = [plain(row) | {"_epoch": epoch} for row in changes.to_pylist()]
+        _merge(target, plan, rows)
         before = epoch
-    return [_visible(plan, row) for row in target.values()]
+    return target
 
 
 def _key(plan: Plan, row: Row) -> tuple[object, ...]:
@@ -299,16 +322,6 @@ def _merge(target: dict[tuple[object, ...], Row], plan: Plan, rows: list[Row]) -
 
 def _order(row: Row) -> tuple[str, int, int]:
     return str(row["_time"]), int(str(row["_seq_hi"])), int(str(row["_seq_lo"]))
-
-
-ARROW = {
-    "STRING": pa.string(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-}
 
 
 def zoned(row: Row) -> Row:

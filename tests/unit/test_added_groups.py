@@ -1,0 +1,183 @@
+"""Groups that new facts are added to, on a lake's tables: what is read, and what a crash leaves.
+
+Small changes are computed in the pipeline's process: whatever would ask Spark fails here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from kernel import failpoints
+from kernel.positions import Epoch
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
+from pipeline.typed.columns import EVENT_COLUMNS
+from projections.run import engines
+from projections.run.catalog import LIVE, PROJECTION, Entry
+from projections.run.projector import Projector, Run
+from projections.run.targets import live_target
+from projections.serve.keyed_rows import visible
+from replay.subject import subject_of
+from tests.support.lake.handmade import HandMade, NoSpark
+
+TYPED = "typed/events.visit.seen"
+START = datetime(2013, 1, 1, tzinfo=UTC)
+MOMENT = pa.timestamp("us", "UTC")
+SEEN = pa.schema(
+    [
+        ("person", pa.string()),
+        ("stay", pa.int32()),
+        *EVENT_COLUMNS,
+        *(("_epoch", pa.int64()), ("_late", pa.bool_()), ("_time", MOMENT)),
+        *(("_seq_hi", pa.int64()), ("_seq_lo", pa.int64())),
+    ]
+)
+STAYS = """
+CREATE PROJECTION stays WITH (key = 'person') AS
+SELECT person, COUNT(*) AS n, AVG(stay) AS mean, MAX(stay) AS longest, stay AS last
+FROM STREAM events.visit GROUP BY person;
+"""
+HOURS = """
+CREATE PROJECTION hours WITH (key = 'window_start, person') AS
+SELECT window_start, person, COUNT(stay) AS n, SUM(stay) AS total
+FROM STREAM events.visit GROUP BY person, HOP(occurred_at, '30 minutes', '1 hour');
+"""
+TEXTS = {"stays": STAYS, "hours": HOURS}
+Visit = tuple[str, int, int | None]
+"""Who, at which minute, how long."""
+
+
+@dataclass
+class Visits:
+    """A lake with visits, and the projections that count them."""
+
+    place: Path
+    position: int = 0
+    made: HandMade = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lake = Lake.at(self.place)
+        self.made = HandMade(self.lake)
+        self.made.deployed.put(
+            [
+                Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text)
+                for name, text in TEXTS.items()
+            ]
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Begin a process."""
+        self.tables = Tables()
+        self.projector = Projector(NoSpark(), self.lake, self.tables, self.made.site.manifest)
+
+    def seen(self, visits: Sequence[Visit]) -> Epoch:
+        epoch = self.made.epoch()
+        rows = []
+        for person, minute, stay in visits:
+            self.position += 1
+            at = START + timedelta(minutes=minute)
+            rows.append(
+                {name: None for name in SEEN.names}
+                | {"person": person, "stay": stay, "occurred_at": at, "_epoch": epoch}
+                | {"_late": False, "_time": at, "_seq_hi": self.position, "_seq_lo": 0}
+            )
+        self.made.derive({TYPED: pa.Table.from_pylist(rows, SEEN)}, epoch)
+        return epoch
+
+    def run(self, name: str, epoch: Epoch) -> Run:
+        subject = subject_of(self.made.site, name)
+        target = live_target(self.lake, name, 1)
+        return self.projector.run(subject.plan, target, subject.catalog, epoch)
+
+    def path(self, name: str) -> str:
+        return self.lake.path(f"projection/{name}")
+
+    def rows(self, name: str) -> list[dict[str, object]]:
+        """All that the table has, but for when it was written."""
+        found = DeltaTable(self.path(name)).to_pyarrow_table().drop_columns(["_epoch"])
+        return sorted(found.to_pylist(), key=str)
+
+
+def drawn(seed: int, count: int) -> list[Visit]:
+    chance = random.Random(seed)
+    return [
+        (chance.choice("abcdefgh"), chance.randrange(300), chance.choice([None, 1, 5, 9]))
+        for _ in range(count)
+    ]
+
+
+def test_p6_what_crashes_leave_is_added_once(tmp_path: Path) -> None:
+    kept, whole = Visits(tmp_path / "kept"), Visits(tmp_path / "whole")
+    came = drawn(1, 60)
+    points = [None, failpoints.PROJECTION_BEFORE_COMMIT, failpoints.PROJECTION_AFTER_COMMIT]
+    for number in range(0, 60, 10):
+        epoch = kept.seen(came[number : number + 10])
+        for name in TEXTS:
+            point = points[(number // 10 + len(name)) % 3]
+            if point is not None:
+                failpoints.arm(point, "raise")
+                with pytest.raises(failpoints.Crash):
+                    kept.run(name, epoch)
+                failpoints.disarm()
+                kept.start()
+            kept.run(name, epoch)
+    last = whole.seen(came)
+    for name in TEXTS:
+        assert whole.run(name, last).whole
+        assert kept.rows(name) == whole.rows(name)
+        assert kept.rows(name)
+
+
+def test_no_facts_of_before_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    visits = Visits(tmp_path)
+    first = visits.seen(drawn(2, 30))
+    for name in TEXTS:
+        visits.run(name, first)
+    read: list[int] = []
+    plain = engines.facts
+
+    def facts(*given: Any, **more: Any) -> Iterator[pa.Table]:
+        for part in plain(*given, **more):
+            read.append(part.num_rows)
+            yield part
+
+    monkeypatch.setattr(engines, "facts", facts)
+    epoch = visits.seen(drawn(3, 2))
+    for name in TEXTS:
+        run = visits.run(name, epoch)
+        assert not run.whole
+        assert run.rows
+    assert sum(read) == 2 * len(TEXTS)
+
+
+def test_readers_see_the_columns_of_the_query_alone(tmp_path: Path) -> None:
+    visits = Visits(tmp_path)
+    visits.run("stays", visits.seen(drawn(4, 10)))
+    table = DeltaTable(visits.path("stays"))
+    stored = table.to_pyarrow_table().schema.names
+    assert [*visible(table).names] == ["person", "n", "mean", "longest", "last"]
+    assert {name for name in stored if name.startswith("_partial_")}
+
+
+@pytest.mark.parametrize("lacks", ["_partial_0", "_time"])
+def test_a_table_of_an_earlier_version_is_written_anew_once(tmp_path: Path, lacks: str) -> None:
+    visits = Visits(tmp_path)
+    first = visits.seen(drawn(5, 20))
+    visits.run("stays", first)
+    rows = DeltaTable(visits.path("stays")).to_pyarrow_table().drop_columns([lacks])
+    guard = Guard(live_target(visits.lake, "stays", 1).app_id, first, True)
+    ArrowWriter(Tables()).overwrite(visits.path("stays"), rows, guard)
+    visits.start()
+    assert visits.run("stays", visits.seen(drawn(6, 3))).whole
+    assert not visits.run("stays", visits.seen(drawn(7, 3))).whole
