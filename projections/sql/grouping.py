@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from sqlglot import exp
 
+from kernel.errors import InvalidRequest
 from projections.sql.calls import Called, aggregate_of
 from projections.sql.decimals import FLOATING
 from projections.sql.durations import FORM, duration_of, in_us
@@ -38,6 +39,26 @@ _TIME = "__t"
 class _Session:
     time: exp.Expr
     gap: timedelta
+
+
+class GroupTexts:
+    """What the expressions of a grouped SELECT are; see `grouping_sets.Meanings`."""
+
+    def __init__(self, names: Names, items: list[Output]) -> None:
+        self._names = names
+        self._items = items
+
+    def text(self, node: exp.Expr) -> str:
+        """Return the text of an expression over the inputs; as it is written if it is none."""
+        try:
+            return same_text(self._names.flat(self._names.scope.resolve(node)))
+        except InvalidRequest:
+            return same_text(node)
+
+    def group(self, node: exp.Expr) -> tuple[str, str]:
+        """Return the text and the type of what is grouped by."""
+        meant = self._names.flat(group_expression(self._names.scope, node, self._items))
+        return same_text(meant), self._names.type_of(meant)
 
 
 @dataclass(slots=True, kw_only=True)

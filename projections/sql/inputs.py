@@ -70,6 +70,13 @@ def source_at(script: Script, node: exp.Expr, catalog: Catalog, *, index: int, a
     at = offset_of(node, at)
     streaming = isinstance(node, exp.Stream)
     table = node.this if streaming else node
+    if isinstance(table, exp.Values):
+        raise script.refusal(
+            "VALUES is not compiled: its rows come with no event and no change of a table",
+            at=at,
+            fix="Write CASE key WHEN 1 THEN 'a' WHEN 2 THEN 'b' END, or keep the rows in a table "
+            "that is captured.",
+        )
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         raise script.refusal(
             "only tables and streams can be read here",

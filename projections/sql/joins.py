@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
 from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import check, conjuncts, unwrapped
+from projections.sql.outer_joins import side_of
 from projections.sql.places import Script, offset_of
 from projections.sql.query import resolved
 from projections.sql.resolving import Names, used
+from projections.sql.scalar_subqueries import is_of_one_row
 from projections.sql.scope import Source
 from projections.sql.shape import InputKind
 from projections.sql.tree import Join, JoinKind, Map, Node, column, passed
@@ -21,12 +24,19 @@ _KINDS = {
     ("", "INNER"): JoinKind.INNER,
     ("LEFT", ""): JoinKind.LEFT,
     ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("FULL", ""): JoinKind.LEFT,
+    ("FULL", "OUTER"): JoinKind.LEFT,
     ("LEFT", "SEMI"): JoinKind.SEMI,
     ("", "SEMI"): JoinKind.SEMI,
     ("LEFT", "ANTI"): JoinKind.ANTI,
     ("", "ANTI"): JoinKind.ANTI,
 }
-_FORM = "Write [LEFT | LEFT SEMI | LEFT ANTI] JOIN x ON x.key = expression AND …."
+_FORM = "Write [LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN x ON x.key = expression AND …."
+_NO_PAIRS = (
+    "CROSS JOIN is not compiled: each new row would be compared with every other",
+    "Equate something: JOIN x ON x.key = expression. One value of all rows is a subquery: "
+    "(SELECT MAX(amount) FROM x).",
+)
 
 
 def gives_columns(join: exp.Expr) -> bool:
@@ -35,40 +45,92 @@ def gives_columns(join: exp.Expr) -> bool:
 
 
 def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: Source) -> Join:
-    """Join the rows so far with those of one more input, the last of `names`."""
+    """Join the rows so far with those of one more input, the last of `names`.
+
+    Of a FULL join it is the part with the left side's rows; see `unmatched`.
+    """
     at = offset_of(join.this, names.at)
+    if is_of_one_row(join):
+        one = (exp.Literal.number(1), exp.Literal.number(1))
+        return _paired(names, [one], [], [], left, right, JoinKind.LEFT)
     kind = _kind(names.script, join, at)
+    as_of = _as_of(names, join.this, source, at) if source.kind is InputKind.HISTORY else []
+    if as_of and side_of(join) == "FULL":
+        raise names.script.refusal(
+            "FULL JOIN of a table as of a time: a version that nothing looks up has no time",
+            at=at,
+            fix="Write LEFT JOIN, or join the table as it is: FULL JOIN x ON x.key = ….",
+        )
+    conditions = (*_conditions(names, join, source, at), *as_of)
+    made = _with_conditions(names, conditions, left, right, kind, at)
+    return replace(
+        made,
+        timed=source.kind is InputKind.STREAM,
+        as_of=tuple(each for each in as_of if any(each is part for part in made.rest)),
+    )
+
+
+def unmatched(
+    names: Names, join: exp.Expr, left: Node, right: Node, source: Source, *, timed: bool
+) -> Join:
+    """Return the rows of a FULL join's right side that no row of the left one is joined with.
+
+    `timed`: there are facts among the rows of the left side.
+    """
+    at = offset_of(join.this, names.at)
+    conditions = _conditions(names, join, source, at)
+    made = _with_conditions(names, conditions, right, left, JoinKind.ANTI, at)
+    return replace(made, timed=timed)
+
+
+def _with_conditions(
+    names: Names,
+    conditions: Sequence[exp.Expr],
+    left: Node,
+    right: Node,
+    kind: JoinKind,
+    at: int,
+) -> Join:
     ours = {each.name for each in left.columns}
     theirs = {each.name for each in right.columns}
-    left_pairs, right_pairs, rest, right_only = [], [], [], []
-    as_of = _as_of(names, join.this, source, at) if source.kind is InputKind.HISTORY else []
-    for part in (*_conditions(names, join, source, at), *as_of):
+    pairs, rest, right_only = [], [], []
+    for part in conditions:
         pair = _pair(part, ours, theirs)
         if pair is not None:
             _check_types(names, pair, part, at)
-            left_pairs.append(pair[0])
-            right_pairs.append(pair[1])
+            pairs.append(pair)
         elif used(part) and used(part) <= theirs:
             right_only.append(part)
         else:
             rest.append(part)
-    if not left_pairs:
+    if not pairs:
         raise names.script.refusal(
             "the join equates nothing: every row would be compared with every other",
             at=at,
             fix=_FORM,
         )
+    return _paired(names, pairs, rest, right_only, left, right, kind)
+
+
+def _paired(
+    names: Names,
+    pairs: Sequence[tuple[exp.Expr, exp.Expr]],
+    rest: Sequence[exp.Expr],
+    right_only: Sequence[exp.Expr],
+    left: Node,
+    right: Node,
+    kind: JoinKind,
+) -> Join:
     number = sum(1 for each in left.columns if each.name.startswith("__l"))
-    lefts = [names.computed(f"__l{number + i}", e) for i, e in enumerate(left_pairs)]
-    rights = [names.computed(f"__r{number + i}", e) for i, e in enumerate(right_pairs)]
+    lefts = [names.computed(f"__l{number + i}", ours) for i, (ours, _) in enumerate(pairs)]
+    rights = [names.computed(f"__r{number + i}", theirs) for i, (_, theirs) in enumerate(pairs)]
     return Join(
         left=Map(input=left, outputs=(*passed(left.columns), *lefts)),
         right=Map(input=right, outputs=(*passed(right.columns), *rights), where=tuple(right_only)),
         kind=kind,
         pairs=tuple((a.name, b.name) for a, b in zip(lefts, rights, strict=True)),
         rest=tuple(rest),
-        timed=source.kind is InputKind.STREAM,
-        as_of=tuple(each for each in as_of if each in rest),
+        timed=False,
     )
 
 
@@ -76,6 +138,8 @@ def _kind(script: Script, join: exp.Expr, at: int) -> JoinKind:
     side, word = join.text("side").upper(), join.text("kind").upper()
     known = ("this", "side", "kind", "on", "using", "pivots")
     unknown = [clause for clause, content in join.args.items() if content and clause not in known]
+    if word == "CROSS":
+        raise script.refusal(_NO_PAIRS[0], at=at, fix=_NO_PAIRS[1])
     kind = _KINDS.get((side, word))
     if unknown or kind is None:
         words = " ".join(filter(None, [*(each.upper() for each in unknown), side, word]))

@@ -370,7 +370,7 @@ def _query(script: Text, body: list[Token]) -> exp.Expr:
             f"expected SELECT, found {body[0].text!r}", at=body[0].start, fix=PROJECTION_FORM
         )
     query = parsed(script, with_sessions(with_streams(body)))
-    if not isinstance(query, exp.Select | exp.Union | exp.Subquery):
+    if not isinstance(query, exp.Select | exp.SetOperation | exp.Subquery):
         raise script.refusal(
             f"a projection is a SELECT, found {type(query).__name__.upper()}",
             at=body[0].start,

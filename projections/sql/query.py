@@ -206,7 +206,7 @@ def _group(
 
 
 def refuse_group_clauses(scope: Scope, group: exp.Expr) -> None:
-    """Refuse what GROUP BY has beside expressions, as ROLLUP."""
+    """Refuse what GROUP BY has beside expressions."""
     for clause, content in group.args.items():
         if content and clause != "expressions":
             raise scope.script.refusal(

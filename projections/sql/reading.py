@@ -17,16 +17,20 @@ from projections.sql.catalog import Catalog, Relation
 from projections.sql.emission import emitted
 from projections.sql.expressions import conjuncts, has_aggregate
 from projections.sql.finality import final
-from projections.sql.grouping import grouped
+from projections.sql.grouping import GroupTexts, grouped
+from projections.sql.grouping_sets import has_sets, queries_of_sets
 from projections.sql.inputs import source_at
 from projections.sql.match_clause import MatchClause, clause_of
 from projections.sql.matching import matched
+from projections.sql.outer_joins import full, mirrored, side_of
 from projections.sql.parse import ProjectionDecl
 from projections.sql.places import Script, offset_of
 from projections.sql.query import Output, read_items, refuse_clauses, resolved, unique
 from projections.sql.ranking import Windows
 from projections.sql.resolving import Names
+from projections.sql.scalar_subqueries import with_values
 from projections.sql.scope import Source
+from projections.sql.set_operations import in_both, in_first_alone
 from projections.sql.shape import HIDDEN_STREAM, InputKind
 from projections.sql.tree import (
     Computed,
@@ -53,8 +57,11 @@ def several_steps(query: exp.Expr) -> bool:
     joined = [join.this for join in query.args.get("joins") or []]
     kinds = [join.text("kind").upper() for join in query.args.get("joins") or []]
     first = query.args["from_"].this if query.args.get("from_") is not None else None
+    sides = {side_of(join) for join in query.args.get("joins") or []}
     return (
-        any(isinstance(each, exp.Stream) for each in joined)
+        bool(sides & {"RIGHT", "FULL"})
+        or has_sets(query)
+        or any(isinstance(each, exp.Stream) for each in joined)
         or any(
             isinstance(each, exp.Table) and not each.args.get("version")
             for each in (first, *joined)
@@ -104,14 +111,18 @@ class _Reader:
             case exp.Subquery():
                 return self.query(node.this, named)
             case exp.Union():
-                return self._union(node, named)
+                union = UnionAll(inputs=self._sides(node, named))
+                return _distinct(union) if node.args.get("distinct") else union
+            case exp.Intersect() | exp.Except() if node.args.get("distinct"):
+                both = self._sides(node, named)
+                return (in_both if isinstance(node, exp.Intersect) else in_first_alone)(*both)
             case exp.Select():
                 return self._select(node, named)
             case _:
                 raise self.script.refusal(
-                    f"{type(node).__name__.upper()} is not compiled",
+                    f"{_word(node)} is not compiled",
                     at=offset_of(node, self.at),
-                    fix="Write a SELECT, or several with UNION ALL between them.",
+                    fix="Write a SELECT, or several with UNION [ALL], INTERSECT or EXCEPT between.",
                 )
 
     def _with(self, node: exp.Expr) -> dict[str, exp.Expr]:
@@ -126,19 +137,22 @@ class _Reader:
             )
         return {each.alias.lower(): each.this for each in clause.expressions}
 
-    def _union(self, node: exp.Union, named: Mapping[str, exp.Expr]) -> Node:
+    def _sides(self, node: exp.SetOperation, named: Mapping[str, exp.Expr]) -> tuple[Node, Node]:
+        """Read both sides of a UNION and its like, under the names that the first one has."""
+        word = _word(node)
         first = self.query(node.this, named)
         second = self.query(_named_alike(node.expression, first), named)
         if len(first.columns) != len(second.columns):
             raise self.script.refusal(
-                f"the parts of a UNION have {len(first.columns)} and {len(second.columns)} columns",
+                f"the parts of a {word} have {len(first.columns)} and {len(second.columns)} "
+                "columns",
                 at=offset_of(node.expression, self.at),
                 fix="Select the same columns, in the same order.",
             )
         for one, other in zip(first.columns, second.columns, strict=True):
             if one.type != other.type:
                 raise self.script.refusal(
-                    f"column {one.name} of a UNION is {one.type or 'of unknown type'} above and "
+                    f"column {one.name} of a {word} is {one.type or 'of unknown type'} above and "
                     f"{other.type or 'of unknown type'} below",
                     at=offset_of(node.expression, self.at),
                     fix=f"Convert one of them: CAST(… AS {one.type or other.type or 'STRING'}).",
@@ -147,27 +161,21 @@ class _Reader:
             Computed(name=one.name, expression=column(other.name), type=one.type)
             for one, other in zip(first.columns, second.columns, strict=True)
         )
-        union = UnionAll(inputs=(first, Map(input=second, outputs=renamed)))
-        return _distinct(union) if node.args.get("distinct") else union
+        return first, Map(input=second, outputs=renamed)
 
     def _select(self, select: exp.Select, named: Mapping[str, exp.Expr]) -> Node:
         at = offset_of(select, self.at)
         refuse_clauses(self.script, select, at, known=_STEPS)
-        select = joins.without_subqueries(self.script, select, at)
-        clause = select.args.get("from_")
-        if clause is None:
+        select = mirrored(self.script, joins.without_subqueries(self.script, select, at), at)
+        select = with_values(self.script, select, at)
+        if select.args.get("from_") is None:
             raise self.script.refusal(
                 "a SELECT without FROM", at=at, fix="Read something: FROM STREAM events.<category>."
             )
-        node, first = self._input(clause.this, named, [], at)
-        sources = [first]
-        for join in select.args.get("joins") or []:
-            right, source = self._input(join.this, named, sources, at)
-            names = Names(self.script, [*sources, source], at=at)
-            node = joins.joined(names, join, node, right, source)
-            if source.index >= 0 and joins.gives_columns(join):
-                sources.append(source)
+        node, sources = self._joined(select, len(select.args.get("joins") or []), named, at)
         names = Names(self.script, sources, at=at)
+        if has_sets(select):
+            return self._sets(names, select, named, at)
         where = select.args.get("where")
         conditions = conjuncts(where.this if where is not None else None)
         node = Map(
@@ -176,6 +184,36 @@ class _Reader:
             where=tuple(names.flat(resolved(names.scope, part)) for part in conditions),
         )
         return self._results(names, select, node, at)
+
+    def _joined(
+        self, select: exp.Select, count: int, named: Mapping[str, exp.Expr], at: int
+    ) -> tuple[Node, list[Source]]:
+        """Read FROM and the first `count` joins."""
+        node, first = self._input(select.args["from_"].this, named, [], at)
+        sources = [first]
+        for place, join in enumerate((select.args.get("joins") or [])[:count]):
+            right, source = self._input(join.this, named, sources, at)
+            names = Names(self.script, [*sources, source], at=at)
+            made: Node = joins.joined(names, join, node, right, source)
+            if side_of(join) == "FULL":
+                left, before = self._joined(select, place, named, at)
+                right, source = self._input(join.this, named, before, at)
+                facts = _has_facts(left)
+                alone = joins.unmatched(names, join, left, right, source, timed=facts)
+                made = full(made, alone)
+            node = made
+            if joins.gives_columns(join):
+                sources.append(source)
+        return node, sources
+
+    def _sets(
+        self, names: Names, select: exp.Select, named: Mapping[str, exp.Expr], at: int
+    ) -> Node:
+        """Read a SELECT once for each of its sets of groups."""
+        items = read_items(self.script, select, at)
+        queries = queries_of_sets(self.script, select, at, GroupTexts(names, items))
+        first, *others = (self._select(each, named) for each in queries)
+        return UnionAll(inputs=(first, *others)) if others else first
 
     def _results(self, names: Names, select: exp.Select, node: Node, at: int) -> Node:
         items = read_items(self.script, select, at)
@@ -271,6 +309,12 @@ class _Reader:
                     at=at,
                     fix="Rename the field at its origin.",
                 )
+
+
+def _word(node: exp.Expr) -> str:
+    name = type(node).__name__.upper()
+    alls = isinstance(node, exp.Intersect | exp.Except) and not node.args.get("distinct")
+    return f"{name} ALL" if alls else name
 
 
 def _named_alike(part: exp.Expr, first: Node) -> exp.Expr:

@@ -22,6 +22,8 @@ _NARROW = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 def _cast(node: exp.Expr, types: TypeOf) -> Scalar | None:
     inner, source = node.this, types(node.this)
     target = _normal(node.args["to"].sql(dialect="spark"))
+    if isinstance(inner, exp.Null):
+        return _null(target)
     if not source:
         return None
     if source == target:
@@ -33,6 +35,13 @@ def _cast(node: exp.Expr, types: TypeOf) -> Scalar | None:
         return _of_text(inner, target, tries=tries)
     words = None if tries else _words(source, target)
     return form(target, words, inner) if words is not None else None
+
+
+def _null(target: str) -> Scalar | None:
+    plain = target in (*_NARROW, "DOUBLE", "BOOLEAN", "DATE", "TIMESTAMP")
+    if target == TEXT:
+        return form(target, "CAST(NULL AS VARCHAR)")
+    return form(target, f"CAST(NULL AS {target})") if plain or digits_of(target) else None
 
 
 def _normal(kind: str) -> str:

@@ -22,6 +22,7 @@ from projections.sql.spark_text import SparkText
 from projections.sql.tree import scans
 from tests.integration.test_sql_spark import SparkEngine
 from tests.property.test_sql_table_faults import crowd
+from tests.support.oracles.further_projections import FURTHER as MORE
 from tests.support.oracles.pattern_projections import PATTERNS
 from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.shop_projections import CASES as SHOP_CASES
@@ -68,10 +69,11 @@ def world() -> World:
     return World(facts=facts, readings=readings)
 
 
-CASES = {**REGIONS, **PATTERNS}
+CASES = {**REGIONS, **MORE, **PATTERNS}
 TABLES = ("foreign key, grouped by the other", "three on each other", "tables, anti")
 """Of tables and projections the cases that have what others have too."""
 FURTHER = ("cumulating", "ranks", "count windows", "two streams", "semi", "in", "union")
+FURTHER += ("except", "right", "cube", "as of, semi", "as of, anti", "as of, right")
 FURTHER += ("pattern, overlapping", "pattern, reluctant", "pattern, all rows together")
 """What other cases have too, in another combination."""
 

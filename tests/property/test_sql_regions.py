@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from projections.run import operators
 from projections.sql.certified import uncertified
+from tests.support.oracles.further_projections import FURTHER
 from tests.support.oracles.pattern_projections import PATTERNS
 from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.region_world import Kept, tree_of
@@ -30,7 +31,7 @@ def compacted_often() -> Iterator[None]:
         yield
 
 
-CASES = {**REGIONS, **PATTERNS}
+CASES = {**REGIONS, **FURTHER, **PATTERNS}
 LOST = st.sampled_from([None, 1, 2, 3])
 
 

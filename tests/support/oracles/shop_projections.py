@@ -83,6 +83,22 @@ def _customers_with(shop: Shop, *, met: bool) -> list[Row]:
     ]
 
 
+def _known(shop: Shop) -> list[Row]:
+    orders, customers = _orders(shop), _customers(shop)
+    pairs = [
+        (o, customers[o["customer"]])
+        for o in orders
+        if o["state"] == "open" and o["customer"] in customers
+    ]
+    met = {o["id"] for o, _ in pairs}, {c["id"] for _, c in pairs}
+    nobody: Row = {"id": 0, "amount": None, "name": None}
+    pairs += [(o, nobody) for o in orders if o["id"] not in met[0]]
+    pairs += [(nobody, c) for c in customers.values() if c["id"] not in met[1]]
+    return [
+        {"o": o["id"], "c": c["id"], "amount": o["amount"], "name": c["name"]} for o, c in pairs
+    ]
+
+
 def _order(payment: Payment) -> tuple[int, int]:
     return payment.minute, payment.position
 
@@ -218,6 +234,15 @@ CASES = {
             f"LEFT ANTI JOIN {ORDERS} o ON o.customer = c.id AND o.state = 'open'",
         ),
         lambda shop: _customers_with(shop, met=False),
+    ),
+    "tables, full": Case(
+        _projection(
+            "known",
+            "o, c",
+            "SELECT coalesce(o.id, 0L) AS o, coalesce(c.id, 0L) AS c, o.amount, c.name "
+            f"FROM {ORDERS} o FULL JOIN {CUSTOMERS} c ON c.id = o.customer AND o.state = 'open'",
+        ),
+        _known,
     ),
     "a stream and a table": Case(
         _projection(

@@ -1,0 +1,144 @@
+"""GROUPING SETS, ROLLUP and CUBE: one query for each set of groups, and their rows together.
+
+In the rows of a set the expressions that are grouped by in other sets alone are NULL, and
+`GROUPING(x)` says of such a row 1, of one that is grouped by x 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Protocol
+
+from sqlglot import exp
+
+from projections.sql.expressions import AGGREGATES
+from projections.sql.places import Script, offset_of
+
+_MOST_SETS = 16
+_Set = tuple[exp.Expr, ...]
+
+
+def has_sets(select: exp.Expr) -> bool:
+    """Say whether a SELECT groups by several sets of expressions."""
+    clause = select.args.get("group")
+    if clause is None:
+        return False
+    words = (exp.GroupingSets, exp.Rollup, exp.Cube)
+    return any(isinstance(each, words) for each in clause.expressions) or any(
+        clause.args.get(each) for each in ("grouping_sets", "rollup", "cube")
+    )
+
+
+class Meanings(Protocol):
+    """What expressions of one SELECT are over its inputs."""
+
+    def text(self, node: exp.Expr) -> str:
+        """Return a text by which expressions are compared: equal ones have the same."""
+        ...
+
+    def group(self, node: exp.Expr) -> tuple[str, str]:
+        """Return such a text of what is grouped by, and its type; empty where it is not known."""
+        ...
+
+
+def queries_of_sets(
+    script: Script, select: exp.Select, at: int, meanings: Meanings
+) -> list[exp.Select]:
+    """Return a SELECT for each set, with NULL of the expression's type where it does not group."""
+    fixed, sets = _sets(script, select.args["group"], at)
+    groups = [[(each, *meanings.group(each)) for each in found] for found in sets]
+    nulls = {text: _null(kind) for found in groups for _, text, kind in found}
+    queries = []
+    for found, named in zip(sets, groups, strict=True):
+        own = {text for _, text, _ in named}
+        made = select.copy()
+        by: list[exp.Expr] = [each.copy() for each in (*fixed, *found)]
+        made.set("group", exp.Group(expressions=by or [exp.Literal.string("all")]))
+        absent = {text: null for text, null in nulls.items() if text not in own}
+        items = [_named(_of_set(each, absent, meanings), each) for each in select.expressions]
+        made.set("expressions", items)
+        having = select.args.get("having")
+        if having is not None:
+            made.set("having", exp.Having(this=_of_set(having.this, absent, meanings)))
+        queries.append(made)
+    return queries
+
+
+def _sets(script: Script, clause: exp.Expr, at: int) -> tuple[_Set, list[_Set]]:
+    """Return what every set has, and the sets of the one ROLLUP, CUBE or GROUPING SETS."""
+    place = offset_of(clause, at)
+    fixed: list[exp.Expr] = []
+    found: list[exp.Expr] = []
+    for each in clause.expressions:
+        words = (exp.GroupingSets, exp.Rollup, exp.Cube)
+        (found if isinstance(each, words) else fixed).append(each)
+    behind = [
+        e for word in ("grouping_sets", "rollup", "cube") for e in clause.args.get(word) or []
+    ]
+    for each in behind:
+        if not each.expressions:
+            # GROUP BY a, b WITH ROLLUP
+            each = type(each)(expressions=[one.copy() for one in fixed])
+            fixed = []
+        found.append(each)
+    if len(found) != 1:
+        raise script.refusal(
+            "several of ROLLUP, CUBE and GROUPING SETS in one GROUP BY",
+            at=place,
+            fix="Write the sets out: GROUPING SETS ((a, b), (a), ()).",
+        )
+    (one,) = found
+    parts = tuple(map(_members, one.expressions))
+    match one:
+        case exp.Rollup():
+            sets = [_flat(parts[:count]) for count in range(len(parts), -1, -1)]
+        case exp.Cube():
+            sizes = range(len(parts), -1, -1)
+            sets = [_flat(chosen) for size in sizes for chosen in combinations(parts, size)]
+        case _:
+            sets = [*parts]
+    if len(sets) > _MOST_SETS:
+        raise script.refusal(
+            f"{len(sets)} sets of groups: each is kept by itself",
+            at=place,
+            fix=f"Name those that are read, {_MOST_SETS} at most: GROUPING SETS ((a, b), (a), ()).",
+        )
+    return tuple(fixed), sets
+
+
+def _members(node: exp.Expr) -> _Set:
+    if isinstance(node, exp.Tuple):
+        return tuple(node.expressions)
+    return (node.this,) if isinstance(node, exp.Paren) else (node,)
+
+
+def _flat(parts: Sequence[_Set]) -> _Set:
+    return tuple(each for part in parts for each in part)
+
+
+def _of_set(node: exp.Expr, absent: dict[str, exp.Expr], meanings: Meanings) -> exp.Expr:
+    """Return an expression as it is in a set that does not group by what is absent."""
+
+    def replaced(found: exp.Expr) -> exp.Expr:
+        if isinstance(found, exp.Grouping):
+            (of,) = found.expressions
+            return exp.Literal.number(1 if meanings.text(of) in absent else 0)
+        inside = found.find_ancestor(*AGGREGATES) is not None or isinstance(found, AGGREGATES)
+        null = None if inside else absent.get(meanings.text(found))
+        return found if null is None else null.copy()
+
+    return node.copy().transform(replaced)
+
+
+def _named(made: exp.Expr, written: exp.Expr) -> exp.Expr:
+    """Give a result the name that it has where it is a plain column."""
+    if isinstance(written, exp.Column) and not isinstance(made, exp.Column):
+        return exp.alias_(made, written.name)
+    return made
+
+
+def _null(kind: str) -> exp.Expr:
+    if not kind:
+        return exp.Null()
+    return exp.Cast(this=exp.Null(), to=exp.DataType.build(kind, dialect="spark"))

@@ -1,0 +1,262 @@
+"""Set operations, outer joins, sets of groups, values of subqueries: each in plain Python too."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from tests.support.oracles.region_projections import FROM, Case
+from tests.support.oracles.sql_world import START, Fact, Row, World
+
+STREAM = "STREAM events.flight.departed"
+NEAR = (
+    f"{STREAM} b ON b.flight = a.flight AND b.occurred_at > a.occurred_at "
+    "AND b.occurred_at <= a.occurred_at + INTERVAL 10 MINUTES AND a.distance > 0"
+)
+WEATHER = "weather FOR SYSTEM_TIME AS OF e.occurred_at w"
+TEN = timedelta(minutes=10)
+_Group = tuple[object, ...]
+
+
+def _case(name: str, key: str, query: str, oracle: Callable[[World], list[Row]]) -> Case:
+    return Case(f"CREATE PROJECTION {name} WITH (key = '{key}') AS {query}", oracle)
+
+
+def _pairs(facts: Iterable[Fact], holds: Callable[[Fact], bool]) -> set[tuple[str, str]]:
+    return {(fact.flight, fact.origin) for fact in facts if holds(fact)}
+
+
+def _places(pairs: set[tuple[str, str]]) -> list[Row]:
+    return [{"flight": flight, "origin": origin} for flight, origin in pairs]
+
+
+def _late(fact: Fact) -> bool:
+    return (fact.delay or 0) > 0
+
+
+def _intersect(world: World) -> list[Row]:
+    far = _pairs(world.facts, lambda fact: fact.distance >= 1)
+    return _places(_pairs(world.facts, _late) & far)
+
+
+def _except(world: World) -> list[Row]:
+    everywhere = _pairs(world.facts, lambda fact: True)
+    return _places(everywhere - _pairs(world.facts, _late))
+
+
+def _with_null(world: World) -> list[Row]:
+    return [
+        {"position": fact.position, "carrier": fact.carrier}
+        for fact in world.facts
+        if _late(fact) and fact.distance > 0
+    ]
+
+
+def _near(a: Fact, b: Fact) -> bool:
+    later = a.time < b.time <= a.time + TEN
+    return a.flight == b.flight and later and a.distance > 0
+
+
+def _full(world: World) -> list[Row]:
+    facts = world.facts
+    pairs = [(a.position, b.position) for a in facts for b in facts if _near(a, b)]
+    rows = pairs + [(a.position, -1) for a in facts if a.position not in {p for p, _ in pairs}]
+    rows += [(-1, b.position) for b in facts if b.position not in {q for _, q in pairs}]
+    return [{"p": p, "q": q} for p, q in rows]
+
+
+def _right(world: World) -> list[Row]:
+    return [row for row in _full(world) if row["q"] != -1]
+
+
+def _sets(
+    world: World, keys: Iterable[Callable[[Fact], _Group | None]]
+) -> dict[_Group, list[Fact]]:
+    groups: dict[_Group, list[Fact]] = defaultdict(list)
+    for key in keys:
+        for fact in world.facts:
+            found = key(fact)
+            if found is not None:
+                groups[found].append(fact)
+    return groups
+
+
+def _rollup(world: World) -> list[Row]:
+    def carrier(fact: Fact) -> str:
+        return fact.carrier or "none"
+
+    keys: list[Callable[[Fact], _Group | None]] = [
+        lambda f: (carrier(f), f.origin),
+        lambda f: (carrier(f), "all"),
+        lambda f: ("all", "all"),
+    ]
+    return [
+        {"carrier": key[0], "origin": key[1], "n": len(facts), "total": _total(facts)}
+        for key, facts in _sets(world, keys).items()
+        if len(facts) > 1
+    ]
+
+
+def _total(facts: Iterable[Fact]) -> int | None:
+    delays = [fact.delay for fact in facts if fact.delay is not None]
+    return sum(delays) if delays else None
+
+
+def _quarter(fact: Fact) -> datetime:
+    return START + (fact.time - START) // timedelta(minutes=15) * timedelta(minutes=15)
+
+
+def _cube(world: World) -> list[Row]:
+    keys: list[Callable[[Fact], _Group | None]] = [
+        lambda f: (_quarter(f), f.flight, f.origin),
+        lambda f: (_quarter(f), f.flight, "all"),
+        lambda f: (_quarter(f), "all", f.origin),
+        lambda f: (_quarter(f), "all", "all"),
+    ]
+    return [
+        {"start": key[0], "flight": key[1], "origin": key[2], "n": len(facts)}
+        for key, facts in _sets(world, keys).items()
+    ]
+
+
+def _grouping_sets(world: World) -> list[Row]:
+    keys: list[Callable[[Fact], _Group | None]] = [
+        lambda f: ("flight", f.flight),
+        lambda f: ("origin", f.origin.lower()),
+    ]
+    return [
+        {"what": key[0], "name": key[1], "far": max(fact.distance for fact in facts)}
+        for key, facts in _sets(world, keys).items()
+    ]
+
+
+def _above(world: World) -> list[Row]:
+    known = [f.delay for f in world.facts if f.origin == "JFK" and f.delay is not None]
+    late = sum(1 for f in world.facts if f.delay == 3)
+    return [
+        {"position": f.position, "late": late, "above": f.delay - max(known)}
+        for f in world.facts
+        if known and f.delay is not None and f.delay >= max(known)
+    ]
+
+
+def _wind(world: World, fact: Fact) -> int | None:
+    before = [r for r in world.readings if r.origin == fact.origin and r.time <= fact.time]
+    return max(before, key=lambda r: (r.time, r.sequence)).wind if before else None
+
+
+def _windier(world: World) -> list[Row]:
+    return [
+        {"position": fact.position, "wind": wind}
+        for fact in world.facts
+        if (wind := _wind(world, fact)) is not None and fact.delay is not None and wind > fact.delay
+    ]
+
+
+def _blown(world: World, *, met: bool) -> list[Row]:
+    return [
+        {"position": fact.position}
+        for fact in world.facts
+        if ((_wind(world, fact) or 0) > 1) == met
+    ]
+
+
+def _wind_of_each(world: World) -> list[Row]:
+    return [{"position": fact.position, "wind": _wind(world, fact)} for fact in world.facts]
+
+
+ALL_CARRIERS = "CASE WHEN GROUPING(e.carrier) = 1 THEN 'all' ELSE coalesce(carrier, 'none') END"
+FURTHER = {
+    "intersect": _case(
+        "late_and_far",
+        "flight, origin",
+        f"SELECT flight, origin {FROM} WHERE delay > 0 "
+        f"INTERSECT SELECT flight, origin {FROM} WHERE distance >= 1",
+        _intersect,
+    ),
+    "except": _case(
+        "never_late",
+        "flight, origin",
+        f"SELECT flight, origin {FROM} EXCEPT SELECT flight, origin {FROM} WHERE delay > 0",
+        _except,
+    ),
+    "intersect of NULL": _case(
+        "late_carriers",
+        "position",
+        f"SELECT position, carrier {FROM} WHERE delay > 0 "
+        f"INTERSECT SELECT position, carrier {FROM} WHERE distance > 0",
+        _with_null,
+    ),
+    "full": _case(
+        "met",
+        "p, q",
+        "SELECT coalesce(a.position, -1L) AS p, coalesce(b.position, -1L) AS q "
+        f"FROM {STREAM} a FULL OUTER JOIN {NEAR}",
+        _full,
+    ),
+    "right": _case(
+        "followers",
+        "p, q",
+        f"SELECT coalesce(a.position, -1L) AS p, b.position AS q FROM {STREAM} a RIGHT JOIN {NEAR}",
+        _right,
+    ),
+    "rollup": _case(
+        "rolled",
+        "carrier, origin",
+        f"SELECT {ALL_CARRIERS} AS carrier, coalesce(origin, 'all') AS origin, COUNT(*) AS n, "
+        f"SUM(delay) AS total {FROM} e GROUP BY ROLLUP(carrier, origin) HAVING n > 1",
+        _rollup,
+    ),
+    "cube": _case(
+        "cubed",
+        "start, flight, origin",
+        "SELECT window_start AS start, coalesce(flight, 'all') AS flight, "
+        f"coalesce(origin, 'all') AS origin, COUNT(*) AS n {FROM} "
+        "GROUP BY TUMBLE(occurred_at, '15 minutes'), CUBE(flight, origin)",
+        _cube,
+    ),
+    "grouping sets": _case(
+        "named",
+        "what, name",
+        "SELECT CASE WHEN GROUPING(flight) = 0 THEN 'flight' ELSE 'origin' END AS what, "
+        f"coalesce(flight, lower(origin)) AS name, MAX(distance) AS far {FROM} "
+        "GROUP BY GROUPING SETS ((flight), (lower(origin)))",
+        _grouping_sets,
+    ),
+    "values of subqueries": _case(
+        "above",
+        "position",
+        f"SELECT position, (SELECT COUNT(*) {FROM} WHERE delay = 3) AS late, "
+        f"delay - (SELECT MAX(delay) {FROM} WHERE origin = 'JFK') AS above {FROM} "
+        f"WHERE delay >= (SELECT MAX(delay) {FROM} WHERE origin = 'JFK')",
+        _above,
+    ),
+    "as of, by order": _case(
+        "windier",
+        "position",
+        f"SELECT DISTINCT e.position, w.wind FROM {STREAM} e JOIN {WEATHER} "
+        "ON w.origin = e.origin AND w.wind > e.delay",
+        _windier,
+    ),
+    "as of, semi": _case(
+        "blown",
+        "position",
+        f"SELECT e.position FROM {STREAM} e LEFT SEMI JOIN {WEATHER} "
+        "ON w.origin = e.origin AND w.wind > 1",
+        lambda world: _blown(world, met=True),
+    ),
+    "as of, anti": _case(
+        "calm",
+        "position",
+        f"SELECT e.position FROM {STREAM} e LEFT ANTI JOIN {WEATHER} "
+        "ON w.origin = e.origin AND w.wind > 1",
+        lambda world: _blown(world, met=False),
+    ),
+    "as of, right": _case(
+        "winds",
+        "position",
+        f"SELECT e.position, w.wind FROM {WEATHER} RIGHT JOIN {STREAM} e ON w.origin = e.origin",
+        _wind_of_each,
+    ),
+}
