@@ -21,7 +21,7 @@ from tests.support.oracles.nexmark import QUERIES, answer
 from tests.support.oracles.sql_world import canonical
 
 ON_SPARK_ALONE = {"q21"}
-"""It has LOWER and REGEXP_EXTRACT, which only Spark computes."""
+"""It has REGEXP_EXTRACT of a pattern that only Spark computes."""
 SMALL = [name for name in QUERIES if name not in ON_SPARK_ALONE]
 House = Callable[[int], AuctionHouse]
 

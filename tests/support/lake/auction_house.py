@@ -21,17 +21,22 @@ from lake.layout import Lake, topics_log
 from lake.table_columns import TOPICS
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
+from pipeline.commit.manifest import Manifest
 from pipeline.typed.topic_rows import TopicRows
 from pipeline.typed.topics import TypedTopics, typed_topic
 from projections.run.catalog import Deployment
+from projections.run.key_runs import KEPT_BY_KEYS
+from projections.run.projector import Projector
 from projections.run.region_runs import Reading, RegionRuns
 from projections.run.relations import LakeCatalog
+from projections.run.targets import Target
 from projections.sql.catalog import MemoryCatalog
 from projections.sql.declared import DeclaredCatalog
 from projections.sql.parse import parse_script
 from projections.sql.plan import Plan, plan
 from projections.sql.topics import shape_of
 from schemas.registry import MemoryRegistry
+from tests.support.lake.handmade import NoSpark
 from tests.support.oracles.nexmark import SOURCES, Fact
 from tests.support.oracles.region_world import plain
 
@@ -96,10 +101,13 @@ class AuctionHouse:
     lake: Lake = field(init=False)
     tables: Tables = field(default_factory=Tables)
     runs: RegionRuns = field(init=False)
+    projector: Projector = field(init=False)
 
     def __post_init__(self) -> None:
         self.lake = Lake.at(self.root)
         self.runs = RegionRuns(self.lake, self.tables)
+        manifest = Manifest(self.lake, self.tables)
+        self.projector = Projector(NoSpark(), self.lake, self.tables, manifest)
 
     def ingest(self) -> None:
         """Log all records with their epochs, and make typed rows of them."""
@@ -140,9 +148,16 @@ class AuctionHouse:
         typed = [typed_topic(source) for source in SOURCES]
         nothing = Deployment(version=1, captures={}, slots={}, sources={}, projections={})
         path, app = self.lake.path(f"projection/{made.name}"), f"projection/{made.name}/g1"
+        catalog = LakeCatalog(self.lake, self.tables, nothing, typed=typed, fields={})
+        if made.strategy in KEPT_BY_KEYS:
+            target = Target(
+                name=f"projection/{made.name}", path=path, app_id=app, include_late=False
+            )
+            self.projector.run(made, target, catalog, Epoch(epoch))
+            return self.rows(made)
         reading = Reading(
             plan=made,
-            catalog=LakeCatalog(self.lake, self.tables, nothing, typed=typed, fields={}),
+            catalog=catalog,
             app_id=app,
             path=path,
             include_late=False,
@@ -152,6 +167,11 @@ class AuctionHouse:
         guard = Guard(app, Epoch(epoch))
         writer = ArrowWriter(self.tables)
         self.runs.committed(app, writer.merge(path, changes, guard, keys=made.key))
+        return self.rows(made)
+
+    def rows(self, made: Plan) -> list[dict[str, object]]:
+        """Return the rows of a projection's table, in the columns of its query."""
+        path = self.lake.path(f"projection/{made.name}")
         rows = self.tables.read(path, columns=[each.name for each in made.columns])
         assert rows is not None
         return [{name: plain(value) for name, value in row.items()} for row in rows.to_pylist()]

@@ -101,6 +101,12 @@ CREATE PROJECTION delays_loud WITH (key = 'carrier, window_start') AS
 SELECT upper(lower(carrier)) AS carrier, window_start, COUNT(*) AS flights, SUM(delay) AS delay
 FROM {DEPARTURES} GROUP BY upper(lower(carrier)), TUMBLE(occurred_at, '1 hour');
 """,
+    "counts_loud": f"""
+CREATE PROJECTION counts_loud WITH (key = 'carrier') AS
+SELECT upper(lower(carrier)) AS carrier, COUNT(*) AS flights, AVG(flight) AS mean,
+  MAX(delay) AS worst, flight AS last
+FROM {DEPARTURES} GROUP BY upper(lower(carrier));
+""",
     "windy_loud": f"""
 CREATE PROJECTION windy_loud WITH (key = 'flight') AS
 SELECT f.flight, upper(lower(f.origin)) AS origin, f.occurred_at, w.wind FROM {DEPARTURES} f
