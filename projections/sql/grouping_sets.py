@@ -13,6 +13,7 @@ from typing import Protocol
 from sqlglot import exp
 
 from projections.sql.expressions import AGGREGATES
+from projections.sql.outer_joins import null_of
 from projections.sql.places import Script, offset_of
 
 _MOST_SETS = 16
@@ -48,7 +49,7 @@ def queries_of_sets(
     """Return a SELECT for each set, with NULL of the expression's type where it does not group."""
     fixed, sets = _sets(script, select.args["group"], at)
     groups = [[(each, *meanings.group(each)) for each in found] for found in sets]
-    nulls = {text: _null(kind) for found in groups for _, text, kind in found}
+    nulls = {text: null_of(kind) for found in groups for _, text, kind in found}
     queries = []
     for found, named in zip(sets, groups, strict=True):
         own = {text for _, text, _ in named}
@@ -136,9 +137,3 @@ def _named(made: exp.Expr, written: exp.Expr) -> exp.Expr:
     if isinstance(written, exp.Column) and not isinstance(made, exp.Column):
         return exp.alias_(made, written.name)
     return made
-
-
-def _null(kind: str) -> exp.Expr:
-    if not kind:
-        return exp.Null()
-    return exp.Cast(this=exp.Null(), to=exp.DataType.build(kind, dialect="spark"))

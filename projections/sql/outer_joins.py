@@ -52,7 +52,7 @@ def full(matched: Node, alone: Node) -> UnionAll:
     outputs = tuple(
         Computed(
             name=each.name,
-            expression=column(each.name) if each.name in theirs else _null(each.type),
+            expression=column(each.name) if each.name in theirs else null_of(each.type),
             type=each.type,
         )
         for each in columns
@@ -61,7 +61,8 @@ def full(matched: Node, alone: Node) -> UnionAll:
     return UnionAll(inputs=both)
 
 
-def _null(kind: str) -> exp.Expr:
+def null_of(kind: str) -> exp.Expr:
+    """Return NULL of a type, a bare one where the type is not known."""
     if not kind:
         return exp.Null()
     return exp.Cast(this=exp.Null(), to=exp.DataType.build(kind, dialect="spark"))
