@@ -66,6 +66,10 @@ class ServiceClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what is open."""
         self._opener.close()
 
     def get(self, path: str, **query: object) -> Any:

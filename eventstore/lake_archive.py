@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import UTC
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from eventstore.archive import Archived
 from kernel.errors import Unavailable
-from kernel.positions import Position, Version
+from kernel.positions import Position
 from lake.layout import Lake, events_log
+from schemas.logged_event import event_of_row
 from schemas.records import RecordedEvent
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ class LakeArchive:
         found: dict[Position, RecordedEvent] = {}
         for store_id, positions in wanted.items():
             for row in self._rows(store_id, sorted(positions)):
-                event = _event(row, store_id)
+                event = event_of_row(row | {"store_id": store_id})
                 found[event.position] = event
         return found
 
@@ -97,24 +95,3 @@ def _clusters(positions: Sequence[int]) -> list[list[int]]:
         else:
             clusters.append([position])
     return clusters
-
-
-def _event(row: Mapping[str, Any], store_id: str) -> RecordedEvent:
-    return RecordedEvent(
-        store_id=store_id,
-        position=Position(row["position"]),
-        id=UUID(row["event_id"]),
-        stream=row["stream"],
-        version=Version(row["version"]),
-        category=row["category"],
-        type=row["type"],
-        schema_id=row["schema_id"],
-        data_format=row["data_format"],
-        data=row["data"],
-        subject=row["subject"],
-        key_id=row["key_id"],
-        metadata=json.loads(row["metadata"]),
-        tags=tuple(row["tags"]),
-        occurred_at=row["occurred_at"].astimezone(UTC),
-        recorded_at=row["recorded_at"].astimezone(UTC),
-    )

@@ -49,7 +49,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "apps.cli.schema": {"schema": "Schemas of event types."},
     "apps.cli.source": {"source": "Databases whose tables are captured."},
     "apps.cli.projection": {"projection": "Projections: SQL kept up to date as tables."},
-    "apps.cli.replay": {"replay": "Build projections again from the lake, compare, swap."},
+    "apps.cli.replay": {
+        "replay": "Build projections again from the lake, compare, swap; send events elsewhere."
+    },
     "apps.cli.savepoint": {"savepoint": "Named states of all tables, kept until dropped."},
     "apps.cli.query": {
         "query": "Ask the tables, all at one epoch: by default the greatest that all of them have.",

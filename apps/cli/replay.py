@@ -28,6 +28,7 @@ from apps.cli.replay_builds import (
     plan,
     resume,
 )
+from apps.cli.replay_events import events
 from apps.cli.replay_pages import (
     comparison_page,
     document,
@@ -62,7 +63,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(
         cls=Group,
-        help="Build projections again from the lake, compare, swap.",
+        help="Build projections again from the lake, compare, swap; send events elsewhere.",
     )
     group.command("plan")(plan)
     group.command("apply")(apply)
@@ -74,6 +75,7 @@ def register(app: typer.Typer) -> None:
     group.command("swap")(swap_)
     group.command("rollback")(rollback_)
     group.command("cancel")(cancel_)
+    group.command("events")(events)
     app.add_typer(group, name="replay")
 
 

@@ -73,6 +73,7 @@ class LakeEvents:
     def __init__(self, lake: Lake, store_ids: Sequence[str] = (), *, part: int = PART) -> None:
         """`store_ids`: of one store, oldest first, where it had several. Raises `NotFound`."""
         self._part = part
+        self._lake = lake
         self._segments = _segments(lake, store_ids or _only_store(lake))
         newest = self._segments[-1]
         self._contents = Contents(
@@ -88,15 +89,39 @@ class LakeEvents:
         """What the store is. Its head is that of the last epoch: all events up to there came."""
         return self._contents
 
-    def parts(self, *, after: int = 0, up_to: int | None = None) -> Iterator[pa.Table]:
-        """Yield the events behind a position, ascending."""
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The captured sources whose changes the lake has, too."""
+        last = Manifest(self._lake, Tables()).last()
+        return () if last is None else (*last.cuts,)
+
+    def parts(
+        self,
+        *,
+        after: int = 0,
+        up_to: int | None = None,
+        where: pc.Expression | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.Table]:
+        """Yield the events behind a position, ascending; with `where` only those that satisfy it.
+
+        A gap is one whatever is asked for: of events that are not, only the position is read.
+        """
         end = self._contents.head if up_to is None else up_to
         for low in range(after + 1, end + 1, self._part):
             high = min(low + self._part - 1, end)
-            found = [_between(s, low, high) for s in self._segments if s.first <= high]
-            rows = pa.concat_tables(found).sort_by("position")
-            refuse_gaps(rows, low, high)
-            yield rows
+            rows = self._rows(low, high, columns or COLUMNS.names, where)
+            whole = rows if where is None else self._rows(low, high, ["position"])
+            refuse_gaps(whole, low, high)
+            if rows.num_rows:
+                yield rows
+
+    def _rows(
+        self, low: int, high: int, columns: Sequence[str], where: pc.Expression | None = None
+    ) -> pa.Table:
+        segments = [each for each in self._segments if each.first <= high]
+        found = [_between(each, low, high, columns, where) for each in segments]
+        return pa.concat_tables(found).sort_by("position")
 
 
 class FolderEvents:
@@ -226,10 +251,14 @@ def _lake_schemas(lake: Lake) -> dict[int, str]:
     return {} if rows is None else {r["schema_id"]: r["schema"] for r in rows.to_pylist()}
 
 
-def _between(segment: _Segment, low: int, high: int) -> pa.Table:
+def _between(
+    segment: _Segment, low: int, high: int, columns: Sequence[str], where: pc.Expression | None
+) -> pa.Table:
     position = pc.field("position")
-    where = (position >= max(low, segment.first)) & (position <= min(high, segment.last))
-    return scanner_of(segment.rows, where, COLUMNS.names).to_table().cast(COLUMNS)
+    within = (position >= max(low, segment.first)) & (position <= min(high, segment.last))
+    chosen = pa.schema([COLUMNS.field(name) for name in columns])
+    wanted = within if where is None else within & where
+    return scanner_of(segment.rows, wanted, chosen.names).to_table().cast(chosen)
 
 
 def refuse_gaps(rows: pa.Table, low: int, high: int) -> None:

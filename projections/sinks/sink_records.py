@@ -1,6 +1,6 @@
 """Changes of a projection's rows as the records of a Kafka topic.
 
-    Changes -> SinkRecord: key and value as Avro in the Confluent framing, headers
+    Changes -> KeyedRecord: key and value as Avro in the Confluent framing, headers
 
 The value is the new row; a row that is gone is a tombstone, which has no value. Headers tell what
 happened to the row and which run of the projection did it.
@@ -10,32 +10,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from kernel.errors import Incompatible
 from projections.serve.keyed_rows import named
 from projections.serve.table_steps import Changes
+from projections.sinks.placed_transactions import KeyedRecord
 from schemas.registry import SchemaRegistry
 from schemas.row_avro import Encode, avro_schema, encoder
 from schemas.wire import frame
 
 OPERATION, EPOCH, GENERATION = "penstock-operation", "penstock-epoch", "penstock-generation"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkRecord:
-    """One record to be sent."""
-
-    key: bytes
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
-
-    @property
-    def nbytes(self) -> int:
-        """How large it is, but for its headers."""
-        return len(self.key) + len(self.value or b"")
 
 
 class RecordForm:
@@ -52,7 +38,7 @@ class RecordForm:
         self._encode_key: Encode = _none
         self._encode_value: Encode = _none
 
-    def records(self, changes: Changes) -> list[SinkRecord]:
+    def records(self, changes: Changes) -> list[KeyedRecord]:
         """Return the records of some changes, in their order.
 
         Raises `Incompatible` where the columns do not go with what the topic had before.
@@ -63,7 +49,7 @@ class RecordForm:
         about = [(EPOCH, changes.epoch), (GENERATION, changes.generation)]
         run = [(name, str(number).encode()) for name, number in about if number is not None]
         return [
-            SinkRecord(
+            KeyedRecord(
                 key=self._encode_key(change.key),
                 value=None if change.new is None else self._encode_value(change.new),
                 headers=((OPERATION, change.operation.encode()), *run),

@@ -12,7 +12,8 @@ from kernel.errors import Incompatible, Misconfigured
 from kernel.positions import TopicId
 from pipeline.read.kafka_topics import KafkaTopics
 from projections.serve.table_steps import Changes
-from projections.sinks.sink_records import RecordForm, SinkRecord
+from projections.sinks.placed_transactions import KeyedRecord
+from projections.sinks.sink_records import RecordForm
 from projections.sinks.sink_transactions import SinkCursor, SinkTransactions
 from projections.sql.sinks import TopicSink
 
@@ -68,10 +69,10 @@ class TopicOutlet:
                 "declared, and gets all rows.",
             )
 
-    def records(self, changes: Changes) -> list[SinkRecord]:
+    def records(self, changes: Changes) -> list[KeyedRecord]:
         """Return the records of some changes, in their order."""
         return self._form.records(changes)
 
-    def send(self, records: Sequence[SinkRecord], cursor: SinkCursor) -> None:
+    def send(self, records: Sequence[KeyedRecord], cursor: SinkCursor) -> None:
         """Send records and the place behind them, all or nothing."""
         self._transactions.send(records, cursor)

@@ -42,6 +42,7 @@ HEAVY: dict[str, str] = {
     "replay compare": "compares tables row for row",
     "replay swap": "compiles SQL, Spark brings the generation up to date",
     "replay rollback": "compiles SQL",
+    "replay events": "reads the lake's log as Arrow",
     "replay cancel": "asks the live table whether it is the generation, with Delta and SQL",
     "savepoint create": "writes down the files of every table, in Arrow's form",
     "savepoint drop": "removes the files that only it kept, which are listed in Arrow's form",

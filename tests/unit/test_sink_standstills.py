@@ -22,7 +22,8 @@ from projections.serve.feed_places import FeedPlace
 from projections.serve.row_changes import RowChange
 from projections.serve.table_steps import Changes
 from projections.sinks import projection_sink, sinks
-from projections.sinks.sink_records import RecordForm, SinkRecord
+from projections.sinks.placed_transactions import KeyedRecord
+from projections.sinks.sink_records import RecordForm
 from projections.sinks.sink_transactions import SinkCursor
 from schemas.registry import MemoryRegistry
 from service.standstills import Standstill, of_pipeline
@@ -36,7 +37,7 @@ class Broker:
 
     topics: dict[str, TopicId] = field(default_factory=dict)
     cursors: dict[tuple[str, str], SinkCursor] = field(default_factory=dict)
-    sent: list[tuple[str, SinkRecord]] = field(default_factory=list)
+    sent: list[tuple[str, KeyedRecord]] = field(default_factory=list)
     fails: dict[str, tuple[Exception, bool]] = field(default_factory=dict)
     begun: int = 0
 
@@ -64,7 +65,7 @@ class Transactions:
     def __post_init__(self) -> None:
         self.cursors = dict(self.broker.cursors)
 
-    def send(self, records: Sequence[SinkRecord], cursor: SinkCursor) -> None:
+    def send(self, records: Sequence[KeyedRecord], cursor: SinkCursor) -> None:
         if cursor.topic in self.broker.fails:
             error, self.doubtful = self.broker.fails[cursor.topic]
             raise error
@@ -176,7 +177,7 @@ def test_a_place_from_before_takes_the_key_and_the_partitions_that_there_are(
 def test_a_key_of_another_type_is_another_key(before: pa.DataType, after: pa.DataType) -> None:
     registry = MemoryRegistry()
 
-    def told(kind: pa.DataType, key: object) -> list[SinkRecord]:
+    def told(kind: pa.DataType, key: object) -> list[KeyedRecord]:
         form = RecordForm(projection="p", topic="t", key=("id",), registry=registry)
         changes = Changes(
             rows=[RowChange(key={"id": key}, old=None, new={"id": key})],

@@ -9,7 +9,6 @@ from typing import Any
 import fastavro
 import orjson
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from prometheus_client import CollectorRegistry
 
 from apps.pipeline.event_sink import sinks_of
@@ -23,6 +22,7 @@ from replay.swap import rollback, swap
 from schemas.registry import ConfluentRegistry
 from schemas.wire import HEADER_BYTES, schema_id_of
 from tests.support.lake.handmade import HandMade, words
+from tests.support.lake.topic_reading import records_of
 
 STATEMENT = """CREATE PROJECTION {name} WITH (key = 'id', sink = '{target}'{more}) AS
 SELECT id, word FROM STREAM events.thing.told"""
@@ -126,38 +126,17 @@ class SinkWorld:
 
     def received(self) -> list[Received]:
         """Read all records of committed transactions, by partition in their order."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.stack.required("kafka.bootstrap"),
-                "group.id": f"{self.prefix}reader",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-            }
-        )
-        found: list[Received] = []
-        partitions = consumer.list_topics(self.topic, 20).topics[self.topic].partitions
-        consumer.assign([TopicPartition(self.topic, number, 0) for number in partitions])
-        ended = 0
-        while ended < len(partitions):
-            message = consumer.poll(20)
-            assert message is not None, f"Kafka does not give {self.topic}"
-            if (error := message.error()) is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                ended += 1
-                continue
-            value = message.value()
-            found.append(
-                Received(
-                    key=self._decoded(message.key()),
-                    value=None if value is None else self._decoded(value),
-                    headers={name: text.decode() for name, text in message.headers()},
-                    partition=message.partition(),
-                    offset=message.offset(),
-                )
+        bootstrap = self.stack.required("kafka.bootstrap")
+        return [
+            Received(
+                key=self._decoded(message.key()),
+                value=None if (value := message.value()) is None else self._decoded(value),
+                headers={name: text.decode() for name, text in message.headers()},
+                partition=message.partition(),
+                offset=message.offset(),
             )
-        consumer.close()
-        return sorted(found, key=lambda each: (each.partition, each.offset))
+            for message in records_of(bootstrap, self.topic, f"{self.prefix}reader")
+        ]
 
     def changes(self) -> list[tuple[str, int, str | None]]:
         """Return what the records say, in their order."""
