@@ -147,8 +147,7 @@ class Entities:
             raise _unsteady(stream)
         if version is not None and fold.version != version:
             raise _no_event(stream, version)
-        if version is None and at is None:
-            await self._keep(loaded, fold)
+        await self._keep(loaded, fold)
         return Entity(
             stream=stream,
             state=fold.state,
@@ -277,13 +276,8 @@ class Entities:
         """Begin with the snapshot if it stands for a beginning of what was asked for."""
         snapshot = None
         if loaded.snapshot_every:
-            snapshot = await self._snapshots.newest(stream, loaded.code)
-        if (
-            snapshot is None
-            or (version is not None and snapshot.version > version)
-            or (at is not None and snapshot.recorded_at > at)
-            or not await self._still_true(snapshot)
-        ):
+            snapshot = await self._snapshots.newest(stream, loaded.code, version=version, at=at)
+        if snapshot is None or not await self._still_true(snapshot):
             return _Fold(stream=stream, state=Unfolded(category=loaded.category))
         return _Fold(
             stream=stream,

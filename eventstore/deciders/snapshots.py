@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -31,37 +31,99 @@ class Snapshot:
 
 
 class Snapshots(Protocol):
-    """Keeps the newest snapshot of each stream and decider. May forget any at any time."""
+    """Keeps some snapshots of each stream and decider. May forget any at any time."""
 
-    async def newest(self, stream: str, decider: str) -> Snapshot | None:
-        """Return what is kept."""
+    async def newest(
+        self,
+        stream: str,
+        decider: str,
+        *,
+        version: int | None = None,
+        at: datetime | None = None,
+    ) -> Snapshot | None:
+        """Return the kept one of the greatest version, of those up to `version` and `at`."""
         ...
 
     async def keep(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot instead of an older one of the same stream and decider."""
+        """Keep a snapshot beside others of the same events; see `kept_beside`."""
         ...
+
+
+MOST = 32
+"""So many snapshots of a stream are kept, evenly over its versions, and the newest one."""
+
+
+class Stands(Protocol):
+    """What a snapshot stands for."""
+
+    @property
+    def first_version(self) -> Version:
+        """The first of its events."""
+        ...
+
+    @property
+    def version(self) -> Version:
+        """The last of its events."""
+        ...
+
+    @property
+    def shapes(self) -> Mapping[str, int]:
+        """The shapes in which they were folded."""
+        ...
+
+
+def kept_beside(new: Stands, kept: Iterable[Stands]) -> frozenset[Version] | None:
+    """Return the versions that stay when `new` is kept, its own among them if it is worth it.
+
+    None where the beginning of its events was hidden since: all stay as they are. Others of other
+    events or shapes go. Of each stretch of versions the first one stays, and the newest of all.
+    Stretches are a power of two long, so that at most `MOST` have one: as a stream grows they
+    double, and every second one goes.
+    """
+    alike = [each for each in kept if each.shapes == new.shapes]
+    later = [each.version for each in alike if each.first_version > new.first_version]
+    if later and max(later) >= new.version:
+        return None
+    versions = {each.version for each in alike if each.first_version == new.first_version}
+    versions.add(new.version)
+    newest, length = max(versions), 1
+    while newest // length >= MOST:
+        length *= 2
+    firsts: dict[int, Version] = {}
+    for version in sorted(versions):
+        firsts.setdefault(version // length, version)
+    return frozenset([*firsts.values(), newest])
 
 
 class MemorySnapshots:
     """Snapshots kept in this process."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[str, str], Snapshot] = {}
+        self.kept: dict[tuple[str, str], dict[Version, Snapshot]] = {}
 
-    async def newest(self, stream: str, decider: str) -> Snapshot | None:
-        """Return what is kept."""
-        return self.kept.get((stream, decider))
+    async def newest(
+        self,
+        stream: str,
+        decider: str,
+        *,
+        version: int | None = None,
+        at: datetime | None = None,
+    ) -> Snapshot | None:
+        """Return the greatest that fits."""
+        fitting = [
+            each
+            for each in self.kept.get((stream, decider), {}).values()
+            if (version is None or each.version <= version)
+            and (at is None or each.recorded_at <= at)
+        ]
+        return max(fitting, key=lambda each: each.version, default=None)
 
     async def keep(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot instead of an older one."""
+        """Keep a snapshot beside others."""
         key = (snapshot.stream, snapshot.decider)
-        before = self.kept.get(key)
-        if before is None or replaces(snapshot, before):
-            self.kept[key] = snapshot
-
-
-def replaces(new: Snapshot, old: Snapshot) -> bool:
-    """Return whether `new` is worth more: it stands for a later or another part of the stream."""
-    return new.version > old.version or (
-        new.first_version > old.first_version or new.shapes != old.shapes
-    )
+        kept = self.kept.get(key, {})
+        stay = kept_beside(snapshot, kept.values())
+        if stay is None:
+            return
+        kept = {**kept, snapshot.version: snapshot}
+        self.kept[key] = {version: each for version, each in kept.items() if version in stay}

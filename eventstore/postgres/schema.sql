@@ -685,7 +685,7 @@ CREATE TABLE es.snapshots (
     shapes        json        NOT NULL,
     state         json        NOT NULL,
     made_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (stream, decider)
+    PRIMARY KEY (stream, decider, version)
 );
 COMMENT ON COLUMN es.snapshots.decider IS 'Version and checksum of the code that folded it';
 COMMENT ON COLUMN es.snapshots.shapes IS 'Schema version of each event type as it was folded';

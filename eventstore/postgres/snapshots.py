@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 
 import orjson
 
 from eventstore.deciders.answers import KEEP, KeptAnswer, KeyLocks
-from eventstore.deciders.snapshots import Snapshot
+from eventstore.deciders.snapshots import Snapshot, kept_beside
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.queries import query
 from eventstore.postgres.store import PostgresEventStore
@@ -25,27 +26,42 @@ _KEY_WAIT_S = 15.0
 _KEY_PAUSE_S = 0.02
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is looked at of a snapshot before another one is kept."""
+
+    first_version: Version
+    version: Version
+    shapes: Mapping[str, int]
+
+
 class PostgresSnapshots:
     """`Snapshots` in the table `es.snapshots`."""
 
     def __init__(self, store: PostgresEventStore) -> None:
         self._store = store
 
-    async def newest(self, stream: str, decider: str) -> Snapshot | None:
-        """Return what is kept."""
+    async def newest(
+        self,
+        stream: str,
+        decider: str,
+        *,
+        version: int | None = None,
+        at: datetime | None = None,
+    ) -> Snapshot | None:
+        """Return the greatest that fits."""
+        wanted = {"stream": stream, "decider": decider, "version": version, "at": at}
         async with self._store.reader("reading a snapshot") as connection:
-            cursor = await connection.execute(
-                query("read_snapshot"), {"stream": stream, "decider": decider}
-            )
+            cursor = await connection.execute(query("read_snapshot"), wanted)
             row = await cursor.fetchone()
         if row is None:
             return None
-        first_version, version, position, recorded_at, shapes, state, whole_stream = row
+        first_version, found, position, recorded_at, shapes, state, whole_stream = row
         return Snapshot(
             stream=stream,
             decider=decider,
             first_version=Version(first_version),
-            version=Version(version),
+            version=Version(found),
             position=Position(position),
             recorded_at=recorded_at,
             shapes=orjson.loads(shapes),
@@ -54,23 +70,40 @@ class PostgresSnapshots:
         )
 
     async def keep(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot; those of the same stream by code of long ago are forgotten."""
-        async with self._store.reader("keeping a snapshot") as connection:
-            await connection.execute(
-                query("keep_snapshot"),
-                {
-                    "stream": snapshot.stream,
-                    "decider": snapshot.decider,
-                    "first_version": snapshot.first_version,
-                    "version": snapshot.version,
-                    "position": snapshot.position,
-                    "recorded_at": snapshot.recorded_at,
-                    "shapes": orjson.dumps(
-                        dict(snapshot.shapes), option=orjson.OPT_SORT_KEYS
-                    ).decode(),
-                    "state": snapshot.state,
-                },
-            )
+        """Keep a snapshot beside others; those by code of long ago are forgotten.
+
+        Two services that keep some at once may leave one too many: the next one to keep sees it.
+        """
+        whose = {"stream": snapshot.stream, "decider": snapshot.decider}
+        async with (
+            self._store.reader("keeping a snapshot") as connection,
+            connection.transaction(),
+        ):
+            cursor = await connection.execute(query("snapshots_of"), whose)
+            kept = [
+                _Kept(Version(first), Version(version), orjson.loads(shapes))
+                for first, version, shapes in await cursor.fetchall()
+            ]
+            stay = kept_beside(snapshot, kept)
+            if stay is None:
+                return
+            gone = sorted({each.version for each in kept} - stay)
+            await connection.execute(query("forget_snapshots"), {**whose, "gone": gone})
+            if snapshot.version in stay:
+                await connection.execute(query("keep_snapshot"), _row(snapshot))
+
+
+def _row(snapshot: Snapshot) -> dict[str, object]:
+    return {
+        "stream": snapshot.stream,
+        "decider": snapshot.decider,
+        "first_version": snapshot.first_version,
+        "version": snapshot.version,
+        "position": snapshot.position,
+        "recorded_at": snapshot.recorded_at,
+        "shapes": orjson.dumps(dict(snapshot.shapes), option=orjson.OPT_SORT_KEYS).decode(),
+        "state": snapshot.state,
+    }
 
 
 class PostgresAnswers:

@@ -7,13 +7,13 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 
 from eventstore.deciders.answers import KeptAnswer, KeptAnswers, MemoryAnswers
-from eventstore.deciders.snapshots import MemorySnapshots, Snapshot, Snapshots
+from eventstore.deciders.snapshots import MOST, MemorySnapshots, Snapshot, Snapshots
 from eventstore.postgres.snapshots import PostgresAnswers, PostgresSnapshots, PostgresVersions
 from eventstore.postgres.store import PostgresEventStore
 from eventstore.upcasting import KeptVersions, MemoryVersions
@@ -68,26 +68,62 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_snapshot_comes_back_and_only_a_better_one_replaces_it(
-    kind: str, postgres_dsn: str
-) -> None:
+def test_the_last_snapshot_up_to_a_version_or_time_comes_back(kind: str, postgres_dsn: str) -> None:
+    later = replace(
+        SNAPSHOT, version=Version(14), recorded_at=SNAPSHOT.recorded_at + timedelta(hours=1)
+    )
+
     async def check() -> None:
         async with keepers(kind, postgres_dsn) as kept:
             snapshots = kept.snapshots
             assert await snapshots.newest("account-1", "1.abc") is None
+            await snapshots.keep(later)
             await snapshots.keep(SNAPSHOT)
-            assert await snapshots.newest("account-1", "1.abc") == SNAPSHOT
+            assert await snapshots.newest("account-1", "1.abc") == later
             assert await snapshots.newest("account-1", "2.abc") is None
             assert await snapshots.newest("account-2", "1.abc") is None
-            await snapshots.keep(replace(SNAPSHOT, version=Version(8), state="{}"))
-            assert await snapshots.newest("account-1", "1.abc") == SNAPSHOT
+            assert await snapshots.newest("account-1", "1.abc", version=13) == SNAPSHOT
+            assert await snapshots.newest("account-1", "1.abc", version=8) is None
+            at = SNAPSHOT.recorded_at
+            assert await snapshots.newest("account-1", "1.abc", at=at) == SNAPSHOT
+            early = at - timedelta(microseconds=1)
+            assert await snapshots.newest("account-1", "1.abc", at=early) is None
+
+    asyncio.run(check())
+
+
+def test_snapshots_of_other_events_or_shapes_go(kind: str, postgres_dsn: str) -> None:
+    async def check() -> None:
+        async with keepers(kind, postgres_dsn) as kept:
+            snapshots = kept.snapshots
             for better in (
-                replace(SNAPSHOT, version=Version(10), state="{}"),
+                SNAPSHOT,
                 replace(SNAPSHOT, version=Version(7), first_version=Version(3)),
                 replace(SNAPSHOT, first_version=Version(3), shapes={"account.paid": 3}),
             ):
                 await snapshots.keep(better)
                 assert await snapshots.newest("account-1", "1.abc") == better
+            await snapshots.keep(replace(better, first_version=Version(0), version=Version(8)))
+            assert await snapshots.newest("account-1", "1.abc") == better
+            assert await snapshots.newest("account-1", "1.abc", version=8) is None
+
+    asyncio.run(check())
+
+
+def test_so_many_snapshots_are_kept_however_long_a_stream_gets(
+    kind: str, postgres_dsn: str
+) -> None:
+    async def check() -> None:
+        async with keepers(kind, postgres_dsn) as kept:
+            for version in range(10, 700, 10):
+                await kept.snapshots.keep(replace(SNAPSHOT, version=Version(version)))
+            found = {
+                each.version
+                for version in range(700)
+                if (each := await kept.snapshots.newest("account-1", "1.abc", version=version))
+            }
+            assert len(found) <= MOST + 1
+            assert max(found) == 690
 
     asyncio.run(check())
 

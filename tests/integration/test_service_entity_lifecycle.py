@@ -29,7 +29,7 @@ def http(postgres_dsn: str, tmp_path: Path) -> Iterator[httpx.Client]:
         assert steps(client) == [1, 2, 3, 4, 5, 6]
         with psycopg.connect(postgres_dsn) as connection:
             kept = connection.execute("SELECT version FROM es.snapshots").fetchall()
-        assert kept == [(5,)]
+        assert sorted(kept) == [(2,), (5,)]
         yield client
 
 

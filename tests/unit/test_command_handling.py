@@ -273,7 +273,7 @@ def test_no_state_is_a_state_too() -> None:
         for _ in range(2):
             found = await entities.load("counter", STREAM)
             assert await entities.frozen(found) is None
-        (kept,) = made.snapshots.kept.values()
+        ((kept,),) = [each.values() for each in made.snapshots.kept.values()]
         assert kept.state == "null"
         await made.append({"by": 3})
         assert await entities.frozen(await entities.load("counter", STREAM)) == 3
