@@ -11,7 +11,6 @@ built. Whoever goes on after a crash asks the table how many slices it has.
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -247,9 +246,8 @@ class Builder:
             course.wait()
             if course.pausing:
                 return course.paused()
-            started = time.monotonic()
             self._slice(course, whole, number)
-            course.finished(time.monotonic() - started)
+            course.finished(course.running_s)
         group = f"replay-{replay.name}-{replay.generation}-finish"
         with watched(self._spark, group, course.tick):
             self._finish(course.replay, whole, resumed=first > 0)

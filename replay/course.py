@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 
 from kernel.errors import Cancelled, Conflict
 from replay.book import CLAIM, Replay, ReplayBook, State
+from replay.estimate import seconds_left
 from replay.progress import TICK_S, Progress
-from replay.slices import SlicedBuild, time_left
+from replay.slices import SlicedBuild
 
 Report = Callable[[Progress], None]
 
@@ -33,6 +34,8 @@ class Course:
     lost: bool = False
     _started: float = field(default_factory=time.monotonic)
     _recorded: float = field(default_factory=time.monotonic)
+    _slice_began: float = field(default_factory=time.monotonic)
+    _slices_before: int = 0
     _rows_before: int = 0
 
     def tick(self, share: float) -> bool:
@@ -43,10 +46,17 @@ class Course:
             return True
         return self._record(progress)
 
+    @property
+    def running_s(self) -> float:
+        """How long the slice under way has taken so far."""
+        return time.monotonic() - self._slice_began
+
     def finished(self, seconds: float) -> None:
         """Take note of a slice that is in the table. Raises `Cancelled`, and `Conflict` if lost."""
         times = (*self.build.seconds, round(seconds, 3))
         self.build = replace(self.build, done=self.build.done + 1, seconds=times)
+        # What is told and written now is a part of what the next one takes.
+        self._slice_began = time.monotonic()
         progress = self._progress(0.0)
         self.report(progress)
         self._or_raise(self._record(progress))
@@ -59,6 +69,7 @@ class Course:
         due = self._started + rows / self.build.rate
         while not self.pausing and (left := due - time.monotonic()) > 0:
             time.sleep(min(left, TICK_S))
+            self._slice_began = time.monotonic()
             self._or_raise(self.tick(0.0))
 
     def paused(self) -> Replay:
@@ -69,6 +80,8 @@ class Course:
     def found(self, done: int) -> None:
         """Take note of how many slices the table has, when a process begins with it."""
         self.build = replace(self.build, done=done)
+        self._slice_began = time.monotonic()
+        self._slices_before = done
         self._rows_before = self.build.rows_done
 
     def built(self) -> Replay:
@@ -147,7 +160,20 @@ class Course:
             slice=build.done,
             slices=build.slicing.slices,
             rate=(done - self._rows_before) / max(elapsed, 0.001),
-            eta_s=time_left(build, share),
+            eta_s=self._time_left(),
             behind_rows=build.rows - done + build.later,
             behind_s=self.age_s + elapsed,
+        )
+
+    def _time_left(self) -> tuple[float, float] | None:
+        build = self.build
+        own = build.done - self._slices_before
+        earlier, here = build.seconds[: len(build.seconds) - own], build.seconds[-own:]
+        slices = build.slicing.slices
+        return seconds_left(
+            here if own else (),
+            slices - build.done,
+            earlier=earlier,
+            running_s=self.running_s,
+            pace_s=0.0 if build.rate is None else build.rows / slices / build.rate,
         )

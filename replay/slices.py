@@ -49,7 +49,6 @@ MOST_SLICES = 32
 """However long the input is: its scans are then still fewer than what is computed from it."""
 PACE_S = 10.0
 """A build with a limited rate has slices that take about so long."""
-_RECENT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,20 +162,6 @@ def fingerprint_of(plan: Plan, slicing: Slicing) -> str:
 def slice_guard(name: str, generation: int, number: int) -> Guard:
     """Return the guard of a slice (from 0) in its generation's table."""
     return Guard(f"{build_app(name, generation)}/slices", Epoch(number + 1))
-
-
-def time_left(build: SlicedBuild, share: float = 0.0) -> tuple[float, float] | None:
-    """Return the seconds left, as a range; None before the first slice is done.
-
-    From the quickest and the slowest of the last slices. The first one of several is left out: it
-    bears what Spark needs to begin. `share`: of the slice under way that is done.
-    """
-    if not build.seconds:
-        return None
-    warm = (build.seconds[1:] or build.seconds)[-_RECENT:]
-    left = max(0.0, build.slicing.slices - build.done - share)
-    pace = 0.0 if build.rate is None else build.rows / build.slicing.slices / build.rate
-    return left * max(min(warm), pace), left * max(max(warm), pace)
 
 
 def _carried(node: Node, name: str) -> bool:

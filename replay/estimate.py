@@ -1,0 +1,83 @@
+"""How long the rest of a build takes, from how long its slices took.
+
+A process becomes quicker as it goes on: the first slice bears what Spark needs to begin, and the
+machine's code is compiled bit by bit behind it. Measured, the k-th slice of a process takes about
+
+    usual + WARMING * (first - usual) / k
+
+with `usual` what a slice takes in the end. So each slice tells what `usual` is; the last ones count
+most, since they know how busy the machine is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+WARMING = 0.2
+_FADING = 0.8
+"""A slice counts so much less than the one behind it."""
+_SURE = 0.16
+"""What is told is a range of at least so much to both sides: no machine is as busy at all times."""
+_DOUBT = 1.3
+_COLD_SHARE = 0.15
+"""Of a first slice, the least that the following ones take."""
+
+
+def seconds_left(
+    own: Sequence[float],
+    left: int,
+    *,
+    earlier: Sequence[float] = (),
+    running_s: float = 0.0,
+    pace_s: float = 0.0,
+) -> tuple[float, float] | None:
+    """Return the seconds left, at least and at most; None where nothing was measured yet.
+
+    `own`: how long the slices of this process took, `earlier` those of others before it. `left`
+    are to be done, the first of them under way for `running_s`. None takes less than `pace_s`.
+    """
+    if left <= 0:
+        return 0.0, 0.0
+    known = own if len(own) > 1 else earlier
+    if len(known) < 2:
+        return _after_one(own[0], left, running_s, pace_s) if own else None
+    usual, spread = _usual(known)
+    first = own[0] if own else known[0]
+    rest = _rest(own, left, usual, first, running_s, pace_s)
+    doubt = max(_SURE, _DOUBT * spread / usual if usual else 0.0)
+    return rest * max(0.0, 1 - doubt), rest * (1 + doubt)
+
+
+def _after_one(first: float, left: int, running_s: float, pace_s: float) -> tuple[float, float]:
+    """Return the bounds that one slice tells: how much of it was a beginning is not known yet."""
+    least, most = max(first * _COLD_SHARE, pace_s), max(first, pace_s)
+    return max(0.0, left * least - running_s), max(0.0, left * most - running_s)
+
+
+def _rest(
+    own: Sequence[float], left: int, usual: float, first: float, running_s: float, pace_s: float
+) -> float:
+    """Add up what the slices that are left take; the one under way takes a tenth of it more."""
+    excess = max(0.0, first - usual)
+    begun = len(own)
+    each = [
+        max(pace_s, usual + (excess if k == 1 else WARMING * excess / k))
+        for k in range(begun + 1, begun + left + 1)
+    ]
+    return max(each[0] - running_s, each[0] / 10) + sum(each[1:])
+
+
+def _usual(known: Sequence[float]) -> tuple[float, float]:
+    """Return what a slice takes in the end, and how sure that is: its standard error."""
+    first = known[0]
+    told = [
+        max((seconds - WARMING * first / k) / (1 - WARMING / k), seconds / 3)
+        for k, seconds in enumerate(known[1:], start=2)
+    ]
+    weights = [_FADING ** (len(told) - 1 - n) for n in range(len(told))]
+    whole = sum(weights)
+    mean = sum(w * each for w, each in zip(weights, told, strict=True)) / whole
+    variance = sum(w * (each - mean) ** 2 for w, each in zip(weights, told, strict=True)) / whole
+    effective = whole**2 / sum(w * w for w in weights)
+    return mean, sqrt(variance / effective)
