@@ -95,6 +95,11 @@ class ExecutorChoice:
         return self.asked is not Executor.DRIVER
 
     @property
+    def history_bytes(self) -> int:
+        """Return how many bytes of rows the driver takes in to fold one history; 0 for none."""
+        return 0 if self.asked is Executor.SPARK else self.most_bytes
+
+    @property
     def most_bytes(self) -> int:
         """Return how much the driver may take in at once: all of it where nobody else may."""
         return self.driver_bytes if self.may_pass_on else sys.maxsize

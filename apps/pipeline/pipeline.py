@@ -89,9 +89,8 @@ class Pipeline:
         self.gaps: dict[str, str] = {}
         self._lanes = LaneBook()
         self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
-        self._space = SpaceGuard(
-            self._lake.root, reserve_bytes=settings.number("storage.min_free_bytes")
-        )
+        reserve_bytes = settings.number("storage.min_free_bytes")
+        self._space = SpaceGuard(self._lake.root, reserve_bytes=reserve_bytes)
         self._executor = ExecutorChoice(
             asked=Executor.named(settings.text("pipeline.executor")),
             driver_bytes=settings.number("pipeline.driver_bytes"),
@@ -118,6 +117,7 @@ class Pipeline:
             self._registry,
             on_run=self._ran,
             state_memory_bytes=settings.number("pipeline.state_memory_bytes"),
+            history_bytes=self._executor.history_bytes,
             executors=self._executors,
             large=large,
             lateness=settings.lateness,

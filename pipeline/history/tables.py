@@ -18,220 +18,134 @@ ways to read a source as history:
 
 A column of the source that is called `valid_from` or `valid_to` becomes `data_valid_from`,
 `data_valid_to`, and one of that name has another `data_` before it.
+
+What a fold computes is described once (`fold`). Below a bound this process computes it, in DuckDB
+over Arrow (`driver_fold`), above it Spark's executors do (`spark_fold`). The rows are the same.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession, functions
-from pyspark.sql.types import DataType, LongType, StringType
+from pyspark.sql import DataFrame, SparkSession
 
-from kernel.errors import InvalidRequest
+from kernel import failpoints
+from kernel.errors import BeyondThisProcess, InvalidRequest
 from kernel.positions import DeltaVersion, Epoch
 from lake.collecting import FOLDED_HISTORY, collected
+from lake.datasets import schema_of
 from lake.layout import Lake
-from lake.quoting import equal, listed
+from lake.ranges import Range
 from lake.spark_writer import SparkWriter
-from lake.tables import TableAt, Tables
+from lake.tables import TableAt, Tables, greatest
 from lake.writer import OP, ArrowWriter, Guard
-from pipeline.history.change_versions import LINKS, touched_by_changes, versions_by_change
-from pipeline.history.row_versions import versions_by_record, versions_by_row
-from schemas.identifiers import spark_name
-from schemas.lake_columns import STAMPS
+from pipeline.history.driver_fold import DriverFold
+from pipeline.history.fold import CAME_LATER, Fold
+from pipeline.history.shape import VALID_FROM, HistoryOf, history_column, outgrown
+from pipeline.history.spark_fold import BOUNDED_BYTES, SparkFold
 
-VALID_FROM, VALID_TO, DELETED = "valid_from", "valid_to", "_deleted"
-_MEETS_OURS = re.compile(r"(data_)*valid_(from|to)", re.IGNORECASE)
-HIDDEN = (*STAMPS, "_operation", "_transaction", "_lsn")
-NOT_COLUMNS = frozenset((*HIDDEN, "committed_at"))
-_CAME_LATER: dict[str, DataType] = {"_transaction": StringType(), "_lsn": LongType()}
-"""Columns that typed tables of older lakes lack."""
-
-
-def history_column(name: str) -> str:
-    """Return what a column of a typed table is called in its history."""
-    return f"data_{name}" if _MEETS_OURS.fullmatch(name) else name
-
-
-def outgrown(stored: pa.Schema, typed: pa.Schema) -> bool:
-    """Say whether a history has columns that its typed table has under another name or type now.
-
-    Such a history is computed anew from the typed table, which was brought to the new columns.
-    """
-    now = {history_column(f.name): f.type for f in typed}
-    ours = {VALID_FROM, VALID_TO, DELETED, *HIDDEN, *LINKS}
-    return any(f.name not in ours and now.get(f.name) != f.type for f in stored)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryOf:
-    """How one history table is kept.
-
-    `identity` is the source's primary key. `key` differs from it, or `event_time` is set, when the
-    history was declared; then rows are versions of `key` (see the module). `records`: they are
-    records of a topic, which nothing replaces or retracts. `truncates` names the table of the
-    source's TRUNCATEs and `table` the one of its tables that this is about. `declaration` names
-    the statement that the rows of `typed` are made by: those of another one are folded anew.
-    """
-
-    name: str
-    typed: str
-    key: tuple[str, ...]
-    identity: tuple[str, ...]
-    by_row: bool
-    truncates: str | None = None
-    records: bool = False
-    table: str = ""
-    declaration: str = ""
-
-    @property
-    def app_id(self) -> str:
-        """The app id of the guard, which is the cursor of the table as it is declared now."""
-        return f"{self.name}/{self.declaration}" if self.declaration else self.name
-
-    def cursor(self, stored: DeltaTable | None) -> int | None:
-        """Return the epoch that a stored table has; None for none, or for another declaration's."""
-        done = None if stored is None else stored.transaction_version(self.app_id)
-        return 0 if done is None and stored is not None and not self.declaration else done
+DRIVER_BYTES = 32 * 2**20
+"""What this process takes in for one fold unless it is told otherwise."""
 
 
 class HistoryTables:
-    """Brings history tables up to an epoch, computing only the keys that changed, in Spark."""
+    """Brings history tables up to an epoch, computing only the keys that changed. For one thread.
 
-    def __init__(self, spark: SparkSession, lake: Lake, tables: Tables) -> None:
-        self._spark = spark
+    `driver_bytes`: so many bytes of rows this process takes in for one fold; 0 for none. What
+    executors compute of files up to `bounded_bytes` is committed by this process.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        tables: Tables,
+        *,
+        driver_bytes: int = DRIVER_BYTES,
+        bounded_bytes: int = BOUNDED_BYTES,
+    ) -> None:
         self._lake = lake
+        self._tables = tables
         self._writer = ArrowWriter(tables)
         self._spark_writer = SparkWriter(spark, tables)
+        self._driver = DriverFold(lake, tables, most_bytes=driver_bytes) if driver_bytes else None
+        self._spark = SparkFold(spark, lake, tables, bounded_bytes=bounded_bytes)
 
-    def fold(
-        self,
-        history: HistoryOf,
-        incoming: DataFrame,
-        stored: DataFrame | None,
-        epoch: Epoch,
-        *,
-        truncates: DataFrame | None = None,
-        bounded: bool = True,
-    ) -> TableAt:
-        """Fold newly visible typed rows (`incoming`) and TRUNCATEs into what is stored.
+    def fold(self, history: HistoryOf, epoch: Epoch) -> TableAt | None:
+        """Fold what became visible in the typed table, and TRUNCATEs, up to an epoch.
 
-        One commit, guarded by the epoch. Rows that do not change are not written. What `bounded`
-        says is small is committed from this process, anything else from the executors. Without
-        anything stored (`None`) what there is, columns included, is replaced.
-        Raises `InvalidRequest` for a table without a key.
+        The table's cursor is its own guard: one commit, guarded by the epoch, and none where
+        nothing came. Rows that do not change are not written. A history that has no cursor, or
+        whose columns its typed table has outgrown, is replaced, columns included. None where
+        there is no typed table yet. Raises `InvalidRequest` for a table without a key.
         """
         if not history.key:
             raise InvalidRequest(
                 f"{history.name} needs a key: {history.typed} has none",
                 remedy="Declare one: penstock source add … --key TABLE:COLUMNS",
             )
-        history = replace(
-            history,
-            key=tuple(map(history_column, history.key)),
-            identity=tuple(map(history_column, history.identity)),
+        stored = self._tables.open(self._lake.path(history.name))
+        source = self._tables.open(self._lake.path(history.typed))
+        if source is None:
+            return None
+        done = history.cursor(stored)
+        typed = schema_of(source)
+        anew = stored is None or done is None or outgrown(schema_of(stored), typed)
+        cleared = self._newest(history.truncates) if history.truncates else 0
+        newest = max(self._newest(history.typed), cleared)
+        if stored is not None and done is not None and newest <= done and not anew:
+            return TableAt(version=stored.version(), as_of_epoch=epoch)
+        after = 0 if anew or done is None else done
+        fold = Fold(
+            history=history.named_as_kept(),
+            incoming=_incoming(typed),
+            within=Range(column="_epoch", lower=after + 1, upper=epoch + 1),
+            epoch=epoch,
+            anew=anew,
+            truncated=cleared > after,
         )
-        incoming = _own_names_free(incoming)
-        columns = [c for c in incoming.columns if c not in NOT_COLUMNS]
-        incoming.createOrReplaceTempView("history_in")
-        links = () if history.by_row else LINKS
-        self._stored(stored, columns, links).createOrReplaceTempView("history_stored")
-        if truncates is None:
-            truncates = incoming.limit(0)
-        truncates.createOrReplaceTempView("history_truncates")
-        self._spark.sql(_touched(history)).createOrReplaceTempView("history_old")
-        self._spark.sql(_versions(history, columns)).createOrReplaceTempView("history_versions")
-        rows = self._spark.sql(_difference(history, (*columns, *links), epoch))
-        path, guard = self._lake.path(history.name), Guard(history.app_id, epoch)
-        if stored is None:
-            version = self._replace(path, rows.drop(OP), guard, bounded=bounded)
-        else:
-            version = self._merge(path, rows, guard, (*history.key, VALID_FROM), bounded=bounded)
-        return TableAt(version=version, as_of_epoch=epoch)
+        return TableAt(version=self._commit(fold), as_of_epoch=epoch)
 
-    def _replace(self, path: str, rows: DataFrame, guard: Guard, *, bounded: bool) -> DeltaVersion:
-        if bounded:
-            return self._writer.overwrite(path, collected(rows, FOLDED_HISTORY), guard)
-        return self._spark_writer.overwrite(path, rows, guard)
+    def _commit(self, fold: Fold) -> DeltaVersion:
+        """Compute a fold where it is to be computed, and commit what changes."""
+        rows = self._by_driver(fold)
+        if rows is None:
+            frame = self._spark.changes(fold)
+            if not self._spark.is_bounded(fold):
+                return self._by_executors(fold, frame)
+            # Spark says of some columns that they are never null: a table must not depend on that.
+            rows = collected(frame, FOLDED_HISTORY).cast(fold.changed)
+        failpoints.hit(failpoints.HISTORY_BEFORE_COMMIT)
+        path, guard = self._place(fold)
+        if fold.anew:
+            return self._writer.overwrite(path, rows.drop_columns([OP]), guard)
+        return self._writer.merge(path, rows, guard, keys=(*fold.history.key, VALID_FROM))
 
-    def _merge(
-        self, path: str, rows: DataFrame, guard: Guard, keys: tuple[str, ...], *, bounded: bool
-    ) -> DeltaVersion:
-        if bounded:
-            return self._writer.merge(path, collected(rows, FOLDED_HISTORY), guard, keys=keys)
-        return self._spark_writer.merge(path, rows, guard, keys=keys)
+    def _by_driver(self, fold: Fold) -> pa.Table | None:
+        """Compute a fold in this process; None where executors are to do it."""
+        if self._driver is not None:
+            with suppress(BeyondThisProcess):
+                return self._driver.changes(fold)
+        return None
 
-    def _stored(
-        self, stored: DataFrame | None, columns: Sequence[str], links: Sequence[str]
-    ) -> DataFrame:
-        """Return what is stored, with nulls in columns that it does not have yet."""
-        if stored is None:
-            kept = listed(columns)
-            nulls = "".join(f", CAST(NULL AS STRING) AS {name}" for name in links)
-            return self._spark.sql(
-                f"SELECT {kept}, _time AS valid_from, _time AS valid_to, false AS _deleted, "
-                f"_seq_hi, _seq_lo, _epoch{nulls} FROM history_in WHERE false"
-            )
-        types = dict(self._spark.table("history_in").dtypes) | dict.fromkeys(links, "string")
-        for name in (*columns, *links):
-            if name not in stored.columns:
-                stored = stored.withColumn(name, functions.lit(None).cast(types[name]))
-        return stored
+    def _by_executors(self, fold: Fold, frame: DataFrame) -> DeltaVersion:
+        failpoints.hit(failpoints.HISTORY_BEFORE_COMMIT)
+        path, guard = self._place(fold)
+        if fold.anew:
+            return self._spark_writer.overwrite(path, frame.drop(OP), guard)
+        return self._spark_writer.merge(path, frame, guard, keys=(*fold.history.key, VALID_FROM))
+
+    def _place(self, fold: Fold) -> tuple[str, Guard]:
+        return self._lake.path(fold.history.name), Guard(fold.history.app_id, fold.epoch)
+
+    def _newest(self, name: str) -> int:
+        """Return the newest epoch that any row of a table has."""
+        table = self._tables.open(self._lake.path(name))
+        return (greatest(table, "_epoch") or 0) if table is not None else 0
 
 
-def _own_names_free(incoming: DataFrame) -> DataFrame:
-    # Only those that change: an alias for each column doubles what Spark says of their constraints.
-    # The longer name first: it is what the shorter one becomes.
-    for name in sorted(incoming.columns, key=len, reverse=True):
-        if name != history_column(name):
-            incoming = incoming.withColumnRenamed(name, history_column(name))
-    for name, kind in _CAME_LATER.items():
-        if name not in incoming.columns:
-            incoming = incoming.withColumn(name, functions.lit(None).cast(kind))
-    return incoming
-
-
-def _versions(history: HistoryOf, columns: Sequence[str]) -> str:
-    """Select the versions of the touched keys."""
-    if history.records:
-        return versions_by_record(history.key, columns)
-    if history.by_row:
-        return versions_by_row(history.key, history.identity, columns)
-    return versions_by_change(history.key, columns)
-
-
-def _touched(history: HistoryOf) -> str:
-    """Select stored versions of every key that an incoming row has now or had before."""
-    if not history.by_row:
-        return touched_by_changes(history.key)
-    return f"""
-        SELECT o.* FROM history_stored o LEFT SEMI JOIN (
-          SELECT {listed(history.key)} FROM history_in
-          UNION ALL
-          SELECT {listed(history.key, "s")} FROM history_stored s
-          LEFT SEMI JOIN history_in i ON {equal(history.identity, "s", "i")}
-        ) k ON {equal(history.key, "o", "k")}"""
-
-
-def _difference(history: HistoryOf, columns: Sequence[str], epoch: Epoch) -> str:
-    """Compare computed with stored versions: what to upsert, what to delete."""
-    identity = (*history.key, VALID_FROM)
-    order = () if history.by_row else ("_seq_hi", "_seq_lo")
-    compared = [*columns, *order, VALID_TO, DELETED]
-    new, old = listed(compared, "n"), listed(compared, "o")
-    out = [*columns, VALID_FROM, VALID_TO, DELETED, "_seq_hi", "_seq_lo"]
-    chosen = ", ".join(
-        f"CASE WHEN n.valid_from IS NULL THEN o.{c} ELSE n.{c} END AS {c}"
-        for c in map(spark_name, out)
-    )
-    return f"""
-        SELECT {chosen}, CAST({int(epoch)} AS BIGINT) AS _epoch,
-               CASE WHEN n.valid_from IS NULL THEN 'delete' ELSE 'upsert' END AS __op
-        FROM history_versions n
-        FULL OUTER JOIN history_old o ON {equal(identity, "n", "o")}
-        WHERE n.valid_from IS NULL OR o.valid_from IS NULL
-           OR NOT (struct({new}) <=> struct({old}))"""
+def _incoming(typed: pa.Schema) -> pa.Schema:
+    """Return the columns of a typed table as a fold takes them in."""
+    own = [field.with_name(history_column(field.name)) for field in typed]
+    return pa.schema([*own, *(field for field in CAME_LATER if field.name not in typed.names)])

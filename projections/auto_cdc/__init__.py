@@ -4,7 +4,7 @@ Upstream: any frame, stream or Delta table of changes, typed tables among them. 
 tables that every engine reads. Entry point: `create_auto_cdc_flow`.
 """
 
-from pipeline.history.tables import NOT_COLUMNS
+from pipeline.history.shape import NOT_COLUMNS
 from projections.auto_cdc.batch import Applied
 from projections.auto_cdc.flow import AutoCdcFlow, create_auto_cdc_flow
 

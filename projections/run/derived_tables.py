@@ -13,23 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-
 from kernel import failpoints
-from kernel.errors import NotFound, Retry, retry_directive
+from kernel.errors import Retry, retry_directive
 from kernel.positions import Epoch
 from lake.attempts import Attempts
-from lake.datasets import schema_of
 from lake.layout import Lake, current_name
-from lake.ranges import Range
-from lake.tables import TableAt, Tables, greatest
-from lake.views import DeltaFrames
+from lake.tables import TableAt, Tables
 from pipeline.commit.manifest import TYPED, Committed, Manifest, Projected
 from pipeline.commit.retries import Retries
 from pipeline.ddl.held_tables import NO_ORDER, Hold, failure_hold
-from pipeline.history.tables import HistoryOf, HistoryTables, history_column, outgrown
+from pipeline.history.shape import HistoryOf
+from pipeline.history.tables import HistoryTables
 from pipeline.installs.announced import Install, InstallBook
 from pipeline.installs.installing import generation_root
 from pipeline.position.progress import Progress
@@ -44,8 +38,6 @@ from projections.run.step_budget import within_budget
 
 LATE_EVENTS = ("released", "reclaimed")
 """What an epoch counts that may have logged events of positions that readers have passed."""
-BOUNDED_BYTES = 32 * 2**20
-"""Typed files up to this size give a change of a history that is committed from this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +63,12 @@ class DerivedTables:
         manifest: Manifest,
         typed: TypedTables,
         history: HistoryTables,
-        frames: DeltaFrames,
     ) -> None:
         self._lake = lake
         self._tables = tables
         self._manifest = manifest
         self._typed = typed
         self._history = history
-        self._frames = frames
         self._copied = TypedInstalls(lake, tables)
         self._deployed = DeployedCatalog(lake, tables)
         self.topics = DerivedTopics(typed, self._deployed)
@@ -304,7 +294,7 @@ class DerivedTables:
             return
         attempts = Attempts()
         with attempts.of(name):
-            folded = self._fold(history, epoch)
+            folded = self._history.fold(history, epoch)
             held.pop(name, None)
             self._retries.forget(name)
             if folded is not None:
@@ -329,68 +319,6 @@ class DerivedTables:
         if not taken:
             return []
         return [(i, taken[i.number]) for i in self._book.installs() if i.number in taken]
-
-    def _fold(self, history: HistoryOf, epoch: Epoch) -> TableAt | None:
-        """Fold what the history lacks. Its cursor is its own guard; a new one starts from 0."""
-        path, typed = self._lake.path(history.name), self._lake.path(history.typed)
-        stored, source = self._tables.open(path), self._tables.open(typed)
-        done = history.cursor(stored)
-        if source is None:
-            return None
-        truncates = self._lake.path(history.truncates) if history.truncates else None
-        newest = max(self._newest(typed), self._newest(truncates) if truncates else 0)
-        anew = stored is None or done is None or outgrown(schema_of(stored), schema_of(source))
-        if stored is not None and done is not None and newest <= done and not anew:
-            return TableAt(version=stored.version(), as_of_epoch=epoch)
-        after = 0 if anew or done is None else done
-        within = Range(column="_epoch", lower=after + 1, upper=epoch + 1)
-        incoming = self._frames.frame(typed, within)
-        if incoming is None:
-            raise NotFound(f"{history.typed} vanished while it was read")
-        cleared = self._cleared(history, truncates, after, within) if truncates else None
-        size = self._frames.bytes_of(typed, within)
-        if cleared is not None:
-            size += self._frames.bytes_of(path)
-        return self._history.fold(
-            history,
-            incoming,
-            None if anew else self._frames.frame(path, *self._near(history, within, cleared)),
-            epoch,
-            truncates=cleared,
-            bounded=size <= BOUNDED_BYTES,
-        )
-
-    def _near(
-        self, history: HistoryOf, within: Range, cleared: DataFrame | None
-    ) -> tuple[Range, ...]:
-        """Return the range of keys that came in, so that files without any of them are not read.
-
-        Nothing where any key may be touched, or where keys are no integers.
-        """
-        name = history.key[0] if history.key else ""
-        if history.by_row or cleared is not None or history_column(name) != name:
-            return ()
-        epoch = pc.field("_epoch")
-        where = (epoch >= within.lower) & (epoch < within.upper)
-        rows = self._tables.read(self._lake.path(history.typed), where=where, columns=[name])
-        if rows is None or not rows.num_rows or not pa.types.is_integer(rows.schema[0].type):
-            return ()
-        bounds = pc.min_max(rows[name]).as_py()
-        # Nothing is greater than the type's own greatest value, nor can be written in it.
-        last = bounds["max"] == 2 ** (rows.schema[0].type.bit_width - 1) - 1
-        upper = None if last else bounds["max"] + 1
-        return (Range(column=name, lower=bounds["min"], upper=upper),)
-
-    def _newest(self, path: str) -> int:
-        table = self._tables.open(path)
-        return (greatest(table, "_epoch") or 0) if table is not None else 0
-
-    def _cleared(self, history: HistoryOf, path: str, done: int, within: Range) -> DataFrame | None:
-        """Return the TRUNCATEs of a history's table; None where there are none."""
-        if self._newest(path) <= done:
-            return None
-        frame = self._frames.frame(path, within)
-        return frame.filter(frame["table"] == history.table) if frame is not None else None
 
 
 def _begun(source: str, installs: Sequence[tuple[Install, Epoch]]) -> int:

@@ -18,10 +18,9 @@ from lake.layout import Lake
 from lake.sessions import follow, session_beside
 from lake.tables import Tables
 from lake.upkeep.compaction import LargeCompaction, compact
-from lake.views import DeltaFrames
 from pipeline.commit.manifest import Manifest
 from pipeline.ddl.held_tables import retry_command
-from pipeline.history.tables import HistoryTables
+from pipeline.history.tables import DRIVER_BYTES, HistoryTables
 from pipeline.typed.tables import TypedTables
 from projections.run.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
 from projections.run.database import MEMORY_BYTES
@@ -115,6 +114,7 @@ class Projecting:
         *,
         on_run: Callable[[str, Run], None],
         state_memory_bytes: int = MEMORY_BYTES,
+        history_bytes: int = DRIVER_BYTES,
         executors: Executors | None = None,
         large: LargeCompaction | None = None,
         lateness: timedelta = LATENESS,
@@ -122,7 +122,6 @@ class Projecting:
         # Handles and temporary views of its own: ingest works in another thread.
         tables = Tables()
         session = self._session = session_beside(spark)
-        frames = DeltaFrames(session, tables)
         self._lake = lake
         self._tables = tables
         self._manifest = Manifest(lake, tables)
@@ -133,8 +132,7 @@ class Projecting:
             tables,
             self._manifest,
             TypedTables(lake, tables, registry, executors),
-            HistoryTables(session, lake, tables),
-            frames,
+            HistoryTables(session, lake, tables, driver_bytes=history_bytes),
         )
         self._projector = Projector(
             session, lake, tables, self._manifest, state_memory_bytes=state_memory_bytes

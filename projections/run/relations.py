@@ -14,7 +14,7 @@ from kernel.errors import PenstockError
 from lake.datasets import schema_of
 from lake.layout import Lake
 from lake.tables import Tables, earliest
-from pipeline.history.tables import NOT_COLUMNS, HistoryOf, history_column
+from pipeline.history.shape import NOT_COLUMNS, HistoryOf, history_column
 from pipeline.typed.columns import EVENT_COLUMNS, truncates_name
 from pipeline.typed.topic_rows import TIMESTAMP
 from pipeline.typed.topics import typed_topic

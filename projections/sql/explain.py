@@ -79,7 +79,7 @@ def notes_of(
             f"{query.window.words}, [start, end), aligned to 1970-01-01 UTC; rows without a time "
             "are in no window"
         )
-    notes += _sums(query)
+    notes += [*_folds(tree), *_sums(query)]
     return tuple(notes)
 
 
@@ -92,7 +92,8 @@ def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple
         )
     else:
         kept = (
-            "engine: small changes in the pipeline's own process, builds and rebuilds in Spark; "
+            "engine: small changes in the pipeline's own process, large builds and rebuilds in "
+            "Spark; "
             "state: disposable, made anew from the typed tables when the process starts"
         )
     notes = [kept, _LATE_GROUPS if stateful else _LATE_ROWS]
@@ -103,6 +104,7 @@ def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple
             notes.append("a pattern without WITHIN searches whole partitions at every change")
         if isinstance(node, Join):
             notes += _latest_of(node.right)
+    notes += _folds(tree)
     if any(scan.kind is InputKind.PROJECTION for scan in scans(tree)) and _chooses(tree):
         notes.append(
             "rows of another projection have no place in time: where one of several has to be "
@@ -122,6 +124,18 @@ def notes_of_end(tree: Newest, name: str, beyond: str | None) -> tuple[str, ...]
         "closed_after, and by tables that change"
         + (f"; each correction is a row of corrections/{name}" if beyond is None else ""),
     )
+
+
+def _folds(tree: Newest) -> list[str]:
+    """Say who folds the histories that a query reads."""
+    kinds = (InputKind.HISTORY, InputKind.LATEST)
+    names = dict.fromkeys(scan.name for scan in scans(tree) if scan.kind in kinds)
+    return [
+        f"versions of {name}: folded before each run, in the pipeline's own process where the rows "
+        "that came and the stored versions of their keys fit into pipeline.driver_bytes, else by "
+        "Spark"
+        for name in names
+    ]
 
 
 def _latest_of(right: Node) -> list[str]:

@@ -52,7 +52,12 @@ def test_p1_a_crash_around_a_projections_commit_ends_in_the_same_rows(
 
 
 @pytest.mark.parametrize(
-    "failpoint", [failpoints.TYPED_AFTER_APPEND, failpoints.HISTORY_AFTER_FOLD]
+    "failpoint",
+    [
+        failpoints.TYPED_AFTER_APPEND,
+        failpoints.HISTORY_BEFORE_COMMIT,
+        failpoints.HISTORY_AFTER_FOLD,
+    ],
 )
 def test_p1_a_crash_around_a_historys_fold_ends_in_the_same_versions(
     failpoint: str, spark: SparkSession, lake: Lake

@@ -11,13 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel.errors import InvalidRequest
-from kernel.positions import Epoch
 from lake.layout import Lake
-from lake.tables import Tables
-from lake.views import DeltaFrames
-from pipeline.history.tables import HistoryOf, HistoryTables
+from pipeline.history.shape import HistoryOf
 from tests.architecture.tree import ROOT
 from tests.docs.markdown import blocks
+from tests.support.lake.kept_history import Form, KeptHistory
 from tests.support.oracles.change_facts import Fact, Version, Writer, expected, truncates, typed
 
 PEOPLE = HistoryOf(
@@ -31,39 +29,17 @@ PEOPLE = HistoryOf(
 )
 
 
-class World:
-    """One history table that epochs are folded into."""
+class World(KeptHistory):
+    """The history of a small table."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, *, bounded: bool = True) -> None:
-        self.path = lake.path(PEOPLE.name)
-        self.tables = Tables()
-        self.frames = DeltaFrames(spark, self.tables)
-        self.histories = HistoryTables(spark, lake, self.tables)
-        self.bounded = bounded
-        self.epoch = 0
-
-    def fold(self, facts: Sequence[Fact], *, wide: int = 0) -> None:
-        self.epoch += 1
-        rows = typed(facts, self.epoch)
+    def take(self, facts: Sequence[Fact], *, wide: int = 0) -> None:
+        rows = typed(facts, self.epoch + 1)
         for number in range(wide):
             rows = rows.append_column(f"c{number}", pa.array(["x"] * rows.num_rows))
-        self.histories.fold(
-            PEOPLE,
-            self.frames.from_arrow(rows),
-            self.frames.frame(self.path),
-            Epoch(self.epoch),
-            truncates=self.frames.from_arrow(truncates(facts, self.epoch)),
-            bounded=self.bounded,
-        )
+        self.fold(rows, truncates(facts, self.epoch + 1))
 
-    def table(self) -> pa.Table:
-        table = self.tables.read(self.path)
-        assert table is not None
-        return table
-
-    def rows(self) -> list[Version]:
-        rows = self.table().drop_columns(["_epoch"]).to_pylist()
-        return sorted(rows, key=lambda row: (row["id"], row["valid_from"]))
+    def versions(self) -> list[Version]:
+        return [{n: v for n, v in row.items() if n != "_epoch"} for row in self.rows()]
 
 
 def work(seed: int, transactions: int) -> list[list[Fact]]:
@@ -77,34 +53,36 @@ def work(seed: int, transactions: int) -> list[list[Fact]]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "bounded"),
+    ("seed", "form"),
     [
-        pytest.param(1, True, id="from the driver"),
-        pytest.param(2, False, id="from executors", marks=pytest.mark.matrix),
+        (1, Form.DRIVER),
+        (1, Form.COLLECTED),
+        pytest.param(2, Form.EXECUTORS, marks=pytest.mark.matrix),
     ],
 )
 def test_p6_history_equals_a_walk_through_the_transactions(
-    seed: int, bounded: bool, spark: SparkSession, lake: Lake
+    seed: int, form: Form, spark: SparkSession, lake: Lake
 ) -> None:
     done = work(seed, 90)
-    world = World(spark, lake, bounded=bounded)
+    world = World(spark, lake, PEOPLE, form)
     for start in range(0, len(done), 50):
-        world.fold([fact for part in done[start : start + 50] for fact in part])
+        world.take([fact for part in done[start : start + 50] for fact in part])
     facts = [fact for part in done for fact in part]
-    assert world.rows() == expected(facts)
+    assert world.versions() == expected(facts)
     # What the seeds are for.
     assert {fact.operation for fact in facts} == set("rcudt")
-    assert any(row["_previous_key"] for row in world.rows())
+    assert any(row["_previous_key"] for row in world.versions())
 
 
 @pytest.mark.matrix
 @pytest.mark.timeout(240, func_only=True)
-def test_a_table_of_many_columns_has_a_history(spark: SparkSession, lake: Lake) -> None:
+@pytest.mark.parametrize("form", [Form.DRIVER, Form.COLLECTED])
+def test_a_table_of_many_columns_has_a_history(form: Form, spark: SparkSession, lake: Lake) -> None:
     done = work(3, 4)
-    world = World(spark, lake)
+    world = World(spark, lake, PEOPLE, form)
     for facts in (done[:5], done[5:]):
-        world.fold([fact for part in facts for fact in part], wide=40)
-    rows = [{n: v for n, v in row.items() if n[0] != "c"} for row in world.rows()]
+        world.take([fact for part in facts for fact in part], wide=40)
+    rows = [{n: v for n, v in row.items() if n[0] != "c"} for row in world.versions()]
     assert rows == expected([fact for part in done for fact in part])
 
 
@@ -115,12 +93,12 @@ def test_a_late_snapshot_opens_versions_only_where_it_differs(
     first = writer.snapshot({1: "ann", 2: "bob", 3: "cy"})
     writer.number, writer.second = 1, 10
     changed = Fact(operation="u", id=3, name="dan", transaction=2, second=20, hi=2, lo=1, lsn=7)
-    world = World(spark, lake)
-    world.fold([*first, changed])
-    unchanged = {row["id"]: row for row in world.rows()}[1]
+    world = World(spark, lake, PEOPLE)
+    world.take([*first, changed])
+    unchanged = {row["id"]: row for row in world.versions()}[1]
     # Read between the transactions, folded after both.
-    world.fold(writer.snapshot({1: "ann", 2: "mended", 3: "cy"}, later=True))
-    assert [(r["id"], r["name"], r["_transaction"]) for r in world.rows()] == [
+    world.take(writer.snapshot({1: "ann", 2: "mended", 3: "cy"}, later=True))
+    assert [(r["id"], r["name"], r["_transaction"]) for r in world.versions()] == [
         (1, "ann", None),
         (2, "bob", None),
         (2, "mended", None),
@@ -129,7 +107,7 @@ def test_a_late_snapshot_opens_versions_only_where_it_differs(
     ]
     epochs = dict(zip(*world.table().select(["name", "_epoch"]).to_pydict().values(), strict=True))
     assert epochs["ann"] == 1, "an unchanged row is not even written again"
-    assert unchanged in world.rows()
+    assert unchanged in world.versions()
 
 
 @pytest.mark.matrix
@@ -149,20 +127,19 @@ def test_a_key_is_followed_through_its_changes_by_any_engine(
     # This one deletes and inserts: two statements, two LSNs, no link.
     facts.append(Fact(operation="d", id=1, name=None, lo=2, lsn=9, **at))
     facts.append(Fact(operation="c", id=5, name="eve", lo=3, lsn=10, **at))
-    world = World(spark, lake)
-    world.fold(facts)
-    assert world.rows() == expected(facts)
+    world = World(spark, lake, PEOPLE)
+    world.take(facts)
+    assert world.versions() == expected(facts)
     people = world.table()
     page = ROOT / "docs/reference/capture.md"
     (past,) = [b.text for b in blocks(page) if b.language == "sql" and "past" in b.text]
     found = [row[:2] for row in duckdb.sql(past).fetchall()]
     assert found == [(1, "ann"), (7, "ann"), (9, "ann"), (9, "amy")]
-    assert [r["_previous_key"] for r in world.rows() if r["id"] == 5] == [None]
-    assert people.num_rows == len(world.rows())
+    assert [r["_previous_key"] for r in world.versions() if r["id"] == 5] == [None]
+    assert people.num_rows == len(world.versions())
 
 
 def test_a_table_without_a_key_has_no_history(spark: SparkSession, lake: Lake) -> None:
-    world = World(spark, lake)
     keyless = HistoryOf(name="history/x", typed="typed/x", key=(), identity=(), by_row=False)
     with pytest.raises(InvalidRequest, match="needs a key"):
-        world.histories.fold(keyless, world.frames.from_arrow(typed([], 1)), None, Epoch(1))
+        KeptHistory(spark, lake, keyless).fold(typed([], 1))

@@ -10,12 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.table_columns import UTC_MICROS
-from lake.tables import Tables
-from lake.views import DeltaFrames
-from pipeline.history.tables import HistoryOf, HistoryTables
+from pipeline.history.shape import HistoryOf
+from tests.support.lake.kept_history import Form, KeptHistory
 
 DAY = datetime(2013, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
@@ -73,25 +71,11 @@ def typed(changes: list[tuple[int, Change]], *, by_row: bool, epoch: int) -> pa.
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-class World:
+class World(KeptHistory):
     """One history table that epochs are folded into."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, history: HistoryOf) -> None:
-        self.lake, self.history = lake, history
-        self.tables = Tables()
-        self.frames = DeltaFrames(spark, self.tables)
-        self.histories = HistoryTables(spark, lake, self.tables)
-
-    def fold(self, changes: list[tuple[int, Change]], epoch: int) -> None:
-        incoming = self.frames.from_arrow(typed(changes, by_row=self.history.by_row, epoch=epoch))
-        stored = self.frames.frame(self.lake.path(self.history.name))
-        self.histories.fold(self.history, incoming, stored, Epoch(epoch))
-
-    def rows(self) -> list[dict[str, object]]:
-        table = self.tables.read(self.lake.path(self.history.name))
-        assert table is not None
-        rows: list[dict[str, object]] = table.to_pylist()
-        return sorted(rows, key=lambda row: (str(row["origin"]), row["valid_from"]))
+    def take(self, changes: list[tuple[int, Change]]) -> None:
+        self.fold(typed(changes, by_row=self.history.by_row, epoch=self.epoch + 1))
 
     def as_of(self, origin: str, at: datetime) -> int | None:
         """Look a version up the way a join does."""
@@ -131,16 +115,21 @@ def expected_as_of(changes: list[Change], origin: str, at: datetime) -> int | No
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.matrix) for seed in (1, 2, 3))]
+    ("form", "seed"),
+    [
+        *((Form.DRIVER, seed) for seed in range(4)),
+        (Form.COLLECTED, 0),
+        *(pytest.param(Form.COLLECTED, seed, marks=pytest.mark.matrix) for seed in (1, 2, 3)),
+    ],
 )
 def test_p7_a_join_as_of_event_time_sees_the_version_that_held_and_none_later(
-    seed: int, spark: SparkSession, lake: Lake
+    form: Form, seed: int, spark: SparkSession, lake: Lake
 ) -> None:
     changes = random_changes(seed, 24)
-    world = World(spark, lake, BY_ROW)
+    world = World(spark, lake, BY_ROW, form)
     numbered = list(enumerate(changes, start=1))
-    for epoch, start in enumerate(range(0, len(numbered), 6), start=1):
-        world.fold(numbered[start : start + 6], epoch)
+    for start in range(0, len(numbered), 6):
+        world.take(numbered[start : start + 6])
     for origin in ("JFK", "LGA"):
         for half_hours in range(-1, 14):
             at = DAY + timedelta(minutes=30 * half_hours)
@@ -148,21 +137,25 @@ def test_p7_a_join_as_of_event_time_sees_the_version_that_held_and_none_later(
 
 
 @pytest.mark.parametrize(
-    "history",
+    "history", [pytest.param(BY_ROW, id="by row"), pytest.param(BY_CHANGE, id="by change")]
+)
+@pytest.mark.parametrize(
+    ("form", "seed"),
     [
-        pytest.param(BY_ROW, id="by row"),
-        pytest.param(BY_CHANGE, id="by change", marks=pytest.mark.matrix),
+        (Form.DRIVER, 0),
+        (Form.DRIVER, 1),
+        *(pytest.param(Form.COLLECTED, seed, marks=pytest.mark.matrix) for seed in (0, 1)),
     ],
 )
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.matrix)])
 def test_p6_history_folded_in_epochs_equals_history_folded_at_once(
-    seed: int, history: HistoryOf, spark: SparkSession, lake: Lake
+    form: Form, seed: int, history: HistoryOf, spark: SparkSession, lake: Lake
 ) -> None:
     numbered = list(enumerate(random_changes(seed + 10, 20), start=1))
-    steps, whole = World(spark, lake, history), World(spark, Lake(f"{lake.root}2"), history)
-    for epoch, start in enumerate(range(0, len(numbered), 5), start=1):
-        steps.fold(numbered[start : start + 5], epoch)
-    whole.fold(numbered, 1)
+    steps = World(spark, lake, history, form)
+    whole = World(spark, Lake(f"{lake.root}2"), history, form)
+    for start in range(0, len(numbered), 5):
+        steps.take(numbered[start : start + 5])
+    whole.take(numbered)
 
     def facts(world: World) -> list[dict[str, object]]:
         # A gap that nobody could have joined within needs no row; when it was written varies.
@@ -176,8 +169,8 @@ def test_a_version_that_changes_its_end_is_marked_with_the_epoch(
     spark: SparkSession, lake: Lake
 ) -> None:
     world = World(spark, lake, BY_ROW)
-    world.fold([(1, ("JFK", 1, 10)), (2, ("JFK", 5, 50))], 1)
-    world.fold([(3, ("JFK", 3, 30))], 2)
+    world.take([(1, ("JFK", 1, 10)), (2, ("JFK", 5, 50))])
+    world.take([(3, ("JFK", 3, 30))])
     assert [(r["temp"], r["_epoch"]) for r in world.rows()] == [(10, 2), (30, 2), (50, 1)]
 
 
@@ -185,7 +178,7 @@ def test_the_guard_of_a_declared_history_names_the_declaration(
     spark: SparkSession, lake: Lake
 ) -> None:
     world = World(spark, lake, replace(BY_ROW, declaration="first"))
-    world.fold([(1, ("JFK", 1, 5))], 1)
+    world.take([(1, ("JFK", 1, 5))])
     stored = world.tables.open(lake.path(BY_ROW.name))
     assert world.history.cursor(stored) == 1
     assert replace(BY_ROW, declaration="second").cursor(stored) is None

@@ -1,7 +1,7 @@
 """History of captured tables: epochs, snapshots and clocks do not matter, only what was committed.
 
-The SQL of the fold runs in DuckDB here, translated by sqlglot: hundreds of tables in seconds. Spark
-itself runs in tests/integration/test_change_history.py.
+The pipeline's process computes the folds: hundreds of tables in seconds. Spark's executors do so in
+tests/integration/test_change_history.py and tests/contracts/test_history_folds.py.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-import duckdb
+import pyarrow as pa
 import pytest
-import sqlglot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.quoting import as_json
-from pipeline.history.change_versions import touched_by_changes, versions_by_change
+from kernel.positions import Epoch
+from lake.ranges import Range
+from lake.writer import OP, UPSERT
+from pipeline.history.driver_fold import changed_versions, opened
+from pipeline.history.fold import Fold
+from pipeline.history.shape import HistoryOf
 from tests.support.oracles.change_facts import (
-    TRUNCATES,
     TYPED,
     Fact,
     Version,
@@ -28,52 +30,43 @@ from tests.support.oracles.change_facts import (
     typed,
 )
 
-KEY, COLUMNS = ("id",), ("id", "name")
-VERSIONS = (
-    "id BIGINT, name VARCHAR, valid_from TIMESTAMPTZ, valid_to TIMESTAMPTZ, _deleted BOOLEAN, "
-    "_seq_hi BIGINT, _seq_lo BIGINT, _transaction VARCHAR, _previous_key VARCHAR, "
-    "_next_key VARCHAR"
-)
-NAMES = [column.split()[0] for column in VERSIONS.split(", ")]
+PEOPLE = HistoryOf(name="history/x", typed="typed/x", key=("id",), identity=("id",), by_row=False)
 
 
 class Duck:
-    """One history in DuckDB."""
+    """One history in memory, whose folds are computed as the pipeline's process does."""
 
     def __init__(self) -> None:
-        self.connection = duckdb.connect()
-        self.connection.execute("SET TimeZone = 'UTC'")
-        self.touched = self._translated(touched_by_changes(KEY))
-        self.versions = self._translated(versions_by_change(KEY, COLUMNS))
-        for table in ("history_stored", "history_old", "computed"):
-            self.connection.execute(f"CREATE TABLE {table} ({VERSIONS})")
-        self.connection.register("history_in", TYPED.empty_table())
-        self.connection.register("history_truncates", TRUNCATES.empty_table())
-
-    @staticmethod
-    def _translated(text: str) -> str:
-        # DuckDB's to_json takes no options; times are no keys here.
-        text = text.replace(as_json(KEY), "to_json(struct(id))")
-        return sqlglot.transpile(text, read="spark", write="duckdb")[0]
-
-    def fold(self, facts: Sequence[Fact]) -> None:
-        run = self.connection.execute
-        self.connection.register("history_in", typed(facts, 1))
-        self.connection.register("history_truncates", truncates(facts, 1))
-        run("DELETE FROM history_old")
-        run(f"INSERT INTO history_old BY NAME {self.touched}")
-        run("DELETE FROM computed")
-        run(f"INSERT INTO computed BY NAME {self.versions}")
-        run("DELETE FROM history_stored WHERE id IN (SELECT id FROM history_old)")
-        run("INSERT INTO history_stored BY NAME SELECT * FROM computed")
-
-    def rows(self) -> list[Version]:
-        listed = ", ".join(NAMES)
-        cursor = self.connection.execute(f"SELECT {listed} FROM history_stored ORDER BY id, 3")
-        return [dict(zip(NAMES, row, strict=True)) for row in cursor.fetchall()]
+        self.connection = opened()
+        self.clear()
 
     def clear(self) -> None:
-        self.connection.execute("DELETE FROM history_stored")
+        self.epoch = 0
+        self.stored: dict[tuple[object, object], Version] = {}
+
+    def fold(self, facts: Sequence[Fact]) -> None:
+        self.epoch += 1
+        fold = Fold(
+            history=PEOPLE,
+            incoming=TYPED,
+            within=Range(column="_epoch", lower=self.epoch, upper=self.epoch + 1),
+            epoch=Epoch(self.epoch),
+            anew=False,
+        )
+        stored = pa.Table.from_pylist(list(self.stored.values()), fold.stored)
+        cleared = truncates(facts, self.epoch)
+        incoming = typed(facts, self.epoch)
+        changed = changed_versions(self.connection, fold, incoming, stored, cleared)
+        for row in changed.to_pylist():
+            key = row["id"], row["valid_from"]
+            if row.pop(OP) == UPSERT:
+                self.stored[key] = row
+            else:
+                del self.stored[key]
+
+    def rows(self) -> list[Version]:
+        rows = ({n: v for n, v in row.items() if n != "_epoch"} for row in self.stored.values())
+        return sorted(rows, key=lambda row: (row["id"], row["valid_from"]))
 
 
 @pytest.fixture(scope="module")

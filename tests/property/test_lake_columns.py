@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.current.newest_images import DELETED
-from pipeline.history.tables import LINKS, NOT_COLUMNS, history_column
+from pipeline.history.change_versions import LINKS
+from pipeline.history.shape import NOT_COLUMNS, history_column
 from pipeline.installs.staging import MARKS
 from pipeline.typed import columns
 from pipeline.typed.columns import EVENT_COLUMNS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pipeline.history.tables import outgrown
+from pipeline.history.shape import outgrown
 from projections.run.captured_tables import CapturedTable
 from projections.run.catalog import Deployment
 

@@ -10,7 +10,6 @@ from deltalake import DeltaTable
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.upkeep.compaction import compact
-from lake.views import DeltaFrames
 from lake.writer import Guard
 from pipeline.commit.manifest import TYPED
 from pipeline.history.tables import HistoryTables
@@ -41,7 +40,6 @@ def test_an_idle_table_is_named_as_its_compaction_left_it(lake: Lake) -> None:
         TypedTables(lake, made.tables, MemoryRegistry()),
         # There are no histories.
         cast("HistoryTables", None),
-        cast("DeltaFrames", None),
     )
     before = derived.at().tables[NAME].version
     assert compact(lake, made.tables, [NAME]) == [NAME]

@@ -32,7 +32,7 @@ from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
 from lake.upkeep.compaction import Upkeep
-from pipeline.history.tables import HistoryOf
+from pipeline.history.shape import HistoryOf
 from pipeline.read.stuck_sources import STUCK_AFTER_S, StuckSources, poisoned
 from projections.run.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
 from projections.run.projecting import held_documents

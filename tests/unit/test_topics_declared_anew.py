@@ -11,9 +11,9 @@ import pytest
 from kernel.positions import Epoch
 from lake.layout import Lake, topics_log
 from lake.tables import TableAt, Tables
-from lake.views import DeltaFrames
 from lake.writer import ArrowWriter, Guard
-from pipeline.history.tables import HistoryOf, HistoryTables
+from pipeline.history.shape import HistoryOf
+from pipeline.history.tables import HistoryTables
 from pipeline.typed.tables import TypedTables
 from pipeline.typed.topics import typed_topic
 from projections.run.catalog import LIVE, SOURCE, DeployedCatalog, Entry
@@ -21,6 +21,7 @@ from projections.run.derived_tables import DerivedTables
 from projections.run.derived_topics import DerivedTopics
 from projections.run.relations import LakeCatalog
 from tests.property.test_mixed_topics import REGISTRY, logged
+from tests.support.lake.handmade import NoSpark
 
 WITH_END = (
     "CREATE SOURCE s (id STRING, v INT, gone BOOLEAN) WITH ("
@@ -44,9 +45,8 @@ class Declared:
         self.declare(WITH_END)
         shape = self.catalog.deployment().topics["s"]
         rows = logged(shape, [(None, b'{"id": "k", "v": 1, "gone": true}')])
-        rows = rows.set_column(
-            rows.schema.get_field_index("epoch"), "epoch", pa.array([1], pa.int64())
-        )
+        for name, value in {"epoch": pa.array([1], pa.int64()), "closed_late": [False]}.items():
+            rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(value))
         path = lake.path(topics_log("s"))
         self.writer.append(path, rows, Guard("log", NOW))
 
@@ -113,18 +113,8 @@ def test_a_history_of_another_declaration_is_lacking_and_folded_from_the_beginni
     declared: Declared,
 ) -> None:
     declared.topics.bring(NOW, (), (), moved=False, due=lambda _: True)
-    folds: list[Any] = []
-    self = SimpleNamespace(
-        _lake=declared.lake,
-        _tables=declared.tables,
-        _frames=cast(DeltaFrames, SimpleNamespace(frame=lambda *a: a, bytes_of=lambda *a: 1)),
-        _history=cast(
-            HistoryTables, SimpleNamespace(fold=lambda *a, **_: folds.append((a[1][1].lower, a[2])))
-        ),
-        _newest=lambda path: DerivedTables._newest(derived, path),
-        _near=lambda *a: (),
-        topics=declared.topics,
-    )
+    histories = HistoryTables(NoSpark(), declared.lake, declared.tables)
+    self = SimpleNamespace(_lake=declared.lake, _tables=declared.tables, topics=declared.topics)
     derived = cast(DerivedTables, self)
     at = TableAt(version=0, as_of_epoch=NOW)
     brought = SimpleNamespace(held={}, tables={HISTORY: at, TYPED: at})
@@ -134,11 +124,11 @@ def test_a_history_of_another_declaration_is_lacking_and_folded_from_the_beginni
             declared.bring()
         history = declared.history()
         assert DerivedTables.lacks(derived, cast(Any, brought), [history])
-        DerivedTables._fold(derived, history, NOW)
-        assert folds.pop() == (1, None), "from the first epoch, onto nothing"
-        rows = pa.table({"id": ["k"], "v": pa.array([1], pa.int32())})
-        guard = Guard(history.app_id, NOW)
-        declared.writer.overwrite(declared.lake.path(HISTORY), rows, guard)
+        histories.fold(history, NOW)
+        versions = declared.tables.read(declared.lake.path(HISTORY))
+        assert versions is not None
+        ended = text != BY_VALUE
+        assert versions.select(["id", "_deleted"]).to_pylist() == [{"id": "k", "_deleted": ended}]
         assert not DerivedTables.lacks(derived, cast(Any, brought), [history])
         stored = declared.tables.open(declared.lake.path(HISTORY))
         assert history.cursor(stored) == NOW

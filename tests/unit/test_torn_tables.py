@@ -14,7 +14,7 @@ from lake.layout import Lake, events_log
 from lake.rows import SmallTables
 from lake.tables import TableAt
 from pipeline.ddl.held_tables import NO_ORDER, Hold
-from pipeline.history.tables import HistoryOf
+from pipeline.history.shape import HistoryOf
 from service.lake_documents import table_list, table_shown
 from tests.support.lake.telling import STORE, ToldLake
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import cast
-
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -14,8 +11,9 @@ from lake.layout import Lake
 from lake.ranges import Range
 from lake.tables import Tables, greatest
 from lake.writer import ArrowWriter, Guard
-from pipeline.history.tables import HistoryOf
-from projections.run.derived_tables import DerivedTables
+from pipeline.history.fold import Fold
+from pipeline.history.shape import HistoryOf
+from pipeline.history.spark_fold import near_keys
 
 
 def rows(epoch: int, *, columns: int = 60) -> pa.Table:
@@ -52,6 +50,6 @@ def test_a_key_may_be_the_greatest_of_its_type(lake: Lake, kind: pa.DataType) ->
         history = HistoryOf(
             name="history/x", typed=name, key=("id",), identity=("id",), by_row=False
         )
-        self = cast(DerivedTables, SimpleNamespace(_tables=Tables(), _lake=lake))
-        near = DerivedTables._near(self, history, Range(column="_epoch", lower=0, upper=2), None)
-        assert near == (Range(column="id", lower=5, upper=upper),)
+        came = Range(column="_epoch", lower=0, upper=2)
+        fold = Fold(history=history, incoming=found.schema, within=came, epoch=Epoch(1), anew=False)
+        assert near_keys(lake, Tables(), fold) == (Range(column="id", lower=5, upper=upper),)

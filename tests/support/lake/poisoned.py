@@ -18,7 +18,6 @@ from kernel.positions import Offsets
 from lake.layout import Lake
 from lake.table_columns import DECODED
 from lake.tables import Tables
-from lake.views import DeltaFrames
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Bound, Committed, Manifest
 from pipeline.commit.quarantine import open_records
@@ -83,7 +82,6 @@ class PoisonedShop:
             TypedTables(self.lake, self.tables, self.registry),
             # There are no histories.
             cast("HistoryTables", None),
-            cast("DeltaFrames", None),
         )
 
     def publish(self, offsets: Offsets) -> None:

@@ -19,9 +19,9 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.table_columns import UTC_MICROS
 from lake.tables import TableAt, Tables
-from lake.views import DeltaFrames
 from lake.writer import Guard
-from pipeline.history.tables import HistoryOf, HistoryTables
+from pipeline.history.shape import HistoryOf
+from pipeline.history.tables import HistoryTables
 from pipeline.position.progress import Progress, micros
 from pipeline.typed.columns import EVENT_COLUMNS
 from pipeline.typed.tables import TypedTables
@@ -32,6 +32,7 @@ from projections.run.targets import live_target
 from replay.subject import Site, subject_of
 from schemas.registry import MemoryRegistry
 from tests.support.lake.handmade import HandMade
+from tests.support.lake.kept_history import FORCED_BYTES
 
 DEPARTED = "typed/events.flight.departed"
 WEATHER = "typed/demo.public.weather"
@@ -235,11 +236,11 @@ class SmallLake:
     lake: Lake
     tables: Tables = field(default_factory=Tables)
     odd: bool = False
+    driver_bytes: int = FORCED_BYTES
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
         session = self.spark.newSession()
-        frames = DeltaFrames(session, self.tables)
         self._made = HandMade(self.lake, self.tables)
         self.manifest, self.deployed = self._made.manifest, self._made.deployed
         self.projector = Projector(session, self.lake, self.tables, self.manifest)
@@ -248,8 +249,7 @@ class SmallLake:
             self.tables,
             self.manifest,
             TypedTables(self.lake, self.tables, MemoryRegistry()),
-            HistoryTables(session, self.lake, self.tables),
-            frames,
+            HistoryTables(session, self.lake, self.tables, driver_bytes=self.driver_bytes),
         )
 
     @property

@@ -22,7 +22,6 @@ from kernel.positions import KafkaOffset
 from lake.layout import Lake
 from lake.table_columns import DECODED
 from lake.tables import Tables
-from lake.views import DeltaFrames
 from pipeline.commit.manifest import Committed
 from pipeline.decode.records import decode, row_of
 from pipeline.history.tables import HistoryTables
@@ -85,7 +84,6 @@ class ToldLake(BatchedLake):
             self.typed,
             # There are no histories.
             cast("HistoryTables", None),
-            cast("DeltaFrames", None),
         )
 
     def tell(self, type_: str, data: Mapping[str, Any]) -> int:

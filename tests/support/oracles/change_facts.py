@@ -84,6 +84,7 @@ class Writer:
 
     chance: random.Random
     clears: float = 0.01
+    names: Sequence[str] = ("ann", "bob", "cy")
     rows: dict[int, str] = field(default_factory=dict)
     number: int = 0
     lsn: int = 0
@@ -112,7 +113,7 @@ class Writer:
             self.rows.clear()
             return [("t", None, None)]
         id_ = self.chance.randrange(keys)
-        name = self.chance.choice(["ann", "bob", "cy"])
+        name = self.chance.choice(self.names)
         if id_ not in self.rows:
             self.rows[id_] = name
             return [("c", id_, name)]

@@ -1,0 +1,112 @@
+"""Folds that Spark's executors compute."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from kernel.errors import NotFound
+from lake.datasets import schema_of
+from lake.layout import Lake
+from lake.ranges import Range
+from lake.tables import Tables
+from lake.views import DeltaFrames
+from pipeline.history.dialects import SparkDialect
+from pipeline.history.fold import Fold
+from pipeline.history.shape import history_column
+
+BOUNDED_BYTES = 32 * 2**20
+"""Files up to this size give changes of a history that are committed from this process."""
+_DIALECT = SparkDialect()
+
+
+class SparkFold:
+    """Computes folds of any size. For one thread: its views have fixed names."""
+
+    def __init__(
+        self, spark: SparkSession, lake: Lake, tables: Tables, *, bounded_bytes: int
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._tables = tables
+        self._frames = DeltaFrames(spark, tables)
+        self._bounded_bytes = bounded_bytes
+
+    def changes(self, fold: Fold) -> DataFrame:
+        """Return the versions to upsert and to delete (`Fold.changed`), computed when used."""
+        self._incoming(fold).createOrReplaceTempView("history_in")
+        self._stored(fold).createOrReplaceTempView("history_stored")
+        self._truncates(fold).createOrReplaceTempView("history_truncates")
+        self._spark.sql(fold.touched(_DIALECT)).createOrReplaceTempView("history_old")
+        return self._spark.sql(fold.changes(_DIALECT))
+
+    def is_bounded(self, fold: Fold) -> bool:
+        """Say whether a fold's changes are few enough to be committed from this process."""
+        size = self._frames.bytes_of(self._lake.path(fold.history.typed), fold.within)
+        if fold.truncated:
+            size += self._frames.bytes_of(self._lake.path(fold.history.name))
+        return size <= self._bounded_bytes
+
+    def _incoming(self, fold: Fold) -> DataFrame:
+        name = fold.history.typed
+        incoming = self._frames.frame(self._lake.path(name), fold.within)
+        if incoming is None:
+            raise NotFound(f"{name} vanished while it was read")
+        # Only those that change: an alias for each column doubles what Spark says of their
+        # constraints. The longer name first: it is what the shorter one becomes.
+        for name in sorted(incoming.columns, key=len, reverse=True):
+            if name != history_column(name):
+                incoming = incoming.withColumnRenamed(name, history_column(name))
+        return _with_nulls(incoming, fold.incoming)
+
+    def _stored(self, fold: Fold) -> DataFrame:
+        """Return what is stored, with nulls in columns that it does not have yet."""
+        stored = None
+        if not fold.anew:
+            path = self._lake.path(fold.history.name)
+            stored = self._frames.frame(path, *near_keys(self._lake, self._tables, fold))
+        if stored is None:
+            return self._spark.createDataFrame([], from_arrow_schema(fold.stored))
+        return _with_nulls(stored, fold.stored)
+
+    def _truncates(self, fold: Fold) -> DataFrame:
+        found = None
+        if fold.truncated and fold.history.truncates is not None:
+            found = self._frames.frame(self._lake.path(fold.history.truncates), fold.within)
+        if found is None:
+            return self._spark.table("history_in").limit(0)
+        return found.filter(found["table"] == fold.history.table)
+
+
+def near_keys(lake: Lake, tables: Tables, fold: Fold) -> tuple[Range, ...]:
+    """Return the range of keys that came in, so that files without any of them are not read.
+
+    Nothing where any key may be touched, or where keys are no integers.
+    """
+    history = fold.history
+    name = history.key[0]
+    if history.by_row or fold.truncated or not pa.types.is_integer(fold.incoming.field(name).type):
+        return ()
+    path, epoch = lake.path(history.typed), pc.field("_epoch")
+    where = (epoch >= fold.within.lower) & (epoch < fold.within.upper)
+    table = tables.open(path)
+    if table is None or name not in schema_of(table).names:
+        return ()
+    rows = tables.read(path, where=where, columns=[name])
+    if rows is None or not rows.num_rows:
+        return ()
+    bounds = pc.min_max(rows[name]).as_py()
+    # Nothing is greater than the type's own greatest value, nor can be written in it.
+    last = bounds["max"] == 2 ** (rows.schema[0].type.bit_width - 1) - 1
+    upper = None if last else bounds["max"] + 1
+    return (Range(column=name, lower=bounds["min"], upper=upper),)
+
+
+def _with_nulls(frame: DataFrame, wanted: pa.Schema) -> DataFrame:
+    """Return a frame with nulls in those wanted columns that it lacks."""
+    for field in from_arrow_schema(wanted):
+        if field.name not in frame.columns:
+            frame = frame.withColumn(field.name, functions.lit(None).cast(field.dataType))
+    return frame
