@@ -272,7 +272,9 @@ class Projector:
                 keyed(self._all_rows(plan, target, catalog, guard), plan.key), guard.epoch
             )
             failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
-            return self._writer.overwrite(target.path, rows, guard), rows.num_rows
+            version = self._writer.overwrite(target.path, rows, guard)
+            self._regions.committed(target.app_id, version)
+            return version, rows.num_rows
         result = self.whole(plan, target, catalog, guard.epoch)
         whole = result.dropna(subset=list(plan.key))
         marked = whole.withColumn("_epoch", functions.lit(int(guard.epoch)).cast("bigint"))
@@ -282,11 +284,16 @@ class Projector:
         return version, table.count() if table is not None else 0
 
     def _all_rows(self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard) -> pa.Table:
-        small = plan.strategy in KEPT_BY_KEYS and plan.small
-        if small and self._input_bytes(plan, catalog) <= min(SMALL_BYTES, self._bounded_bytes):
+        self._regions.forget()
+        few = self._input_bytes(plan, catalog) <= min(SMALL_BYTES, self._bounded_bytes)
+        if plan.small and few:
             reading = self._reading(plan, target, catalog, guard.epoch)
             with suppress(BeyondThisProcess):
-                return all_rows(self._small_engine(reading), plan, guard.epoch)
+                if plan.strategy in KEPT_BY_KEYS:
+                    return all_rows(self._small_engine(reading), plan, guard.epoch)
+                if self._tables.open(target.path) is None:
+                    return self._regions.first(reading, guard.epoch)
+        self._regions.forget()
         return collected(self.whole(plan, target, catalog, guard.epoch), RESULT)
 
     def whole(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> DataFrame:

@@ -31,7 +31,7 @@ from lake.datasets import (
 from lake.layout import Lake
 from lake.small_files import SmallFiles
 from lake.tables import Tables
-from lake.writer import upserts_and_deletes
+from lake.writer import OP, UPSERT, upserts_and_deletes
 from projections.run.database import MEMORY_BYTES, arrow_schema
 from projections.run.dataflow import Dataflow
 from projections.run.input_rows import epochs, facts, placed, table_at, table_of
@@ -128,6 +128,15 @@ class RegionRuns:
         held.epoch = int(up_to)
         self.last = rows
         return _operations(rows, reading.plan.key)
+
+    def first(self, reading: Reading, up_to: Epoch) -> pa.Table:
+        """Return all rows of a target that has no table yet. Call `committed` once it has."""
+        changes = self.changes(reading, up_to)
+        return changes.filter(pc.equal(changes[OP], UPSERT)).drop_columns([OP])
+
+    def forget(self) -> None:
+        """Forget the last changes, if they were not committed: the table is written otherwise."""
+        self._drop_under_way()
 
     def committed(self, app_id: str, version: int) -> None:
         """Take note that the last changes are in the table, which now has this version."""
