@@ -13,7 +13,7 @@ from kernel.positions import Offsets
 from lake.layout import Lake, topics_log
 from lake.tables import Tables
 from pipeline.commit.manifest import Committed, Manifest, first_progress
-from pipeline.installs.announced import InstallBook
+from pipeline.installs.install_book import InstallBook
 from pipeline.read import gaps
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.topic_lag import ends_of, pattern_of, records_behind, waits_for

@@ -16,7 +16,7 @@ from uuid import UUID
 from eventstore.conditions import Condition
 from eventstore.lifecycle import SHOWS_ALL, PolicyChange, StreamPolicy, is_metadata
 from eventstore.names import TRACING
-from eventstore.recent import RecentEvents
+from eventstore.recent_events import RecentEvents
 from eventstore.store import (
     Appended,
     AppendRequest,

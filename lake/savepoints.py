@@ -33,11 +33,11 @@ from kernel.errors import Conflict, NotFound
 from kernel.positions import Epoch
 from lake import storage
 from lake.datasets import missing_file
-from lake.kept_tables import KeptTable
 from lake.layout import Lake
 from lake.ledger import Ledger
 from lake.removals import AT_ONCE, NOBODY, Removals
 from lake.savepoint_states import HOLDING, NAME, Savepoint, State, kept_as, savepoints_of
+from lake.savepoint_tables import KeptTable
 from lake.table_columns import UTC_MICROS
 from lake.table_files import live_files, removed_files
 from lake.tables import Tables

@@ -189,8 +189,8 @@ OUTCOMES = pa.schema(
 )
 """`quarantine/outcomes`: what became of records in quarantine, one row each.
 
-`decision` numbers the command that asked (`pipeline.installs.announced`), `by` names who gave it.
-A copy of a table ends all its records that came before `decided_at`: one row without a place."""
+`decision` numbers the command that asked (`pipeline.installs.install_book`), `by` names who gave
+it. A copy of a table ends all its records that came before `decided_at`: one row, no place."""
 
 AVRO_SCHEMAS = pa.schema(
     [("epoch", pa.int64()), ("schema_id", pa.int32()), ("schema", pa.string())]

@@ -22,8 +22,8 @@ from deltalake.exceptions import DeltaError
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
 from lake.datasets import missing_file
-from lake.kept_tables import KeptTable, kept_table
 from lake.layout import Lake
+from lake.savepoint_tables import KeptTable, kept_table
 from lake.savepoints import SavepointBook
 from pipeline.commit.manifest import COMMITTED
 from projections.run.meanings import MIXED, meaning_of

@@ -11,7 +11,7 @@ from pipeline.commit.manifest import TYPED
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.run.relations import LakeCatalog, waits_for_input
 from projections.sinks.sink_columns import check_sink_columns
-from projections.sql.declared import DeclaredCatalog
+from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from projections.sql.plan import plan
 from projections.sql.sink_circles import check_sink_circles, check_sinks_apart

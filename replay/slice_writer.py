@@ -14,8 +14,8 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from lake.collecting import FEW_ROWS, RESULT, collected
 from lake.datasets import schema_of
-from lake.kept_tables import KeptTable
 from lake.layout import Lake
+from lake.savepoint_tables import KeptTable
 from lake.spark_writer import SparkWriter
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard

@@ -26,7 +26,7 @@ from projections.run.relations import LATENESS, LakeCatalog
 from projections.run.targets import Target
 from projections.serve.standings import unknown_projection
 from projections.sql.catalog import Column
-from projections.sql.declared import DeclaredCatalog
+from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.lineage import read_by, readers_of, streams_named
 from projections.sql.parse import ProjectionDecl, parse_script
 from projections.sql.plan import InputKind, Plan, plan

@@ -17,11 +17,11 @@ from kernel.errors import PenstockError
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 from service.connections import WatchedProtocol, connection_of
+from service.feed_messages import Chunk, Form, Written
 from service.http import Receive, Scope, Send
 from service.ndjson import NDJSON
 from service.problems import problem_of
 from service.runtime import Runtime
-from service.written import Chunk, Form, Written
 
 Feed = AsyncGenerator[Sequence[FeedItem], None]
 Chunks = AsyncGenerator[Chunk, None]

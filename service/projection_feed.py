@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
 from projections.serve.feed_places import FeedPlace, place_of
+from service.feed_messages import Chunk
 from service.feeds import SSE, Chunks
 from service.render import dump
 from service.runtime import Runtime
-from service.written import Chunk
 
 if TYPE_CHECKING:
     from projections.serve.lookups import Lookups

@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from eventstore.sizes import PAGE_BYTES
 from kernel.errors import BeyondHead, InvalidRequest
 from kernel.positions import DeltaVersion, Epoch
+from service.feed_messages import Chunk
 from service.feeds import SSE, FeedResponse
 from service.lake_documents import projection_list, projection_status
 from service.lake_reading import LakeReader
@@ -21,7 +22,6 @@ from service.render import dump
 from service.requests import runtime_of
 from service.runtime import Runtime
 from service.subscription_routes import MAX_WAIT_S
-from service.written import Chunk
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,6 +19,7 @@ from kernel.positions import Position
 from schemas.records import RecordedEvent
 from service.bodies import parse_json
 from service.conditions import query_of
+from service.feed_messages import Chunk
 from service.feeds import LINES, SSE, FeedResponse, event_chunks
 from service.http import category_header, read_body
 from service.models import json_body
@@ -36,7 +37,6 @@ from service.render import EventData, dump, event_fragments, event_json
 from service.requests import runtime_of
 from service.runtime import Opened, Runtime
 from service.streams import LinesResponse
-from service.written import Chunk
 
 router = APIRouter(prefix="/v1")
 _MAX_SCAN_PAGES = 10

@@ -16,7 +16,7 @@ from pathlib import Path
 from delivery.deliveries import Deliveries
 from eventstore.appender import AppendLimits
 from eventstore.codecs import Codecs
-from eventstore.deciders.decided import DecidedLimits
+from eventstore.deciders.decided_events import DecidedLimits
 from eventstore.deciders.live_deciders import LiveDeciders, begin_code
 from eventstore.deciders.workspace_code import PATTERNS
 from eventstore.intake import Intake
@@ -34,12 +34,12 @@ from schemas.records import RecordedEvent
 from schemas.registry import SchemaRegistry
 from service.admission import Admission
 from service.config import ServiceConfig
+from service.feed_messages import Written
 from service.lake_reading import LakeReader
 from service.metrics import ServiceMetrics
 from service.render import event_document, event_json
 from service.storage import StorageGuard
 from service.streams import Streams
-from service.written import Written
 
 _log = logging.getLogger("penstock.service")
 _OPEN_AGAIN_S = 0.5

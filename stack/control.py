@@ -24,7 +24,7 @@ from stack.logs import last_words
 from stack.plan import Plan
 from stack.planning import Options, make_plan
 from stack.progress import Report, silent
-from stack.running import WAITS, Running
+from stack.running_part import WAITS, Running
 from stack.status import parts as parts_of
 from stack.status import process_of, states_of
 from stack.supervisor import EXIT_CLAIMED, Supervisor

@@ -152,7 +152,7 @@ class _Builder:
                 remedy="Add the part postgres, or name a server: --postgres DSN",
             )
         # Here, because it brings a database driver that no other command of the stack needs.
-        from stack.external import prepare_external
+        from stack.external_postgres import prepare_external
 
         return prepare_external(self.options.postgres_dsn, database)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stack.plan import Part, Plan, in_order, write_atomically
 from stack.probes import serves
-from stack.running import WAITS, Running
+from stack.running_part import WAITS, Running
 from stack.workspace import Workspace
 
 _PROBE_PAUSE_S = 0.1

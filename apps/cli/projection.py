@@ -27,7 +27,7 @@ from kernel.errors import EXIT_USAGE, InvalidRequest, Misconfigured, NotFound
 
 if TYPE_CHECKING:
     from projections.sql.catalog import Catalog
-    from projections.sql.declared import DeclaredCatalog
+    from projections.sql.declared_relations import DeclaredCatalog
     from projections.sql.parse import ProjectionDecl, SourceDecl
     from projections.sql.shape import Plan
 
@@ -141,7 +141,7 @@ def workspace_catalog(workspace: Path | None, given: Path | None) -> Catalog | N
 def _declared_catalog(known: Catalog, files: Declared) -> DeclaredCatalog:
     """Return what files declare on what is known, with the projections that are deployed."""
     from projections.run.relations import LakeCatalog
-    from projections.sql.declared import DeclaredCatalog
+    from projections.sql.declared_relations import DeclaredCatalog
 
     deployed = known.declared if isinstance(known, LakeCatalog) else {}
     projections = {**deployed, **{decl.name: decl for decl in files.projections}}
@@ -174,7 +174,7 @@ def _beginnings(
     Versions by a column of the table's own (`event_time`) reach back as far as its rows do.
     """
     from projections.run.relations import LakeCatalog
-    from projections.sql.declared import DeclaredCatalog
+    from projections.sql.declared_relations import DeclaredCatalog
     from projections.sql.shape import InputKind
 
     declared = {source.name: source for source in sources}

@@ -94,7 +94,7 @@ def show(
 
     Where the topic was made again and had one at the same place before, that one follows.
     """
-    from projections.serve.quarantined import known_records, outcomes, place, whole_records
+    from projections.serve.quarantined_records import known_records, outcomes, place, whole_records
 
     lake = lake_of(settings.load(workspace))
     at = (topic, partition, offset)
@@ -115,7 +115,7 @@ def _shown(
     row: dict[str, Any], told: list[dict[str, Any]]
 ) -> tuple[dict[str, object], dict[str, object]]:
     """Return a whole record for JSON, and for people."""
-    from projections.serve.quarantined import outcomes_of
+    from projections.serve.quarantined_records import outcomes_of
 
     ends = outcomes_of(row, told)
     headers = {name: readable(value) for name, value in _headers(row).items()}
@@ -138,7 +138,7 @@ def retry(
     What can be read enters the log, and its table goes on with all that came meanwhile once no
     record of it waits. Exit code 6 when some still cannot be read.
     """
-    from pipeline.installs.announced import DECODE
+    from pipeline.installs.install_book import DECODE
 
     found = settings.load(workspace)
     numbers, count = _decide(found, DECODE, topic, partition, offset, reason=None)
@@ -161,7 +161,7 @@ def waive(
     missing in the table until `penstock source verify SOURCE --heal` or a copy brings it. Waiving
     the END of a transaction leaves all its rows in the log alone.
     """
-    from pipeline.installs.announced import WAIVE
+    from pipeline.installs.install_book import WAIVE
 
     if not reason or not yes:
         needs = "--reason TEXT --yes" if not reason else "--yes"
@@ -215,8 +215,8 @@ def _decide(
 ) -> tuple[tuple[int, ...], int]:
     """Write down what is to become of records; return the decisions' numbers, and how many."""
     from lake.rows import SmallTables
-    from pipeline.installs.announced import Entry, announce
-    from projections.serve.quarantined import MOST_AT_ONCE, places_of, waiting_records
+    from pipeline.installs.install_book import Entry, announce
+    from projections.serve.quarantined_records import MOST_AT_ONCE, places_of, waiting_records
 
     lake = lake_of(found)
     of_topic: dict[str, list[dict[str, Any]]] = {}
@@ -244,7 +244,7 @@ def _report(
 ) -> None:
     """Wait until the pipeline has carried decisions out, and say what became of the records."""
     from apps.accounts import account
-    from projections.serve.quarantined import outcomes
+    from projections.serve.quarantined_records import outcomes
 
     lake, deadline = lake_of(found), time.monotonic() + timeout
     ends: list[dict[str, Any]] = []
@@ -271,7 +271,7 @@ def _report(
 
 def _known(lake: Lake, *, ended: bool) -> list[dict[str, Any]]:
     """Return the records that wait, or all of them, without their bytes."""
-    from projections.serve.quarantined import (
+    from projections.serve.quarantined_records import (
         known_records,
         outcomes,
         outcomes_of,
@@ -292,7 +292,7 @@ def _known(lake: Lake, *, ended: bool) -> list[dict[str, Any]]:
 
 
 def _lines(lake: Lake, rows: list[dict[str, Any]]) -> Iterator[str]:
-    from projections.serve.quarantined import whole_records
+    from projections.serve.quarantined_records import whole_records
 
     for first in range(0, len(rows), _EXPORTED_AT_ONCE):
         for row in whole_records(lake, rows[first : first + _EXPORTED_AT_ONCE]):

@@ -47,7 +47,7 @@ from pipeline.current.merging import MergeBeside
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
 from pipeline.executor import Executor, ExecutorChoice
-from pipeline.installs.announced import InstallBook
+from pipeline.installs.install_book import InstallBook
 from pipeline.lanes.lane_book import LaneBook
 from pipeline.position.lag import StoreHeads
 from pipeline.read.gaps import told
@@ -58,7 +58,7 @@ from pipeline.read.stream import IngestRun
 from pipeline.read.stuck_sources import StuckSources, poisoned
 from pipeline.read.topic_lag import TopicHeads
 from projections.run.catalog import DeployedCatalog, Deployment
-from projections.run.projecting import Projecting
+from projections.run.projection_rounds import Projecting
 from projections.run.projector import Run
 from schemas.identifiers import OUTBOX
 from schemas.registry import ConfluentRegistry

@@ -50,7 +50,7 @@ from pipeline.commit.manifest import Bound, Committed, Manifest
 from pipeline.current.bucketed_merge import large_merge
 from pipeline.current.staged_images import StagedMerge
 from pipeline.current.tables import CurrentTables, current_name
-from pipeline.installs.announced import ALL, Install, InstallBook, hold
+from pipeline.installs.install_book import ALL, Install, InstallBook, hold
 from pipeline.installs.staging import Staging
 from pipeline.typed.changes import TypedChanges
 from pipeline.typed.columns import Visible

@@ -21,7 +21,7 @@ from kernel.errors import Unavailable
 from lake.layout import current_name
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
-from pipeline.installs.announced import RUN, InstallBook
+from pipeline.installs.install_book import RUN, InstallBook
 
 TABLE = "readings"
 _DONE_S = 1_800.0

@@ -12,7 +12,7 @@ from cdc.database import Connection
 from cdc.snapshot.chunks import plan_chunks
 from cdc.snapshot.copying import copied_columns
 from cdc.sources import Source
-from pipeline.installs.announced import RUN, Entry, column_of
+from pipeline.installs.install_book import RUN, Entry, column_of
 from projections.run.captured_tables import CapturedTable
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn

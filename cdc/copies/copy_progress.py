@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
-from pipeline.installs.announced import ALL, DONE, INSTALL, RUN, InstallBook, install_of
+from pipeline.installs.install_book import ALL, DONE, INSTALL, RUN, InstallBook, install_of
 from pipeline.installs.staging import generation_lake
 from pipeline.position.progress import Progress
 

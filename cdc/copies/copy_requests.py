@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.installs.announced import JOIN, WANT, Entry, InstallBook, hold, request
+from pipeline.installs.install_book import JOIN, WANT, Entry, InstallBook, hold, request
 
 
 def awaited(lake: Lake, source: str) -> None:

@@ -28,7 +28,7 @@ from kernel import failpoints
 from kernel.errors import Conflict, NotFound, PenstockError, Unavailable
 from kernel.retry import Backoff, retrying
 from lake.layout import Lake
-from pipeline.installs.announced import ALL, Install
+from pipeline.installs.install_book import ALL, Install
 from pipeline.installs.staging import Staging
 from schemas.lake_columns import captured_columns
 

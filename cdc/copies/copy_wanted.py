@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cdc.copies.copy_plan import CopyPlan, plan_of
-from pipeline.installs.announced import ALL, DONE, INSTALL, RUN, WANT, Entry, install_of
+from pipeline.installs.install_book import ALL, DONE, INSTALL, RUN, WANT, Entry, install_of
 from projections.run.captured_tables import CapturedTable
 
 

@@ -8,7 +8,7 @@ A copy goes through these states, each kept in the lake, so that a new process g
 2. chunks, each one commit; after a crash the missing ones are read in a new snapshot at L2;
 3. all tables of the copy are announced in one commit;
 4. ingest installs them in the epoch whose cut has reached L. A message in the source's stream makes
-   sure that there is one. What it declines (`pipeline.installs.installing`) is copied again.
+   sure that there is one. What it declines (`pipeline.installs.installation`) is copied again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lake.layout import Lake
 from lake.space import SpaceGuard
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
-from pipeline.installs.announced import (
+from pipeline.installs.install_book import (
     DONE,
     INSTALL,
     WANT,
@@ -49,7 +49,7 @@ from pipeline.installs.announced import (
     Install,
     InstallBook,
 )
-from pipeline.installs.tidying import remove_old_generations
+from pipeline.installs.old_generations import remove_old_generations
 from pipeline.position.progress import Progress
 from projections.run.captured_tables import CapturedTable
 from projections.run.catalog import DeployedCatalog, Deployment

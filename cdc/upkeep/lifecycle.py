@@ -32,7 +32,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from pipeline.ddl.held_tables import hold_document
-from pipeline.installs.announced import InstallBook
+from pipeline.installs.install_book import InstallBook
 from pipeline.position.progress import Progress
 from pipeline.read import gaps
 from pipeline.read.kafka_topics import KafkaTopics

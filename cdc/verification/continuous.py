@@ -27,7 +27,7 @@ from cdc.columns import set_text_output
 from cdc.database import Connection, connected
 from cdc.snapshot.chunks import served_by_index
 from cdc.verification import watermarks
-from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.comparison import Captured, Comparison
 from cdc.verification.narrowing import differing_keys
 from cdc.verification.source_rows import SourceTable, estimated, next_bound, row_hashes
 from kernel.positions import Lsn

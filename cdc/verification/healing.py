@@ -19,14 +19,14 @@ from cdc.database import connected
 from cdc.snapshot.copying import copied_columns, prepare, read
 from cdc.snapshot.slot import exported_snapshot
 from cdc.verification import watermarks
-from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.comparison import Captured, Comparison
 from cdc.verification.reports import TableReport
 from cdc.verification.source_rows import count_up_to
 from kernel.errors import InvalidRequest, NotFound, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.installs.announced import HEAL, Install, InstallBook
-from pipeline.installs.installing import MOST_MENDED_ROWS, TOO_LARGE
+from pipeline.installs.install_book import HEAL, Install, InstallBook
+from pipeline.installs.installation import MOST_MENDED_ROWS, TOO_LARGE
 from pipeline.installs.staging import Staging
 from schemas.key_ranges import WHOLE, KeyColumn, KeyRange, ordered_key
 from schemas.lake_columns import captured_columns

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cdc.site import CaptureSite
 from cdc.sources import Source
-from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.comparison import Captured, Comparison
 from cdc.verification.healing import heal_reports
 from cdc.verification.reports import TableReport
 from kernel.errors import NotFound

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from cdc.declarations import FILES
 from cdc.site import CaptureSite
 from cdc.sources import Source, load_all
-from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.comparison import Captured, Comparison
 from cdc.verification.continuous import ContinuousCheck
 from cdc.verification.healing import heal
 from cdc.verification.on_demand import captured_tables

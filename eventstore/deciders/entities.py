@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from eventstore.deciders.decided import Place, place_of
+from eventstore.deciders.decided_events import Place, place_of
 from eventstore.deciders.decider import Decider
 from eventstore.deciders.explanation import ExplainedEvent, Explanation
 from eventstore.deciders.snapshots import Snapshot, Snapshots

@@ -26,7 +26,7 @@ from uuid import UUID, uuid5
 import orjson
 
 from eventstore.deciders.answers import KeptAnswer, KeptAnswers
-from eventstore.deciders.decided import DecidedLimits, mistaken
+from eventstore.deciders.decided_events import DecidedLimits, mistaken
 from eventstore.deciders.decider import Event
 from eventstore.deciders.entities import Entities, Entity, LoadedDecider
 from eventstore.deciders.tasks import Decide

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from eventstore.deciders.decided import DecidedLimits
+from eventstore.deciders.decided_events import DecidedLimits
 from eventstore.deciders.entities import Entities
 from eventstore.deciders.handling import CommandHandler, Encoder
 from eventstore.deciders.processes import Processes, Stopped

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 
-from eventstore.deciders.decided import DecidedLimits, decided
+from eventstore.deciders.decided_events import DecidedLimits, decided
 from eventstore.deciders.decider import Command, Decider, Event, plain
 from eventstore.deciders.explanation import FieldChange, changed_fields
 from eventstore.upcasting import Data, Upcasting

@@ -27,7 +27,7 @@ from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.locks import APPEND_LOCK, RESTORE_LOCK
 from eventstore.postgres.queries import query
 from eventstore.postgres.rows import COPY_EVENTS
-from eventstore.restoring import PolicyFold
+from eventstore.restored_streams import PolicyFold
 from kernel.errors import Conflict, Incompatible, Unavailable
 
 _EMPTY_FIRST = "Give an empty database: CREATE DATABASE …, and its DSN with --into"

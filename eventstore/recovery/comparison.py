@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from eventstore.lifecycle import METADATA_SUFFIX
 from eventstore.recovery.events import COLUMNS, StoreEvents
 from eventstore.recovery.stored_events import StoredEvents
-from eventstore.restoring import PolicyFold
+from eventstore.restored_streams import PolicyFold
 
 _MOST_TOLD = 20
 _METADATA = "metadata"

@@ -17,7 +17,7 @@ from lake.tables import TableAt, Tables
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.quarantine import Quarantine
 from pipeline.commit.retries import Patience
-from pipeline.installs.announced import (
+from pipeline.installs.install_book import (
     ALL,
     DECISIONS,
     DECODE,
@@ -29,7 +29,7 @@ from pipeline.installs.announced import (
     InstallBook,
     install_of,
 )
-from pipeline.installs.installing import Installer
+from pipeline.installs.installation import Installer
 from pipeline.log.committed_changes import Ends
 from pipeline.position.cut import Cut
 from pipeline.position.progress import Progress

@@ -29,9 +29,9 @@ from pipeline.commit.manifest import Committed
 from pipeline.commit.retries import Patience
 from pipeline.current.tables import CurrentTables
 from pipeline.ddl.evolution import Planned
-from pipeline.ddl.following import SchemaFollower
 from pipeline.ddl.held_tables import failure_hold, quarantine_hold
 from pipeline.ddl.steps import Evolution
+from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.log.committed_changes import transactions_of
 from pipeline.log.large_folds import LARGE_ROWS, LogRows, split
 from pipeline.position.cut import Advance, Cut

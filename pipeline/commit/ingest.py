@@ -47,9 +47,9 @@ from pipeline.commit.quarantine import Quarantine, Redecode, nothing_decoded
 from pipeline.commit.retries import Patience
 from pipeline.commit.stopwatch import Stopwatch
 from pipeline.current.tables import CurrentTables
-from pipeline.ddl.following import SchemaFollower
 from pipeline.ddl.held_tables import Held
-from pipeline.installs.installing import Installer
+from pipeline.ddl.table_plans import SchemaFollower
+from pipeline.installs.installation import Installer
 from pipeline.log.epoch_log import EpochLog
 from pipeline.log.log_task import Facts
 from pipeline.log.staged_rows import Stage, Staged, sort_staged

@@ -64,9 +64,9 @@ know none."""
 class Bound:
     """An epoch and the offsets `[start, end)` that it is made of.
 
-    `installs`: numbers of the announcements (`pipeline.installs.announced`) that it takes in; None
-    as long as nobody has looked for them, which ingest does before it binds. `topics`: the topics
-    that the offsets belong to.
+    `installs`: numbers of the announcements (`pipeline.installs.install_book`) that it takes in;
+    None as long as nobody has looked for them, which ingest does before it binds. `topics`: the
+    topics that the offsets belong to.
     """
 
     epoch: Epoch

@@ -1,9 +1,9 @@
 """What becomes of records in quarantine: decoded again, waived, or replaced by a copy.
 
-A person's decision is an entry of the book (`pipeline.installs.announced`) and is bound to an epoch
-by its number, like an install. That epoch decodes the records again, or lets the transactions that
-lack them be complete, and notes one outcome for each record. A record is open until its outcome
-says otherwise; one that still cannot be read stays open, with the newer reason.
+A person's decision is an entry of the book (`pipeline.installs.install_book`) and is bound to an
+epoch by its number, like an install. That epoch decodes the records again, or lets the transactions
+that lack them be complete, and notes one outcome for each record. A record is open until its
+outcome says otherwise; one that still cannot be read stays open, with the newer reason.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lake.writer import ArrowWriter, Guard
 from pipeline.arrive.seen_events import CONTENT, among
 from pipeline.arrive.sorter import Released
 from pipeline.arrive.widened_topics import IDENTITY, repeated
-from pipeline.installs.announced import DECODE, Entry, Install
+from pipeline.installs.install_book import DECODE, Entry, Install
 from pipeline.position.progress import Progress, micros
 from schemas.records import KafkaRecord
 

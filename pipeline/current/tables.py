@@ -35,8 +35,8 @@ from pipeline.current.newest_images import DELETED, ImageTask, KeyedImageTask, N
 from pipeline.current.staged_images import ArrowStagedMerge, StagedMerge, Staging
 from pipeline.current.tail import FoldPolicy, TailTables
 from pipeline.current.warm_bases import KeptBases
-from pipeline.ddl.rewriting import evolve, must_evolve
 from pipeline.ddl.steps import NOTHING, Evolution
+from pipeline.ddl.table_rewrites import evolve, must_evolve
 from pipeline.ddl.unchanged_values import any_of, rows_of_keys
 from pipeline.log.large_folds import SLICE_ROWS, LogRows, after, holds_rows, last_truncate, slices
 from pipeline.order import places_of

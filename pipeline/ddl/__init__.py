@@ -1,5 +1,5 @@
 """What DDL of a source does to its tables in the lake: followed step by step, or held by name.
 
 Upstream: messages of the source, read from the log. Downstream: current, typed, commit.
-Entry points: `following` (the plan), `evolution`, `held_tables`.
+Entry points: `table_plans` (the plan), `evolution`, `held_tables`.
 """

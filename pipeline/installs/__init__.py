@@ -1,5 +1,5 @@
 """Bulk rows that the stream does not bring: staged beside a table, then installed by one commit.
 
 Upstream: current. Downstream: typed, commit.
-Entry points: `announced` (the book of copies), `staging`, `installing`.
+Entry points: `install_book` (the book of copies), `staging`, `installation`.
 """

@@ -21,8 +21,8 @@ from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import Guard, reached
 from pipeline.current.newest_images import DELETED
-from pipeline.ddl.rewriting import fit
-from pipeline.installs.announced import Install
+from pipeline.ddl.table_rewrites import fit
+from pipeline.installs.install_book import Install
 from schemas.columns import decode_rows
 from schemas.identifiers import duckdb_name
 from schemas.registry import SchemaLookup

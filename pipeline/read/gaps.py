@@ -21,7 +21,7 @@ from typing import NamedTuple
 from kernel.errors import Unavailable
 from kernel.positions import Offsets, TopicId
 from pipeline.commit.manifest import Bound, Committed
-from pipeline.installs.announced import SKIP, Entry, InstallBook
+from pipeline.installs.install_book import SKIP, Entry, InstallBook
 from pipeline.read.kafka_topics import KafkaTopics
 from schemas.identifiers import EVENTS, OUTBOX
 

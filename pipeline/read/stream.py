@@ -28,7 +28,7 @@ from lake.table_columns import DECODED
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Bound, Committed, Manifest
 from pipeline.executor import ExecutorChoice
-from pipeline.installs.announced import InstallBook
+from pipeline.installs.install_book import InstallBook
 from pipeline.read.batch_plan import BatchPlans
 from pipeline.read.epoch_records import EpochRecords
 from pipeline.read.gaps import (

@@ -26,9 +26,9 @@ from lake.table_columns import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import TableAt, Tables, columns_guard
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.current.key_buckets import Known, Part, gone_through, known_at
-from pipeline.ddl.following import SchemaFollower
-from pipeline.ddl.rewriting import evolve, fit, must_evolve
 from pipeline.ddl.steps import Evolution
+from pipeline.ddl.table_plans import SchemaFollower
+from pipeline.ddl.table_rewrites import evolve, fit, must_evolve
 from pipeline.ddl.unchanged_values import Stored, any_of, rows_of_keys, rows_without_keys
 from pipeline.log.images import newest_per_key
 from pipeline.log.large_folds import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 
 from kernel.errors import Incompatible
 from lake.table_columns import EVENTS
-from pipeline.ddl.rewriting import joined
+from pipeline.ddl.table_rewrites import joined
 from pipeline.log.large_folds import SLICE_ROWS, LogRows
 from pipeline.typed.columns import (
     EPOCH,

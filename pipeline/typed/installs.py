@@ -21,10 +21,10 @@ from lake.layout import Lake
 from lake.table_columns import UTC_MICROS
 from lake.tables import TableAt, Tables
 from lake.writer import Guard, reached
-from pipeline.ddl.rewriting import fit
 from pipeline.ddl.steps import EXACT
-from pipeline.installs.announced import Install
-from pipeline.installs.installing import generation_root
+from pipeline.ddl.table_rewrites import fit
+from pipeline.installs.install_book import Install
+from pipeline.installs.installation import generation_root
 from pipeline.installs.staging import CHUNK, text_rows
 from pipeline.installs.staging import LSN as READ_AT
 from pipeline.installs.vanished_keys import gone_keys

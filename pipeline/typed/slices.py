@@ -14,7 +14,7 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from lake.guarded_commits import write_error
 from lake.tables import Tables
-from pipeline.ddl.rewriting import fit
+from pipeline.ddl.table_rewrites import fit
 from pipeline.typed.columns import EPOCH, SEQ_LO
 
 

@@ -27,7 +27,7 @@ from lake.executor_tasks import Executors
 from lake.layout import Lake, events_log
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard, reached
-from pipeline.ddl.rewriting import fit
+from pipeline.ddl.table_rewrites import fit
 from pipeline.log.large_folds import LARGE_ROWS, LogRows
 from pipeline.typed.changes import TypedChanges
 from pipeline.typed.columns import EPOCH, Visible, Wanted, every

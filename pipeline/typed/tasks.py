@@ -24,7 +24,7 @@ from lake.executor_tasks import Tasks, WrittenFile, handed_back
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.writer import Guard
-from pipeline.ddl.rewriting import Widen, fit
+from pipeline.ddl.table_rewrites import Widen, fit
 from pipeline.log.large_folds import LogRows
 from pipeline.typed.columns import EPOCH
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from kernel.errors import InvalidRequest, SchemaViolation
 from lake.table_columns import TOPICS, UTC_MICROS
-from pipeline.ddl.rewriting import joined
+from pipeline.ddl.table_rewrites import joined
 from pipeline.typed.columns import (
     EPOCH,
     INGESTED_AT,

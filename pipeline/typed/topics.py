@@ -17,7 +17,7 @@ from lake.datasets import dataset_of, scanner_of, schema_of
 from lake.layout import Lake, topics_log
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard, reached
-from pipeline.ddl.rewriting import fit
+from pipeline.ddl.table_rewrites import fit
 from pipeline.typed.columns import EPOCH
 from pipeline.typed.topic_rows import TopicRows, spelled
 from schemas.topic_records import TopicShape

@@ -33,9 +33,9 @@ from pipeline.commit.manifest import Committed, Manifest, first_progress
 from pipeline.current.newest_images import DELETED
 from pipeline.current.tables import after_truncate
 from pipeline.ddl.evolution import Planned
-from pipeline.ddl.following import SchemaFollower
 from pipeline.ddl.held_tables import release_command
 from pipeline.ddl.steps import NOTHING, Evolution, touches_rows
+from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.ddl.unchanged_values import any_of, rows_of_keys
 from pipeline.log.images import newest_per_key, row_images
 from pipeline.position.progress import Progress

@@ -8,7 +8,7 @@ from lake.datasets import location_of
 from lake.layout import Lake
 from lake.table_commits import commit_at
 from lake.tables import Tables, guards_of
-from pipeline.installs.installing import mend_guard
+from pipeline.installs.installation import mend_guard
 
 _LOOK_BACK = 40
 

@@ -24,8 +24,8 @@ from pipeline.commit.retries import Retries
 from pipeline.ddl.held_tables import NO_ORDER, Hold, failure_hold
 from pipeline.history.shape import HistoryOf
 from pipeline.history.tables import HistoryTables
-from pipeline.installs.announced import Install, InstallBook
-from pipeline.installs.installing import generation_root
+from pipeline.installs.install_book import Install, InstallBook
+from pipeline.installs.installation import generation_root
 from pipeline.position.progress import Progress
 from pipeline.typed.columns import Visible, Wanted
 from pipeline.typed.installs import TypedInstalls

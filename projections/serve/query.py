@@ -29,7 +29,7 @@ from lake.layers import newest_of
 from lake.layout import Lake
 from lake.writer import OP, UPSERT
 from projections.serve.lake_tables import table_name, unknown_table
-from projections.serve.pinned import pinned_at, pinned_by
+from projections.serve.pinned_epochs import pinned_at, pinned_by
 from projections.serve.versions import not_kept
 from projections.sql.tokens import why_unread
 from schemas.identifiers import duckdb_name

@@ -11,16 +11,16 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import DeltaVersion, Epoch
-from lake.kept_tables import KeptTable, kept_table
 from lake.layers import FOLDER
 from lake.layout import Lake
 from lake.savepoint_states import Savepoint, State, refuse_name
+from lake.savepoint_tables import KeptTable, kept_table
 from lake.savepoints import SavepointBook
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from projections.run.catalog import PROJECTION, DeployedCatalog
 from projections.run.notes import noted_by
-from projections.serve.pinned import versions_at
+from projections.serve.pinned_epochs import versions_at
 from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept
 
 

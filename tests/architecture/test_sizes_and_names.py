@@ -7,6 +7,8 @@ import re
 from collections import Counter
 
 from tests.architecture.tree import (
+    PACKAGES,
+    ROOT,
     checks,
     functions,
     name_of,
@@ -19,7 +21,21 @@ SOURCE_LINES = 400
 TEST_LINES = 600
 FUNCTION_LINES = 60
 INIT_LINES = 12
+DEMO, STARTER = "examples/flights", "apps/cli/starter/files"
 BANNED_MODULES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
+NO_NOUNS = {
+    "alike",
+    "busy",
+    "external",
+    "held",
+    "kept",
+    "moved",
+    "recent",
+    "running",
+    "strangers",
+    "told",
+}
+"""Say nothing of their file in a list of files; neither does a lone participle."""
 
 
 def line_count(text: str) -> int:
@@ -67,6 +83,30 @@ def test_modules_are_nouns_of_the_domain() -> None:
         if {path.stem, path.parent.name} & BANNED_MODULES
     ]
     assert not banned, f"say what it is about instead: {banned}"
+
+
+def test_modules_are_not_named_by_an_adjective_or_a_participle() -> None:
+    found = [name_of(path) for path in [*sources(), *checks()] if _is_no_noun(path.stem)]
+    assert not found, f"name the thing that it is about: {found}"
+
+
+def _is_no_noun(stem: str) -> bool:
+    name = stem.removeprefix("test_")
+    return name in NO_NOUNS or bool(re.fullmatch(r"[a-z]+[^aeiou]ed", name))
+
+
+def test_a_public_class_name_has_one_meaning() -> None:
+    """In all of the product and the demo; files that are shown to users say what they please."""
+    places: dict[str, list[str]] = {}
+    for path in sources():
+        if path.relative_to(ROOT).parts[0] in PACKAGES or path.is_relative_to(ROOT / DEMO):
+            if path.is_relative_to(ROOT / STARTER):
+                continue
+            for node in parsed(path).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(name_of(path))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert not twice, f"say in the name which one it is: {twice}"
 
 
 def test_every_package_says_what_flows_through_it() -> None:

@@ -18,7 +18,7 @@ from projections.run.captured_tables import CapturedTable
 from projections.run.catalog import Deployment
 from projections.run.relations import LakeCatalog
 from projections.sql.catalog import catalog_from
-from projections.sql.declared import DeclaredCatalog
+from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.expressions import check
 from projections.sql.options import EVENT_OPTIONS, PROJECTION_OPTIONS, TABLE_OPTIONS, TOPIC_OPTIONS
 from projections.sql.parse import parse_script

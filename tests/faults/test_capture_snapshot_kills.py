@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from apps.settings import Settings
 from kernel import failpoints
 from lake.tables import Tables
-from pipeline.installs.announced import Install, InstallBook, install_of, request
+from pipeline.installs.install_book import Install, InstallBook, install_of, request
 from tests.support.sources.copying import (
     BANK,
     BANK_TABLES,

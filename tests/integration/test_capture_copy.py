@@ -14,7 +14,7 @@ from cdc import sources
 from lake.datasets import dataset_of
 from lake.layout import current_name
 from lake.tables import Tables
-from pipeline.installs.announced import InstallBook, install_of, request
+from pipeline.installs.install_book import InstallBook, install_of, request
 from tests.support.sources.copying import BANK, BANK_TABLES, Copied, Writer
 
 ACCOUNTS = 20_000

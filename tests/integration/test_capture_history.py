@@ -17,7 +17,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.captured_tables import CapturedTable, render_tables
 from projections.run.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
-from projections.run.projecting import Projecting
+from projections.run.projection_rounds import Projecting
 from schemas.registry import ConfluentRegistry
 from tests.support.sources.mirroring import Mirror, mirrored
 

@@ -17,7 +17,7 @@ from cdc.replication import published
 from cdc.upkeep import lifecycle
 from cdc.upkeep.lifecycle import captured_tables
 from lake.tables import Tables
-from pipeline.installs.announced import WANT, InstallBook
+from pipeline.installs.install_book import WANT, InstallBook
 from tests.support.sources.workspaces import Kept, Workspace
 
 TABLES = """

@@ -14,7 +14,7 @@ from cdc.upkeep import lifecycle
 from lake.datasets import schema_of
 from lake.layout import current_name
 from lake.tables import Tables
-from pipeline.installs.announced import request
+from pipeline.installs.install_book import request
 from tests.support.sources.copying import BANK, BANK_TABLES, Copied
 
 ACCOUNTS = "public.accounts"

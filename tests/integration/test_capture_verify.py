@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
-from cdc.verification.comparing import Comparison
+from cdc.verification.comparison import Comparison
 from cdc.verification.healing import heal_reports
 from lake.layout import Lake
 from lake.tables import Tables

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from apps.settings import Settings
 from cdc.columns import set_text_output
 from cdc.database import connected
-from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.comparison import Captured, Comparison
 from cdc.verification.reports import TableReport
 from cdc.verification.source_rows import NOTHING, GroupHash, SourceTable, Split, group_hashes
 from kernel.errors import NotComparable

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from eventstore.deciders.decided import DecidedLimits
+from eventstore.deciders.decided_events import DecidedLimits
 from eventstore.deciders.live_deciders import begin_code
 from eventstore.deciders.processes import Processes
 from eventstore.deciders.tasks import Decide, Fold, Freeze, Unfolded

@@ -6,12 +6,12 @@ import pytest
 
 from cdc.database import connected
 from cdc.options import PLAIN
-from cdc.verification.comparing import Captured
+from cdc.verification.comparison import Captured
 from cdc.verification.healing import stage
 from kernel.errors import InvalidRequest
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.installs.announced import InstallBook
+from pipeline.installs.install_book import InstallBook
 from projections.run.captured_tables import CapturedTable
 from schemas.key_ranges import WHOLE, KeyRange
 

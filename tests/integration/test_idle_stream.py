@@ -23,7 +23,7 @@ from kernel.positions import Offsets, covers
 from lake.layout import Lake
 from pipeline.commit.manifest import Committed
 from pipeline.executor import Executor, ExecutorChoice
-from pipeline.installs.announced import InstallBook
+from pipeline.installs.install_book import InstallBook
 from pipeline.position.lag import SourceLag
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.stream import IngestRun

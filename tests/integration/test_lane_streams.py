@@ -24,7 +24,7 @@ from pipeline.commit.folding import Folding
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Committed
 from pipeline.executor import Executor, ExecutorChoice
-from pipeline.installs.announced import InstallBook
+from pipeline.installs.install_book import InstallBook
 from pipeline.lanes.lane_book import LaneBook
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.lane_runs import LaneRuns

@@ -17,7 +17,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest import Committed
 from pipeline.executor import Executor, ExecutorChoice
-from pipeline.installs.announced import InstallBook
+from pipeline.installs.install_book import InstallBook
 from pipeline.read.kafka_records import decode_records, read_records
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.stream import IngestRun

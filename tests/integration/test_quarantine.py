@@ -18,8 +18,8 @@ from lake.tables import Tables
 from pipeline.commit.quarantine import open_records
 from pipeline.decode.records import Decoder
 from pipeline.executor import Executor
-from pipeline.installs.announced import DECODE, WAIVE, Entry, InstallBook
-from projections.serve.quarantined import places_of
+from pipeline.installs.install_book import DECODE, WAIVE, Entry, InstallBook
+from projections.serve.quarantined_records import places_of
 from schemas.registry import ConfluentRegistry, SchemaLookup
 from tests.support.sources.mirroring import Mirror, mirrored
 

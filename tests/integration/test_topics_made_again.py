@@ -21,7 +21,7 @@ from lake.layout import Lake, changes_log
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from pipeline.executor import Executor, ExecutorChoice
-from pipeline.installs.announced import InstallBook
+from pipeline.installs.install_book import InstallBook
 from pipeline.read import gaps
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.stream import IngestRun

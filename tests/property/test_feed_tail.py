@@ -18,8 +18,8 @@ from eventstore.tail import Tail
 from kernel.errors import StoreDiverged
 from kernel.positions import Position
 from schemas.records import RecordedEvent
+from service.feed_messages import Chunk, Written
 from service.feeds import SSE, event_chunks
-from service.written import Chunk, Written
 from tests.contracts.events import event, request, to
 
 FILTERS = (

@@ -25,9 +25,9 @@ from lake.tables import Tables
 from pipeline.arrive.arrival import Arrival, sort_out
 from pipeline.commit.quarantine import open_records
 from pipeline.decode.records import decode, row_of
-from pipeline.installs.announced import DECODE, Entry, InstallBook
+from pipeline.installs.install_book import DECODE, Entry, InstallBook
 from pipeline.position.progress import Progress
-from projections.serve.quarantined import places_of
+from projections.serve.quarantined_records import places_of
 from schemas.records import KafkaRecord
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame

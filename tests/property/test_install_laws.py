@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lake.layout import Lake
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.announced import HEAL, hold
+from pipeline.installs.install_book import HEAL, hold
 from tests.support.lake.bulk import NAME, HandLake
 from tests.support.lake.folding import SOURCE, Done
 from tests.support.services.tier import examples

@@ -19,8 +19,8 @@ from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.current import tables as current_module
-from pipeline.installs import installing
-from pipeline.installs.announced import hold
+from pipeline.installs import installation as installing
+from pipeline.installs.install_book import hold
 from pipeline.log import committed_changes
 from pipeline.log.large_folds import LogRows, slices
 from pipeline.order import places_of

@@ -14,7 +14,7 @@ from kernel.errors import NotFound
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest import Committed
-from pipeline.installs.announced import DECODE, WAIVE
+from pipeline.installs.install_book import DECODE, WAIVE
 from projections.serve.query import ask
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of

@@ -14,7 +14,7 @@ from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake, current_name
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.announced import hold
+from pipeline.installs.install_book import hold
 from projections.serve.query import ask
 from tests.support.lake.bulk import HandLake
 from tests.support.lake.folding import SOURCE, TABLE, Done, state_of

@@ -12,7 +12,7 @@ from kernel.positions import Epoch, Lsn
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.announced import hold
+from pipeline.installs.install_book import hold
 from pipeline.verification.as_of import StateReader
 from pipeline.verification.hashing import LakeRows
 from schemas.row_hash import table_hash

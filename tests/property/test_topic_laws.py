@@ -35,7 +35,7 @@ from pipeline.typed.topics import typed_topic
 from projections.run.catalog import LIVE, PROJECTION, Entry
 from projections.run.catalog import SOURCE as SOURCE_KIND
 from projections.run.endings import endings_of
-from projections.run.projecting import Projecting
+from projections.run.projection_rounds import Projecting
 from projections.sql.parse import parse_script
 from projections.sql.topics import shape_of
 from schemas.registry import MemoryRegistry

@@ -6,7 +6,7 @@ import pytest
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.declared import DeclaredCatalog
+from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.explain import page
 from projections.sql.lineage import in_order, read_by, readers_of, with_what_they_read
 from projections.sql.parse import parse_script

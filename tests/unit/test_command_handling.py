@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eventstore.deciders import Command, Event, Refused
-from eventstore.deciders.decided import DecidedLimits, decided
+from eventstore.deciders.decided_events import DecidedLimits, decided
 from eventstore.deciders.handling import event_id
 from kernel.errors import (
     DeciderFailed,

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 
 from cdc.verification import healing
-from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.comparison import Captured, Comparison
 from kernel.errors import InvalidRequest, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.installs.installing import TOO_LARGE
+from pipeline.installs.installation import TOO_LARGE
 from pipeline.position.progress import Progress
 from schemas.key_ranges import WHOLE
 

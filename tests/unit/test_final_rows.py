@@ -21,7 +21,7 @@ from pipeline.position.progress import Progress, Watermarks, micros
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.run.corrections import _json
-from projections.run.projecting import Projecting
+from projections.run.projection_rounds import Projecting
 from projections.run.projector import Projector, Run
 from projections.run.watermark import StreamTerms, ended_up_to
 from projections.serve.lake_tables import table_names

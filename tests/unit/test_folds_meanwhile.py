@@ -8,7 +8,7 @@ import pytest
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.announced import hold
+from pipeline.installs.install_book import hold
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done
 

@@ -9,7 +9,7 @@ import pytest
 from kernel.positions import TopicId
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.installs.announced import InstallBook, hold
+from pipeline.installs.install_book import InstallBook, hold
 from pipeline.read import gaps
 from pipeline.read.gaps import Gap, Kept, Skip, Standing, gaps_of, kept_by, next_offsets, skips_of
 from pipeline.read.kafka_topics import KafkaTopics

@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.upkeep.compaction import vacuum
-from pipeline.installs.announced import hold
-from pipeline.installs.tidying import remove_old_generations
+from pipeline.installs.install_book import hold
+from pipeline.installs.old_generations import remove_old_generations
 from pipeline.position.progress import Progress
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, Done

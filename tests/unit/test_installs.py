@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from lake.layout import Lake
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.announced import HEAL, hold
+from pipeline.installs.install_book import HEAL, hold
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done
 

@@ -14,7 +14,7 @@ from lake.layout import Lake, changes_log, current_name
 from lake.tables import Tables
 from pipeline.current import tables as current_module
 from pipeline.current.tables import CurrentTables
-from pipeline.ddl.following import SchemaFollower
+from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.log.large_folds import LogRows, slices
 from tests.support.sources.ddl_rows import SOURCE, TABLE, Column, Folding, Item
 

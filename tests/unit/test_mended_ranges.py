@@ -10,8 +10,8 @@ import pytest
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs import installing
-from pipeline.installs.announced import HEAL, hold
+from pipeline.installs import installation as installing
+from pipeline.installs.install_book import HEAL, hold
 from pipeline.installs.vanished_keys import gone_keys
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from kernel.positions import Epoch
-from lake.kept_tables import kept_table
 from lake.layout import Lake
+from lake.savepoint_tables import kept_table
 from lake.savepoints import SavepointBook
 from lake.table_files import live_files, removed_files
 from lake.tables import TableAt, Tables

@@ -19,7 +19,7 @@ from lake.table_columns import OUTCOMES, QUARANTINE
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.quarantine import open_records
-from projections.serve.quarantined import waiting_records
+from projections.serve.quarantined_records import waiting_records
 
 AT = datetime(2020, 2, 2, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from kernel import failpoints
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.pending_transactions import MOST_IN_ROW, PENDING
-from pipeline.installs.announced import DECODE
+from pipeline.installs.install_book import DECODE
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop
 

@@ -19,7 +19,7 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import DROPPED, LIVE, PAUSED, PROJECTION, Entry
-from projections.run.projecting import Projecting
+from projections.run.projection_rounds import Projecting
 from projections.run.projector import Projector
 from projections.sql.plan import Plan
 from replay.generations import live_app

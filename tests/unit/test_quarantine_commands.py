@@ -22,7 +22,7 @@ from lake.table_columns import OUTCOMES
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.quarantine import open_records
-from projections.serve.quarantined import Place, place, waiting_records
+from projections.serve.quarantined_records import Place, place, waiting_records
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, POISON, PoisonedShop, topic_of
 

@@ -12,7 +12,7 @@ from lake.layout import Lake
 from lake.table_columns import SCHEMA_TABLE
 from lake.tables import Tables
 from pipeline.ddl.held_tables import Hold
-from pipeline.installs.announced import hold
+from pipeline.installs.install_book import hold
 from pipeline.position.progress import Progress
 from pipeline.verification.as_of import StateReader
 from pipeline.verification.hashing import LakeRows

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from cdc.options import PLAIN
-from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.comparison import Captured, Comparison
 from cdc.verification.reports import TableReport
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import Epoch

@@ -16,10 +16,10 @@ from pyarrow import fs
 from kernel.errors import Conflict, NotFound
 from kernel.positions import Epoch
 from lake import savepoints, storage
-from lake.kept_tables import kept_table
 from lake.layout import Lake
 from lake.removals import Nobody, Removals
 from lake.savepoint_states import State
+from lake.savepoint_tables import kept_table
 from lake.savepoints import UNFINISHED_AFTER, SavepointBook
 from lake.tables import TableAt, Tables
 from lake.upkeep import old_versions

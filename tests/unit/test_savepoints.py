@@ -13,16 +13,16 @@ from deltalake import DeltaTable
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
 from lake.attempt_files import remove_left
-from lake.kept_tables import KeptTable, kept_table
 from lake.layout import Lake
 from lake.savepoint_states import State
+from lake.savepoint_tables import KeptTable, kept_table
 from lake.savepoints import UNFINISHED_AFTER, SavepointBook
 from lake.tables import TableAt, Tables
 from lake.upkeep.compaction import Upkeep
 from pipeline.commit.retention import forget_epochs
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.announced import hold
-from pipeline.installs.tidying import remove_old_generations
+from pipeline.installs.install_book import hold
+from pipeline.installs.old_generations import remove_old_generations
 from pipeline.position.progress import Progress
 from projections.serve.query import ask
 from projections.serve.savepoints import costs, create, drop

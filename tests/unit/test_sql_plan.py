@@ -14,7 +14,7 @@ from projections.sql.catalog import (
     Relation,
     catalog_from,
 )
-from projections.sql.declared import DeclaredCatalog
+from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.explain import document, page
 from projections.sql.key_steps import WindowBounds, key_steps, keys_sql
 from projections.sql.parse import parse_script

@@ -12,7 +12,7 @@ from kernel.errors import Incompatible
 from lake.adoption import StagedFiles, commit_staged
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.installs.announced import ALL, Install
+from pipeline.installs.install_book import ALL, Install
 from pipeline.installs.vanished_keys import Vanished, gone_keys
 from schemas.registry import MemoryRegistry
 

@@ -35,7 +35,7 @@ from lake.upkeep.compaction import Upkeep
 from pipeline.history.shape import HistoryOf
 from pipeline.read.stuck_sources import STUCK_AFTER_S, StuckSources, poisoned
 from projections.run.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
-from projections.run.projecting import held_documents
+from projections.run.projection_rounds import held_documents
 from projections.serve.lake_tables import list_tables
 from schemas.registry import MemoryRegistry
 from service.access import Access

@@ -12,8 +12,8 @@ from kernel.errors import Incompatible
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.installs.announced import HEAL, hold
-from pipeline.installs.installing import generation_root
+from pipeline.installs.install_book import HEAL, hold
+from pipeline.installs.installation import generation_root
 from pipeline.typed.columns import Visible
 from pipeline.typed.installs import TypedInstalls, moments
 from pipeline.typed.tables import TypedTables

@@ -31,7 +31,7 @@ from projections.run.region_runs import Reading, RegionRuns
 from projections.run.relations import LakeCatalog
 from projections.run.targets import Target
 from projections.sql.catalog import MemoryCatalog
-from projections.sql.declared import DeclaredCatalog
+from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.parse import parse_script
 from projections.sql.plan import Plan, plan
 from projections.sql.topics import shape_of

@@ -20,7 +20,7 @@ from pipeline.commit.ingest import REST, Ingest
 from pipeline.commit.manifest import Bound, Committed
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.announced import ALL, Install, InstallBook
+from pipeline.installs.install_book import ALL, Install, InstallBook
 from pipeline.installs.staging import Staging
 from schemas.key_ranges import Bound as KeyBound
 from schemas.key_ranges import KeyRange

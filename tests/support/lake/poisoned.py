@@ -23,10 +23,10 @@ from pipeline.commit.manifest import Bound, Committed, Manifest
 from pipeline.commit.quarantine import open_records
 from pipeline.decode.records import row_of
 from pipeline.history.tables import HistoryTables
-from pipeline.installs.announced import Entry, InstallBook
+from pipeline.installs.install_book import Entry, InstallBook
 from pipeline.typed.tables import TypedTables
 from projections.run.derived_tables import Brought, DerivedTables
-from projections.serve.quarantined import places_of
+from projections.serve.quarantined_records import places_of
 from schemas.records import KafkaRecord, Rejected
 from tests.support.lake.folding import AT, Done, State, apply, changes, registry, state_of
 

@@ -24,11 +24,11 @@ from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest import Committed
 from pipeline.executor import Executor, ExecutorChoice
-from pipeline.installs.announced import InstallBook
+from pipeline.installs.install_book import InstallBook
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.stream import IngestRun
 from projections.run.catalog import DeployedCatalog
-from projections.run.projecting import Projecting
+from projections.run.projection_rounds import Projecting
 from projections.sql.parse import parse_script
 from replay.deployment import apply
 from replay.subject import Site

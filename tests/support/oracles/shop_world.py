@@ -17,7 +17,7 @@ from projections.run.database import arrow_type
 from projections.run.dataflow import Dataflow
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.certified import uncertified
-from projections.sql.declared import DeclaredCatalog
+from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.parse import parse_script
 from projections.sql.pruning import pruned
 from projections.sql.reading import read_tree

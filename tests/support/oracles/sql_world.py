@@ -23,7 +23,7 @@ from projections.run.key_runs import changed_rows
 from projections.sql.adding import GIVEN
 from projections.sql.batch import Dialect
 from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.declared import DeclaredCatalog
+from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.key_steps import TOUCHED
 from projections.sql.parse import parse_script
 from projections.sql.plan import InputKind, Plan, Strategy, plan

@@ -22,7 +22,7 @@ from cdc.upkeep import lifecycle
 from lake.layers import read_whole
 from lake.layout import current_name
 from lake.tables import Tables
-from pipeline.installs.announced import InstallBook
+from pipeline.installs.install_book import InstallBook
 from schemas.registry import ConfluentRegistry
 from tests.support.lake.feeding import Epochs
 from tests.support.services.waiting import until

@@ -20,8 +20,8 @@ from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
-from pipeline.ddl.following import SchemaFollower
 from pipeline.ddl.held_tables import Hold
+from pipeline.ddl.table_plans import SchemaFollower
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame
 

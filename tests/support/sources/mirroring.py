@@ -21,7 +21,7 @@ from cdc.database import connected
 from cdc.options import PLAIN
 from cdc.sources import CONNECTOR, Source, declare
 from cdc.table_checks import key_columns
-from cdc.verification.comparing import Captured, Comparison
+from cdc.verification.comparison import Captured, Comparison
 from cdc.verification.reports import TableReport
 from lake.layers import read_whole
 from lake.layout import Lake

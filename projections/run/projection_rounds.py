@@ -26,13 +26,13 @@ from projections.run.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
 from projections.run.database import MEMORY_BYTES
 from projections.run.derived_holds import held_input
 from projections.run.derived_tables import Brought, DerivedTables
+from projections.run.due_triggers import Triggering
 from projections.run.event_fields import EventFields
 from projections.run.projector import Projector, Run
 from projections.run.relations import LATENESS, LakeCatalog, waits_for_input
 from projections.run.step_budget import within_budget
 from projections.run.targets import live_target
-from projections.run.triggering import Triggering
-from projections.sql.declared import DeclaredCatalog
+from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.lineage import in_order, read_by, with_what_they_read
 from projections.sql.parse import ProjectionDecl
 from projections.sql.plan import InputKind, Plan, plan

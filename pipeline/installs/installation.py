@@ -32,9 +32,9 @@ from pipeline.current.moved_keys import moved_unseen
 from pipeline.current.newest_images import DELETED
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
-from pipeline.ddl.following import SchemaFollower
+from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.ddl.unchanged_values import rows_without_keys
-from pipeline.installs.announced import Install
+from pipeline.installs.install_book import Install
 from pipeline.installs.staging import GenerationLake, generation_folder, generation_lake
 from pipeline.installs.vanished_keys import Vanished
 from pipeline.log.committed_changes import CommittedChanges, Ends, Slice

@@ -18,7 +18,7 @@ from lake.datasets import files_below
 from lake.layout import Lake, current_name
 from lake.savepoints import SavepointBook
 from lake.tables import TableAt, Tables
-from pipeline.installs.announced import DONE, RUN, Install, InstallBook
+from pipeline.installs.install_book import DONE, RUN, Install, InstallBook
 from pipeline.position.intervals import IntervalSet
 
 log = logging.getLogger("penstock.copy")
